@@ -191,17 +191,17 @@ class Feed(Steering):
 
         return tf.dataset(self, wanted, tokens) if self._saving is None else tf.segments(self)
 
-    def save_states(self, token: Any, values: Mapping[str, Any]) -> None:
+    def save_states(self, token: Any, values: Mapping[str, Any]) -> Any:
         """Save states of the batch with this ``token``: all of ``values``, or none of them.
 
-        For training that has no batch at hand but its arrays, as that on ``as_dataset``: in a graph
-        by ``tf.py_function``.  Otherwise as ``SegmentBatch.save_state``.
+        For training that has no batch at hand but its arrays, as that on ``as_dataset``.  Otherwise
+        as ``SegmentBatch.save_state``: in a ``tf.function`` it returns an operation.
         """
         self._link.check_usable()
         _ = self.schema
         if self._saving is None:
             raise ValueError(f"save_states: the feed {self.name!r} has no states")
-        self._saving.save_token(token, values)
+        return self._saving.save_token(token, values)
 
     def flush_states(self) -> None:
         """Hand the server the states that stay with this trainer, as the last saves left them.

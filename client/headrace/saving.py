@@ -38,6 +38,7 @@ from .segments import SegmentBatch
 from .session import Session
 from .state_block import BlockMaker, Upload
 from .state_values import State, host, presented, strings_in
+from .traceable import is_tracing
 from .waits import Link
 
 __all__ = ["Saving"]
@@ -97,25 +98,40 @@ class Saving:
 
     # Saving
 
-    def save_token(self, token: Any, values: Mapping[str, Any]) -> None:
-        """Save states of the batch with this token."""
+    def save_token(self, token: Any, values: Mapping[str, Any]) -> Any:
+        """Save states of the batch with this token; in a traced function, the operation."""
         self._link.check_usable()
-        batch = self._in_hand.get(int(token))
+        try:
+            batch = self._in_hand.get(int(token))
+        except TypeError:
+            if not is_tracing():
+                raise
+            return self._traced(token, values)
         if batch is None:
             held = sorted(self._in_hand)
             raise StateError(
                 f"token={int(token)} is no batch in this trainer's hands that waits for states; "
                 f"those are {held[:20]}"
             )
-        self.save(batch, values)
+        return self.save(batch, values)
 
-    def save(self, batch: SegmentBatch, values: Mapping[str, Any]) -> None:
-        """Save states of a batch: all of these, or none."""
+    def _traced(self, token: Any, values: Mapping[str, Any]) -> Any:
+        from .traced import saved_in_graph
+
+        return saved_in_graph(self, token, values)
+
+    def save(self, batch: SegmentBatch, values: Mapping[str, Any]) -> Any:
+        """Save states of a batch: all of these, or none; in a traced function, the operation."""
         self._link.check_usable()
         saved, lanes = batch._saved, self.lanes
         ready = []
-        for name, value in values.items():
-            ready.append(self._ready(batch, name, value))
+        try:
+            for name, value in values.items():
+                ready.append(self._ready(batch, name, value))
+        except ValueError:
+            if not is_tracing():
+                raise
+            return self._traced(batch.token, values)
         if lanes is not None and batch._opening != self._opening(batch.partition):
             self._lose(batch)
         with batch._lock:
@@ -127,13 +143,14 @@ class Saving:
             for state, value in ready:
                 saved[state.name] = None if lanes is None else value
             if not last:
-                return
+                return None
             if lanes is not None:
                 lanes.keep(batch, saved.copy())
             batch._upload = None
         self._in_hand.pop(batch.token, None)
         if not self._link.save(batch.token, columns, block, batch._named_keys(NAMED_KEYS)):
             raise StaleLease(f"{named(batch, _first_keys(batch))}: {_LOST}")
+        return None
 
     def _copied(
         self, batch: SegmentBatch, ready: list[tuple[State, Any]], last: bool

@@ -22,7 +22,7 @@ from headrace_proto.schema import Field
 from .batch import slot_of
 from .state_values import State
 
-__all__ = ["GROUPS", "Place", "SegmentLayout"]
+__all__ = ["GROUPS", "STARTS", "Place", "SegmentLayout"]
 
 #: Offset, bytes and shape of a column in a block.
 Place = tuple[int, int, tuple[int, ...]]
@@ -37,7 +37,7 @@ _FACTS = {
     "@insertion_index": "int64",
 }
 #: Columns that have an entry per start, not per row.
-_STARTS = ("@starts", "@state_of")
+STARTS = ("@starts", "@state_of")
 #: Lists of columns whose places are remembered: most batches of a feed have one of a few.
 _MOST_KNOWN = 64
 
@@ -73,7 +73,7 @@ class SegmentLayout:
         if self.lanes:
             wanted["@lane"] = "int32"
         if self.kept:
-            wanted.update(dict.fromkeys(_STARTS, "int32"))
+            wanted.update(dict.fromkeys(STARTS, "int32"))
         for name, dtype in wanted.items():
             field = self.schema.get(name)
             if field is None or field.dtype != dtype or len(field.shape) != 1:
@@ -136,7 +136,7 @@ class SegmentLayout:
         for name, field in self._fields:
             shape = (rows, *field.shape[1:])
             dims = [d for d in shape if d is not None]
-            free = name in _STARTS or (self.kept and name.startswith("state:"))
+            free = name in STARTS or (self.kept and name.startswith("state:"))
             if free or field.dtype == BYTES or len(dims) < len(shape) or not field.admits((*dims,)):
                 expected.append(None)
             else:
@@ -146,7 +146,7 @@ class SegmentLayout:
 
     def _place(self, name: str, field: Field, column: Any, delivery: Delivery) -> Place:
         slot = slot_of(name, field, column, delivery.nbytes)
-        free = name in _STARTS or (self.kept and name.startswith("state:"))
+        free = name in STARTS or (self.kept and name.startswith("state:"))
         if not free and slot.shape[0] != delivery.rows:
             raise ProtocolError(
                 f"column {name!r} of a batch of {delivery.rows} rows has {slot.shape[0]}"

@@ -28,6 +28,7 @@ from .batch import replayed
 from .framework import Framework
 from .segment_keys import first_keys, segment_keys
 from .segment_layout import GROUPS, SegmentLayout
+from .traceable import Traceable
 
 if TYPE_CHECKING:
     from .lanes import Going
@@ -71,7 +72,7 @@ class Columns(Mapping[str, Any]):
         return f"<{self._group} of {self._batch!r}>"
 
 
-class SegmentBatch:
+class SegmentBatch(Traceable):
     """Rows of sequences, each with the state that its sequence has reached.
 
     It is committed by the save of its last state.  Asking for the next batch commits nothing, and
@@ -235,7 +236,7 @@ class SegmentBatch:
     def state(self, name: str) -> Any:
         """``[batch_size, …]``: what was saved after the segment before, or the initial state."""
         if name not in self._layout.states:
-            raise KeyError(f"{name!r} is not a state of this feed; it has {self._state_names()}")
+            raise KeyError(f"{name!r} is not a state of this feed; it has {[*self._layout.states]}")
         if self._going is None:
             return self._column("state:" + name)
         key = "going:" + name
@@ -244,15 +245,17 @@ class SegmentBatch:
             value = self._cache[key] = self._going.state(self, name)
         return value
 
-    def save_state(self, name: str, value: Any) -> None:
+    def save_state(self, name: str, value: Any) -> Any:
         """Keep a state as it is after these segments; the last one commits the batch.
 
         ``value`` may be a tensor of any framework, an array or nested lists, of the state's dtype
         and shape.  It is checked now and copied now; what the server says to it is raised by a
         later step, or by ``close``.  Where states stay with the trainer it is not copied: do not
         write into it afterwards.
+
+        In a ``tf.function`` it returns the operation that does so once per call.
         """
-        self._saving.save(self._origin or self, {name: value})
+        return self._saving.save(self._origin or self, {name: value})
 
     def to(self, device: Any, non_blocking: bool = False) -> SegmentBatch:
         """Return this batch with all columns, facts and states on a device of its framework.
@@ -390,9 +393,6 @@ class SegmentBatch:
         else:
             flags = count > 0
         return flags
-
-    def _state_names(self) -> list[str]:
-        return list(self._layout.states)
 
     def _shape(self, group: str, name: str) -> Field:
         if group == "state":

@@ -94,9 +94,7 @@ class TensorFlow:
         if isinstance(value, tf.Variable):  # which the next step of training writes to
             value = value.read_value()
         if not hasattr(value, "numpy"):
-            raise ValueError(
-                "it is symbolic, inside a tf.function; call save_states there by tf.py_function"
-            )
+            raise ValueError("it is symbolic, inside a tf.function, where only tensors are read")
         return value
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:

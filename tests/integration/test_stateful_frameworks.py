@@ -243,16 +243,18 @@ def test_a_wrong_state_is_refused_at_once_and_a_right_one_is_taken_after_it(
         assert next(feed).batch_size == 8
 
 
-def test_a_symbolic_state_says_how_it_is_saved_in_a_graph(tf: Any) -> None:
+def test_a_symbolic_state_is_saved_by_an_operation_of_the_graph(tf: Any) -> None:
     with hs.run(lines()) as server, connected(server, TensorFlow(tf)) as feed:
-        batch = next(feed)
 
         @tf.function
-        def step(h: Any) -> None:
-            batch.save_state("h", h)
+        def step(batch: Any) -> None:
+            batch.save_state("h", batch.state("h") + 1)
 
-        with pytest.raises(ValueError, match=r"inside a tf.function; call save_states there by"):
-            step(batch.state("h"))
+        for batch in feed:
+            assert (batch.sequence.numpy() == batch.state("h").numpy().T).all()
+            step(batch)
+        server.wait(PATIENCE_S)
+        assert server.stats()["default"]["rows"] > 24
 
 
 def test_a_traced_state_says_how_it_is_saved() -> None:

@@ -1,0 +1,161 @@
+"""Batches of segments inside a ``tf.function``, and saves of states as operations of its graph.
+
+    TracedBatch ── sequences, context, state(name) ─► tensors of the graph
+         │
+         └── save_state(name, value) ─► an operation ─► Saving.save_token(token, …)   in each call
+
+The operation has side effects: TensorFlow runs it once per call of the function, after the
+operations before it that have some, whether or not its result is used.  A value is checked while
+the function is traced; everything else is an error of the call.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import tensorflow as tf
+
+from headrace_proto.dtypes import BYTES
+from headrace_proto.errors import FeedClosed
+
+from .segment_layout import STARTS
+from .segments import SegmentBatch
+from .state_values import State
+
+if TYPE_CHECKING:
+    from .saving import Saving
+
+__all__ = ["SharedTraits", "TracedBatch", "flattened", "save_op", "saved_in_graph"]
+
+
+class SharedTraits:
+    """The facts that all batches of one feed share: a function is traced again for another feed.
+
+    It does not keep the feed: functions that were traced with it live longer.
+    """
+
+    def __init__(self, saving: Saving) -> None:
+        self.layout = saving.layout
+        self.names = [name for name in saving.layout.schema if name not in STARTS]
+        self.saving = weakref.ref(saving)
+
+
+_TRAITS: weakref.WeakKeyDictionary[Saving, SharedTraits] = weakref.WeakKeyDictionary()
+
+
+def _traits_of(saving: Saving) -> SharedTraits:
+    return _TRAITS.get(saving) or _TRAITS.setdefault(saving, SharedTraits(saving))
+
+
+def flattened(batch: Any) -> tuple[SharedTraits, tuple[Any, ...]]:
+    """Return the shared traits of a batch, then its token and its columns in their order."""
+    saving = batch._saving
+    if isinstance(batch, TracedBatch):
+        names = batch._traits.names
+        return batch._traits, (batch.token, *(batch._cache[name] for name in names))
+    framework = batch._framework.name
+    if framework not in ("tf", "numpy"):
+        raise TypeError(
+            f"a batch of a feed with framework={framework!r} is no argument of a tf.function: "
+            'connect with framework="tf"'
+        )
+    traits = _traits_of(saving)
+    columns = (
+        batch.state(name[6:]) if name.startswith("state:") else batch._column(name)
+        for name in traits.names
+    )
+    return traits, (np.array(batch.token, np.int64), *columns)
+
+
+class TracedBatch(SegmentBatch):
+    """A batch inside a ``tf.function``: tensors in place of arrays, else as ``SegmentBatch``."""
+
+    __slots__ = ("_traits",)
+
+    def __init__(self, traits: SharedTraits, components: tuple[Any, ...]) -> None:
+        self._traits = traits
+        self._layout = traits.layout
+        self._saving = cast("Saving", None)
+        self._going = self._origin = None
+        self.token, *columns = components
+        self._cache = dict(zip(traits.names, columns, strict=True))
+
+    def save_state(self, name: str, value: Any) -> Any:
+        return save_op(self._traits, self.token, {name: value}, self._cache["@key"].shape[:1])
+
+    def array(self, name: str) -> np.ndarray:
+        raise TypeError(
+            "inside a tf.function a batch has no arrays: use its tensors (batch.sequences, "
+            "batch.context, batch.state(name), batch.length …)"
+        )
+
+    def _changed(self, change: Any) -> SegmentBatch:
+        raise TypeError("inside a tf.function a batch stays where it is: move its tensors")
+
+    def _strings(self, name: str) -> Any:
+        own = self.original_key
+        ahead = 1 if name == "next_key" else 0
+        number, count = (
+            tf.strings.as_string(n, width=5, fill="0")
+            for n in (self.sequence + ahead, self.sequence_count)
+        )
+        keys = tf.strings.join([number, "_of_", count, ":", own])
+        return tf.where(self.last, tf.strings.join(["STOP:", own]), keys) if ahead else keys
+
+    def _flags(self, name: str) -> Any:
+        if name == "first":
+            return self.sequence == 0
+        return self.sequence + 1 == self.sequence_count
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("rows", "batch_size"):
+            keys = self._cache["@key"]
+            return tf.shape(keys)[0] if keys.shape[0] is None else keys.shape[0]
+        raise AttributeError(
+            f"batch.{name}: a batch inside a tf.function has its rows' tensors and no more"
+        )
+
+    def __repr__(self) -> str:
+        groups = (f"{name}: {value.shape}" for name, value in self._cache.items())
+        return f"<TracedBatch {'; '.join(groups)}>"
+
+
+def saved_in_graph(saving: Saving, token: Any, values: Mapping[str, Any]) -> Any:
+    """Return the operation of a save that a function which is traced does by itself."""
+    return save_op(_traits_of(saving), token, values)
+
+
+def save_op(traits: SharedTraits, token: Any, values: Mapping[str, Any], rows: Any = None) -> Any:
+    """Return the operation that saves states of the batch with this token.
+
+    KeyError and ValueError where the values can not be right, whatever comes.
+    """
+    names = list(values)
+    tensors = [_checked(traits, name, value, rows) for name, value in values.items()]
+
+    def save(number: Any, *arrays: Any) -> None:
+        saving = traits.saving()
+        if saving is None:
+            raise FeedClosed("the feed of this batch is gone; connect again")
+        saving.save_token(number, dict(zip(names, arrays, strict=True)))
+
+    return tf.py_function(save, [token, *tensors], [], name="save_state")
+
+
+def _checked(traits: SharedTraits, name: str, value: Any, rows: Any) -> Any:
+    states = traits.layout.states
+    state: State | None = states.get(name)
+    if state is None:
+        raise KeyError(f"{name!r} is not a state of this feed; it has {list(states)}")
+    dtype = tf.string if state.dtype == BYTES else tf.dtypes.as_dtype(state.dtype)
+    if not tf.is_tensor(value):
+        value = tf.convert_to_tensor(value, dtype)
+    wanted = tf.TensorShape(rows or (None,)).concatenate(state.dims)
+    if value.dtype != dtype or not value.shape.is_compatible_with(wanted):
+        raise ValueError(
+            f"state {name!r}: got {value.dtype.name}{value.shape}, wanted {dtype.name}{wanted}"
+        )
+    return value

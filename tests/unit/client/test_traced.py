@@ -1,0 +1,300 @@
+"""Batches of segments in a ``tf.function``: what is traced, saved, ordered and refused."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+from tests.patience import PATIENCE_S
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
+
+STEPS, UNITS = 3, 5
+LANES = {"order": "lanes", "state_placement": "trainer"}
+
+
+def sequences(**options: Any) -> hs.Pipeline:
+    """Ten sequences of one to four segments; the first step of each row is its number."""
+    rows = [
+        {"key": f"k{i}", "x": np.full((STEPS * (1 + i % 4), 2), i, np.float32), "y": i}
+        for i in range(10)
+    ]
+    initial = {"n": hs.zeros((), "int64"), "h": hs.zeros((UNITS,), "float32")}
+    return hs.from_examples(rows).batch_sequences_with_states(
+        input_key="key",
+        input_sequences=["x"],
+        input_context=["y"],
+        num_unroll=STEPS,
+        **{"initial_states": initial, "batch_size": 4, **options},
+    )
+
+
+@contextmanager
+def connected(
+    pipeline: hs.Pipeline, framework: str = "tf", **options: Any
+) -> Iterator[headrace.Feed]:
+    with (
+        hs.run(pipeline, workers=0) as server,
+        headrace.connect(
+            server.address, framework=framework, timeout=PATIENCE_S, **options
+        ) as feed,
+    ):
+        yield feed
+
+
+@pytest.mark.parametrize("framework", ["tf", "numpy"])
+@pytest.mark.parametrize("options", [{}, LANES], ids=["arrival", "lanes"])
+def test_a_function_of_a_batch_is_traced_once_for_each_number_of_rows(framework, options):
+    traced = []
+
+    @tf.function
+    def step(batch):
+        traced.append(batch.batch_size)
+        batch.save_state("n", batch.state("n") + 1)
+        batch.save_state("h", batch.state("h") + batch.sequences["x"][:, :1, 0])
+        facts = batch.sequence, batch.first, batch.last, batch.length, batch.insertion_index
+        return batch.key, batch.next_key, batch.state("n"), batch.context["y"], facts
+
+    rows = 0
+    with connected(sequences(**options), framework) as feed:
+        for batch in feed:
+            key, next_key, n, y, facts = step(batch)
+            assert key.numpy().tolist() == batch.keys()
+            assert next_key.numpy().tolist() == np.asarray(batch.next_key).tolist()
+            assert n.numpy().tolist() == np.asarray(batch.sequence).tolist()
+            assert (n.numpy() * y.numpy() == np.asarray(batch.state("h")).T).all()
+            whole = batch.sequence, batch.first, batch.last, batch.length, batch.insertion_index
+            for fact, wanted in zip(facts, whole, strict=True):
+                assert (fact.numpy() == np.asarray(wanted)).all()
+            rows += batch.rows
+    assert rows == sum(1 + i % 4 for i in range(10))
+    assert len(traced) == len(set(traced)) > 1, "batches get smaller at the end"
+
+
+def test_relaxed_shapes_need_two_traces_and_the_number_of_rows_is_a_tensor():
+    traced = []
+
+    @tf.function(reduce_retracing=True)
+    def step(batch):
+        traced.append(batch.rows)
+        batch.save_state("n", batch.state("n") + 1)
+        batch.save_state("h", tf.zeros((batch.batch_size, UNITS)))
+        return batch.batch_size
+
+    with connected(sequences()) as feed:
+        rows = [(int(step(batch)), batch.rows) for batch in feed]
+    assert all(one == other for one, other in rows) and len(traced) == 2
+    assert traced[0] == 4 and tf.is_tensor(traced[1])
+
+
+def test_a_save_runs_once_in_each_call_and_in_its_order():
+    """Nothing uses the operations of the first two lines; control dependencies order the third."""
+    saved: list[str] = []
+
+    @tf.function
+    def step(batch):
+        tf.py_function(lambda: saved.append("before"), [], [])
+        save = batch.save_state("n", batch.state("n") + 1)
+        with tf.control_dependencies([save]):
+            loss = tf.reduce_sum(batch.sequences["x"])
+        batch.save_state("h", batch.state("h"))
+        return loss
+
+    with connected(sequences()) as feed:
+        batch = next(feed)
+        save_token = feed._saving.save_token
+        feed._saving.save_token = lambda token, values: (
+            saved.extend(values),
+            save_token(token, values),
+        )
+        step(batch)
+        step(next(feed))
+        feed.commit()
+        assert saved == ["before", "n", "h"] * 2
+
+
+def test_mistakes_that_show_in_the_trace_are_errors_of_the_trace():
+    wrong = {
+        r"state 'n': got float32\(4,\), wanted int64\(4,\)": ("n", lambda b: tf.zeros((4,))),
+        r"state 'h': got float32\(4, 4\), wanted float32\(4, 5\)": (
+            "h",
+            lambda b: tf.zeros((4, 4)),
+        ),
+    }
+    with connected(sequences()) as feed:
+        batch = next(feed)
+        for text, (name, value) in wrong.items():
+            with pytest.raises(ValueError, match=text):
+                tf.function(lambda b, n=name, v=value: b.save_state(n, v(b)))(batch)
+        for use in (
+            lambda b: b.state("g"),
+            lambda b: b.save_state("g", b.state("n")),
+            lambda b: feed.save_states(b.token, {"g": b.state("n")}),
+        ):
+            with pytest.raises(KeyError, match="'g' is not a state of this feed; it has"):
+                tf.function(use)(batch)
+        for name in ("partition", "meta", "nbytes"):
+            with pytest.raises(AttributeError, match=f"batch.{name}: a batch inside a tf.function"):
+                tf.function(lambda b, n=name: getattr(b, n))(batch)
+        for use in (lambda b: b.arrays(), lambda b: b.keys(), lambda b: b.to("CPU:0")):
+            with pytest.raises(TypeError, match=r"inside a tf\.function a batch"):
+                tf.function(use)(batch)
+        batch.save_state("n", batch.state("n") + 1)
+        batch.save_state("h", batch.state("h"))
+        assert next(feed).rows == 4, "nothing was saved in a trace"
+
+
+def test_mistakes_of_a_call_are_errors_of_the_call_and_the_batch_stays_in_hand():
+    @tf.function(input_signature=[tf.TensorSpec((), tf.int64), tf.TensorSpec(None, tf.int64)])
+    def save(token, n):
+        feed.save_states(token, {"n": n})
+
+    with connected(sequences()) as feed:
+        batch = next(feed)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"got int64\[3\], wanted int64"):
+            save(batch.token, tf.constant([1, 2, 3], tf.int64))
+        save(batch.token, batch.state("n"))
+        with pytest.raises(tf.errors.UnknownError, match=r"StateError: state 'n' .* saved already"):
+            save(batch.token, batch.state("n"))
+        batch.save_state("h", batch.state("h"))
+        with pytest.raises(tf.errors.UnknownError, match=r"is no batch in this trainer's hands"):
+            save(batch.token, batch.state("n"))
+        assert next(feed).rows == 4
+
+
+def test_a_batch_that_a_function_captures_is_saved_by_it_once():
+    """The trace knows this batch only, so another call saves it again."""
+    with connected(sequences(), prefetch=0) as feed:
+        batch = next(feed)
+
+        @tf.function
+        def step(h):
+            batch.save_state("h", h)
+
+        batch.save_state("n", batch.state("n") + 1)
+        step(batch.state("h") + 2)
+        with pytest.raises(tf.errors.UnknownError, match="is no batch in this trainer's hands"):
+            step(batch.state("h"))
+        after = next(feed)
+        rows = after.sequence.numpy() == 1
+        assert rows.any() and (after.state("h").numpy()[rows] == 2).all()
+
+
+def test_a_whole_dataset_is_trained_and_saved_in_one_graph():
+    @tf.function
+    def whole(data):
+        wrong, rows = tf.constant(0), tf.constant(0)
+        for batch in data:
+            wrong += tf.math.count_nonzero(
+                batch["state"]["n"] != tf.cast(batch["sequence"], tf.int64), dtype=tf.int32
+            )
+            rows += tf.shape(batch["sequence"])[0]
+            states = {"n": batch["state"]["n"] + 1, "h": batch["state"]["h"]}
+            feed.save_states(batch["token"], states)
+        return wrong, rows
+
+    with connected(sequences()) as feed:
+        wrong, rows = whole(feed.as_dataset())
+        assert (int(wrong), int(rows)) == (0, 23)
+
+
+def test_a_function_that_was_traced_does_not_keep_the_feed():
+    @tf.function
+    def step(batch):
+        batch.save_state("n", batch.state("n"))
+
+    with connected(sequences()) as feed:
+        step(next(feed))
+        saving = weakref.ref(feed._saving)
+    del feed
+    gc.collect()
+    assert saving() is None
+    with connected(sequences()) as feed:
+        batch = next(feed)
+        step(batch)
+        batch.save_state("h", batch.state("h"))
+        assert next(feed).rows == 4
+
+
+def test_a_batch_of_another_framework_is_refused_with_the_remedy():
+    pytest.importorskip("torch", reason="needs PyTorch")
+    with connected(sequences(), "torch") as feed:
+        batch = next(feed)
+        with pytest.raises(
+            TypeError, match=r"framework='torch' is no argument .* framework=\"tf\""
+        ):
+            tf.function(lambda batch: batch.rows)(batch)
+
+
+# TensorFlow's own functions for state savers
+
+CELLS = {
+    "SimpleRNNCell": "h",
+    "GRUCell": "h",
+    "LSTMCell": ["h", "c"],
+}
+
+
+@pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])
+@pytest.mark.parametrize("kind", CELLS)
+def test_a_state_saving_rnn_computes_what_the_cell_does_over_whole_sequences(kind, in_graph):
+    names = CELLS[kind]
+    cell = getattr(tf.keras.layers, kind)(UNITS)
+    cell.build((None, 2))
+    initial = {name: hs.zeros((UNITS,), "float32") for name in ([*names])}
+
+    def step(batch):
+        inputs = tf.unstack(batch.sequences["x"], axis=1)
+        outputs, _ = tf.compat.v1.nn.static_state_saving_rnn(
+            cell, inputs, state_saver=batch, state_name=names, sequence_length=batch.length
+        )
+        return tf.stack(outputs, axis=1), batch.context["y"], batch.sequence
+
+    step = tf.function(step) if in_graph else step
+    found: dict[tuple[int, int], np.ndarray] = {}
+    with connected(sequences(initial_states=initial)) as feed:
+        for batch in feed:
+            outputs, numbers, segments = (tensor.numpy() for tensor in step(batch))
+            found.update(zip(zip(numbers, segments, strict=True), outputs, strict=True))
+    assert len(found) == 23
+    for i in (0, 3, 7):
+        count = 1 + i % 4
+        whole = tf.fill((1, STEPS * count, 2), float(i))
+        wanted = tf.keras.layers.RNN(cell, return_sequences=True)(whole).numpy()[0]
+        mine = np.concatenate([found[i, segment] for segment in range(count)])
+        np.testing.assert_allclose(mine, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])
+def test_a_dynamic_rnn_runs_over_buckets(in_graph):
+    rows = [{"x": np.full((1 + i % 7, 2), i, np.float32)} for i in range(30)]
+    buckets = hs.from_examples(rows, {"x": hs.sequence("float32", (2,))}).bucket_by_sequence_length(
+        "x", 4, [3, 5], dynamic_pad=True, allow_smaller_final_batch=True
+    )
+    cell = tf.keras.layers.GRUCell(UNITS)
+    cell.build((None, 2))
+
+    def step(x, length):
+        state = cell.get_initial_state(batch_size=tf.shape(x)[0])
+        return tf.compat.v1.nn.dynamic_rnn(cell, x, sequence_length=length, initial_state=state)
+
+    step = tf.function(step, reduce_retracing=True) if in_graph else step
+    seen = 0
+    with connected(buckets) as feed:
+        for batch in feed:
+            outputs, (last,) = step(batch["x"], batch.length)
+            assert outputs.shape[:2] == batch["x"].shape[:2]
+            row = outputs.numpy()[0]
+            assert (row[int(batch.length[0]) :] == 0).all(), "padding has no output"
+            np.testing.assert_allclose(last.numpy()[0], row[int(batch.length[0]) - 1])
+            seen += batch.rows
+    assert seen == 30
