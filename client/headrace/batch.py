@@ -78,6 +78,8 @@ class Batch(Mapping[str, Any]):
     """A mapping of column to array, each converted when it is first asked for.
 
     ``rows`` is how many it has; ``partition`` and ``number`` are its place in the stream.
+    ``epoch`` is the pass over the data that its first row is of, from 0: the last rows may be of
+    the next one, unless the feed was declared with ``repeat(n, across_batches=False)``.
 
     Arrays are views of memory that this batch shares with the server.  They may be written to and
     kept for as long as one likes: the memory is let go when the last of them is gone.
@@ -92,6 +94,7 @@ class Batch(Mapping[str, Any]):
         "_feed",
         "_framework",
         "_slots",
+        "epoch",
         "meta",
         "number",
         "partition",
@@ -115,6 +118,7 @@ class Batch(Mapping[str, Any]):
         self.partition = delivery.partition
         self.number = delivery.number
         self.rows = delivery.rows
+        self.epoch = delivery.epoch
         self.meta: Mapping[str, Any] = delivery.meta
         self._slots = slots  # of facts, too: their names begin with @
         self._block = block

@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -18,10 +18,13 @@ from headrace_proto.token import Token
 from .batch import Batch, KnownSlots
 from .blocks import Blocks, MemoryGone
 from .committing import DatasetRun, TakenBatches, tokens_of
+from .epochs import EpochLoops, Epochs
 from .framework import Framework
+from .leases import Received
 from .requests import TakeSnapshot
 from .saving import Saving
 from .segment_layout import SegmentLayout
+from .session import Session
 from .steering import Steering
 from .waits import Link, opened
 
@@ -33,7 +36,7 @@ _BY_STATES = "a batch of segments is committed by the save of its last state"
 _HASTE_S = 5.0
 
 
-class Feed(Steering):
+class Feed(EpochLoops, Steering):
     """A feed in a trainer's hands: an iterator of batches.
 
     Asking for the next batch commits the one in hand.  Leaving the ``with`` block commits it too,
@@ -57,6 +60,8 @@ class Feed(Steering):
         self._durable = False  # whether there are snapshots of this feed
         self._recovers = False  # whether another process would go on with this feed
         self._saving: Saving | None = None  # of a feed of segments
+        self._epochs: Epochs | None = None
+        self._claim: Callable[[Session], Received | None] = Session.take
         self._schema: dict[str, Field] | None = None
         self._layout: dict[str, Field] = {}  # the schema, and what is told of rows beside it
         self._slots = KnownSlots()
@@ -89,17 +94,19 @@ class Feed(Steering):
                 failure = self._link.failure
                 if failure is not None:
                     raise failure
+                self._claim = self._within_epochs(Session.take)
                 return {}
             self._layout = schema_from_wire(welcome.schema)
-            properties = welcome.properties
-            known = properties if isinstance(properties, dict) else {}
+            known = self._link.properties
             self._durable = known.get("durable") is True
             self._recovers = self._durable or known.get("recovers") is True
             if known.get("shape") == "sequences":
-                layout = SegmentLayout(self._layout, properties)
+                layout = SegmentLayout(self._layout, known)
                 self._saving = Saving(self._link, layout, self._framework)
             elif self._commits.explicit:
                 self._link.explain = self._commits.explain
+            saving = self._saving
+            self._claim = self._within_epochs(Session.take if saving is None else saving.claim)
             self._schema = {n: f for n, f in self._layout.items() if n[0] != RESERVED}
         return self._schema
 
@@ -126,10 +133,7 @@ class Feed(Steering):
 
     # Batches
 
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
+    def __next__(self, claim: Callable[[Session], Received | None] | None = None) -> Any:
         """The next ``Batch``, or ``SegmentBatch`` where the feed is one of segments.
 
         Where states stay with the trainer it waits until the batch before is saved.
@@ -140,13 +144,13 @@ class Feed(Steering):
             _ = self.schema
         while True:
             try:
-                return self._next()
+                return self._next(claim or self._claim)
             except MemoryGone:  # of a server that is gone: its rows go out again
                 continue
 
-    def _next(self) -> Any:
+    def _next(self, claim: Callable[[Session], Received | None]) -> Any:
         link, saving = self._link, self._saving
-        received = link.take() if saving is None else link.take(saving.claim)
+        received = link.take(claim)
         if received is None:
             raise StopIteration
         if self._schema is None:

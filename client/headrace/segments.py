@@ -78,7 +78,7 @@ class SegmentBatch(Traceable):
     It is committed by the save of its last state.  Asking for the next batch commits nothing, and
     several batches may be in hand at once.  ``rows`` and ``batch_size`` are how many rows it has;
     ``partition`` and ``number`` are its place in the stream, and ``token`` is what ``save_states``
-    of the feed takes.
+    of the feed takes.  ``epoch`` is the pass over the data that its first row is of, from 0.
     """
 
     __slots__ = (
@@ -97,6 +97,7 @@ class SegmentBatch(Traceable):
         "_taken_at",
         "_upload",
         "batch_size",
+        "epoch",
         "meta",
         "number",
         "partition",
@@ -118,6 +119,7 @@ class SegmentBatch(Traceable):
         self.partition = delivery.partition
         self.number = delivery.number
         self.rows = self.batch_size = delivery.rows
+        self.epoch = delivery.epoch
         self.meta: Mapping[str, Any] = delivery.meta
         self._places = layout.places(delivery)
         self._layout = layout

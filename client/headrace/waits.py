@@ -137,6 +137,13 @@ class Link:
         return None
 
     @property
+    def properties(self) -> dict[str, Any]:
+        """The description of the feed beside its schema; empty where it is not known yet."""
+        welcome = self.session.welcome
+        known = None if welcome is None else welcome.properties
+        return known if isinstance(known, dict) else {}
+
+    @property
     def hint(self) -> str:
         """Why nobody may answer, in words."""
         return self._driver.hint

@@ -78,6 +78,7 @@ class Delivery:
     offset: Count = 0
     frame: Count = 0
     copy_out: Flag = False  # memory is short: copy and release at once
+    epoch: Count = 0  # of its first row
 
 
 @record
@@ -107,9 +108,9 @@ _STEP = struct.Struct("<BBHHHHQQ")
 _SAVE = struct.Struct("<QHH")
 #: First byte, op, how many committed, stale and items follow, bytes of the faults; session.
 _DELIVER = struct.Struct("<BBHHHHQ")
-#: seq, token, partition, number, rows, nbytes, offset, frame, copy_out; bytes of the segment's
-#: name, of the columns, of meta.
-_ITEM = struct.Struct("<QQQQQQQHBBHH")
+#: seq, token, partition, number, rows, nbytes, offset, epoch, frame, copy_out; bytes of the
+#: segment's name, of the columns, of meta.
+_ITEM = struct.Struct("<QQQQQQQQHBBHH")
 #: A field of a record in a list, and a field of a message, have that much less room for nesting.
 _IN_RECORD, _IN_MESSAGE = limits.MAX_HEADER_DEPTH - 3, limits.MAX_HEADER_DEPTH - 1
 #: Longest description of columns that is remembered; 64 of them take 5 MB at most.
@@ -311,6 +312,7 @@ def _pack_item(item: Delivery) -> bytes:
         item.rows,
         item.nbytes,
         item.offset,
+        item.epoch,
         item.frame,
         item.copy_out,
         len(name),
@@ -335,9 +337,9 @@ def unpack_deliver(data: bytes) -> Deliver:
 
 
 def _unpack_item(data: bytes, at: int) -> tuple[Delivery, int]:
-    seq, token, partition, number, rows, nbytes, offset, frame, copy_out, named, size, odd = (
-        _ITEM.unpack_from(data, at)
-    )
+    numbers = _ITEM.unpack_from(data, at)
+    seq, token, partition, number, rows, nbytes, offset, epoch = numbers[:8]
+    frame, copy_out, named, size, odd = numbers[8:]
     start = at + _ITEM.size
     name_end = start + named
     columns_end = name_end + size
@@ -365,5 +367,6 @@ def _unpack_item(data: bytes, at: int) -> tuple[Delivery, int]:
         offset,
         frame,
         copy_out == 1,
+        epoch,
     )
     return item, end

@@ -4,7 +4,7 @@
                                           │
                          turn(): the partition that makes the next batch, or none
 
-Partitions take turns by (number of their next batch, partition), which is the order in which the
+Partitions take turns by (turn of their next batch, partition), which is the order in which the
 owner hands batches out.  So the worker always makes the batch that is wanted next, and a full slab
 holds earlier batches only.  A feed that nobody reads rests when it is a bounded way
 ahead, so that it takes neither turns nor room from the others.  It rests until a quarter of that
@@ -28,7 +28,7 @@ _Name = tuple[str, int]
 
 class _Partition(Protocol):
     @property
-    def next_number(self) -> int: ...
+    def next_turn(self) -> int: ...
 
     @property
     def capacity(self) -> int | None: ...
@@ -95,7 +95,7 @@ class Ahead:
         while True:
             name = min(
                 (n for n in running if n[0] not in resting and n not in waiting),
-                key=lambda name: (running[name].next_number, name),
+                key=lambda name: (running[name].next_turn, name),
                 default=None,
             )
             if name is None:

@@ -46,6 +46,9 @@ class PlainBatches:
         elif not self.allow_smaller:
             self._drop("remainder", self._rows % self.batch_size)
 
+    def begin_epoch(self) -> None:
+        self._finished = False
+
     def _drop(self, reason: str, remainder: int) -> None:
         """Drop the last rows that wait."""
         if remainder:

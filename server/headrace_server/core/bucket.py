@@ -133,6 +133,9 @@ class QueuedRows:
         if rows:
             self._dropped[reason] = self._dropped.get(reason, 0) + rows
 
+    def begin_epoch(self) -> None:
+        self._finished = False
+
     def waiting(self) -> int:
         """Rows held, those of drafted batches that were not taken included."""
         return sum(queue.rows for queue in self._queues)

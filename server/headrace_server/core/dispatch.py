@@ -83,9 +83,14 @@ class Dispatcher(Standing):
         self._supply.dry(stripe)
         self._changed = True
 
-    def started(self, partition: int, number: int) -> None:
+    def started(self, partition: int, number: int, turn: int = -1) -> None:
         """Let a plain partition begin at the batch where an earlier server was."""
-        self._supply.start(partition, number)
+        self._supply.start(partition, number, turn)
+
+    def epoch_begun(self, partition: int, turn: int) -> None:
+        """Note that a partition has made all of an epoch; its next batch has this turn."""
+        self._supply.begin_epoch(partition, turn)
+        self._changed = True
 
     def rounds_dealt(self, partition: int) -> DealtRounds:
         """Return the rounds that this life has dealt of a partition, to be stored."""

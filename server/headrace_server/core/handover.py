@@ -74,6 +74,8 @@ class Batch:
     rows: int
     body: Any = None
     meta: Mapping[str, Any] = field(default_factory=dict)
+    epoch: int = 0  # of its first row
+    turn: int = -1  # among the batches of all partitions; -1: its number
     rank: int = -1  # coordinated mode: the rank that gets it …
     round: int = -1  # … and in which round
     waits_in: Queue | None = None  # none while it is leased
@@ -92,10 +94,11 @@ class Batch:
         return (self.number, self.partition)
 
     @property
-    def turn(self) -> tuple[int, int, int]:
+    def place_in_line(self) -> tuple[int, int, int]:
         """The sort key among batches that wait: by its round, if it has one."""
         if self.round < 0:
-            return (self.round, *self.order)
+            turn = self.number if self.turn < 0 else self.turn
+            return (self.round, turn, self.partition)
         return (self.round, self.partition, self.number)
 
 
@@ -112,7 +115,7 @@ class Line:
     def push(self, batch: Batch) -> None:
         batch.waits_in = self
         self.count += 1
-        heapq.heappush(self._heap, (batch.turn, batch))
+        heapq.heappush(self._heap, (batch.place_in_line, batch))
 
     def pop(self) -> Batch | None:
         """Take the first batch; pass over entries of batches that wait no more."""

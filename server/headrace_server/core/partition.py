@@ -5,6 +5,10 @@
                 ─► Rest      the shape wants nothing more before something happens to it
                 ─► None      the input has ended and everything was planned
 
+Without ``across_batches`` the shape ends with each epoch as at the end of the input, and takes the
+rows of the next one when its last batch was planned.  A batch then has a *turn* among those of all
+partitions: its epoch, then its number in the epoch.  With it, its turn is its number.
+
 The machine never sees payload.  A chunk is known by the read that makes it, and reads are
 repeatable, so the whole state is small plain data: ``cursor()`` is how another machine goes on
 after the last plan, or with that plan while it is *held*, for want of room for its batch.
@@ -19,12 +23,14 @@ import numpy as np
 
 from .plan import Draft, Part, Plan, Position, Read, Shaper, stored
 
-__all__ = ["VERSION", "Partition", "Rest", "first_number"]
+__all__ = ["TURN_BITS", "VERSION", "Partition", "Rest", "first_number"]
 
 VERSION = 1
 #: Number of empty epochs in a row after which a partition ends.  A single epoch of a small
 #: partition may be empty by chance, if stages drop rows.
 _HOPELESS_EPOCHS = 1000
+#: A turn is the epoch, and in this many bits below it the number of the batch in the epoch.
+TURN_BITS = 32
 _FIELDS: dict[str, type | tuple[type, ...]] = {
     "epoch": int,
     "epoch_rows": int,
@@ -43,12 +49,26 @@ class Rest:
 
 
 class Partition:
-    """The machine of one partition.  With ``epochs`` None it repeats the input for ever."""
+    """The machine of one partition.  With ``epochs`` None it repeats the input for ever.
 
-    def __init__(self, shaper: Shaper, start: Position, epochs: int | None = 1) -> None:
+    With ``waits`` it rests ``at_border`` of an epoch until ``begin_epoch`` is called.
+    """
+
+    def __init__(
+        self,
+        shaper: Shaper,
+        start: Position,
+        epochs: int | None = 1,
+        across_batches: bool = True,
+        waits: bool = False,
+    ) -> None:
         self._shaper = shaper
         self._start = start
         self._epochs = epochs
+        self.across_batches = across_batches
+        self._waits = waits
+        self._first_of_epoch = 0  # number of its first plan, without ``across_batches``
+        self._closed = False
         self._epoch = 0
         self._position: Position | None = start if epochs is None or epochs > 0 else None
         self._epoch_rows = 0
@@ -70,6 +90,17 @@ class Partition:
         """Number of the next plan, whether new or held."""
         return self._next_number if self.held is None else self.held.number
 
+    @property
+    def epoch(self) -> int:
+        """The epoch that is read; of the next plan, too, without ``across_batches``."""
+        return self._epoch
+
+    def turn_of(self, number: int) -> int:
+        """The turn of the next plan, or of the last one, by its number."""
+        if self.across_batches:
+            return number
+        return (self._epoch << TURN_BITS) + number - self._first_of_epoch
+
     def next_step(self, limit: int) -> Read | Plan | type[Rest] | None:
         """The next step; ``limit`` bounds the rows of a read, and does not change any plan."""
         if self._reading is not None:
@@ -86,10 +117,17 @@ class Partition:
                     return Rest
                 self._reading = Read(self._next_chunk, self._epoch, self._position, limit)
                 return self._reading
-            if self._finished:
-                return None if self._shaper.done else Rest
-            self._finished = True
-            self._shaper.finish()
+            if not self._finished:
+                self._finished = True
+                self._shaper.finish()
+            elif not self._shaper.done:
+                return Rest
+            elif not self._goes_on:
+                return None
+            elif self._waits:
+                return Rest
+            else:
+                self.begin_epoch()
 
     def arrived(
         self,
@@ -108,7 +146,7 @@ class Partition:
             self._reads[read.chunk] = read
             self._shaper.offer(read.chunk, rows, facts or {})
         self._position = next_position
-        if next_position is None:
+        if next_position is None and self.across_batches:
             self._next_epoch()
 
     def failed(self) -> None:
@@ -121,6 +159,7 @@ class Partition:
         With ``cancel`` rows that were read and not planned are dropped.
         """
         self._reading = self._position = None
+        self._closed = True
         if cancel:
             self._finished = True
             self._shaper.finish(drop=True)
@@ -132,6 +171,40 @@ class Partition:
         wanted = self._epochs is None or self._epoch < self._epochs
         if wanted and self._empty_epochs < _HOPELESS_EPOCHS:
             self._position = self._start
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether another epoch comes after this one, which has ended, and is not across batches.
+
+        An epoch without a plan counts as an empty one.
+        """
+        if self.across_batches or self._closed:
+            return False
+        wanted = self._epochs is None or self._epoch + 1 < self._epochs
+        return wanted and self._empty_epochs_in_all < _HOPELESS_EPOCHS
+
+    @property
+    def _empty_epochs_in_all(self) -> int:
+        """The number of empty epochs in a row, with the current one."""
+        empty = self._next_number == self._first_of_epoch
+        return self._empty_epochs + 1 if empty else 0
+
+    @property
+    def at_border(self) -> bool:
+        """Whether all of this epoch is done, and the next one comes."""
+        return self._finished and self.held is None and self._shaper.done and self._goes_on
+
+    def begin_epoch(self) -> None:
+        """Begin the next epoch at the border of this one."""
+        if not self.at_border:
+            raise ValueError(f"epoch {self._epoch} has not ended, or is the last one")
+        self._empty_epochs = self._empty_epochs_in_all
+        self._epoch += 1
+        self._epoch_rows = 0
+        self._first_of_epoch = self._next_number
+        self._finished = False
+        self._position = self._start
+        self._shaper.begin_epoch()
 
     def chunks(self) -> set[int]:
         """Chunks whose payload is still needed to assemble plans to come."""
@@ -208,6 +281,8 @@ class Partition:
             ],
             "shaper": self._shaper.snapshot(),
         }
+        if not self.across_batches:
+            state["border"] = [self._first_of_epoch, self._closed]
         if self.held is not None:
             draft = self.held.draft
             parts = [part.to_plain() for part in draft.parts]
@@ -242,6 +317,7 @@ class Partition:
         self._epoch, self._epoch_rows, self._empty_epochs = epoch, epoch_rows, empty_epochs
         self._position, self._next_chunk, self._next_number = position, chunk, number
         self._finished = finished
+        self._first_of_epoch, self._closed = state.get("border", (0, False))
         self._reading = None
         self._reads = known
         self.held = held[0] if held else None

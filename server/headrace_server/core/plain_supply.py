@@ -54,8 +54,11 @@ class PlainSupply(Supply):
     def starved(self, partition: int) -> None:
         self._full = True
 
-    def start(self, partition: int, number: int) -> None:
-        self.stream.start(partition, number)
+    def start(self, partition: int, number: int, turn: int = -1) -> None:
+        self.stream.start(partition, number, turn)
+
+    def begin_epoch(self, partition: int, turn: int) -> None:
+        self.stream.begin_epoch(partition, turn)
 
     def end(self, partition: int) -> None:
         if self.world:
@@ -220,7 +223,7 @@ class PlainSupply(Supply):
         A trainer that has an earlier batch of another owner then takes that one.  Otherwise two
         trainers could wait for each other: each for the owner whose batches the other one holds.
         """
-        following = self.stream.missing()
+        following = self.stream.following()
         for trainer in self._trainers.asking.values():
             if trainer.full != following and following is not None:
                 trainer.full = following

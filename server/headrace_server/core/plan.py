@@ -151,6 +151,9 @@ class Shaper(Protocol):
         had ended before.
         """
 
+    def begin_epoch(self) -> None:
+        """Take rows again, after ``finish`` and the last draft."""
+
     def next_draft(self) -> Any:
         """The next batch that is possible now, or None."""
 

@@ -133,6 +133,10 @@ class Sequences(ABC):
             self._waiting.clear()
             self._offered.clear()
 
+    def begin_epoch(self) -> None:
+        """Take examples again, once all of the epoch before have ended."""
+        self._finished = False
+
     def take_refused(self) -> list[tuple[int, int]]:
         """Chunk and row of examples that were not admitted, since their key was in flight."""
         refused, self.refused = self.refused, []

@@ -1,10 +1,13 @@
-"""New batches of all partitions in the feed's order: by (number, partition).
+"""New batches of all partitions in the feed's order: by (turn, partition).
 
     made(0/0) made(1/0) … ─► one line for each partition ─► next(): 0/0 1/0 2/0  0/1 1/1 …
 
-Each turn goes to the partition whose next batch is the first by (number, partition), and waits for
-that batch.  So the order depends neither on which partition was faster, nor on the batches that an
-earlier server has handed out.  The partitions are those of one owner, which need not be all.
+The turn of a batch is its number.  Where batches end with their epoch it is its epoch and its
+number in the epoch, and a partition that begins the next epoch (``begin_epoch``) keeps no other
+waiting.  Each turn goes to the partition whose next batch is the first by (turn, partition), and
+waits for that batch.  So the order depends neither on which partition was faster, nor on the
+batches that an earlier server has handed out.  The partitions are those of one owner, which need
+not be all.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ __all__ = ["Stream"]
 class _Partition:
     ready: deque[Batch] = field(default_factory=deque)
     next_number: int = 0
+    next_turn: int = 0
     ended: bool = False
     gaps: bool = False  # an earlier server may have seen some of its batches done
 
@@ -33,7 +37,7 @@ class Stream:
     def __init__(self, partitions: Iterable[int]) -> None:
         self._partitions = of_numbers(partitions, _Partition)
         self._live = len(self._partitions)  # number that have batches or will make some
-        # Heap of the least next number of each partition, and the partition.
+        # Heap of the least next turn of each partition, and the partition.
         self._turns = [(0, partition) for partition in self._partitions]
 
     @property
@@ -50,14 +54,23 @@ class Stream:
                 f"partition {batch.partition} made batch {batch.number}; "
                 f"next is {'nothing' if here.ended else here.next_number}"
             )
+        if batch.turn < 0:
+            batch.turn = batch.number
         here.next_number = batch.number + 1
+        here.next_turn = batch.turn + 1
         here.ready.append(batch)
 
-    def start(self, partition: int, number: int) -> None:
+    def start(self, partition: int, number: int, turn: int = -1) -> None:
         """Let a partition go on where an earlier server was: with this batch, or a later one."""
         here = self._partitions[partition]
         here.next_number = max(here.next_number, number)
+        here.next_turn = max(here.next_turn, number if turn < 0 else turn)
         here.gaps = True
+
+    def begin_epoch(self, partition: int, turn: int) -> None:
+        """Note that the next batch of a partition has this turn, or a later one."""
+        here = self._partitions[partition]
+        here.next_turn = max(here.next_turn, turn)
 
     def pick(self, number: int, partition: int) -> Batch | None:
         """Take one batch out of turn, if it is here."""
@@ -90,11 +103,10 @@ class Stream:
         turn = self._turn()
         if turn is None:
             return None
-        number, partition = turn
-        here = self._partitions[partition]
+        here = self._partitions[turn[1]]
         if not here.ready:
             return None
-        heapq.heapreplace(self._turns, (number + 1, partition))
+        heapq.heapreplace(self._turns, (turn[0] + 1, turn[1]))
         batch = here.ready.popleft()
         self._live -= here.ended and not here.ready
         return batch
@@ -104,22 +116,29 @@ class Stream:
         """Partitions that have batches or may make some."""
         return [p for p, here in self._partitions.items() if here.ready or not here.ended]
 
-    def missing(self) -> tuple[int, int] | None:
-        """Return number and partition of the batch that trainers wait for, if they do."""
+    def following(self) -> tuple[int, int] | None:
+        """Return turn and partition of the batch that trainers wait for, if they do."""
         turn = self._turn()
         return None if turn is None or self._partitions[turn[1]].ready else turn
 
+    def missing(self) -> tuple[int, int] | None:
+        """Return number and partition of the batch that trainers wait for, if they do."""
+        following = self.following()
+        if following is None:
+            return None
+        return self._partitions[following[1]].next_number, following[1]
+
     def _turn(self) -> tuple[int, int] | None:
-        """Return the least next number and the partition whose turn it is."""
+        """Return the least next turn and the partition whose it is."""
         turns = self._turns
         while turns:
-            number, partition = turns[0]
+            turn, partition = turns[0]
             here = self._partitions[partition]
-            first = here.ready[0].number if here.ready else here.next_number
+            first = here.ready[0].turn if here.ready else here.next_turn
             if not here.ready and here.ended:
                 heapq.heappop(turns)
-            elif first > number:
+            elif first > turn:
                 heapq.heapreplace(turns, (first, partition))
             else:
-                return number, partition
+                return turn, partition
         return None

@@ -35,8 +35,11 @@ class Supply:
     def end(self, partition: int) -> None:
         """Note that no more batches of a partition will come."""
 
-    def start(self, partition: int, number: int) -> None:
+    def start(self, partition: int, number: int, turn: int = -1) -> None:
         """Go on where an earlier server was: with this batch of a partition, or one after it."""
+
+    def begin_epoch(self, partition: int, turn: int) -> None:
+        """Note that the next batch of a partition is of the next epoch, and has this turn."""
 
     def starved(self, partition: int) -> None:
         """Note that a partition makes no batch before trainers have acted."""

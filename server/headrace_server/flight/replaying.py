@@ -161,6 +161,9 @@ class Script:
     def offer(self, chunk: int, rows: int, facts: Mapping[str, Any]) -> None:
         raise ValueError("a replay reads by its record")
 
+    def begin_epoch(self) -> None:
+        raise ValueError("a replay has no epochs of its own")
+
     def chunks(self) -> set[int]:
         return set()
 
@@ -237,6 +240,11 @@ class _Rows(PlainMaker):
             parts.append((chunk, _found(source, chunk, where, listed)))
         return parts
 
+    def epoch_of(self, plan: Plan) -> int:
+        made = self._script.made(plan.number)
+        epoch: int = made.sources[made.parts[0].chunk].epoch
+        return epoch
+
     def made(self, plan: Plan, written: Any, memory: np.ndarray) -> tuple[Mapping[str, Any], None]:
         self.count(plan.draft.meta)
         return _marked(self._script.made(plan.number)), None
@@ -289,6 +297,12 @@ class _Segments(SegmentMaker):
         self.states.grow(len(batch))
         self.states.begin(fresh, offers)
         return batch, *self.states.columns(fresh, offers)
+
+    def epoch_of(self, plan: Plan) -> int:
+        made = self._script.made(plan.number)
+        assert made.segments is not None
+        epoch: int = made.sources[int(made.segments.chunks[0])].epoch
+        return epoch
 
     def made(self, plan: Plan, written: Any, memory: np.ndarray) -> tuple[Mapping[str, Any], None]:
         return _marked(self._script.made(plan.number)), None

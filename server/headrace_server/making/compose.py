@@ -46,16 +46,17 @@ def compose(
     LimitExceeded where the states of an example have more than ``max_state_bytes``.
     """
     intake = Intake(reader, declaration, partition, partitions, bad)
-    epochs = declaration.order.epochs
+    epochs, across = declaration.order.epochs, declaration.order.across_batches
     if not segmented(declaration):
         maker = PlainMaker(intake, declaration.shape, partition, left_out, tracing)
-        machine = Partition(maker.shaping.machine, intake.start(), epochs)
+        machine = Partition(maker.shaping.machine, intake.start(), epochs, across)
         return Run(intake, machine, maker, PlainMemory(intake, machine, maker), slab)
     cutting = Cutting(declaration.shape, intake.fields, partition)
     if max_state_bytes is not None:
         cutting.check_state_bytes(max_state_bytes)
     lines = LineRecord()
     segment_maker = SegmentMaker(intake, cutting, lines, slab, tracing)
-    machine = Partition(cast(Shaper, cutting.machine), intake.start(), epochs)
+    shaper = cast(Shaper, cutting.machine)
+    machine = Partition(shaper, intake.start(), epochs, across, waits=False)
     memory = SegmentMemory(intake, machine, segment_maker, lines, left_out)
     return Run(intake, machine, segment_maker, memory, slab)

@@ -36,6 +36,7 @@ class HeldChunk:
     chunk: Chunk
     before: Any  # the memory of the stages before it; None where they have none
     without: list[int]  # rows that were taken out of it
+    epoch: int
 
 
 class PlainMaker:
@@ -96,7 +97,7 @@ class PlainMaker:
             chunk = chunk.take(np.flatnonzero(~out))
             facts = {name: fact[~out] for name, fact in facts.items()}
         if len(chunk):
-            self._hold(read, HeldChunk(chunk, before, without))
+            self._hold(read, HeldChunk(chunk, before, without, read.epoch))
         return chunk, dict(facts)
 
     def read_again(self, read: Read, before: Any, without: list[int]) -> None:
@@ -104,7 +105,7 @@ class PlainMaker:
         chunk = self.shaped(self._intake.chunk(read)[0])[0]
         if without:
             chunk = chunk.take(np.flatnonzero(~np.isin(chunk.ordinals, without)))
-        self._hold(read, HeldChunk(chunk, before, without))
+        self._hold(read, HeldChunk(chunk, before, without, read.epoch))
 
     def shaped(self, chunk: Chunk) -> tuple[Chunk, Mapping[str, np.ndarray]]:
         """The rows that the shape can place, with their facts as columns, and its own facts."""
@@ -138,6 +139,10 @@ class PlainMaker:
     def parts(self, plan: Plan) -> Sequence[tuple[Chunk, Rows]]:
         """Rows of chunks that make a batch."""
         return [(self.held[part.chunk].chunk, part.rows) for part in plan.draft.parts]
+
+    def epoch_of(self, plan: Plan) -> int:
+        """The epoch of a batch's first row."""
+        return self.held[plan.draft.parts[0].chunk].epoch
 
     def made(
         self, plan: Plan, written: Any, memory: np.ndarray

@@ -89,6 +89,8 @@ class MadeBatch:
     slots: list[Slot]
     meta: Mapping[str, Any]
     trace: Trace | None = None  # where its rows came from, where that is recorded
+    epoch: int = 0  # of its first row
+    turn: int = -1  # where batches end with their epoch; see Partition
 
 
 Maker = PlainMaker | SegmentMaker
@@ -283,9 +285,20 @@ class Run:
         memory = self._slab.memory(block)
         written.fill(memory)
         meta, trace = self.maker.made(plan, written, memory)
+        machine = self._machine
+        turn = -1 if machine.across_batches else machine.turn_of(plan.number)
+        epoch = self.maker.epoch_of(plan)
         self.memory.tidy()
         return MadeBatch(
-            plan.number, written.rows, block, written.nbytes, written.slots, meta, trace
+            plan.number,
+            written.rows,
+            block,
+            written.nbytes,
+            written.slots,
+            meta,
+            trace,
+            epoch,
+            turn,
         )
 
     # Orders and claims
@@ -320,6 +333,23 @@ class Run:
     def next_number(self) -> int:
         """Number of the batch that is made next."""
         return self._machine.first_number
+
+    @property
+    def next_turn(self) -> int:
+        """Turn of the batch that is made next, among those of all partitions."""
+        machine = self._machine
+        number = machine.first_number
+        return number if machine.across_batches else machine.turn_of(number)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is read."""
+        return self._machine.epoch
+
+    @property
+    def across_batches(self) -> bool:
+        """Whether a batch may hold rows of two epochs."""
+        return self._machine.across_batches
 
     @property
     def schema(self) -> Mapping[str, Field]:

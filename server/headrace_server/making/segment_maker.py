@@ -138,6 +138,12 @@ class SegmentMaker:
         """Write ahead what is known of the batch that is expected next; whether there was any."""
         return self._preparing.prepare()
 
+    def epoch_of(self, plan: Plan) -> int:
+        """The epoch of a batch's first row."""
+        key: Any = self.cutting.machine.key_of(int(plan.draft.slots[0]))
+        epoch: int = key[0]
+        return epoch
+
     def made(
         self, plan: Plan, written: Any, memory: np.ndarray
     ) -> tuple[Mapping[str, Any], Trace | None]:

@@ -249,6 +249,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "window": _integer(1, _MAX_WINDOW, or_none=True),
     "seed": _integer(-_MAX_SEED - 1, _MAX_SEED),
     "make_keys_unique_seed": _integer(-_MAX_SEED - 1, _MAX_SEED, or_none=True),
+    "across_batches": _flag,
     "allow_small_batch": _flag,
     "allow_smaller_final_batch": _flag,
     "dynamic_pad": _flag,

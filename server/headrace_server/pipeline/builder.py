@@ -65,16 +65,21 @@ class Pipeline(Sequencing):
         given = checked(seed=seed, window=window, reshuffle=reshuffle)
         return replace(self, _order=replace(self._order, **given))
 
-    def repeat(self, n: int | None = None) -> Pipeline:
-        """Go through the source ``n`` times, or for ever.
+    def repeat(self, n: int | None = None, across_batches: bool = True) -> Pipeline:
+        """Go through the source ``n`` times, or for ever: in ``n`` epochs.
 
-        A batch may hold the end of one epoch and the beginning of the next.
+        A batch may hold the end of one epoch and the beginning of the next.  With
+        ``across_batches=False`` each epoch ends as the feed does: its last batches are smaller, or
+        its last rows dropped and counted, as the shape says; examples of a feed of segments end
+        before those of the next epoch begin.  ``feed.epochs()`` then gives a trainer one epoch
+        after the other, and a ``for`` over the feed is one epoch.
         """
         self._open("repeat")
         if self._repeated:
             raise ValueError("repeat() is called twice: give the product of both counts once")
-        epochs = checked(n=n)["n"]
-        return replace(self, _order=replace(self._order, epochs=epochs), _repeated=True)
+        given = checked(n=n, across_batches=across_batches)
+        order = replace(self._order, epochs=given["n"], across_batches=given["across_batches"])
+        return replace(self, _order=order, _repeated=True)
 
     # The feed
 
@@ -127,7 +132,8 @@ class Pipeline(Sequencing):
             drawn = ("seed", "window", "reshuffle")
             lines.append(_call("shuffle", {name: getattr(order, name) for name in drawn}))
         if self._repeated:
-            lines.append(_call("repeat", {"n": order.epochs}))
+            across = None if order.across_batches else False
+            lines.append(_call("repeat", {"n": order.epochs, "across_batches": across}))
         for step in (*self._stages, *((self._shape,) if self._shape else ())):
             options = dict(step.options)
             if options.get("schema"):

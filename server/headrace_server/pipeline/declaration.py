@@ -93,12 +93,18 @@ class ReadingOrder:
     """In which order, and how often, the examples of the source are gone through.
 
     ``window`` None with a seed: the exact permutation.  ``epochs`` None: for ever.
+    Without ``across_batches`` a batch ends with its epoch.
     """
 
     seed: int | None = None
     window: int | None = None
     epochs: int | None = 1
     reshuffle: bool = True  # another order in each epoch
+    across_batches: bool = True  # whether a batch may hold examples of two epochs
+
+    def to_plain(self) -> Plain:
+        plain = [self.seed, self.window, self.epochs, self.reshuffle]
+        return plain if self.across_batches else [*plain, False]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +166,9 @@ class Declaration:
     policy: Policy = Policy()
 
     def to_plain(self) -> Plain:
-        order = self.order
         return {
             "source": self.source.to_plain(),
-            "order": [order.seed, order.window, order.epochs, order.reshuffle],
+            "order": self.order.to_plain(),
             "stages": [[stage.kind, dict(stage.options)] for stage in self.stages],
             "shape": [self.shape.kind, dict(self.shape.options)],
             "policy": [self.policy.on_bad_example, self.policy.max_bad_examples],

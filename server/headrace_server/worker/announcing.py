@@ -84,7 +84,8 @@ class Announcer:
         block = made.block
         place = self._slab.name_of(block), block.offset, made.nbytes
         columns = self._columns_of(made.slots)
-        return Placed(made.number, made.rows, *place, columns, dict(made.meta))
+        meta = dict(made.meta)
+        return Placed(made.number, made.rows, *place, columns, meta, made.epoch, made.turn)
 
     def _columns_of(self, slots: list[Slot]) -> list[Any]:
         """The columns of a message: the same list for the same list of slots."""

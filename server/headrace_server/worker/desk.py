@@ -47,6 +47,11 @@ def delivery_of(effect: Send, frame: int | None) -> Delivery:
     batch = effect.batch
     place: BlockPlace = batch.body
     inline = frame is not None
+    meta = dict(batch.meta)
+    if batch.round >= 0:
+        meta["round"] = batch.round
+    elif batch.turn > batch.number:
+        meta["round"] = batch.turn
     return Delivery(
         effect.seq,
         effect.token,
@@ -55,11 +60,12 @@ def delivery_of(effect: Send, frame: int | None) -> Delivery:
         batch.rows,
         place.nbytes,
         place.columns,
-        dict(batch.meta) if batch.round < 0 else {**batch.meta, "round": batch.round},
+        meta,
         "" if inline else place.segment,
         0 if inline else place.offset,
         frame or 0,
         place.crowded and not inline,
+        batch.epoch,
     )
 
 
@@ -125,6 +131,7 @@ class Desk:
         if run.record != "off":
             self.flight = LeaseRecorder(run, config.name, owner, not config.stateful)
         self._run = run
+        self._config = config
         self.runs = Runs(term)
         self._usages: list[tuple[int, float, float]] = []  # of earlier servers, by partition
         self._used_from, self._used_upto = inf, -inf  # when, by this one (Unix time)
@@ -149,6 +156,7 @@ class Desk:
         else:
             self.properties["recovers"] = True
         self.properties["generation"] = self.rejoining.generation
+        self._add_epochs()
         self.states_stay = message.properties.get("placement") == "trainer"
         states = message.properties.get("states", ())
         fields = [Field(dtype, tuple(shape)) for _, dtype, shape in states]
@@ -159,7 +167,7 @@ class Desk:
         if not here.open:
             here.open = True
             # A partition does not make again the batches that an earlier server has seen done.
-            self.dispatcher.started(message.partition, message.next)
+            self.dispatcher.started(message.partition, message.next, message.turn)
             self._load_rounds(message)
             batches, since, until, *rows = message.used or (0, inf, -inf)
             before = self.counters.go_on(message.partition, batches, sum(rows), self.durable)
@@ -169,6 +177,20 @@ class Desk:
                     self.rejoining.touched()
             if self.opened:
                 self.rejoining.opened(bool(self._usages))
+
+    def _add_epochs(self) -> None:
+        """Add the epochs of the feed to its properties; a replay has none of its own."""
+        order = self._config.declaration.order
+        if self._run.replay is None and order.epochs != 1:
+            self.properties["epochs"] = order.epochs
+        if self._run.replay is None and not order.across_batches:
+            self.properties["across_batches"] = False
+
+    def described(self) -> dict[str, Any]:
+        """Return the properties of the feed, for a trainer that joins."""
+        if self._config.declaration.order.across_batches or self.usage().batches:
+            return dict(self.properties)
+        return {**self.properties, "at_epoch": 0}
 
     def _load_rounds(self, message: Opened) -> None:
         """Load the rounds that an earlier owner has dealt to ranks and that are not done."""
@@ -198,7 +220,17 @@ class Desk:
         crowded = message.crowded
         for made in message.batches:
             place = BlockPlace(made.segment, made.offset, made.nbytes, made.columns, crowded)
-            self.dispatcher.made(Batch(message.partition, made.number, made.rows, place, made.meta))
+            self.dispatcher.made(
+                Batch(
+                    message.partition,
+                    made.number,
+                    made.rows,
+                    place,
+                    made.meta,
+                    made.epoch,
+                    made.turn,
+                )
+            )
 
     def on_finished(self, message: Finished) -> None:
         here = self.partitions[message.partition]

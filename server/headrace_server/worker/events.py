@@ -2,6 +2,7 @@
 
 Opened            a partition is open, as the last process left it
 Made              batches lie in the slab
+EpochBegun        a partition makes batches of the next epoch, where none crosses the border
 Finished, Failed  a partition has made all its batches, or can not go on
 Waiting           a partition makes no batch, and lacks something
 Starved, Dry      wanted batches can not be made now, or no more
@@ -24,6 +25,7 @@ __all__ = [
     "ClaimJudged",
     "CommitsStored",
     "Dry",
+    "EpochBegun",
     "Failed",
     "Finished",
     "Flushed",
@@ -46,7 +48,8 @@ class Opened:
     partition: int
     schema: Any
     properties: dict[str, Any] = field(default_factory=dict)  # for trainers, beside the schema
-    next: int = 0  # the first batch that is not done
+    next: int = 0  # the first batch that is not done …
+    turn: int = -1  # … and its turn, where batches end with their epoch
     used: Any = None  # number of commits so far, time of the first and the last, rows
     rounds: Any = None  # rounds that an earlier owner dealt to ranks
     done: Iterable[int] = ()  # batches from ``next`` on that are done
@@ -63,6 +66,8 @@ class Placed:
     nbytes: int
     columns: list[Any]
     meta: dict[str, Any]
+    epoch: int = 0  # of its first row
+    turn: int = -1  # where batches end with their epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,16 @@ class Made:
     dropped: dict[str, int]  # rows of this partition so far, by reason
     crowded: bool = False  # the slab is short of room: trainers should copy out
     stats: dict[str, Any] | None = None  # rows of this partition so far by class, where it has any
+
+
+@dataclass(frozen=True, slots=True)
+class EpochBegun:
+    """A partition has made all batches of an epoch, and its next one has this turn at least."""
+
+    feed: str
+    partition: int
+    epoch: int  # the next one
+    turn: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ from .events import (
     ClaimJudged,
     CommitsStored,
     Dry,
+    EpochBegun,
     Failed,
     Finished,
     Flushed,
@@ -119,6 +120,7 @@ class House:
         self._events: dict[type, Callable[[Desk, Any], object]] = {
             Made: Desk.on_made,
             Opened: Desk.on_opened,
+            EpochBegun: lambda desk, e: desk.dispatcher.epoch_begun(e.partition, e.turn),
             Finished: Desk.on_finished,
             Failed: lambda desk, event: desk.fail(event.code, event.text),
             Waiting: Desk.on_waiting,

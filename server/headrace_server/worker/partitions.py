@@ -26,7 +26,16 @@ from ..making.run import Blocked, Busy, Done, MadeBatch, Resting, Run
 from ..making.slab import Slab
 from .announcing import Announcer
 from .commits import Commits
-from .events import ClaimJudged, Dry, Failed, Finished, Opened, Replied, StateFlush
+from .events import (
+    ClaimJudged,
+    Dry,
+    EpochBegun,
+    Failed,
+    Finished,
+    Opened,
+    Replied,
+    StateFlush,
+)
 from .lacks import Lacks
 from .opening import Life, Opener
 from .reporter import Reporter
@@ -70,6 +79,7 @@ class Partitions:
         self._resting: set[_Name] = set()  # those that wait for trainers
         self._failed: set[str] = set()
         self._made: dict[_Name, Run] = {}  # those that have ended
+        self._epochs: dict[_Name, int] = {}  # where no batch crosses their borders
         self._full = False  # whether the slab has no room for the next batch
         self._blocks: dict[tuple[str, int, int], Block] = {}
         bounds = config.max_ahead, config.max_ahead_bytes, config.slab_bytes
@@ -159,6 +169,9 @@ class Partitions:
             return None
         if step is Busy:
             self._lacks.wait(name, run)
+            if not run.across_batches and run.epoch > self._epochs.get(name, 0):
+                self._epochs[name] = run.epoch
+                self._send(EpochBegun(feed, partition, run.epoch, run.next_turn))
         elif step is Done:
             self._made[name] = self._running.pop(name)
             self._stores.submit(name, run)
@@ -208,6 +221,7 @@ class Partitions:
                     schema_to_wire(run.schema),
                     dict(run.properties),
                     next=run.next_number,
+                    turn=-1 if run.across_batches else run.next_turn,
                     used=self._stores.used(name),
                     rounds=self._stores.rounds(name),
                     done=run.done_numbers,

@@ -11,7 +11,7 @@ from headrace_server.core.ahead import Ahead, bounds
 class Run:
     """A partition: the number of its next batch, and how many it may have ahead."""
 
-    next_number: int = 0
+    next_turn: int = 0
     capacity: int | None = None
 
 
@@ -22,8 +22,8 @@ def test_partitions_take_turns_by_number_and_then_by_name():
     for _ in range(8):
         name = ahead.turn(running, ())
         assert name is not None
-        turns.append((running[name].next_number, *name))
-        running[name].next_number += 1
+        turns.append((running[name].next_turn, *name))
+        running[name].next_turn += 1
     assert turns == [(n, feed, part) for n in (0, 1) for feed in ("a", "b") for part in (0, 1)]
 
 
@@ -106,7 +106,7 @@ def made_until_it_rests(ahead: Ahead, running: dict[tuple[str, int], Run], nbyte
     count = 0
     while (name := ahead.turn(running, ())) is not None:
         ahead.made(name, nbytes)
-        running[name].next_number += 1
+        running[name].next_turn += 1
         count += 1
     return count
 
@@ -116,7 +116,7 @@ def test_a_capacity_lets_each_partition_make_as_many_ahead_be_it_fewer_or_more()
         ahead = Ahead(["a"], 32, 1 << 20, 1 << 30)
         running = {("a", part): Run(capacity=capacity) for part in range(partitions)}
         assert made_until_it_rests(ahead, running, 1) == capacity * partitions
-        assert {run.next_number for run in running.values()} == {capacity}
+        assert {run.next_turn for run in running.values()} == {capacity}
 
 
 def test_a_large_capacity_has_bytes_in_proportion_and_a_quarter_of_the_slab_at_most():

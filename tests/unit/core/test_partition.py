@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_server.core.batch import PlainBatches
-from headrace_server.core.partition import VERSION, Partition, Rest, first_number
+from headrace_server.core.bucket import Buckets
+from headrace_server.core.classes import ClassQueues
+from headrace_server.core.partition import TURN_BITS, VERSION, Partition, Rest, first_number
 from headrace_server.core.plan import Draft, Part, Plan, Read
 from tests.examples import some
 
@@ -22,10 +24,18 @@ class Driver:
     """A worker of ``examples`` rows, of which stages drop those that ``drops`` says."""
 
     def __init__(
-        self, examples, batch_size=4, smaller=False, epochs=1, limits=(3,), drops=lambda e, i: False
+        self,
+        examples,
+        batch_size=4,
+        smaller=False,
+        epochs=1,
+        limits=(3,),
+        drops=lambda e, i: False,
+        across=True,
     ):
         self.examples = examples
-        self.new = lambda: Partition(PlainBatches(batch_size, smaller), 0, epochs)
+        self.new = lambda: Partition(PlainBatches(batch_size, smaller), 0, epochs, across)
+        self.turns = {}  # of plans by number
         self.machine = self.new()
         self.limits = limits
         self.drops = drops
@@ -57,6 +67,7 @@ class Driver:
             rows = [row for part in step.draft.parts for row in self.chunks[part.chunk][part.rows]]
             assert self.batches.get(step.number, rows) == rows, "a number names one batch only"
             self.batches[step.number] = rows
+            self.turns[step.number] = self.machine.turn_of(step.number)
             needed = self.machine.chunks()
             self.chunks = {chunk: self.chunks[chunk] for chunk in sorted(needed)}
             self.most_chunks = max(self.most_chunks, len(needed))
@@ -71,7 +82,7 @@ class Driver:
     def restored(self, state):
         """Another worker that goes on from a state."""
         other = Driver.__new__(Driver)
-        other.__dict__.update(self.__dict__, chunks={}, batches={})
+        other.__dict__.update(self.__dict__, chunks={}, batches={}, turns={})
         other.machine = self.new()
         for read in other.machine.restore(msgpack.unpackb(msgpack.packb(state))):
             other.chunks[read.chunk] = other.rows(read)[0]
@@ -136,6 +147,140 @@ def test_an_epoch_that_is_empty_by_chance_is_not_the_end(epochs):
     """Stages may drop all rows of a small partition in one epoch, and not in the next."""
     driver = Driver(2, batch_size=1, epochs=epochs, drops=lambda e, i: e % 13 != 0).run(steps=60)
     assert driver.stream()[:6] == [(0, 0), (0, 1), (13, 0), (13, 1), (26, 0), (26, 1)]
+
+
+# Batches that end with their epoch
+
+
+@given(
+    examples=st.integers(0, 20),
+    batch_size=st.integers(1, 8),
+    smaller=st.booleans(),
+    epochs=st.integers(1, 4),
+    limits=LIMITS,
+    one=st.integers(2, 5),
+)
+def test_without_batches_across_epochs_each_epoch_is_a_whole_feed(
+    examples, batch_size, smaller, epochs, limits, one
+):
+    """Batches, their order, and dropped rows are those of feeds of one epoch, one after another."""
+
+    def drops(e, i):
+        return (e + i) % one == 0
+
+    whole = Driver(examples, batch_size, smaller, epochs, limits, drops, across=False).run()
+    batches, turns, dropped = [], [], 0
+    for epoch in range(epochs):
+        alone = Driver(
+            examples, batch_size, smaller, 1, limits, lambda e, i, epoch=epoch: drops(epoch, i)
+        ).run()
+        batches += [[(epoch, i) for _, i in rows] for rows in alone.batches.values()]
+        turns += [(epoch << TURN_BITS) + number for number in alone.batches]
+        dropped += alone.machine.dropped().get("remainder", 0)
+    assert list(whole.batches.values()) == batches
+    assert list(whole.batches) == list(range(len(batches))), "numbers go on over the border"
+    assert list(whole.turns.values()) == turns
+    assert whole.machine.dropped().get("remainder", 0) == dropped
+    assert not whole.step() and not whole.machine.chunks()
+
+
+@settings(max_examples=some(60), deadline=None)
+@given(
+    examples=st.integers(0, 9),
+    batch_size=st.integers(1, 4),
+    smaller=st.booleans(),
+    limits=LIMITS,
+    data=st.data(),
+)
+def test_a_cursor_at_every_step_continues_the_epochs(examples, batch_size, smaller, limits, data):
+    new = lambda: Driver(examples, batch_size, smaller, 3, limits, across=False)  # noqa: E731
+    whole, driver = new().run(), new()
+    while True:
+        before, turns = dict(driver.batches), dict(driver.turns)
+        other = driver.restored(driver.machine.cursor())
+        other.limits = data.draw(LIMITS)
+        assert {**before, **other.run().batches} == whole.batches
+        assert {**turns, **other.turns} == whole.turns
+        assert other.machine.dropped() == whole.machine.dropped()
+        if not driver.step():
+            break
+
+
+@pytest.mark.parametrize(
+    ("shape", "facts"),
+    [
+        (lambda: Buckets((2, 3, 2)), lambda rows: {"bucket": rows % 3}),
+        (lambda: Buckets((2, 3, 2), True), lambda rows: {"bucket": rows % 3}),
+        (
+            lambda: Buckets((None,), True, max_padded_elements=9),
+            lambda rows: {"bucket": rows * 0, "length": rows},
+        ),
+        (lambda: ClassQueues(2, [0.5, 0.5], 3), lambda rows: {"label": rows % 2}),
+    ],
+    ids=["buckets", "small buckets", "a budget", "classes"],
+)
+@pytest.mark.parametrize("limit", [3, 20])
+def test_every_shape_ends_with_the_epoch_and_begins_with_the_next(shape, facts, limit):
+    def epochs(count):
+        """By epoch the rows of each batch."""
+        machine = Partition(shape(), 0, count, across_batches=False)
+        batches = [[] for _ in range(count)]
+        epoch_of = {}
+        while (step := machine.next_step(limit)) is not None:
+            if isinstance(step, Read):
+                stop = min(step.position + limit, 17)
+                rows = np.arange(step.position, stop)
+                epoch_of[step.chunk] = step.epoch, rows
+                machine.arrived(step, len(rows), stop if stop < 17 else None, facts(rows))
+            else:
+                parts = step.draft.parts
+                (epoch,) = {epoch_of[part.chunk][0] for part in parts}
+                of_parts = [epoch_of[part.chunk][1][part.rows] for part in parts]
+                batches[epoch].append(np.concatenate(of_parts).tolist())
+        return batches, machine.dropped()
+
+    (first,), dropped = epochs(1)
+    three, dropped_of_three = epochs(3)
+    assert three[0] == first and all(three)
+    seen = [sorted(row for rows in batches for row in rows) for batches in three]
+    assert all(len(set(rows)) == len(rows) for rows in seen), "no row comes twice in an epoch"
+    assert sum(map(len, seen)) + sum(dropped_of_three.values()) == 3 * 17
+    if not dropped:
+        assert three == [first] * 3
+
+
+def test_an_epoch_without_a_batch_counts_as_empty():
+    """Rows that can fill no batch would be read and dropped for ever."""
+    driver = Driver(3, batch_size=4, epochs=None, across=False).run(steps=2000)
+    assert driver.batches == {} and not driver.step()
+    assert driver.machine.dropped() == {"remainder": 3000}
+
+
+def test_a_closed_partition_begins_no_other_epoch_here_or_in_another_worker():
+    driver = Driver(6, 4, True, None, (4,), across=False).run(steps=2)
+    driver.machine.close()
+    state = driver.machine.cursor()
+    assert [len(rows) for rows in driver.run().batches.values()] == [4]
+    assert driver.restored(state).run().batches == {}
+
+
+def test_a_partition_that_waits_rests_at_the_border_until_the_next_epoch_is_begun():
+    """1. A batch of the epoch is out.  2. It is done.  3. The next epoch is begun."""
+    shape = OneByOne(room=9)
+    machine = Partition(shape, 0, 2, across_batches=False, waits=True)
+    machine.arrived(machine.next_step(9), 1, None)
+    shape.wanted = 1
+    assert machine.next_step(9).number == 0 and machine.turn_of(0) == 0
+    assert machine.next_step(9) is Rest and not machine.at_border
+    with pytest.raises(ValueError, match="epoch 0 has not ended, or is the last one"):
+        machine.begin_epoch()
+    shape.out = 0
+    assert machine.next_step(9) is Rest and machine.at_border and machine.epoch == 0
+    machine.begin_epoch()
+    assert machine.epoch == 1 and shape.ended is None
+    assert machine.next_step(9) == Read(1, 1, 0, 9)
+    machine.arrived(Read(1, 1, 0, 9), 0, None)
+    assert machine.next_step(9) is None and not machine.at_border, "it was the last one"
 
 
 # The end by order
@@ -211,6 +356,9 @@ class OneByOne:
         self.ended = "dropped" if drop else "finished"
         if drop:
             self.rows.clear()
+
+    def begin_epoch(self):
+        self.ended = None
 
     def next_draft(self):
         if not self.wanted or not self.rows:

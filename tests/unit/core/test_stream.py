@@ -1,4 +1,4 @@
-"""New batches come in the order of (number, partition), and one that is missing is waited for."""
+"""New batches come in the order of (turn, partition), and one that is missing is waited for."""
 
 import pytest
 
@@ -139,3 +139,47 @@ def test_a_stream_of_some_partitions_of_a_feed_takes_turns_among_them_and_refuse
     for partition in (1, 4, 7):
         s.end(partition)
     assert not s.open
+
+
+# Turns by epoch
+
+EPOCH = 1 << 32
+
+
+def of_epoch(partition, number, epoch, in_epoch):
+    return Batch(partition, number, 1, epoch=epoch, turn=epoch * EPOCH + in_epoch)
+
+
+def test_all_batches_of_an_epoch_come_before_those_of_the_next():
+    """Partition 1 has one batch in each epoch, partition 0 has two."""
+    s = Stream(range(2))
+    for number in range(4):
+        s.made(of_epoch(0, number, *divmod(number, 2)))
+    s.made(of_epoch(1, 0, 0, 0))
+    assert [s.next().order for _ in range(2)] == [(0, 0), (0, 1)]
+    assert s.next().order == (1, 0) and s.next() is None, "it may have another one of this epoch"
+    assert (s.following(), s.missing()) == ((1, 1), (1, 1))
+    s.made(of_epoch(1, 1, 1, 0))
+    assert [s.next().order for _ in range(3)] == [(2, 0), (1, 1), (3, 0)]
+
+
+def test_a_partition_that_begins_the_next_epoch_keeps_no_other_waiting():
+    s = Stream(range(2))
+    for number in range(3):
+        s.made(of_epoch(0, number, 0, number))
+    s.made(of_epoch(1, 0, 0, 0))
+    assert [s.next().order for _ in range(3)] == [(0, 0), (0, 1), (1, 0)] and s.next() is None
+    s.begin_epoch(1, EPOCH)
+    assert s.next().order == (2, 0) and s.next() is None
+    s.begin_epoch(0, EPOCH)
+    assert (s.following(), s.missing()) == ((EPOCH, 0), (3, 0))
+
+
+def test_a_partition_goes_on_at_the_turn_where_an_earlier_server_was():
+    s = Stream(range(2))
+    s.start(0, 7, EPOCH + 2), s.start(1, 9, EPOCH)
+    assert s.following() == (EPOCH, 1)
+    s.made(of_epoch(1, 9, 1, 0)), s.made(of_epoch(0, 8, 1, 3))
+    assert s.next().order == (9, 1) and s.following() == (EPOCH + 1, 1)
+    s.end(1)
+    assert s.next().order == (8, 0)

@@ -28,7 +28,7 @@ from .mutation import by_msgpack
 
 COLUMNS = [[0, 64, [16]], [64, 8, []], [128, 24, [3, 1, 8]]]
 ITEM = Delivery(1, 2**40, 0, 5, 32, 192, COLUMNS, {"bucket": 3}, "slab-0-0-1", 4096)
-INLINE = Delivery(2, 2**40 + 1, 3, 6, 1, 8, [], {}, "", 0, 1)
+INLINE = Delivery(2, 2**40 + 1, 3, 6, 1, 8, [], {}, "", 0, 1, False, 4)
 STEP = Step(3, 9, (1, 2), (2**64 - 1,), (300,), (Save(300, 1, COLUMNS), Save(301)))
 DELIVER = Deliver(3, (ITEM, INLINE), (1,), (2, 3), [[300, "state", "no"]])
 OUTCOME = Outcome(3, (1,), (2,), [[300, "state", "no"]])
@@ -100,9 +100,9 @@ def test_the_packed_form_stays_as_it_is():
     meta = bytes.fromhex("81a66275636b657403")
     assert FROM_SERVER.encode(DELIVER) == (
         b"\x01\x03" + struct.pack("<4HQ", 1, 2, 2, 14, 3) + struct.pack("<3Q", 1, 2, 3) + faults
-        + struct.pack("<7QHBBHH", 1, 2**40, 0, 5, 32, 192, 4096, 0, 0, 10, 104, 9)
+        + struct.pack("<8QHBBHH", 1, 2**40, 0, 5, 32, 192, 4096, 0, 0, 0, 10, 104, 9)
         + b"slab-0-0-1" + columns + meta
-        + struct.pack("<7QHBBHH", 2, 2**40 + 1, 3, 6, 1, 8, 0, 1, 0, 0, 0, 0)
+        + struct.pack("<8QHBBHH", 2, 2**40 + 1, 3, 6, 1, 8, 0, 4, 1, 0, 0, 0, 0)
     )  # fmt: skip
     assert FROM_SERVER.encode(OUTCOME) == (
         b"\x01\x04" + struct.pack("<4HQ", 1, 1, 0, 14, 3) + struct.pack("<2Q", 1, 2) + faults
@@ -211,40 +211,40 @@ WRONG = {
         "a packed Deliver does not fit the 82 bytes",
     ),
     "a name beyond the end": (
-        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + struct.pack("<7QHBBHH", *[0] * 9, 9, 0, 0),
+        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + struct.pack("<8QHBBHH", *[0] * 10, 9, 0, 0),
         "a packed Delivery does not fit",
     ),
     "a flag that is none": (
-        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + struct.pack("<7QHBBHH", *[0] * 8, 2, 0, 0, 0),
+        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + struct.pack("<8QHBBHH", *[0] * 9, 2, 0, 0, 0),
         "copy_out: 2 is not true or false",
     ),
     "a name that is no text": (
         struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7)
-        + struct.pack("<7QHBBHH", *[0] * 9, 1, 0, 0)
+        + struct.pack("<8QHBBHH", *[0] * 10, 1, 0, 0)
         + b"\xff",
         "segment is not a text",
     ),
     "columns of 9 bytes": (
         struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7)
-        + struct.pack("<7QHBBHH", *[0] * 10, 9, 0)
+        + struct.pack("<8QHBBHH", *[0] * 11, 9, 0)
         + bytes(9),
         "9 bytes, not a multiple of 8",
     ),
     "a column that is cut": (
         struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7)
-        + struct.pack("<7QHBBHH", *[0] * 10, 16, 0)
+        + struct.pack("<8QHBBHH", *[0] * 11, 16, 0)
         + bytes(16),
         "column 0 does not fit the 2 numbers",
     ),
     "a rank beyond all": (
         struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7)
-        + struct.pack("<7QHBBHH", *[0] * 10, 24, 0)
+        + struct.pack("<8QHBBHH", *[0] * 11, 24, 0)
         + b"\xff" * 24,
         "column 1 does not fit the 3 numbers",
     ),
     "deep meta": (
         struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7)
-        + struct.pack("<7QHBBHH", *[0] * 11, 7)
+        + struct.pack("<8QHBBHH", *[0] * 12, 7)
         + b"\x91" * 6
         + b"\xc0",
         "meta is nested deeper than 5",

