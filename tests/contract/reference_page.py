@@ -29,7 +29,18 @@ _SHAPES = [
     *("batch_sequences_with_states", "sequence_queueing_state_saver"),
 ]
 _STAGES = [
-    *("shuffle", "repeat", "map", "flat_map", "unbatch", "filter", "select"),
+    *(
+        "take",
+        "skip",
+        "concat",
+        "shuffle",
+        "repeat",
+        "map",
+        "flat_map",
+        "unbatch",
+        "filter",
+        "select",
+    ),
     *("rejection_sample", "stratified_sample", "resample_at_rate", "weighted_resample", "options"),
 ]
 _SOURCES = [

@@ -58,7 +58,7 @@ def _preview(options: Namespace) -> int:
         local = LocalFeed(declaration, files, bad, cache, options.partitions)
     with local:
         known = local.reader.length if isinstance(local.reader, IndexedReader) else None
-        plain = {"feed": name, "source": declaration.source.kind, "files": len(files)}
+        plain = {"feed": name, "source": declaration.source.kinds, "files": len(files)}
         plain |= {"examples": known, "indexed": known is not None}
         shown = [_batch(s, options.label) for s in islice(local.batches(), options.batches)]
         plain |= {"batches": shown, "dropped": local.run.dropped()}

@@ -23,7 +23,7 @@ from ..files.manifest import DataFile, resolve
 from ..making.compose import segmented
 from ..making.sequencing import Cutting, StateSource
 from ..making.shaping import Shaping
-from ..pipeline.declaration import Declaration, Policy, ReadingOrder, convertible
+from ..pipeline.declaration import Declaration, Policy, ReadingOrder, Source, convertible
 from ..process.config import RunConfig
 from ..reading.chunk import Chunk
 from ..reading.flat import ColumnSum, flattened
@@ -97,7 +97,7 @@ class _Noted(BadRecords):
 
 def survey(feed: str, declaration: Declaration, partitions: int, full: bool) -> Survey:
     """Look at a pipeline; with ``full`` at every example of it."""
-    found = Survey(feed, declaration.source.kind, declaration.shape.kind)
+    found = Survey(feed, declaration.source.kinds, declaration.shape.kind)
     try:
         files = resolve(declaration.source.paths)
         found.files, found.bytes = len(files), sum(file.size for file in files)
@@ -119,6 +119,16 @@ def _few(declaration: Declaration, files: tuple[DataFile, ...]) -> tuple[DataFil
     if declaration.source.kind in _SCANNED and sum(file.size for file in files) > _QUICK_BYTES:
         return (min((f for f in files if f.size), key=lambda file: file.size, default=files[0]),)
     return files
+
+
+def _verifying(source: Source) -> Source:
+    """Return the source with its checksums verified, where it has any."""
+    options = dict(source.options)
+    if "verify" in options:
+        options["verify"] = True
+    if source.parts:
+        options["sources"] = [_verifying(part).to_plain() for part in source.parts]
+    return replace(source, options=options)
 
 
 @dataclass(frozen=True)
@@ -216,8 +226,7 @@ class _Surveyor:
     def scan(self) -> None:
         """Read every example, run the stages, and see whether the shape can place it."""
         found, source, bad = self.found, self.declaration.source, _Noted()
-        if "verify" in source.options:
-            source = replace(source, options={**source.options, "verify": True})
+        source = _verifying(source)
         whole = replace(
             self.declaration, source=source, order=ReadingOrder(), policy=Policy("skip")
         )

@@ -1,6 +1,7 @@
 """The builder: a pipeline is declared by calls, each of which gives a new pipeline.
 
-    read_…() ─► .shuffle .repeat      the order, and how often      (each at most once)
+    read_…() ─► .skip .take .concat   fewer and more examples
+             ─► .shuffle .repeat      the order, and how often      (each at most once)
              ─► .map .flat_map .unbatch .filter .select      stages, in the order of the calls
              ─► .rejection_sample .stratified_sample .resample_at_rate .weighted_resample
              ─► .batch .bucket .batch_sequences_with_states …     the shape: exactly one, last
@@ -166,6 +167,19 @@ def _schema_text(fields: Mapping[str, Field]) -> str:
 def _source_text(source: Source) -> str:
     fields = fields_of(source)
     options: dict[str, Any] = {}
+    if source.kind == "cut":
+        skipped, stop = source.options["start"], source.options["stop"]
+        lines = [_source_text(source.parts[0])]
+        if skipped:
+            lines.append(_call("skip", {"n": skipped}))
+        if stop is not None:
+            lines.append(_call("take", {"n": stop - skipped}))
+        return "\n  .".join(lines)
+    if source.kind == "concat":
+        first, *others = source.parts
+        texts = [_source_text(other).replace("\n  .", ".") for other in others]
+        joined = [_call("concat", {"other": _Text(text)}) for text in texts]
+        return "\n  .".join([_source_text(first), *joined])
     if source.kind == "examples":
         name = "from_examples"
         options["n"] = source.options["n"]

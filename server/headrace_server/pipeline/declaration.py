@@ -72,6 +72,21 @@ class Source:
     features: Mapping[str, Feature] | None = None  # None: taken from the files
     options: Mapping[str, Plain] = field(default_factory=dict)
 
+    @property
+    def parts(self) -> tuple[Source, ...]:
+        """The sources that it is made of: of ``cut`` one, of ``concat`` several, else none."""
+        return tuple(Source.from_plain(plain) for plain in self.options.get("sources", ()))
+
+    @property
+    def leaves(self) -> tuple[Source, ...]:
+        """The sources that read something: itself, or those that its parts are made of."""
+        return tuple(leaf for part in self.parts for leaf in part.leaves) or (self,)
+
+    @property
+    def kinds(self) -> str:
+        """The kinds of its leaves, for people."""
+        return " and ".join(dict.fromkeys(leaf.kind for leaf in self.leaves))
+
     def to_plain(self) -> Plain:
         features = self.features
         return {

@@ -72,8 +72,9 @@ def fingerprints(declaration: Declaration) -> dict[str, Parts]:
 
 def function_names(declaration: Declaration) -> Iterator[str]:
     """The names of all functions of a pipeline."""
-    if declaration.source.kind == "function":
-        yield declaration.source.options["function"]
+    for source in declaration.source.leaves:
+        if source.kind == "function":
+            yield source.options["function"]
     for options in (*(stage.options for stage in declaration.stages), declaration.shape.options):
         for option, value in options.items():
             if option == "function":

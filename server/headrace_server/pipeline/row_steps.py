@@ -16,7 +16,7 @@ from headrace_proto.schema import Field, schema_to_wire
 from .argument_checks import checked, checked_names, checked_schema
 from .declaration import Feature, Plain, Stage
 from .naming import name_of
-from .steps import Steps
+from .source_steps import SourceSteps
 
 __all__ = ["RowSteps", "unbatched_field"]
 
@@ -24,7 +24,7 @@ __all__ = ["RowSteps", "unbatched_field"]
 Function = Callable[..., Any] | str
 
 
-class RowSteps(Steps):
+class RowSteps(SourceSteps):
     """Stages that judge each example by itself."""
 
     def map(

@@ -1,6 +1,6 @@
 """The base of all parts of the builder: a pipeline as far as it has been declared.
 
-    Steps ◄── RowSteps ◄── Bucketing ◄── Sampling ◄── Sequencing ◄── Pipeline
+    Steps ◄── SourceSteps ◄── RowSteps ◄── Bucketing ◄── Sampling ◄── Sequencing ◄── Pipeline
 
 A call gives a new pipeline with one stage more, or with its shape, which ends it.
 """
@@ -88,6 +88,9 @@ class Steps:
 
 
 def fields_of(source: Source) -> dict[str, Field] | None:
+    for part in source.parts:
+        if (known := fields_of(part)) is not None:
+            return known
     if source.kind == "examples":
         return packed_fields(source.options)
     if source.features is None:

@@ -204,7 +204,7 @@ def _pipeline(feed: FeedConfig) -> dict[str, Any]:
     declaration = feed.declaration
     order = [] if declaration.order.seed is None else ["shuffle"]
     return {
-        "source": declaration.source.kind,
+        "source": declaration.source.kinds,
         "stages": [*order, *(stage.kind for stage in declaration.stages)],
         "shape": declaration.shape.kind,
         "partitions": feed.partitions,

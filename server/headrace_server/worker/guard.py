@@ -102,7 +102,7 @@ class Guard:
         self.needed = False  # whether stored positions rely on the rows read now
         self._step = _Step(self)
         paths = declaration.source.paths
-        self.source = paths[0] if len(paths) == 1 else f"the source ({declaration.source.kind})"
+        self.source = paths[0] if len(paths) == 1 else f"the source ({declaration.source.kinds})"
 
     def around(self, reader: Reader) -> Reader:
         """The reader, guarded."""

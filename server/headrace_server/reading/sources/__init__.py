@@ -25,6 +25,8 @@ _KINDS = (
     "function",
     "examples",
     "memory",
+    "cut",
+    "concat",
 )
 _WITH_ARROW = ("arrow", "parquet")
 

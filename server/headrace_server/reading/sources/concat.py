@@ -1,0 +1,175 @@
+"""The examples of several sources, one source after the other.
+
+a  0 1 2        a.concat(b)  0 1 2 3 4        by number where both are, so a shuffle mixes them
+b  0 1                       └─ a ─┘└b ┘      else stream by stream: one that is read by number
+                                              is one stream
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from headrace_proto.errors import DataError, FilesMissing
+from headrace_proto.schema import Field
+from headrace_server.files.index_cache import IndexCache
+from headrace_server.files.manifest import DataFile, resolve
+from headrace_server.pipeline.declaration import Source
+from headrace_server.reading.chunk import Chunk
+from headrace_server.reading.reader import BadRecords, IndexedReader, Reader, StreamReader
+
+from .parts_reader import PartsReader
+
+__all__ = ["open_reader"]
+
+_PLACE = struct.Struct("<q")
+
+
+def open_reader(
+    source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
+) -> Reader:
+    """The reader of all; DataError where their columns differ."""
+    from . import open_reader as open_any
+
+    readers: list[Reader] = []
+    try:
+        for part, own in zip(source.parts, _shared_out(source.parts, files), strict=True):
+            readers.append(open_any(part, own, bad, cache))
+            _check_alike(readers[0].fields, readers[-1].fields)
+    except BaseException:
+        for reader in readers:
+            reader.close()
+        raise
+    indexed = [reader for reader in readers if isinstance(reader, IndexedReader)]
+    return _Joined(indexed) if len(indexed) == len(readers) else _JoinedStreams(readers)
+
+
+def _shared_out(parts: Sequence[Source], files: tuple[DataFile, ...]) -> list[tuple[DataFile, ...]]:
+    """The files of each source among those that were listed when the feed started."""
+    listed = {file.path: file for file in files}
+    shares = [
+        tuple(listed[f.path] for f in resolve(part.paths) if f.path in listed) for part in parts
+    ]
+    missing = listed.keys() - {file.path for share in shares for file in share}
+    if missing:
+        raise FilesMissing(f"{min(missing)} went away while the feed runs")
+    return shares
+
+
+def _check_alike(one: Mapping[str, Field], other: Mapping[str, Field]) -> None:
+    if dict(one) != dict(other):
+        raise DataError(
+            f"concat: the sources have other columns: {_text(one)}, and {_text(other)}; declare "
+            "features= of both alike"
+        )
+
+
+def _text(fields: Mapping[str, Field]) -> str:
+    return "{" + ", ".join(f"{name}: {field}" for name, field in fields.items()) + "}"
+
+
+def _ordered(chunk: Chunk, fields: Mapping[str, Field], ordinals: np.ndarray) -> Chunk:
+    """A chunk with its columns in one order, and other ordinals."""
+    return Chunk({name: chunk.columns[name] for name in fields}, ordinals, chunk.origin)
+
+
+class _Joined:
+    """An IndexedReader over others, one after the other."""
+
+    def __init__(self, readers: Sequence[IndexedReader]) -> None:
+        self._readers = [reader for reader in readers if reader.length]
+        self._all = readers
+        self.fields = readers[0].fields
+        self._starts = [0, *accumulate(reader.length for reader in self._readers)]
+
+    @property
+    def length(self) -> int:
+        return self._starts[-1]
+
+    def slice(self, start: int, stop: int) -> Chunk:
+        if not 0 <= start <= stop <= self.length:
+            raise IndexError(f"examples {start} … {stop - 1} of {self.length}")
+        chunks = []
+        while start < stop:
+            i = bisect_right(self._starts, start) - 1
+            base, end = self._starts[i], min(stop, self._starts[i + 1])
+            chunk = self._readers[i].slice(start - base, end - base)
+            chunks.append(_ordered(chunk, self.fields, chunk.ordinals + base))
+            start = end
+        return Chunk.join(chunks) if chunks else PartsReader(self.fields, []).slice(0, 0)
+
+    def take(self, ordinals: np.ndarray) -> Chunk:
+        ordinals = np.asarray(ordinals, np.int64)
+        if not len(ordinals):
+            return PartsReader(self.fields, []).slice(0, 0)
+        if not 0 <= ordinals.min() <= ordinals.max() < self.length:
+            raise IndexError(f"examples {ordinals.min()} … {ordinals.max()} of {self.length}")
+        of = np.searchsorted(np.array(self._starts), ordinals, side="right") - 1
+        chunks, places = [], []
+        for i in np.unique(of).tolist():
+            group = np.flatnonzero(of == i)
+            base = self._starts[i]
+            chunk = self._readers[i].take(ordinals[group] - base)
+            chunks.append(_ordered(chunk, self.fields, chunk.ordinals + base))
+            places.append(group[_kept(ordinals[group], chunks[-1].ordinals)])
+        joined = Chunk.join(chunks)
+        return joined if len(chunks) == 1 else joined.take(np.argsort(np.concatenate(places)))
+
+    def close(self) -> None:
+        for reader in self._all:
+            reader.close()
+
+
+def _kept(asked: np.ndarray, got: np.ndarray) -> np.ndarray:
+    """The places of the examples that came, among those asked for; the order is the same."""
+    if len(asked) == len(got):
+        return np.arange(len(asked))
+    places, at = [], 0
+    for ordinal in got.tolist():
+        while asked[at] != ordinal:
+            at += 1
+        places.append(at)
+        at += 1
+    return np.array(places, np.int64)
+
+
+class _JoinedStreams:
+    """A StreamReader of the streams of others, one after the other."""
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        self._readers = [r if isinstance(r, StreamReader) else _AsStream(r) for r in readers]
+        self.fields = readers[0].fields
+        self._starts = [0, *accumulate(reader.streams for reader in self._readers)]
+        self.streams = self._starts[-1]
+
+    def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
+        i = bisect_right(self._starts, stream) - 1
+        chunk, after = self._readers[i].read(stream - self._starts[i], position, limit)
+        return _ordered(chunk, self.fields, chunk.ordinals), after
+
+    def close(self) -> None:
+        for reader in self._readers:
+            reader.close()
+
+
+class _AsStream:
+    """One stream that an IndexedReader is read as."""
+
+    def __init__(self, reader: IndexedReader) -> None:
+        self._reader = reader
+        self.fields = reader.fields
+        self.streams = min(1, reader.length)
+
+    def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
+        del stream
+        start = _PLACE.unpack(position)[0] if position else 0
+        stop = min(start + limit, self._reader.length)
+        after = _PLACE.pack(stop) if stop < self._reader.length else None
+        return self._reader.slice(start, stop), after
+
+    def close(self) -> None:
+        self._reader.close()

@@ -1,0 +1,167 @@
+"""A source less its first examples, or those after the first n: ``take`` and ``skip``.
+
+    examples of the source   0 1 2 3 4 5 6 7 8 9
+    .skip(3).take(4)               0 1 2 3              a source of its own, which any number of
+                                                        partitions share as they do others
+
+By number nothing is read of the rest.  Streams are cut in their order: the first examples are those
+of the first stream, then those of the second.  Only its end shows how many a stream has, so opening
+reads as many examples as are skipped or taken, once in each process.  Bad records before a good one
+count.  Streams of which nothing is left are none, and the others are numbered anew.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace_proto.schema import Field
+from headrace_server.files.index_cache import IndexCache
+from headrace_server.files.manifest import DataFile
+from headrace_server.pipeline.declaration import Source
+from headrace_server.reading.chunk import Chunk
+from headrace_server.reading.reader import BadRecords, IndexedReader, Reader, StreamReader
+
+__all__ = ["open_reader"]
+
+#: Records that the walk to the first example reads at once.
+_WALKED = 1024
+#: A position: the records of the stream that are passed, and then the reader's own.
+_PASSED = struct.Struct("<q")
+
+
+def open_reader(
+    source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
+) -> Reader:
+    """The reader of the source that is cut, cut."""
+    from . import open_reader as open_any
+
+    start, stop = source.options["start"], source.options["stop"]
+    reader = open_any(source.parts[0], files, bad, cache)
+    if isinstance(reader, IndexedReader):
+        return _Cut(reader, start, stop)
+    counts = dict(bad.counts)
+    try:
+        cut = _CutStreams(reader, start, stop, bad)
+    except BaseException:
+        reader.close()
+        raise
+    bad.counts.clear()  # the same records are read again, and counted, in their turn
+    bad.counts.update(counts)
+    return cut
+
+
+class _Cut:
+    """An IndexedReader of examples start … stop - 1 of another."""
+
+    def __init__(self, reader: IndexedReader, start: int, stop: int | None) -> None:
+        self._reader = reader
+        stop = reader.length if stop is None else min(stop, reader.length)
+        self._start = min(start, stop)
+        self.length = stop - self._start
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        return self._reader.fields
+
+    def slice(self, start: int, stop: int) -> Chunk:
+        if not 0 <= start <= stop <= self.length:
+            raise IndexError(f"examples {start} … {stop - 1} of {self.length}")
+        return self._renumbered(self._reader.slice(start + self._start, stop + self._start))
+
+    def take(self, ordinals: np.ndarray) -> Chunk:
+        ordinals = np.asarray(ordinals, np.int64)
+        if len(ordinals) and not 0 <= ordinals.min() <= ordinals.max() < self.length:
+            raise IndexError(f"examples {ordinals.min()} … {ordinals.max()} of {self.length}")
+        return self._renumbered(self._reader.take(ordinals + self._start))
+
+    def _renumbered(self, chunk: Chunk) -> Chunk:
+        return Chunk(chunk.columns, chunk.ordinals - self._start, chunk.origin)
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The rest of a stream: records low … high - 1, and a position at or before the first."""
+
+    stream: int
+    low: int
+    high: int | None
+    position: bytes
+    passed: int
+
+
+class _CutStreams:
+    """A StreamReader of what is left of the streams of another."""
+
+    def __init__(self, reader: StreamReader, start: int, stop: int | None, bad: BadRecords) -> None:
+        self._reader, self._bad = reader, bad
+        self._parts: list[_Part] = []
+        before = 0  # examples of the streams before, as far as they matter
+        for stream in range(reader.streams):
+            if stop is not None and before >= stop:
+                break
+            low, high = max(0, start - before), None if stop is None else stop - before
+            position, passed = self._walk(stream, b"", 0, low)
+            if position is None or (low and self._ends(stream, position)):
+                before += passed
+                continue
+            self._parts.append(_Part(stream, low, high, position, passed))
+            if high is None:
+                before = start
+                continue
+            end, passed = self._walk(stream, position, passed, high)
+            before += passed if end is None else high
+        self.streams = len(self._parts)
+
+    def _walk(
+        self, stream: int, position: bytes, passed: int, upto: int
+    ) -> tuple[bytes | None, int]:
+        """A position at or before record ``upto``, and the records passed; None at the end."""
+        at: bytes | None = position
+        while at is not None and passed < upto:
+            self._bad.progress()
+            chunk, after = self._reader.read(stream, at, min(_WALKED, upto - passed))
+            reached = int(chunk.ordinals[-1]) + 1 if len(chunk) else passed
+            if reached > upto:  # bad records were skipped on the way: read on from here
+                break
+            at, passed = after, reached
+        return at, passed
+
+    def _ends(self, stream: int, position: bytes) -> bool:
+        """Whether a stream has nothing after a position, which some readers show late."""
+        chunk, after = self._reader.read(stream, position, 1)
+        return after is None and not len(chunk)
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        return self._reader.fields
+
+    def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
+        part = self._parts[stream]
+        if position:
+            (passed,) = _PASSED.unpack_from(position)
+            inner = position[_PASSED.size :]
+        else:
+            passed, inner = part.passed, part.position
+        if part.high is not None:
+            limit = min(limit, max(1, part.high - passed))
+        chunk, after = self._reader.read(part.stream, inner, limit)
+        if len(chunk):
+            passed = int(chunk.ordinals[-1]) + 1
+            inside = chunk.ordinals >= part.low
+            if part.high is not None:
+                inside &= chunk.ordinals < part.high
+            if not inside.all():
+                chunk = chunk.take(np.flatnonzero(inside))
+        if after is None or (part.high is not None and passed >= part.high):
+            return chunk, None
+        return chunk, _PASSED.pack(passed) + after
+
+    def close(self) -> None:
+        self._reader.close()

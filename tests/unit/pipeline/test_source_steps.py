@@ -1,0 +1,79 @@
+"""Fewer examples of a source, or more: what is wrong is shown by the call that is wrong."""
+
+from __future__ import annotations
+
+import msgpack
+import pytest
+
+import headrace_server as hs
+from headrace_server.pipeline.declaration import Declaration
+from headrace_server.pipeline.fingerprint import function_names
+
+FEATURES = {"x": hs.scalar("int64")}
+
+
+def factory():
+    return [{"x": 1}]
+
+
+def one(example):
+    return example
+
+
+def source():
+    return hs.read_tfrecord("/data/a", FEATURES)
+
+
+def test_takes_and_skips_are_one_cut():
+    declared = source().skip(3).take(10).skip(2).take(5).batch(1).declaration().source
+    assert (declared.kind, declared.options["start"], declared.options["stop"]) == ("cut", 5, 10)
+    assert [leaf.kind for leaf in declared.leaves] == ["tfrecord"]
+    assert source().skip(0) == source()
+    assert source().take(5).take(7) == source().take(5)
+
+
+def test_joined_sources_survive_the_wire_and_name_all_their_files_and_functions():
+    other = hs.from_function(factory, features=FEATURES)
+    pipeline = source().take(3).concat(other).concat(hs.read_jsonl("/data/b", FEATURES))
+    declared = pipeline.skip(1).map(one).batch(2).declaration()
+    again = Declaration.from_plain(msgpack.unpackb(msgpack.packb(declared.to_plain())))
+    assert again.fingerprint() == declared.fingerprint()
+    assert declared.source.paths == ("/data/a", "/data/b")
+    assert declared.source.kinds == "tfrecord and function and jsonl"
+    assert [name.rpartition(":")[2] for name in function_names(declared)] == ["factory", "one"]
+    assert pipeline.fields == source().fields
+    assert repr(pipeline.skip(1)).count("concat(other=") == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda p: p.take(0), ValueError, "n=0 is too small: the least is 1"),
+        (lambda p: p.take(None), TypeError, "n=None is a NoneType; it is an int"),
+        (lambda p: p.skip(-1), ValueError, "n=-1 is too small: the least is 0"),
+        (lambda p: p.skip(True), TypeError, "n=True is a bool"),
+        (lambda p: p.skip(2**63), ValueError, "n=9223372036854775808 is too large"),
+        (lambda p: p.take(3).skip(3), ValueError, r"skip\(n=3\) leaves out all of the 3"),
+        (lambda p: p.map(one).take(3), ValueError, r"\.take\(\) comes after \.map\(\)"),
+        (lambda p: p.shuffle(1).skip(3), ValueError, r"\.skip\(\) comes after \.shuffle\(\)"),
+        (lambda p: p.repeat(2).take(3), ValueError, r"\.take\(\) comes after \.repeat\(\)"),
+        (lambda p: p.batch(2).take(3), ValueError, "the shape ends a pipeline"),
+        (lambda p: p.concat([1]), TypeError, r"other=\[1\] is a list; it is a pipeline"),
+        (lambda p: p.concat(p.map(one)), ValueError, "other has an order, stages, options"),
+        (lambda p: p.concat(p.shuffle(1)), ValueError, "other has an order, stages, options"),
+        (lambda p: p.concat(p.repeat()), ValueError, "other has an order, stages, options"),
+        (
+            lambda p: p.concat(p.options(on_bad_example="skip")),
+            ValueError,
+            "other has an order, stages, options",
+        ),
+        (
+            lambda p: p.concat(hs.from_examples([{"y": 1}])),
+            ValueError,
+            r"other has the columns {y: int64\[\]}, and this source {x: int64\[\]}",
+        ),
+    ],
+)
+def test_a_wrong_call_is_refused(call, error, text):
+    with pytest.raises(error, match=text):
+        call(source())

@@ -1,0 +1,79 @@
+"""Sources that are joined read as one that has the examples of all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import headrace_server as hs
+from headrace_proto.errors import DataError, FilesMissing
+from headrace_server.files.manifest import resolve
+from headrace_server.reading.reader import BadRecords, IndexedReader
+from headrace_server.reading.sources.concat import _shared_out
+from tests.unit.readers import all_of
+
+from .test_cut import ID, ids, lines, opened
+
+
+def numbers(start: int, stop: int) -> hs.Pipeline:
+    return hs.from_examples([{"i": i, "t": b"t%d" % i} for i in range(start, stop)])
+
+
+def test_numbered_sources_join_to_a_numbered_one() -> None:
+    reader = opened(numbers(0, 5).concat(numbers(5, 6)).concat(numbers(6, 9).skip(3)))
+    assert isinstance(reader, IndexedReader)
+    rows = all_of(reader)
+    assert rows == [{"i": i, "t": b"t%d" % i} for i in range(6)]
+
+
+def test_bad_examples_leave_the_others_in_order(tmp_path: Path) -> None:
+    for part in range(2):
+        text = "".join("{oops\n" if i % 3 == part else f'{{"i": {i}}}\n' for i in range(9))
+        (tmp_path / f"{part}.jsonl").write_text(text)
+    one, two = (hs.read_jsonl(str(tmp_path / f"{part}.jsonl"), ID) for part in range(2))
+    assert ids(opened(one.concat(two), BadRecords(skip=True))) == [
+        *(i for i in range(9) if i % 3 != 0),
+        *(i for i in range(9) if i % 3 != 1),
+    ]
+
+
+def test_a_source_that_is_read_forward_makes_streams_of_both(tmp_path: Path) -> None:
+    forward = hs.read_jsonl(lines(tmp_path, 3, 4), ID)
+    indexed = hs.from_examples([{"i": i} for i in range(7, 12)], ID)
+    reader = opened(forward.concat(indexed))
+    assert reader.streams == 3
+    assert ids(reader) == list(range(12))
+    assert ids(opened(indexed.concat(forward))) == [*range(7, 12), *range(7)]
+    assert ids(opened(indexed.concat(forward).skip(4).take(3))) == [11, 0, 1]
+
+
+def test_a_source_may_be_joined_to_itself(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", i=np.arange(3))
+    source = hs.read_npz(str(tmp_path / "*.npz"))
+    assert ids(opened(source.concat(source))) == [0, 1, 2, 0, 1, 2]
+
+
+def test_columns_stand_in_the_order_of_the_first_source() -> None:
+    other = hs.from_examples([{"t": b"x", "i": 9}])
+    assert all_of(opened(numbers(0, 1).concat(other)))[1] == {"i": 9, "t": b"x"}
+
+
+def test_other_columns_are_refused_where_only_the_files_show_them(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", i=np.arange(3))
+    np.savez(tmp_path / "b.npz", i=np.arange(3.0))
+    one, two = (hs.read_npz(str(tmp_path / f"{name}.npz")) for name in "ab")
+    with pytest.raises(DataError, match=r"other columns: {i: int64\[\]}, and {i: float64\[\]}"):
+        opened(one.concat(two))
+
+
+def test_a_file_that_went_away_since_the_start_is_missed(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", i=np.arange(3))
+    np.savez(tmp_path / "b.npz", i=np.arange(3))
+    source = hs.read_npz(str(tmp_path / "*.npz")).batch(1).declaration().source
+    files = resolve(source.paths)
+    (tmp_path / "b.npz").unlink()
+    np.savez(tmp_path / "c.npz", i=np.arange(3))
+    with pytest.raises(FilesMissing, match=r"b\.npz went away"):
+        _shared_out([source], files)

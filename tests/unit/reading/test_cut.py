@@ -1,0 +1,126 @@
+"""A cut source gives the examples of the whole one that are left, and reads no others."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headrace_server as hs
+from headrace_proto.errors import DataError
+from headrace_server.files.index_cache import IndexCache
+from headrace_server.files.manifest import resolve
+from headrace_server.pipeline.builder import Pipeline
+from headrace_server.reading.reader import BadRecords, IndexedReader
+from headrace_server.reading.sources import cut as module
+from headrace_server.reading.sources import open_reader
+from tests.unit.readers import OPEN, all_of
+
+ID = {"i": hs.scalar("int64")}
+
+
+def opened(pipeline: Pipeline, bad: BadRecords | None = None) -> Any:
+    source = pipeline.batch(1).declaration().source
+    OPEN.append(open_reader(source, resolve(source.paths), bad or BadRecords(), IndexCache(None)))
+    return OPEN[-1]
+
+
+def ids(reader: Any) -> list[int]:
+    return [row["i"] for row in all_of(reader)]
+
+
+def lines(directory: Path, *counts: int, bad: tuple[int, ...] = ()) -> str:
+    """Compressed files, which are read forward, of so many lines; some of them are none."""
+    first = 0
+    for part, count in enumerate(counts):
+        rows = range(first, first + count)
+        text = "".join("{oops\n" if i in bad else f'{{"i": {i}}}\n' for i in rows)
+        (directory / f"{part}.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+        first += count
+    return str(directory / "*.gz")
+
+
+@given(st.data())
+def test_takes_and_skips_of_a_numbered_source_are_slices_of_its_list(data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, 12))
+    pipeline, want = hs.from_examples([{"i": i} for i in range(n)]), list(range(n))
+    for _ in range(data.draw(st.integers(0, 3))):
+        count = data.draw(st.integers(1, 8))
+        if data.draw(st.booleans()):
+            pipeline, want = pipeline.take(count), want[:count]
+        elif pipeline._source.kind == "cut" and pipeline._source.options["stop"] is not None:
+            start, stop = pipeline._source.options["start"], pipeline._source.options["stop"]
+            if count < stop - start:
+                pipeline, want = pipeline.skip(count), want[count:]
+        else:
+            pipeline, want = pipeline.skip(count), want[count:]
+    reader = opened(pipeline)
+    assert isinstance(reader, IndexedReader)
+    assert ids(reader) == want
+
+
+@pytest.mark.parametrize("walked", [1, 4, 1024])
+@pytest.mark.parametrize(
+    ("start", "stop"), [(0, 3), (0, 5), (2, 9), (5, None), (6, 20), (13, None)]
+)
+def test_streams_are_cut_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walked: int, start: int, stop: int | None
+) -> None:
+    monkeypatch.setattr(module, "_WALKED", walked)
+    pipeline = hs.read_jsonl(lines(tmp_path, 5, 1, 4, 5), ID).skip(start)
+    if stop is not None:
+        pipeline = pipeline.take(stop - start)
+    assert ids(opened(pipeline)) == list(range(15))[start:stop]
+
+
+def test_only_streams_with_an_example_that_is_left_are_streams(tmp_path: Path) -> None:
+    pipeline = hs.read_jsonl(lines(tmp_path, 5, 1, 4, 5), ID)
+    assert [opened(pipeline.take(n)).streams for n in (5, 6, 7, 100)] == [1, 2, 3, 4]
+    assert [opened(pipeline.skip(n)).streams for n in (4, 5, 6, 14)] == [4, 3, 2, 1]
+
+
+def test_no_record_beyond_a_cut_is_judged(tmp_path: Path) -> None:
+    whole = hs.read_jsonl(lines(tmp_path, 8, 8, bad=(3, 12)), ID)
+    assert ids(opened(whole.take(3))) == [0, 1, 2]
+    with pytest.raises(DataError, match="record 3"):
+        opened(whole.take(4))
+    assert ids(opened(whole.options(on_bad_example="skip").take(3))) == [0, 1, 2]
+
+
+def test_bad_records_before_a_good_one_count_and_are_counted_once(tmp_path: Path) -> None:
+    bad = BadRecords(skip=True)
+    reader = opened(hs.read_jsonl(lines(tmp_path, 8, 8, bad=(0, 3)), ID).skip(1).take(8), bad)
+    assert bad.counts == {}
+    assert ids(reader) == [1, 2, 4, 5, 6, 7, 8]
+
+
+def test_what_a_numbered_source_skips_is_not_read(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", i=np.arange(10))
+    asked: list[Any] = []
+
+    class Watched:
+        length, fields = 10, opened(hs.read_npz(str(tmp_path / "a.npz"))).fields
+
+        def slice(self, start: int, stop: int) -> Any:
+            asked.append((start, stop))
+            return OPEN[0].slice(start, stop)
+
+        def take(self, ordinals: Any) -> Any:
+            asked.append(ordinals.tolist())
+            return OPEN[0].take(ordinals)
+
+        def close(self) -> None: ...
+
+    reader = module._Cut(Watched(), 6, 9)
+    assert reader.slice(0, 2).ordinals.tolist() == [0, 1]
+    assert reader.take(np.array([2, 0])).columns["i"].tolist() == [8, 6]
+    assert asked == [(6, 8), [8, 6]]
+    with pytest.raises(IndexError):
+        reader.slice(0, 4)
+    with pytest.raises(IndexError):
+        reader.take(np.array([3]))
