@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .batch import Batch
+from .segments import SegmentBatch
 
 __all__ = ["DatasetRun", "TakenBatches", "tokens_of"]
 
@@ -61,7 +62,7 @@ class TakenBatches:
         self._runs: list[DatasetRun] = []
         self._warned = False
 
-    def take(self, batch: Batch, memory: np.ndarray | None = None) -> None:
+    def take(self, batch: Batch | SegmentBatch, memory: np.ndarray | None = None) -> None:
         """A batch is in the trainer's hands.  ``memory`` is what its arrays lie in."""
         with self._lock:
             self._count += 1
@@ -217,7 +218,7 @@ def tokens_of(name: str, batches: Any, feed: Any = None) -> list[int]:
     Each feed counts its tokens by itself: by its token alone the batch of another feed may pass
     for one of this feed.
     """
-    if isinstance(batches, Batch):
+    if isinstance(batches, (Batch, SegmentBatch)):
         if batches._feed is not None and batches._feed() is not feed:
             raise ValueError(
                 f"{name}={batches!r:.120}: token={batches.token} is of no batch that this trainer "

@@ -15,15 +15,14 @@ def checked(feed: Feed, facts: Sequence[str], tokens: bool) -> list[str]:
     """The facts that the elements of a dataset hold.  ValueError where there can be no dataset."""
     wanted = [facts] if isinstance(facts, str) else list(facts)
     _ = feed.schema
-    if feed._saving is not None:
-        if wanted:
-            raise ValueError(f"facts={facts!r}: a batch of segments tells all that is known of it")
-        if feed._saving.lanes is not None:
-            raise ValueError(
-                "as_dataset(): the states of this feed stay with the trainer, and TensorFlow asks "
-                "for batches before the ones before them are saved; declare the feed with "
-                "state_placement='server', or iterate over the feed"
-            )
+    if wanted and feed._of_segments:
+        raise ValueError(f"facts={facts!r}: a batch of segments tells all that is known of it")
+    if feed._saving is not None and feed._saving.lanes is not None:
+        raise ValueError(
+            "as_dataset(): the states of this feed stay with the trainer, and TensorFlow asks for "
+            "batches before the ones before them are saved; declare the feed with "
+            "state_placement='server', or iterate over the feed"
+        )
     for name in wanted:
         if name not in feed.facts:
             known = ", ".join(feed.facts) or "none"

@@ -24,13 +24,12 @@ from .leases import Received
 from .requests import TakeSnapshot
 from .saving import Saving
 from .segment_layout import SegmentLayout
+from .segments import BY_STATES, SegmentBatch
 from .session import Session
 from .steering import Steering
 from .waits import Link, opened
 
 __all__ = ["Feed"]
-
-_BY_STATES = "a batch of segments is committed by the save of its last state"
 
 #: Waits while an exception carries a trainer out.
 _HASTE_S = 5.0
@@ -43,8 +42,8 @@ class Feed(EpochLoops, Steering):
     unless an exception carries one out: then it goes back, and its rows go out again.  With
     ``connect(commit="explicit")`` only ``commit`` commits, and leaving gives back all others.
 
-    A batch of segments is committed by the save of its last state and by nothing else.  Leaving
-    gives back those that are not saved.
+    A batch of segments with states is committed by the save of its last state and by nothing else.
+    Leaving gives back those that are not saved.
     """
 
     def __init__(self, link: Link, framework: Framework) -> None:
@@ -55,13 +54,14 @@ class Feed(EpochLoops, Steering):
     def _begin(self, link: Link) -> None:
         self._link = link
         self._blocks = Blocks(link.say)
-        self._commits = TakenBatches(link.session.explicit)  # of a feed that is not one of segments
+        self._commits = TakenBatches(link.session.explicit)  # of a feed without states
         self._itself = weakref.ref(self)
         self._durable = False  # whether there are snapshots of this feed
         self._recovers = False  # whether another process would go on with this feed
-        self._saving: Saving | None = None  # of a feed of segments
         self._epochs: Epochs | None = None
         self._claim: Callable[[Session], Received | None] = Session.take
+        self._saving: Saving | None = None  # of a feed with states
+        self._segments: SegmentLayout | None = None  # of a feed of segments without states
         self._schema: dict[str, Field] | None = None
         self._layout: dict[str, Field] = {}  # the schema, and what is told of rows beside it
         self._slots = KnownSlots()
@@ -102,8 +102,11 @@ class Feed(EpochLoops, Steering):
             self._recovers = self._durable or known.get("recovers") is True
             if known.get("shape") == "sequences":
                 layout = SegmentLayout(self._layout, known)
-                self._saving = Saving(self._link, layout, self._framework)
-            elif self._commits.explicit:
+                if layout.states:
+                    self._saving = Saving(self._link, layout, self._framework)
+                else:
+                    self._segments = layout
+            if self._saving is None and self._commits.explicit:
                 self._link.explain = self._commits.explain
             saving = self._saving
             self._claim = self._within_epochs(Session.take if saving is None else saving.claim)
@@ -159,14 +162,13 @@ class Feed(EpochLoops, Steering):
         delivery = received.delivery
         try:
             block = self._blocks.block(received)
-            if saving is not None:
-                segments = saving.begin(received, block)
-                if self._recovers:
-                    self._link.place(delivery, segments.identity())
-                return segments
-            slots = self._slots.of(delivery, self._layout)
-            batch = Batch(delivery, slots, block, self._framework, self._itself)
-            self._commits.take(batch, block if self._durable else None)
+            batch = (
+                self._plain(received, block) if saving is None else saving.begin(received, block)
+            )
+            if self._recovers and isinstance(batch, SegmentBatch):
+                self._link.place(delivery, batch.identity())
+            if saving is None:
+                self._commits.take(batch, block if self._durable else None)
             return batch
         except BaseException:
             if saving is not None:
@@ -174,6 +176,14 @@ class Feed(EpochLoops, Steering):
             else:
                 link.give_back(delivery.token)
             raise
+
+    def _plain(self, received: Received, block: Any) -> Batch | SegmentBatch:
+        """A batch that no states commit."""
+        delivery, layout = received.delivery, self._segments
+        if layout is None:
+            slots = self._slots.of(delivery, self._layout)
+            return Batch(delivery, slots, block, self._framework, self._itself)
+        return SegmentBatch(received, layout, block, self._framework, feed=self._itself)
 
     def as_dataset(self, facts: Sequence[str] = (), tokens: bool = False) -> Any:
         """The rest of the feed as a ``tf.data.Dataset`` with the right ``element_spec``.
@@ -185,7 +195,7 @@ class Feed(EpochLoops, Steering):
         ``tokens`` adds the ``token`` of each batch (int64).
 
         Batches of segments come as a dict of what a ``SegmentBatch`` has, with the ``token`` for
-        ``save_states``, which commits them.
+        ``save_states``, which commits them where they have states.
         """
         self._link.check_usable()
         from .datasets import checked
@@ -193,7 +203,7 @@ class Feed(EpochLoops, Steering):
         wanted = checked(self, facts, tokens)
         from . import tf
 
-        return tf.dataset(self, wanted, tokens) if self._saving is None else tf.segments(self)
+        return tf.segments(self) if self._of_segments else tf.dataset(self, wanted, tokens)
 
     def save_states(self, token: Any, values: Mapping[str, Any]) -> Any:
         """Save states of the batch with this ``token``: all of ``values``, or none of them.
@@ -232,7 +242,7 @@ class Feed(EpochLoops, Steering):
         _ = self.schema
         if self._saving is not None:
             if batches is not None:
-                raise ValueError(f"commit(…): {_BY_STATES}")
+                raise ValueError(f"commit(…): {BY_STATES}")
         elif batches is not None:
             self._say_commits(self._commits.commit(tokens_of("batches", batches, self)))
         elif self._commits.explicit:
@@ -269,7 +279,7 @@ class Feed(EpochLoops, Steering):
                 warnings.warn(doubt, stacklevel=2)
             self._say_commits(self._commits.for_snapshot(upto, self))
         elif upto is not None:
-            raise ValueError(f"snapshot(upto=…): {_BY_STATES}; snapshot() has what is saved")
+            raise ValueError(f"snapshot(upto=…): {BY_STATES}; snapshot() has what is saved")
         self._link.settle()
         if self._saving is not None:
             self._saving.flush()
@@ -321,6 +331,11 @@ class Feed(EpochLoops, Steering):
             self._leave(commit=kind is None)
 
     # Inside
+
+    @property
+    def _of_segments(self) -> bool:
+        """Whether batches are of segments, each a ``SegmentBatch``."""
+        return self._saving is not None or self._segments is not None
 
     def _say_commits(self, tokens: list[int]) -> None:
         for token in tokens:

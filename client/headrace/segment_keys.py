@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from struct import unpack
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from struct import unpack, unpack_from
+from typing import Any
 
 import numpy as np
 
 from headrace_proto.layout import first_strings
 
-__all__ = ["first_keys", "segment_keys"]
+__all__ = ["keys_later", "segment_keys"]
 
 
 def segment_keys(
@@ -28,7 +30,31 @@ def segment_keys(
     ]
 
 
-def first_keys(
+def keys_later(
+    rows: int, block: memoryview, places: Sequence[Any], index: Mapping[str, Any], upto: int
+) -> Callable[[], list[bytes]]:
+    """How to make the first ``upto`` keys of a batch whose block may be gone by then.
+
+    ``index`` gives the number of each column, ``places`` its offset and bytes.  ProtocolError where
+    the server sent what are no strings.
+    """
+    upto = min(upto, rows)
+    offset, nbytes, _ = places[index["@key"][0]]
+    (end,) = unpack_from("=q", block, offset + 8 * upto)
+    end = offset + min(8 * (rows + 1) + max(0, end), nbytes)
+    sequence, count = places[index["@sequence"][0]][0], places[index["@sequence_count"][0]][0]
+    return partial(
+        _first_keys,
+        upto,
+        rows,
+        nbytes,
+        bytes(block[offset:end]),
+        bytes(block[sequence : sequence + 4 * upto]),
+        bytes(block[count : count + 4 * upto]),
+    )
+
+
+def _first_keys(
     upto: int, rows: int, nbytes: int, keys: bytes, sequence: bytes, count: bytes
 ) -> list[bytes]:
     """Keys of the first rows, from copies of what their columns begin with."""

@@ -54,6 +54,8 @@ class SegmentLayout:
         if self.kept and not self.lanes:
             raise ProtocolError("states that stay with the trainer need order 'lanes'")
         self.states = _states(properties.get("states"))
+        if not self.states and (self.kept or not self.lanes):
+            raise ProtocolError("a feed of segments without states has order 'lanes'")
         #: By column: its number in the order of the schema, and its dtype, None for strings.
         self.index = {
             name: (i, None if f.dtype == BYTES else numpy_dtype(f.dtype))
@@ -169,7 +171,7 @@ def _choice(properties: dict[str, Any], name: str, choices: tuple[str, ...]) -> 
 
 
 def _states(told: Any) -> dict[str, State]:
-    if not isinstance(told, list) or not 0 < len(told) <= limits.MAX_COLUMNS:
+    if not isinstance(told, list) or len(told) > limits.MAX_COLUMNS:
         raise ProtocolError(f"a feed of segments has the states {told!r:.80}")
     states: dict[str, State] = {}
     for entry in told:

@@ -13,20 +13,21 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from struct import unpack_from
+import weakref
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headrace_proto.dtypes import BYTES
+from headrace_proto.errors import FeedClosed
 from headrace_proto.layout import Slot, strings_at
 from headrace_proto.schema import RESERVED, Field
 
 from .batch import replayed
 from .framework import Framework
-from .segment_keys import first_keys, segment_keys
+from .segment_columns import Columns
+from .segment_keys import keys_later, segment_keys
 from .segment_layout import GROUPS, SegmentLayout
 from .traceable import Traceable
 
@@ -35,7 +36,10 @@ if TYPE_CHECKING:
     from .leases import Received
     from .saving import Saving
 
-__all__ = ["FLAGS", "SEGMENT_FACTS", "Columns", "SegmentBatch"]
+__all__ = ["BY_STATES", "FLAGS", "SEGMENT_FACTS", "SegmentBatch"]
+
+#: The reason why a batch with states has no commit of its own.
+BY_STATES = "a batch of segments with states is committed by the save of its last state"
 
 #: Flags of the rows.
 FLAGS = ("first", "last", "valid")
@@ -43,40 +47,12 @@ FLAGS = ("first", "last", "valid")
 SEGMENT_FACTS = ("key", "sequence", "sequence_count", "length", "total_length", "insertion_index")
 
 
-class Columns(Mapping[str, Any]):
-    """The sequences, or the context, of a batch by name."""
-
-    __slots__ = ("_batch", "_group")
-
-    def __init__(self, batch: SegmentBatch, group: str) -> None:
-        self._batch = batch
-        self._group = group
-
-    def __getitem__(self, name: str) -> Any:
-        try:
-            return self._batch._column(f"{self._group}:{name}")
-        except KeyError:
-            known = list(self)
-        raise KeyError(f"{name!r} is not in the {self._group} of this batch; there is {known}")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._batch._layout.names(self._group))
-
-    def __len__(self) -> int:
-        return len(self._batch._layout.names(self._group))
-
-    def __contains__(self, name: object) -> bool:
-        return f"{self._group}:{name}" in self._batch._layout.index
-
-    def __repr__(self) -> str:
-        return f"<{self._group} of {self._batch!r}>"
-
-
 class SegmentBatch(Traceable):
     """Rows of sequences, each with the state that its sequence has reached.
 
     It is committed by the save of its last state.  Asking for the next batch commits nothing, and
-    several batches may be in hand at once.  ``rows`` and ``batch_size`` are how many rows it has;
+    several batches may be in hand at once.  Where the feed has no states it is committed as a plain
+    batch is.  ``rows`` and ``batch_size`` are how many rows it has;
     ``partition`` and ``number`` are its place in the stream, and ``token`` is what ``save_states``
     of the feed takes.  ``epoch`` is the pass over the data that its first row is of, from 0.
     """
@@ -85,6 +61,7 @@ class SegmentBatch(Traceable):
         "__weakref__",
         "_block",
         "_cache",
+        "_feed",
         "_framework",
         "_going",
         "_layout",
@@ -111,9 +88,11 @@ class SegmentBatch(Traceable):
         layout: SegmentLayout,
         block: np.ndarray,
         framework: Framework,
-        saving: Saving,
-        taken_at: float,
+        saving: Saving | None = None,
+        taken_at: float = 0.0,
+        feed: weakref.ref[Any] | None = None,
     ) -> None:
+        """``saving`` is that of a feed with states, and ``feed`` one without them."""
         delivery = received.delivery
         self.token = delivery.token
         self.partition = delivery.partition
@@ -126,6 +105,7 @@ class SegmentBatch(Traceable):
         self._block = block
         self._framework = framework
         self._cache: dict[str, Any] = {}
+        self._feed = feed  # weakly: a batch that is kept does not keep the connection
         # For the saving module:
         self._saving = saving
         self._opening = received.opening
@@ -257,7 +237,18 @@ class SegmentBatch(Traceable):
 
         In a ``tf.function`` it returns the operation that does so once per call.
         """
+        if self._saving is None:
+            raise KeyError(f"{name!r} is not a state of this feed; it has none")
         return self._saving.save(self._origin or self, {name: value})
+
+    def commit(self) -> None:
+        """Commit this batch, as ``feed.commit(batch)`` does, where the feed has no states."""
+        if self._saving is not None:
+            raise ValueError(f"batch.commit(): {BY_STATES}")
+        feed = None if self._feed is None else self._feed()
+        if feed is None:
+            raise FeedClosed("batch.commit(): the feed of this batch is gone; connect again")
+        feed.commit(self)
 
     def to(self, device: Any, non_blocking: bool = False) -> SegmentBatch:
         """Return this batch with all columns, facts and states on a device of its framework.
@@ -318,25 +309,8 @@ class SegmentBatch(Traceable):
         return self._key_list(0) if upto is None else self._named_keys(upto)()
 
     def _named_keys(self, upto: int) -> Callable[[], list[bytes]]:
-        """How to make the first ``upto`` keys, when this batch is gone, too.
-
-        ProtocolError where the server sent what are no strings.
-        """
-        rows, block, places, index = self.rows, self._block.data, self._places, self._layout.index
-        upto = min(upto, rows)
-        offset, nbytes, _ = places[index["@key"][0]]
-        (end,) = unpack_from("=q", block, offset + 8 * upto)
-        end = offset + min(8 * (rows + 1) + max(0, end), nbytes)
-        sequence, count = places[index["@sequence"][0]][0], places[index["@sequence_count"][0]][0]
-        return partial(
-            first_keys,
-            upto,
-            rows,
-            nbytes,
-            bytes(block[offset:end]),
-            bytes(block[sequence : sequence + 4 * upto]),
-            bytes(block[count : count + 4 * upto]),
-        )
+        """How to make the first ``upto`` keys, when this batch is gone, too."""
+        return keys_later(self.rows, self._block.data, self._places, self._layout.index, upto)
 
     def arrays(self) -> dict[str, Any]:
         """The whole batch as numpy arrays, as an element of ``as_dataset``."""

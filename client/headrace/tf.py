@@ -158,7 +158,14 @@ def segments(feed: Feed) -> Any:
     """
 
     def batches() -> Iterator[dict[str, Any]]:
-        yield from (batch.arrays() for batch in feed)
+        run = feed._begin_run()
+        try:
+            for batch in feed:
+                if feed._saving is None:  # committed as plain batches are
+                    feed._commits.fetched(run, batch.token)
+                yield batch.arrays()
+        finally:
+            run.closed = True
 
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False

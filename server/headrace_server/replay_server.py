@@ -57,8 +57,8 @@ def replay(settings: ReplaySettings) -> Server:
     state = Path(settings.state_dir).absolute()
     name = feed_of(state, settings.feed)
     declaration = pipeline.declaration()
-    if states != "recorded" and declaration.shape.kind != "sequences":
-        raise ValueError(f"states={states!r} needs a feed of segments: others have no states")
+    if states != "recorded" and not declaration.shape.options.get("states"):
+        raise ValueError(f"states={states!r} needs a feed of segments with states: this has none")
     partitions = int(served_as(state, name, "partitions"))
     config = FeedConfig(name, declaration, resolve(declaration.source.paths), partitions)
     compare_feed(state, config, state / "feeds" / name / "feed.json", settings.allow_config_change)
@@ -131,7 +131,7 @@ def _check(
             f"{gone[0]}: the oldest go (record_bytes), so begin after it"
         )
     options: Any = declaration.shape.options
-    if declaration.shape.kind != "sequences" or states == "initial":
+    if not options.get("states") or states == "initial":
         return
     if not all(recorded.has_states(batch) for batch in script):
         raise ServerError(_NEEDS_STATES.format(which="these batches"))

@@ -37,6 +37,7 @@ TESTED_IN = {
     "headrace.framework": "test_batch.py",
     "headrace.segment_keys": "test_segments.py",
     "headrace.traceable": "test_traced.py",
+    "headrace.segment_columns": "test_segments.py",
     "headrace.credentials": "test_gate.py",
     "headrace_server.pipeline.declaration": "test_source_declarations.py",
     "headrace_server.arguments": "test_server.py",

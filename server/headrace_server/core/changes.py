@@ -130,6 +130,8 @@ class Examples:
 
     def packed(self) -> list[bytes]:
         """All states of each example, concatenated."""
+        if not self.states:
+            return [b""] * len(self)
         columns = [c if isinstance(c, list) else [row.tobytes() for row in c] for c in self.states]
         return [b"".join(row) for row in zip(*columns, strict=True)]
 

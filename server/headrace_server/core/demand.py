@@ -9,7 +9,8 @@ partitions make as many batches as trainers ask for, and no more.
     Arrivals     any trainer gets any batch.  Partitions are asked in turn; one that has to wait for
                  states (starved) keeps what it was asked for, and another is asked too
     LaneQueues   each trainer has a stripe of lanes in one partition, and gets the batches of that
-                 stripe alone, which are void when the trainer leaves
+                 stripe alone, which are void when the trainer leaves.  Without states a stripe is
+                 dry before its last batches are done, and its trainer goes on in another partition
 """
 
 from __future__ import annotations
@@ -219,8 +220,12 @@ class _Stripe:
 class LaneQueues(_Segments):
     """The batches of ``order="lanes"``, each for the trainer that has the stripe."""
 
-    def __init__(self, partitions: Sequence[int], hands: Hands, trainers: Trainers) -> None:
+    def __init__(
+        self, partitions: Sequence[int], hands: Hands, trainers: Trainers, stateless: bool = False
+    ) -> None:
         super().__init__(partitions, hands, trainers)
+        self._stateless = stateless
+        self._spent: dict[int, list[_Stripe]] = {}  # by session: dry, with batches that may be out
         self._stripes: dict[int, _Stripe] = {}  # by session
         self._by_number: dict[int, int] = {}  # stripe → session
         self._next_stripe = 0
@@ -255,6 +260,8 @@ class LaneQueues(_Segments):
         session = self._by_number.get(number)
         if session is not None:
             stripe = self._close(session)
+            if self._stateless:
+                self._spent.setdefault(session, []).append(stripe)
             self._left.setdefault(session, set()).add(stripe.partition)
             if stripe.leaves == self._leaves[stripe.partition]:
                 self._dry.add(stripe.partition)
@@ -272,6 +279,9 @@ class LaneQueues(_Segments):
 
     def next(self, session: int) -> Batch | None:
         """Return the next batch of a trainer's own lanes."""
+        for spent in self._spent.get(session, ()) if self._spent else ():
+            if len(spent.ready):
+                return spent.ready.pop()
         stripe = self._stripes.get(session)
         return None if stripe is None else stripe.ready.pop()
 
@@ -298,11 +308,19 @@ class LaneQueues(_Segments):
 
     def put_back(self, session: int, batch: Batch) -> bool:
         """Take a batch that was lost on its way; its trainer gets it again."""
-        stripe = self._stripes.get(session)
-        if stripe is None or stripe.number != batch.meta["stripe"]:
+        number = batch.meta["stripe"]
+        for stripe in (self._stripes.get(session), *self._spent.get(session, ())):
+            if stripe is not None and stripe.number == number:
+                stripe.ready.push(batch)
+                return True
+        return False
+
+    def is_exhausted(self, trainer: Trainer) -> bool:
+        if not self._stateless or trainer.session in self._stripes:
             return False
-        stripe.ready.push(batch)
-        return True
+        if any(len(spent.ready) for spent in self._spent.get(trainer.session, ())):
+            return False
+        return all(one.ended or number in self._dry for number, one in self._partitions.items())
 
     def wants(self, asking: Sequence[Asking]) -> list[Effect]:
         """Return the requests to partitions; a trainer without lanes gets some where work is."""
@@ -336,11 +354,12 @@ class LaneQueues(_Segments):
     def leave(self, session: int) -> None:
         """Void the batches of a trainer that has left; its examples go on with others."""
         self._left.pop(session, None)
-        if session not in self._stripes:
-            return
-        stripe = self._close(session)
-        self._dry.discard(stripe.partition)
-        self._leaves[stripe.partition] += 1
-        for batch in stripe.ready.drain():
-            self._hands.void(batch)
-        self._hands.effects.append(Leave(stripe.partition, stripe.number))
+        left = self._spent.pop(session, [])
+        if session in self._stripes:
+            left.append(self._close(session))
+        for stripe in left:
+            self._dry.discard(stripe.partition)
+            self._leaves[stripe.partition] += 1
+            for batch in stripe.ready.drain():
+                self._hands.void(batch)
+            self._hands.effects.append(Leave(stripe.partition, stripe.number))

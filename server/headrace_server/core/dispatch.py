@@ -181,7 +181,7 @@ class Dispatcher(Standing):
         self, session: int, now: float, rank: int = -1, world_size: int = 0, run: int = 0
     ) -> None:
         """Add a session.  JoinRefused where its mode differs from that of the others."""
-        if self.stateful and (rank >= 0 or world_size):
+        if self.segmented and (rank >= 0 or world_size):
             raise JoinRefused(
                 "a feed of segments has no coordinated mode: connect without rank= and "
                 "world_size=; with order='lanes' each trainer keeps its own rows"
@@ -200,7 +200,7 @@ class Dispatcher(Standing):
             self._changed = True
 
     def commit(self, session: int, tokens: tuple[int, ...]) -> None:
-        """Commit plain batches of a session."""
+        """Commit batches of a session that have no states."""
         if tokens and self.stateful:
             text = "a batch of segments is committed by its states: save them"
             faults = tuple((token, "state", text) for token in tokens)

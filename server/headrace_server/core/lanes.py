@@ -10,10 +10,12 @@ come any more the batch is smaller, if that is allowed, and the stripe is dry wh
 empty.  If it is not allowed, a stripe that can not be filled takes nothing and is dry, and the
 machine drops examples that can fill no stripe.
 
-A stripe that is dry or left is closed for good, and its number is not used again.
+A stripe that is dry or left is closed for good, and its number is not used again.  Without states
+it is dry, and its trainer may be elsewhere, before its last batches are done.
 
-With ``ahead`` the states stay with the trainer, and a batch is drafted before the one before it is
-done.  An example can go on in another lane only from its last state that is *kept* here.
+With ``ahead`` a batch is drafted before the one before it is done: states stay with the trainer,
+and an example can go on in another lane only from its last state that is *kept* here.  Without any
+states, ``stateless``, it goes on after its last segment that is done.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ class _Stripe:
     wanted: int = 0
     made: int = 0
     over: bool = False  # no further drafts
+    told: bool = False  # that it is dry
 
 
 class _LaneSlots(Slots):
@@ -59,9 +62,11 @@ class Lanes(Sequences):
         allow_small_batch: bool = False,
         partition: int = 0,
         ahead: bool = False,
+        stateless: bool = False,
     ) -> None:
         super().__init__(batch_size, capacity, allow_small_batch, partition)
-        self._ahead = ahead
+        self._ahead = ahead or stateless
+        self._stateless = stateless
         self._stripes: dict[int, _Stripe] = {}
         self._orphans: list[tuple[int, int]] = []  # (insertion index, slot)
         self._dry: list[int] = []
@@ -217,13 +222,15 @@ class Lanes(Sequences):
         return self._slots.segments(slots, number, np.arange(len(slots)), starts)
 
     def _run_dry(self, number: int, stripe: _Stripe) -> None:
+        if not stripe.told and (self._stateless or not stripe.out):
+            stripe.told = stripe.over = True
+            self._dry.append(number)
         if stripe.out:
             return
         slots = stripe.lanes[stripe.lanes >= 0]
         self._drop(slots, "cancelled" if self._cancelled else "remainder")
         del self._stripes[number]
         self._gone.add(number)
-        self._dry.append(number)
         self._drop_leftovers()
 
     def _drop_leftovers(self) -> None:
@@ -255,7 +262,7 @@ class Lanes(Sequences):
         if refused:
             slots, after = slots[batch.last], after[batch.last]
         self._slots.done[slots] = done = np.maximum(self._slots.done[slots], after)
-        if not self._ahead:
+        if self._stateless or not self._ahead:
             self._slots.kept[slots] = done
         through = self._slots.done[batch.slots] == batch.counts
         ended = batch.slots[through]

@@ -22,7 +22,7 @@ from .redealing import DealtRounds, Redealing
 from .rounds import Rounds
 from .stream import Stream
 from .supply import Supply
-from .trainers import Trainers
+from .trainers import Trainer, Trainers
 
 __all__ = ["PlainSupply"]
 
@@ -235,10 +235,10 @@ class PlainSupply(Supply):
     def open(self) -> bool:
         return self.stream.open
 
-    def is_exhausted(self, rank: int) -> bool:
+    def is_exhausted(self, trainer: Trainer) -> bool:
         if self.stream.open or self._again:
             return False
-        return rank < 0 or not self._rounds.has_dealt(rank)
+        return trainer.rank < 0 or not self._rounds.has_dealt(trainer.rank)
 
     def missing(self) -> tuple[int, int] | None:
         return self.stream.missing()

@@ -23,6 +23,7 @@ class Standing:
 
     ``term`` makes the tokens of one start of an owner differ from those of all others.
     ``order`` is that of a feed of segments, "arrival" or "lanes"; "" for a plain feed.
+    ``stateless``: its segments have no states.
     ``shared``: whether other owners have partitions of the feed.
     """
 
@@ -34,8 +35,10 @@ class Standing:
         term: int = 0,
         order: str = "",
         shared: bool = False,
+        stateless: bool = False,
     ) -> None:
-        self.stateful = bool(order)  # whether batches are of segments, and committed by states
+        self.segmented = bool(order)  # whether batches are of segments …
+        self.stateful = self.segmented and not stateless  # … and committed by states
         self._hands = hands = Hands(lease_ttl_s, term)
         self._leases = hands.leases
         self._trainers = trainers = Trainers(max_window, self._held_by, shared)
@@ -43,7 +46,9 @@ class Standing:
         self._supply: Supply
         self._claims: Claims
         if order:
-            segments = (LaneQueues if order == "lanes" else Arrivals)(partitions, hands, trainers)
+            segments: Arrivals | LaneQueues = Arrivals(partitions, hands, trainers)
+            if order == "lanes":
+                segments = LaneQueues(partitions, hands, trainers, stateless)
             self._supply, self._claims = segments, SegmentClaims(hands, segments)
         else:
             plain = PlainSupply(partitions, hands, trainers)
@@ -79,7 +84,7 @@ class Standing:
         Every batch is committed then, or in the hands of a trainer.
         """
         trainer = self._trainers.present.get(session)
-        if trainer is None or not self._supply.is_exhausted(trainer.rank):
+        if trainer is None or not self._supply.is_exhausted(trainer):
             return False
         return all(lease.seq <= last_seq for lease in self._leases.of_session(session))
 
@@ -138,7 +143,7 @@ class Standing:
 
     def sizes(self) -> dict[str, int]:
         """Return what waits here: batches ready and in flight; of segments how many are ready."""
-        if self.stateful:
+        if self.segmented:
             return {"ready": self._supply.waiting_rows()}
         standing = self.standing()
         return {

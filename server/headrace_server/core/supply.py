@@ -11,7 +11,7 @@ from abc import abstractmethod
 from .handover import Batch
 from .hands import Hands
 from .redealing import DealtRounds
-from .trainers import Trainers
+from .trainers import Trainer, Trainers
 
 __all__ = ["Supply"]
 
@@ -86,7 +86,7 @@ class Supply:
     def open(self) -> bool:
         """Whether batches are here, or will come."""
 
-    def is_exhausted(self, rank: int) -> bool:
+    def is_exhausted(self, trainer: Trainer) -> bool:
         """Whether nothing is left for a trainer: as long as a batch is out, more may follow."""
         return False
 

@@ -349,6 +349,8 @@ def _found(
 
 def _brought(states: list[StateSource], made: RecordedBatch) -> tuple[dict[str, Any], int]:
     """The recorded states of a batch, as columns and their number."""
+    if not states:
+        return {}, 0
     if made.states is None:
         raise DataError(f"the states of batch {made.id} were not recorded (record='states')")
     kinds = {"state:" + state.name: state.field.dtype for state in states} | {"@state_of": "int32"}

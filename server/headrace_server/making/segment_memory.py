@@ -54,6 +54,7 @@ class SegmentMemory(Memory):
         self._ended = EndedLines(left_out or LeftOut(), lines)
         self._out: dict[int, Segments] = {}  # by number
         self._after: dict[int, tuple[int, Segments]] = {}  # by stripe: the last one that was saved
+        self._early: set[int] = set()  # numbers of _out that are done, and earlier ones are not
         self._saved: list[tuple[Segments, np.ndarray, list[Key], list[np.ndarray]]] = []
         self._changes: list[Change] = []
 
@@ -106,9 +107,12 @@ class SegmentMemory(Memory):
         self._machine.want(upto, stripe)
 
     def saved(self, number: int, block: Any = b"", columns: Sequence[Any] = ()) -> tuple[str, str]:
-        batch = self._out.pop(number, None)
-        if batch is None:
+        batch = self._out.get(number)
+        if batch is None or number in self._early:
             return "stale", f"batch {number} is not out"
+        if self._cutting.stateless:
+            return self._done(number, batch)
+        del self._out[number]
         keys = self._keys(batch.slots)  # before the machine may drop examples
         rows = self._machine.saved(batch)
         if rows is None:
@@ -126,6 +130,25 @@ class SegmentMemory(Memory):
             arrays = arrays_of(self._cutting.states, block, columns)
             self._maker.states.put(batch.slots, arrays)
         self._saved.append((batch, rows, keys, arrays))
+        return "", ""
+
+    def _done(self, number: int, batch: Segments) -> tuple[str, str]:
+        """Take the commit of a batch without states.
+
+        It counts once all earlier ones of its lanes are done: an example goes on in other lanes
+        after its last segment before which none is missing.
+        """
+        self._early.add(number)
+        for first, out in [(n, b) for n, b in self._out.items() if b.stripe == batch.stripe]:
+            if first not in self._early:
+                break
+            self._early.discard(first)
+            del self._out[first]
+            keys = self._keys(out.slots)
+            rows = self._machine.saved(out)
+            if rows is None:  # cancelled: no segment of it is followed by another
+                rows = out.slots[:0]
+            self._saved.append((out, rows, keys, []))
         return "", ""
 
     def flushed(self, number: int, rows: list[int], block: Any, columns: Sequence[Any]) -> None:
@@ -148,7 +171,10 @@ class SegmentMemory(Memory):
         self._machine.leave(stripe)
         self._after.pop(stripe, None)
         for number in [n for n, batch in self._out.items() if batch.stripe == stripe]:
-            del self._out[number]
+            batch = self._out.pop(number)
+            if number in self._early:
+                self._early.discard(number)
+                self._machine.rewound += len(batch)
 
     def claim(self, number: int, segments: bytes) -> int | None:
         """``segments`` are insertion indices (int64), then numbers of segments (int32).

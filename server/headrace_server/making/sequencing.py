@@ -119,10 +119,13 @@ class Cutting:
         self.sequences = {name: known[column] for name, column in self._sequences.items()}
         self.context = {name: known[column] for name, column in self._context.items()}
         self.states = [StateSource.of(plain) for plain in options["states"]]
+        self.stateless = not self.states
         self.capacity: int = options["capacity"]
         size = self.batch_size, self.capacity, self.small, partition
         self.machine: SegmentQueue | Lanes = (
-            Lanes(*size, ahead=self.at_trainer) if self.lanes else SegmentQueue(*size)
+            Lanes(*size, ahead=self.at_trainer, stateless=self.stateless)
+            if self.lanes
+            else SegmentQueue(*size)
         )
 
     def check_state_bytes(self, most: int) -> None:

@@ -57,6 +57,8 @@ def _raw(value: Any) -> bytes:
 
 def stored_states(states: Sequence[StateSource], examples: Examples) -> list[np.ndarray]:
     """Stored states as arrays, one for each state; ValueError if their sizes do not fit."""
+    if not states:
+        return []
     views = _viewed(states, examples)
     if views is not None:
         return views

@@ -88,16 +88,11 @@ def block_name(argument: str, prefix: str, name: str) -> str:
 
 
 def checked_states(argument: str, value: Any) -> list[dict[str, Any]]:
-    """Initial states as plain data, sorted by name."""
+    """Initial states as plain data, sorted by name; none is allowed here."""
     if not isinstance(value, Mapping):
         raise TypeError(
             f"{argument}={value!r:.80} is a {type(value).__name__}; it is a dict of name to "
             "zeros(shape, dtype), a constant array or a column's name"
-        )
-    if not value:
-        raise ValueError(
-            f"{argument} is empty: at least one state must tie a segment to the next; batches "
-            "without states are made by .batch or .bucket"
         )
     names = [
         block_name(f"a name in {argument}", "state", checked_name(f"a name in {argument}", name))

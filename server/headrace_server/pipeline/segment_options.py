@@ -42,6 +42,17 @@ _OWN_COLUMNS = 9
 def consistent(options: dict[str, Any]) -> dict[str, Any]:
     """Options that go together, each checked before."""
     placement, order = options["state_placement"], options["order"]
+    if not options["states"] and order != "lanes":
+        raise ValueError(
+            "initial_states is empty: at least one state must tie a segment to the next, since in "
+            f"order={order!r} the segment is handed out when that state is saved; lanes without "
+            "states are declared by order='lanes', batches of whole examples by .batch or .bucket"
+        )
+    if not options["states"] and placement == "trainer":
+        raise ValueError(
+            "state_placement='trainer' needs a state, and initial_states is empty: without states "
+            "leave state_placement out"
+        )
     if placement == "trainer" and order != "lanes":
         raise ValueError(
             f"state_placement='trainer' needs order='lanes', not {order!r}: a trainer finds a "

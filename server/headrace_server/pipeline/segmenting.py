@@ -74,6 +74,8 @@ class Sequencing(Sampling):
         a column in which each example brings its own.  A constant has the dtype that numpy gives
         it: an array keeps its own, of Python's numbers those with a point are float64 and whole
         ones int64.  Strings in a list are a constant of dtype bytes, a str is a column's name.
+        With ``order="lanes"`` it may be ``{}``, for models that keep their states themselves: then
+        a batch is committed as a plain one is, and those of next segments come ahead.
 
         A partition has at most ``capacity`` examples in flight (None: any number).  Where the
         source ends, ``allow_small_batch`` finishes every example in smaller batches; without it
@@ -92,25 +94,24 @@ class Sequencing(Sampling):
         missing = [argument for argument, value in needed.items() if value is _NEEDED]
         if missing:
             raise TypeError(f"batch_sequences_with_states() lacks {', '.join(missing)}")
-        options = consistent(
-            checked(
-                num_unroll=num_unroll,
-                batch_size=batch_size,
-                allow_small_batch=allow_small_batch,
-                pad=pad,
-                make_keys_unique=make_keys_unique,
-                make_keys_unique_seed=make_keys_unique_seed,
-                order=order,
-                state_placement=state_placement,
-            )
+        options = checked(
+            num_unroll=num_unroll,
+            batch_size=batch_size,
+            allow_small_batch=allow_small_batch,
+            pad=pad,
+            make_keys_unique=make_keys_unique,
+            make_keys_unique_seed=make_keys_unique_seed,
+            order=order,
+            state_placement=state_placement,
         )
+        options["states"] = checked_states("initial_states", initial_states)
+        options = consistent(options)
         options["capacity"] = checked_capacity(capacity, options["batch_size"])
         options["key"] = checked_name("input_key", input_key)
         options["sequences"] = checked_columns("input_sequences", "sequences", input_sequences)
         options["context"] = checked_columns(
             "input_context", "context", input_context, or_none=True
         )
-        options["states"] = checked_states("initial_states", initial_states)
         options["length"] = None
         if input_length is not None:
             options["length"] = checked_value(

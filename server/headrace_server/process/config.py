@@ -35,14 +35,19 @@ class FeedConfig:
     may_change: bool = False  # whether they may do something else now
 
     @property
-    def stateful(self) -> bool:
-        """Whether its batches are of segments, with states."""
+    def segmented(self) -> bool:
+        """Whether its batches are of segments."""
         return self.declaration.shape.kind == "sequences"
+
+    @property
+    def stateless(self) -> bool:
+        """Whether its batches have no states."""
+        return not self.declaration.shape.options.get("states")
 
     @property
     def capacity(self) -> int | None:
         """Batches that a partition may make ahead, where the pipeline bounds them."""
-        if self.stateful:  # there it counts examples
+        if self.segmented:  # there it counts examples
             return None
         capacity: int | None = self.declaration.shape.options.get("capacity")
         return capacity

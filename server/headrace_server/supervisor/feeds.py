@@ -199,7 +199,7 @@ class Feeds:
             self.fail(feed, "data", why)
         if self._starts.config.replay is not None:
             for one in self._starts.config.feeds:
-                if one.stateful:  # of others the next life goes on after what is done
+                if one.segmented:  # of others the next life goes on after what is done
                     text = f"{words}\nWith it went the place of the replay: start it again"
                     self.fail(one.name, "server", text)
         if verdict.quarantined:

@@ -104,7 +104,7 @@ class Desk:
         # It tells tokens of this server from those of an earlier one at the same address.
         self.term = term = run.term
         self.durable = run.state_directory is not None  # whether its state outlives the server
-        order = config.order if config.stateful else ""
+        order = config.order if config.segmented else ""
         if order and run.replay is not None:  # in the order of hand-out
             order = "arrival"
         self.dispatcher = Dispatcher(
@@ -114,6 +114,7 @@ class Desk:
             term,
             order=order,
             shared=self.owners > 1,
+            stateless=config.stateless,
         )
         self.schema: Any = None
         self.properties: Any = {}  # sent to trainers beside the schema
@@ -129,7 +130,7 @@ class Desk:
         self._policy = config.declaration.policy
         self.flight: LeaseRecorder | None = None
         if run.record != "off":
-            self.flight = LeaseRecorder(run, config.name, owner, not config.stateful)
+            self.flight = LeaseRecorder(run, config.name, owner, not config.segmented)
         self._run = run
         self._config = config
         self.runs = Runs(term)

@@ -286,8 +286,8 @@ class House:
     def _on_save(self, desk: Desk, effect: StoreCommit) -> None:
         batch, partitions = effect.batch, self._partitions
         name = desk.name, batch.partition, batch.number
-        if desk.dispatcher.stateful:
-            columns, states = effect.payload
+        if desk.dispatcher.segmented:
+            columns, states = effect.payload or ((), b"")
             self._do(partitions.save, *name, effect.token, columns, states or b"")
         else:
             self._do(partitions.done, *name, batch.rows, effect.token)

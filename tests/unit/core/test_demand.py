@@ -19,8 +19,8 @@ def arrivals(partitions):
     return Arrivals(partitions, Hands(10.0, 0), Trainers(64, lambda session: 0))
 
 
-def lane_queues(partitions):
-    return LaneQueues(partitions, Hands(10.0, 0), Trainers(64, lambda session: 0))
+def lane_queues(partitions, stateless=False):
+    return LaneQueues(partitions, Hands(10.0, 0), Trainers(64, lambda session: 0), stateless)
 
 
 def left(q, session):
@@ -306,3 +306,37 @@ def test_lanes_lie_in_those_partitions_of_a_feed_that_are_here():
     q = lane_queues([6, 3])
     assert {want.partition for want in q.wants([(10, 1), (11, 1)])} == {3, 6}
     assert [effect.partition for effect in left(q, 11)[1]] == [6]
+
+
+def trainer(q, session):
+    q._trainers.join(session, 0.0, -1)
+    return q._trainers.present[session]
+
+
+def test_a_stripe_without_states_that_is_dry_still_has_its_batches_until_its_trainer_leaves():
+    q = lane_queues(range(2), stateless=True)
+    one = trainer(q, 1)
+    assert q.wants([(1, 1)]) == [Want(0, 1, 0)]
+    q.made(batch(0, 0, stripe=0))
+    last = q.next(1)
+    assert not q.is_exhausted(one)
+    q.dry(0)
+    assert not q.is_exhausted(one), "partition 1 may have work for it"
+    assert q.wants([(1, 1)]) == [Want(1, 1, 1)]
+    q.put_back(1, last)  # it was lost on its way
+    assert q.next(1) is last
+    q.dry(1)
+    assert q.is_exhausted(one)
+    assert q.put_back(1, last) and not q.is_exhausted(one)
+    freed, effects = left(q, 1)
+    assert freed == [last] and effects == [Leave(0, 0), Leave(1, 1)]
+    assert q.wants([(2, 1)]) == [Want(0, 1, 2)], "its rows may go on there"
+
+
+def test_a_stripe_with_states_ends_with_its_last_batch():
+    q = lane_queues(range(1))
+    one = trainer(q, 1)
+    q.wants([(1, 1)])
+    q.dry(0)
+    assert not q.is_exhausted(one) and not q.put_back(1, batch(0, 0, stripe=0))
+    assert left(q, 1) == ([], [])

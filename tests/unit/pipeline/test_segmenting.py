@@ -215,6 +215,16 @@ def test_a_dict_that_keeps_all_names_declares_what_the_list_does():
     assert batch(input_context={"label": "label"}) == batch()
 
 
+def test_lanes_may_have_no_states():
+    declared = options(batch(initial_states={}, order="lanes"))
+    assert declared["states"] == [] and declared["state_placement"] == "server"
+    assert "initial_states={}" in shown(batch(initial_states={}, order="lanes"))
+    with pytest.raises(ValueError, match="in order='arrival' the segment is handed out when that"):
+        batch(initial_states={})
+    with pytest.raises(ValueError, match="state_placement='trainer' needs a state"):
+        batch(initial_states={}, order="lanes", state_placement="trainer")
+
+
 def test_the_length_may_be_that_of_a_sequence():
     for name in ("audio", "flags", "twelve"):
         assert options(batch(input_length=name))["length"] == ["column", name]
