@@ -21,7 +21,7 @@ import tensorflow as tf
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import FeedClosed
 
-from .segment_layout import STARTS
+from .segment_layout import STARTS, SegmentLayout
 from .segments import SegmentBatch
 from .state_values import State
 
@@ -37,22 +37,22 @@ class SharedTraits:
     It does not keep the feed: functions that were traced with it live longer.
     """
 
-    def __init__(self, saving: Saving) -> None:
-        self.layout = saving.layout
-        self.names = [name for name in saving.layout.schema if name not in STARTS]
-        self.saving = weakref.ref(saving)
+    def __init__(self, layout: SegmentLayout, saving: Saving | None) -> None:
+        self.layout = layout
+        self.names = [name for name in layout.schema if name not in STARTS]
+        self.saving = (lambda: None) if saving is None else weakref.ref(saving)
 
 
-_TRAITS: weakref.WeakKeyDictionary[Saving, SharedTraits] = weakref.WeakKeyDictionary()
+_TRAITS: weakref.WeakKeyDictionary[SegmentLayout, SharedTraits] = weakref.WeakKeyDictionary()
 
 
-def _traits_of(saving: Saving) -> SharedTraits:
-    return _TRAITS.get(saving) or _TRAITS.setdefault(saving, SharedTraits(saving))
+def _traits_of(layout: SegmentLayout, saving: Saving | None) -> SharedTraits:
+    """Return the traits of a feed; without ``saving`` it has no states."""
+    return _TRAITS.get(layout) or _TRAITS.setdefault(layout, SharedTraits(layout, saving))
 
 
 def flattened(batch: Any) -> tuple[SharedTraits, tuple[Any, ...]]:
     """Return the shared traits of a batch, then its token and its columns in their order."""
-    saving = batch._saving
     if isinstance(batch, TracedBatch):
         names = batch._traits.names
         return batch._traits, (batch.token, *(batch._cache[name] for name in names))
@@ -62,7 +62,7 @@ def flattened(batch: Any) -> tuple[SharedTraits, tuple[Any, ...]]:
             f"a batch of a feed with framework={framework!r} is no argument of a tf.function: "
             'connect with framework="tf"'
         )
-    traits = _traits_of(saving)
+    traits = _traits_of(batch._layout, batch._saving)
     columns = (
         batch.state(name[6:]) if name.startswith("state:") else batch._column(name)
         for name in traits.names
@@ -125,7 +125,7 @@ class TracedBatch(SegmentBatch):
 
 def saved_in_graph(saving: Saving, token: Any, values: Mapping[str, Any]) -> Any:
     """Return the operation of a save that a function which is traced does by itself."""
-    return save_op(_traits_of(saving), token, values)
+    return save_op(_traits_of(saving.layout, saving), token, values)
 
 
 def save_op(traits: SharedTraits, token: Any, values: Mapping[str, Any], rows: Any = None) -> Any:

@@ -39,7 +39,7 @@ class _Stripe:
     wanted: int = 0
     made: int = 0
     over: bool = False  # no further drafts
-    told: bool = False  # that it is dry
+    reported: bool = False  # as dry
 
 
 class _LaneSlots(Slots):
@@ -222,8 +222,8 @@ class Lanes(Sequences):
         return self._slots.segments(slots, number, np.arange(len(slots)), starts)
 
     def _run_dry(self, number: int, stripe: _Stripe) -> None:
-        if not stripe.told and (self._stateless or not stripe.out):
-            stripe.told = stripe.over = True
+        if not stripe.reported and (self._stateless or not stripe.out):
+            stripe.reported = stripe.over = True
             self._dry.append(number)
         if stripe.out:
             return
