@@ -64,6 +64,7 @@ class SegmentLayout:
         self._check_columns()
         self._fields = list(schema.items())
         self._expected: dict[int, list[tuple[list[int], tuple[int, ...], int] | None]] = {}
+        self.traced: Any = None  # what traced.py shares between all batches of the feed
         self._known: dict[int, tuple[Any, int, int, list[Place]]] = {}  # by identity of columns
 
     def names(self, group: str) -> list[str]:

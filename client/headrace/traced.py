@@ -43,12 +43,12 @@ class SharedTraits:
         self.saving = (lambda: None) if saving is None else weakref.ref(saving)
 
 
-_TRAITS: weakref.WeakKeyDictionary[SegmentLayout, SharedTraits] = weakref.WeakKeyDictionary()
-
-
 def _traits_of(layout: SegmentLayout, saving: Saving | None) -> SharedTraits:
     """Return the traits of a feed; without ``saving`` it has no states."""
-    return _TRAITS.get(layout) or _TRAITS.setdefault(layout, SharedTraits(layout, saving))
+    if layout.traced is None:
+        layout.traced = SharedTraits(layout, saving)
+    traits: SharedTraits = layout.traced
+    return traits
 
 
 def flattened(batch: Any) -> tuple[SharedTraits, tuple[Any, ...]]:
