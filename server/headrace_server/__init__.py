@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         read_parquet,
         read_tar,
         read_tfrecord,
+        read_tokens,
         scalar,
         sequence,
     )
@@ -54,6 +55,7 @@ __all__ = [
     "read_parquet",
     "read_tar",
     "read_tfrecord",
+    "read_tokens",
     "replay",
     "run",
     "scalar",

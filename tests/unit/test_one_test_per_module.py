@@ -49,6 +49,7 @@ TESTED_IN = {
     "headrace_server.reading.row_functions": "test_stages.py",
     "headrace_server.reading.sources.arrow_columns": "test_arrow.py",
     "headrace_server.reading.sources.example_columns": "test_tfrecord.py",
+    "headrace_server.reading.sources.factory": "test_function.py",
     "headrace_server.reading.sources.example_layouts": "test_tfrecord.py",
     "headrace_server.reading.sources.example_parse": "test_example_wire.py",
     "headrace_server.reading.sources.example_templates": "test_tfrecord.py",

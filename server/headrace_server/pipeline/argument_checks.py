@@ -252,6 +252,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "across_batches": _flag,
     "allow_small_batch": _flag,
     "allow_smaller_final_batch": _flag,
+    "batched": _flag,
     "dynamic_pad": _flag,
     "enqueue_many": _flag,
     "header": _flag,

@@ -1,6 +1,7 @@
 """Sources, with which a pipeline begins, and the kinds of features that records have.
 
     read_tfrecord read_arrow read_parquet read_jsonl read_csv read_npz read_tar     files
+    read_tokens                                          long streams of integers
     from_function                                        what a function of the user's yields
     from_examples                                        examples in memory
 
@@ -20,6 +21,7 @@ import numpy as np
 from headrace_proto import dtypes, limits
 
 from .argument_checks import (
+    MAX_BATCH_SIZE,
     checked,
     checked_features,
     checked_int,
@@ -45,12 +47,16 @@ __all__ = [
     "read_parquet",
     "read_tar",
     "read_tfrecord",
+    "read_tokens",
     "scalar",
     "sequence",
 ]
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 Features = Mapping[str, Feature]
+
+#: Tokens of one window: more are a mistake in a unit.
+_MAX_TOKENS = 2**31 - 1
 
 
 def scalar(dtype: Any, *, default: Any = ...) -> Feature:
@@ -242,11 +248,55 @@ def read_tar(paths: Paths, features: Features | None = None) -> Pipeline:
     return _files("tar", paths, features)
 
 
+def read_tokens(
+    paths: Paths,
+    dtype: Any = None,
+    *,
+    window: int | None = None,
+    lanes: int | None = None,
+    shift: int = 1,
+) -> Pipeline:
+    """Long streams of tokens: .npy arrays ``[n]`` of integers, and files of nothing but them.
+
+    ``dtype`` is that of the latter ("uint16", say).  With ``window`` an example is so many
+    neighbouring tokens: ``tokens [window]``, and ``targets`` the same ``shift`` tokens later; the
+    next example begins where it ends.  With ``lanes`` each file is cut in so many examples as long
+    as they can be, for ``batch_sequences_with_states``, with a ``key``.  ``shift=0``: no targets.
+    Files are mapped, and each is cut by itself; columns have the dtype of the files.
+    """
+    listed = checked_paths("paths", paths)
+    if (window is None) == (lanes is None):
+        raise ValueError(f"window={window!r} and lanes={lanes!r}: exactly one of them is given")
+    name = None
+    if dtype is not None:
+        try:
+            name = dtypes.canonical(dtype)
+        except TypeError as error:
+            raise TypeError(f"dtype={dtype!r:.80}: {error}") from None
+        if not name.startswith(("int", "uint")):
+            raise ValueError(f"dtype={name!r} is none of integers, which tokens are")
+    elif not all(path.endswith(".npy") for path in listed):
+        raise ValueError("dtype=None: only .npy files say what they hold; give dtype='uint16', say")
+    options = {
+        "dtype": name,
+        "window": checked_int("window", window, 1, _MAX_TOKENS, or_none=True),
+        "lanes": checked_int("lanes", lanes, 1, MAX_BATCH_SIZE, or_none=True),
+        "shift": checked_int("shift", shift, 0, _MAX_TOKENS),
+    }
+    features = None
+    if name is not None:
+        tokens = sequence(name) if window is None else fixed(name, (options["window"],))
+        features = {"key": scalar("bytes")} if window is None else {}
+        features |= {"tokens": tokens, **({"targets": tokens} if shift else {})}
+    return Pipeline(Source("tokens", listed, features, options))
+
+
 def from_function(
     fn: Callable[..., Any] | str,
     *args: Any,
     features: Features | None = None,
     shards: int | None = None,
+    batched: bool = False,
     **kwargs: Any,
 ) -> Pipeline:
     """Read the examples that ``fn(*args, **kwargs)`` gives in a worker: anything iterable of dicts.
@@ -254,6 +304,9 @@ def from_function(
     With ``shards`` it is called once for each, with the shard's number as ``shard`` and, where it
     takes that, their number as ``num_shards``; several partitions then share the source.  ``fn`` is
     named and not sent, so workers must be able to import it; arguments are plain data.
+
+    With ``batched=True`` it gives dicts of arrays ``[n, …]`` instead: n examples at once, whose
+    dense columns cost no Python object per row.  Batches may differ in n.
     """
     for name in ("shard", "num_shards"):
         if shards is not None and name in kwargs:
@@ -264,6 +317,8 @@ def from_function(
         "kwargs": plain_data("kwargs", kwargs),
         **checked(shards=shards),
     }
+    if checked(batched=batched)["batched"]:
+        options["batched"] = True
     return Pipeline(Source("function", (), _known(features), options))
 
 

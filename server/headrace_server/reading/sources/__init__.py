@@ -25,6 +25,7 @@ _KINDS = (
     "function",
     "examples",
     "memory",
+    "tokens",
     "cut",
     "concat",
 )

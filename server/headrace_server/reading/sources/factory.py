@@ -1,0 +1,94 @@
+"""The function of a source, called once for each stream, and the iterators that it gives.
+
+    factory(*args, shard=k) ─► iterable ─► iterator from example n on
+
+A start in the middle of an iterable calls the factory again and throws away the examples before it:
+the cost of a resumed run grows with its position.  An object with ``iter_from(n)`` is asked for the
+iterator from example n on instead.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain, islice
+from typing import Any
+
+from headrace_proto.errors import DataError
+from headrace_server.pipeline.forks import own, own_iterator
+
+from .example_rows import PROBED, Row
+
+__all__ = ["Factory", "raised"]
+
+
+class Factory:
+    """Calls the function for each stream, and starts its iterators."""
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        shards: int | None,
+    ) -> None:
+        self.name, self.shards = name, shards
+        self.made: dict[int, Any] = {}  # by stream: what was made and not iterated yet
+        self._function, self._args, self._kwargs = function, args, kwargs
+        self._counts = False
+        if shards is not None:
+            named = inspect.signature(function).parameters
+            rest = any(p.kind is p.VAR_KEYWORD for p in named.values())
+            if "shard" not in named and not rest:
+                raise ValueError(
+                    f"{name} takes no parameter 'shard', which shards={shards} needs: it gives "
+                    "the examples of that shard"
+                )
+            self._counts = "num_shards" in named or rest
+
+    def make(self, stream: int) -> Any:
+        """The result of the function for a stream.  DataError when it fails."""
+        kwargs = dict(self._kwargs)
+        if self.shards is not None:
+            kwargs["shard"] = stream
+            if self._counts:
+                kwargs["num_shards"] = self.shards
+        try:
+            return own(self._function)(*self._args, **kwargs)
+        except Exception as error:
+            raise DataError(_failed(self.name, "when it was called", error)) from error
+
+    def iterator(self, stream: int, begin: int) -> Iterator[Any]:
+        """The examples of a stream from one on."""
+        made = self.made.pop(stream) if stream in self.made else self.make(stream)
+        try:
+            if begin and hasattr(made, "iter_from"):
+                return own_iterator(own(made.iter_from)(begin))
+            iterator: Iterator[Any] = own_iterator(made)
+            next(islice(iterator, begin, begin), None)  # goes past those given before
+            return iterator
+        except Exception as error:
+            raise DataError(_failed(self.name, "when it was started", error)) from error
+
+    def first_examples(self, streams: int) -> Iterator[Row | DataError]:
+        """The first examples.  They are kept: the read that follows needs no second call."""
+        for stream in range(streams):
+            iterator = self.iterator(stream, 0)
+            seen: list[Any] = []
+            try:
+                seen.extend(islice(iterator, PROBED))
+                self.made[stream] = chain(seen, iterator)
+            except Exception as error:  # it will come again, and is reported then
+                seen.append(DataError(f"{self.name}, record {len(seen)}: {raised(error)}"))
+            for row in seen:
+                if isinstance(row, (Mapping, DataError)):
+                    yield row
+
+
+def _failed(name: str, when: str, error: Exception) -> str:
+    return f"{name}: it raised {type(error).__name__} {when}: {error}"
+
+
+def raised(error: Exception) -> str:
+    return f"it raised {type(error).__name__}: {error}"
