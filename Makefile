@@ -42,7 +42,7 @@ $(READY): pyproject.toml
 $(FRAMEWORKS): $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[jax]'
 	$(BIN)/python -m pip install --quiet '$(TORCH)' \
-	    && $(BIN)/python -m pip install --quiet 'accelerate>=1.0' \
+	    && $(BIN)/python -m pip install --quiet --editable '.[lightning,transformers]' torchdata \
 	    || echo 'no $(TORCH) in the index: tests that need torch are skipped'
 	touch $@
 
@@ -70,7 +70,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 # What of docs/commands.md and docs/reference.md is made of options, signatures and docstrings.
-reference: $(READY)
+reference: $(FRAMEWORKS)
 	$(BIN)/python -m tests.contract.commands_page
 	$(BIN)/python -m tests.contract.reference_page
 	$(BIN)/python -m tests.contract.transitions_page

@@ -227,6 +227,10 @@ class Saving:
 
     # In words
 
+    def owes(self) -> bool:
+        """Whether states of a batch in hand are not saved yet."""
+        return bool(self._in_hand)
+
     def explain(self, now: float) -> str:
         """Which states are owed, for the text of a deadline."""
         batches = sorted(self._in_hand.values(), key=lambda batch: batch._taken_at)

@@ -1,22 +1,42 @@
-"""PyTorch: batches as tensors without a copy, and states on their device.
+"""PyTorch: batches as tensors without a copy, states on their device, a feed as a dataset.
+
+    FeedDataset(address, feed="train")       connects when it is first asked for a batch
+        for batch in dataset                 the next epoch, or the rest of the feed
+        state_dict()  ─► token               into the checkpoint, after the step of the last batch
+        load_state_dict(token)               the next batch is the one after that step
+
+Loops of others take such a dataset for a loader: it goes into ``DataLoader(batch_size=None)``,
+``StatefulDataLoader``, Accelerate, ``headrace.lightning`` and ``headrace.transformers``.
 
 A kept state is the tensor that was saved, detached: whoever writes into it afterwards changes it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headrace_proto.dtypes import numpy_dtype
+from headrace_proto.errors import HeadraceError
+from headrace_proto.token import Token
 
 try:
     import torch
+    import torch.distributed as distributed
+    from torch.utils.data import IterableDataset, get_worker_info
 except ImportError as error:
     raise ImportError('framework="torch" needs PyTorch: pip install "headrace[torch]"') from error
 
-__all__ = ["Torch"]
+from .committing import tokens_of
+
+if TYPE_CHECKING:
+    from .feed import Feed
+
+__all__ = ["FeedDataset", "Torch"]
 
 #: Types that numpy knows only by ml_dtypes: they come over as bits and are reinterpreted.
 _VIEWED = {
@@ -80,3 +100,148 @@ class Torch:
 
     def pinned(self, value: Any) -> Any:
         return value.pin_memory()
+
+
+class FeedDataset(IterableDataset):  # type: ignore[misc]
+    """A feed as an ``IterableDataset`` of batches, whose state is its position.
+
+    ``options`` are those of ``headrace.connect``: ``feed``, ``prefetch``, ``timeout`` and so on.
+    It connects when it is first used.  Where ``torch.distributed`` is initialised by then, its rank
+    and world size are those of the feed, unless ``options`` name others.
+
+    With ``DataLoader`` and ``StatefulDataLoader`` use ``batch_size=None`` and ``num_workers=0``:
+    elements are batches already, and the server has the workers.
+    """
+
+    def __init__(self, address: str, **options: Any) -> None:
+        from .joining import connect
+
+        if "framework" in options:
+            raise TypeError("framework: a FeedDataset has tensors of torch; leave it out")
+        inspect.signature(connect).bind(address, **options)  # TypeError for an unknown one
+        super().__init__()
+        self._address = address
+        self._options = options
+        self._feed: Feed | None = None
+
+    def __repr__(self) -> str:
+        return f"<FeedDataset of {self._feed or self._address!r}>"
+
+    @property
+    def feed(self) -> Feed:
+        """The connected feed.  It connects where it is not."""
+        if self._feed is None:
+            from .joining import connect
+
+            options = dict(self._options)
+            if "rank" not in options and _processes() > 1:
+                options.update(rank=distributed.get_rank(), world_size=_processes())
+            self._feed = connect(self._address, framework="torch", **options)
+            for once in ("resume", "restart"):
+                self._options.pop(once, None)
+        return self._feed
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches of the next epoch, or the rest of the feed where it has no epochs."""
+        worker = get_worker_info()
+        if worker is not None:
+            raise ValueError(
+                f"num_workers={worker.num_workers}: the workers of the server read this data, and "
+                "the process that trains commits its batches; use num_workers=0"
+            )
+        return (batch for batch in self.feed)  # the feed itself has a state, too
+
+    def __len__(self) -> int:
+        """The number of batches in an epoch.  TypeError where the feed does not know it."""
+        feed: Any = self.feed
+        return len(feed)
+
+    def commit_explicitly(self) -> None:
+        """Let only ``trained`` commit batches, for a loop that fetches ahead of training.
+
+        ValueError where the options ask for another way.
+        """
+        commit = self._options.setdefault("commit", "explicit")
+        if commit != "explicit":
+            raise ValueError(
+                f"commit={commit!r}: this loop fetches ahead of training, and asking for a batch "
+                'would commit one that is not trained; leave it out, or give "explicit"'
+            )
+        if self._feed is not None and not self._feed._commits.explicit:
+            self.close()
+
+    def trained(self, batch: Any = None) -> None:
+        """Commit a batch, or all that were taken, without a wait for the answer.
+
+        For ``commit="explicit"``.  Batches of segments are committed by the save of their states:
+        nothing is done for them.
+        """
+        feed = self.feed
+        if feed._saving is None:
+            commits = feed._commits
+            tokens = None if batch is None else tokens_of("batch", batch, feed)
+            feed._say_commits(commits.in_hand() if tokens is None else commits.commit(tokens))
+            feed._link.say()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the batch in hand, as ``feed.snapshot()`` gives it.
+
+        Where ``torch.distributed`` is initialised all ranks call it after the same step.  All get
+        the same position: it has the batches that they have trained.
+        """
+        feed = self.feed
+        if _processes() == 1:
+            return feed.snapshot()
+        if feed._commits.explicit and feed._saving is None:
+            feed.commit([])
+        else:
+            feed.commit()
+        distributed.barrier()  # every rank's commits are answered
+        answer: list[Any] = [None]
+        if distributed.get_rank() == 0:
+            try:
+                answer = [feed.snapshot()]
+            except HeadraceError as error:
+                answer = [error]
+        distributed.broadcast_object_list(answer)
+        if isinstance(answer[0], HeadraceError):
+            raise answer[0]
+        return dict(answer[0])
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a position when the feed is used next, on all ranks."""
+        Token.from_plain("state", state)
+        feed, self._feed = self._feed, None
+        if feed is not None and not feed._link.left:
+            feed._leave(commit=False)
+        self._options = {**self._options, "resume": state}
+        self._options.pop("restart", None)
+        if _processes() > 1:
+            distributed.barrier()  # no rank uses the feed while the first one takes it back
+
+    def close(self) -> None:
+        """Leave the feed, as ``feed.close()`` does.  The next use connects again."""
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            feed.close()
+
+    def __enter__(self) -> FeedDataset:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_feed": None}  # another process connects by itself
+
+
+def _processes() -> int:
+    """How many processes train together by ``torch.distributed``."""
+    if distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_world_size())
+    return 1

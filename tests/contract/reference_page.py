@@ -80,9 +80,21 @@ PARTS: dict[str, list[Entry]] = {
     "keras": _functions(
         "headrace.keras:", "headrace.keras.", ("batches", "StatefulModel", "CommitTrained")
     ),
+    "torch": [
+        ("headrace.torch:FeedDataset", "headrace.torch.FeedDataset", "dataset", ()),
+    ],
+    "lightning": _functions("headrace.lightning:", "headrace.lightning.", ("FeedDataModule",)),
+    "transformers": _functions(
+        "headrace.transformers:", "headrace.transformers.", ("FeedTrainer",)
+    ),
 }
-#: Parts whose modules need TensorFlow.
-NEED_TENSORFLOW = ("keras",)
+#: Parts whose modules need a package that may be missing.
+NEED = {
+    "keras": "tensorflow",
+    "torch": "torch",
+    "lightning": "lightning",
+    "transformers": "transformers",
+}
 _ERRORS = "errors"
 NAMES = (*PARTS, _ERRORS)
 

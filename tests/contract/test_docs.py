@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,17 @@ def _slow_imports(path: Path) -> list[str]:
     return ["tensorflow"] * bool(re.search("^import (tensorflow|keras)", shared, re.MULTILINE))
 
 
+#: Frameworks that the environment of the tests may lack.
+_OPTIONAL = ("torch", "lightning", "accelerate", "transformers", "jax")
+
+
+def _missing(path: Path) -> list[str]:
+    """Which of them a document imports that are not installed."""
+    text = path.read_text()
+    used = [n for n in _OPTIONAL if re.search(rf"^(import|from) {n}\b", text, re.MULTILINE)]
+    return [name for name in used if importlib.util.find_spec(name) is None]
+
+
 #: Those that need TensorFlow come last: the others are to run where it is not loaded.
 RUNNING = sorted(filter(_runs, DOCUMENTS), key=lambda path: bool(_slow_imports(path)))
 
@@ -61,6 +73,8 @@ def forks() -> Iterator[Forks]:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [_marked(path) for path in RUNNING])
 def test_the_code_of_a_document_runs(path: Path, tmp_path: Path, forks: Forks) -> None:
+    if missing := _missing(path):
+        pytest.skip(f"needs {', '.join(missing)}")
     runner = ROOT / "tests" / "contract" / "document.py"
     done = forks.run(
         [runner, path, ROOT, str(free_port()), str(free_port())],

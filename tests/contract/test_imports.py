@@ -12,7 +12,10 @@ import pytest
 from .interpreter import python_path, run
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = ("tensorflow", "torch", "jax", "keras", "pyarrow", "fsspec", "pandas", "ml_dtypes")
+HEAVY = (
+    *("tensorflow", "torch", "jax", "keras", "pyarrow", "fsspec", "pandas", "ml_dtypes"),
+    *("lightning", "transformers", "accelerate"),
+)
 #: Of a processor, beyond numpy, zmq and msgpack.  It is some 30 ms; some machines take longer.
 CLIENT_IMPORT_S = 0.35
 
@@ -84,6 +87,17 @@ except ImportError as error:
 print(threading.active_count())
 """
     assert run(script, without=(package,)).splitlines() == [line, "1"]
+
+
+@pytest.mark.parametrize("package", ["lightning", "transformers"])
+def test_an_adapter_whose_package_is_missing_gives_the_pip_line(package):
+    script = f"""
+try:
+    import headrace.{package}
+except ImportError as error:
+    print(error)
+"""
+    assert f'pip install "headrace[{package}]"' in run(script, without=(package,))
 
 
 def test_a_package_of_a_source_that_is_missing_gives_the_pip_line():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from headrace_proto import errors
 from . import reference_page
 from .document import blocks
 
-_LIGHT = tuple(n for n in reference_page.NAMES if n not in reference_page.NEED_TENSORFLOW)
+_LIGHT = tuple(n for n in reference_page.NAMES if n not in reference_page.NEED)
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +28,17 @@ def test_a_part_of_the_reference_says_what_the_code_says(page: str, name: str) -
     assert reference_page.rewritten(page, (name,)) == page, "make reference"
 
 
-@pytest.mark.tf
-@pytest.mark.parametrize("name", reference_page.NEED_TENSORFLOW)
-def test_a_part_that_needs_tensorflow_says_what_the_code_says(page: str, name: str) -> None:
-    pytest.importorskip("tensorflow", reason="needs TensorFlow")
+def _needing(name: str) -> Any:
+    """A part as a parameter; those that take seconds to import are of make test-tools."""
+    marks = {"keras": [pytest.mark.tf], "torch": []}
+    return pytest.param(name, marks=marks.get(name, [pytest.mark.tools]))
+
+
+@pytest.mark.filterwarnings("ignore")  # of what it imports
+@pytest.mark.parametrize("name", [_needing(name) for name in reference_page.NEED])
+def test_a_part_that_needs_a_framework_says_what_the_code_says(page: str, name: str) -> None:
+    package = reference_page.NEED[name]
+    pytest.importorskip(package, reason=f"needs {package}")
     assert reference_page.rewritten(page, (name,)) == page, "make reference"
 
 

@@ -87,7 +87,6 @@ TESTED_IN = {
     "headrace.datasets": "test_tensorflow.py",
     "headrace.jax": "test_frameworks.py",
     "headrace.tf": "test_tensorflow.py",
-    "headrace.torch": "test_frameworks.py",
 }
 
 

@@ -1,0 +1,200 @@
+"""Lightning trains on feeds: epochs, validation, segments, ends.
+
+How it goes on after it was killed is in test_torch.py, with the other loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace_server as hs
+from tests.patience import PATIENCE_S
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.tools,
+    pytest.mark.filterwarnings("ignore"),  # of Lightning, and what it imports
+]
+
+
+def plain(rows: int = 12) -> hs.Pipeline:
+    return hs.from_examples([{"i": np.float32(i)} for i in range(rows)]).batch(2)
+
+
+def segments() -> hs.Pipeline:
+    rows = [{"key": b"%d" % i, "x": np.ones(1 + 3 * i, np.float32)} for i in range(5)]
+    return hs.from_examples(rows).batch_sequences_with_states(
+        input_key="key",
+        input_sequences=["x"],
+        input_context=[],
+        initial_states={"sum": hs.zeros(())},
+        num_unroll=3,
+        batch_size=2,
+        capacity=4,
+    )
+
+
+@pytest.fixture(scope="module")
+def lightning() -> Any:
+    pytest.importorskip("torch")
+    return pytest.importorskip("lightning")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[hs.Server]:
+    feeds = {"plain": plain(), "val": plain(8), "segments": segments(), "val-segments": segments()}
+    with hs.run(feeds, workers=0, state_dir=tmp_path / "state") as server:
+        yield server
+
+
+def dataset_of(server: hs.Server, feed: str, **options: Any) -> Any:
+    from headrace.torch import FeedDataset
+
+    return FeedDataset(server.address, feed=feed, timeout=PATIENCE_S, **options)
+
+
+def module_of(lightning: Any, by_hand: bool = False) -> Any:
+    import torch
+
+    class Module(lightning.LightningModule):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(()))
+            self.seen: list[Any] = []
+            self.validated: list[Any] = []
+            self.automatic_optimization = not by_hand
+
+        def look(self, batch: Any, seen: list[Any]) -> Any:
+            if not hasattr(batch, "save_state"):
+                seen.append(batch["i"].tolist())
+                return batch["i"].mean()
+            seen.append([key.decode() for key in batch.key])
+            if by_hand:
+                self.manual_backward(self.weight * 2)
+                self.optimizers().step()
+            batch.save_state("sum", batch.state("sum") + batch.sequences["x"].sum(1))
+            return batch.state("sum").mean()
+
+        def training_step(self, batch: Any, number: int) -> Any:
+            return self.weight * self.look(batch, self.seen)
+
+        def validation_step(self, batch: Any, number: int) -> None:
+            self.look(batch, self.validated)
+
+        def test_step(self, batch: Any, number: int) -> None:
+            self.look(batch, self.validated)
+
+        def predict_step(self, batch: Any, number: int) -> Any:
+            return self.look(batch, self.validated)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    return Module()
+
+
+def trainer_of(lightning: Any, directory: Path, **options: Any) -> Any:
+    return lightning.Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=directory,
+        **{"enable_checkpointing": False, "max_epochs": 1, **options},
+    )
+
+
+ROWS = [[float(i), float(i + 1)] for i in range(0, 12, 2)]
+
+
+def test_a_pass_over_plain_feeds_is_exact_and_ends_with_a_validation(
+    lightning: Any, server: hs.Server, tmp_path: Path
+) -> None:
+    from headrace.lightning import FeedDataModule
+
+    module, trainer = module_of(lightning), trainer_of(lightning, tmp_path)
+    data = FeedDataModule(dataset_of(server, "plain"), val=dataset_of(server, "val"))
+    trainer.fit(module, datamodule=data)
+    assert module.seen == ROWS
+    # Two batches of the sanity check come again.
+    assert module.validated == ROWS[:2] + ROWS[:4]
+    assert server.stats()["plain"]["batches"] == 6 and server.stats()["val"]["batches"] == 4
+
+
+def test_a_pass_over_segments_waits_for_no_state_that_its_own_loop_holds(
+    lightning: Any, server: hs.Server, tmp_path: Path
+) -> None:
+    from headrace.lightning import FeedDataModule
+
+    module, trainer = module_of(lightning), trainer_of(lightning, tmp_path)
+    data = FeedDataModule(dataset_of(server, "segments"), val=dataset_of(server, "val-segments"))
+    trainer.fit(module, datamodule=data)
+    keys = sorted(key for batch in module.seen for key in batch)
+    assert len(keys) == len(set(keys)) == 1 + 2 + 3 + 4 + 5
+    assert sorted(key for batch in module.validated for key in batch) == keys
+    assert trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+
+
+def test_states_may_be_saved_after_the_backward_pass(
+    lightning: Any, server: hs.Server, tmp_path: Path
+) -> None:
+    from headrace.lightning import FeedDataModule
+
+    module = module_of(lightning, by_hand=True)
+    data = FeedDataModule(dataset_of(server, "segments"))
+    trainer_of(lightning, tmp_path).fit(module, datamodule=data)
+    assert sum(map(len, module.seen)) == 15
+
+
+def test_a_feed_that_has_ended_ends_the_training(
+    lightning: Any, server: hs.Server, tmp_path: Path
+) -> None:
+    from headrace.lightning import FeedDataModule
+
+    module, trainer = module_of(lightning), trainer_of(lightning, tmp_path, max_epochs=-1)
+    with pytest.warns(UserWarning, match="epoch 1 has no batch: the feed has ended.  Declare it"):
+        trainer.fit(module, datamodule=FeedDataModule(dataset_of(server, "plain")))
+    assert module.seen == ROWS
+
+
+def test_steps_may_be_limited_and_the_rest_comes_in_the_next_fit(
+    lightning: Any, server: hs.Server, tmp_path: Path
+) -> None:
+    from headrace.lightning import FeedDataModule
+
+    module = module_of(lightning)
+    data = FeedDataModule(dataset_of(server, "plain"))
+    trainer_of(lightning, tmp_path, limit_train_batches=2).fit(module, datamodule=data)
+    trainer_of(lightning, tmp_path, max_steps=2, max_epochs=-1).fit(module, datamodule=data)
+    trainer_of(lightning, tmp_path).fit(module, datamodule=data)
+    assert module.seen == ROWS
+
+
+def test_testing_and_predicting_take_their_own_feeds(
+    lightning: Any, server: hs.Server, tmp_path: Path
+) -> None:
+    from headrace.lightning import FeedDataModule
+
+    module, trainer = module_of(lightning), trainer_of(lightning, tmp_path)
+    data = FeedDataModule(test=dataset_of(server, "plain"), predict=dataset_of(server, "val"))
+    trainer.test(module, datamodule=data, verbose=False)
+    guesses = trainer.predict(module, datamodule=data)
+    assert [guess.item() for guess in guesses] == [0.5, 2.5, 4.5, 6.5]
+    assert module.validated == ROWS + ROWS[:4]
+
+
+def test_what_is_no_dataset_of_a_feed_is_refused(lightning: Any) -> None:
+    from headrace.lightning import FeedDataModule
+    from headrace.torch import FeedDataset
+
+    with pytest.raises(ValueError, match="at least one of train, val, test and predict"):
+        FeedDataModule()
+    with pytest.raises(TypeError, match=r"val=\[\] is no headrace.torch.FeedDataset"):
+        FeedDataModule(val=[])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="commit='on_next': this loop fetches ahead"):
+        FeedDataModule(FeedDataset("tcp://127.0.0.1:1", commit="on_next"))

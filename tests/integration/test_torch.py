@@ -1,0 +1,267 @@
+"""Feeds in the loops of others: DataLoader, StatefulDataLoader, Accelerate, several processes.
+
+A run that is killed at any step and goes on from its checkpoint gives the losses, bit for bit, of
+a run that nobody killed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pickle
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+from tests.forks import Forks
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
+
+TRAINING = Path(__file__).with_name("training.py")
+#: What each loop imports that takes seconds.
+NEEDS = {
+    "stateful": ["torch", "torchdata.stateful_dataloader"],
+    "accelerate": ["torch", "accelerate"],
+    "lightning": ["torch", "lightning"],
+    "transformers": ["torch", "transformers.trainer"],
+}
+
+
+def plain(count: int = 28) -> hs.Pipeline:
+    rng = np.random.default_rng(1)
+    rows = [
+        {"x": rng.normal(size=2).astype("f4"), "labels": np.float32(i % 3)} for i in range(count)
+    ]
+    return hs.from_examples(rows).shuffle(seed=5).batch(4)
+
+
+def segments() -> hs.Pipeline:
+    rng = np.random.default_rng(2)
+    rows = [
+        {
+            "key": b"%d" % i,
+            "x": rng.normal(size=(2 + i % 7, 2)).astype("f4"),
+            "labels": np.float32(i),
+        }
+        for i in range(16)
+    ]
+    return hs.from_examples(rows).batch_sequences_with_states(
+        input_key="key",
+        input_sequences=["x"],
+        input_context=["labels"],
+        initial_states={"h": hs.zeros((3,))},
+        num_unroll=3,
+        batch_size=4,
+    )
+
+
+FEEDS = {"plain": plain, "segments": segments}
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with Forks() as forks:
+        yield forks
+
+
+def losses(
+    forks: Forks,
+    loop: str,
+    address: str,
+    feed: str,
+    directory: Path,
+    kill: int = 0,
+    environment: dict[str, str] | None = None,
+) -> dict[int, str]:
+    """Train, and return the loss of each step."""
+    directory.mkdir(exist_ok=True)
+    done = forks.run(
+        [TRAINING, loop, address, feed, directory, *([str(kill)] if kill else [])],
+        directory,
+        imports=NEEDS.get(loop, ["torch"]),
+        environment=environment,
+    )
+    assert done.returncode == (-9 if kill else 0), done.stderr[-3000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"step"')]
+    return {line["step"]: line["loss"] for line in lines}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loop", NEEDS)
+@pytest.mark.parametrize(
+    ("feed", "kills"),
+    [
+        ("plain", [3]),
+        pytest.param("plain", [1, 2, 5, 7], marks=pytest.mark.tools),
+        pytest.param("segments", [1, 3, 4], marks=pytest.mark.tools),
+    ],
+    ids=["plain", "plain at other steps", "segments"],
+)
+def test_a_killed_run_goes_on_to_the_same_losses(
+    feed: str, kills: list[int], loop: str, forks: Forks, tmp_path: Path
+) -> None:
+    for name in NEEDS[loop]:
+        if importlib.util.find_spec(name.partition(".")[0]) is None:
+            pytest.skip(f"no {name}")
+    feeds = {f"{feed}-{kill}": FEEDS[feed]() for kill in (0, *kills)}
+    with hs.run(feeds, state_dir=tmp_path / "state", workers=0) as server:
+        whole = losses(forks, loop, server.address, f"{feed}-0", tmp_path / "whole")
+        assert sorted(whole) == list(range(1, len(whole) + 1)) and len(whole) >= 7
+        for kill in kills:
+            where = loop, server.address, f"{feed}-{kill}", tmp_path / str(kill)
+            before = losses(forks, *where, kill)
+            after = losses(forks, *where)
+            assert max(before) == kill and min(after) == (kill - 1) // 2 * 2 + 1
+            assert before == {step: whole[step] for step in before}
+            assert after == {step: loss for step, loss in whole.items() if step >= min(after)}
+
+
+@pytest.mark.slow
+@pytest.mark.tools
+def test_killed_ranks_go_on_to_the_same_losses(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    with (
+        hs.run({f"plain-{n}": plain(56) for n in (0, 3)}, state_dir=tmp_path, workers=0) as server,
+        Forks() as one,
+        Forks() as other,
+        ThreadPoolExecutor(2) as pool,
+    ):
+
+        def trained(kill: int, until: int) -> list[dict[int, str]]:
+            directory = tmp_path / str(kill)
+            master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+            begun = [
+                pool.submit(
+                    losses,
+                    forks,
+                    "parallel",
+                    server.address,
+                    f"plain-{kill}",
+                    directory,
+                    until,
+                    {**master, "RANK": str(rank), "WORLD_SIZE": "2"},
+                )
+                for rank, forks in enumerate((one, other))
+            ]
+            return [run.result() for run in begun]
+
+        whole = trained(0, 0)
+        before, after = trained(3, 3), trained(3, 0)
+        for rank in (0, 1):
+            assert list(whole[rank]) == list(range(1, 8)) and list(after[rank]) == [3, 4, 5, 6, 7]
+            assert {**before[rank], **after[rank]} == whole[rank]
+            assert before[rank][3] == after[rank][3]
+        assert whole[0] != whole[1]
+
+
+# In this process
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture
+def server(torch: Any, tmp_path: Path) -> Iterator[hs.Server]:
+    rows = hs.from_examples([{"i": i} for i in range(12)])
+    with hs.run({"a": rows.batch(2), "b": rows.batch(4)}, workers=0, state_dir=tmp_path) as server:
+        yield server
+
+
+def dataset_of(server: hs.Server, **options: Any) -> Any:
+    from headrace.torch import FeedDataset
+
+    return FeedDataset(server.address, **{"feed": "a", "timeout": PATIENCE_S, **options})
+
+
+def rows_of(batches: Any) -> list[list[int]]:
+    return [batch["i"].tolist() for batch in batches]
+
+
+def test_a_dataset_goes_on_from_a_position_and_leaves_nothing_open(server: hs.Server) -> None:
+    with dataset_of(server) as dataset:
+        assert "tcp://" in repr(dataset)
+        batches = iter(dataset)
+        first = rows_of(next(batches) for _ in range(2))
+        position = dataset.state_dict()
+        rest = rows_of(batches)
+        assert first == [[0, 1], [2, 3]] and len(rest) == 4
+        dataset.load_state_dict(position)
+        assert rows_of(dataset) == rest
+        other = dataset_of(server, feed="b")
+        other.load_state_dict(position)
+        with pytest.raises(ValueError, match="of feed 'a', and feed='b'"):
+            iter(other)
+        dataset.close()
+        assert rows_of(dataset) == []  # it has connected again, to a feed that has ended
+        assert "'a'" in repr(dataset)
+
+
+def test_a_dataset_restarts_its_feed_but_once_and_not_before_a_position(server: hs.Server) -> None:
+    with dataset_of(server, restart=True) as dataset:
+        batches = iter(dataset)
+        next(batches)
+        position = dataset.state_dict()
+        dataset.close()
+        assert rows_of(dataset)[0] == [2, 3]
+    with dataset_of(server, restart=True) as dataset:
+        assert rows_of(dataset)[0] == [0, 1]
+    with dataset_of(server, restart=True) as dataset:
+        dataset.load_state_dict(position)
+        assert rows_of(dataset)[0] == [2, 3]
+
+
+def test_what_was_trained_is_committed_and_what_was_fetched_ahead_is_not(server: hs.Server) -> None:
+    with dataset_of(server, commit="explicit") as dataset:
+        batches = iter(dataset)
+        taken = [next(batches) for _ in range(4)]
+        dataset.trained(taken[1])
+        dataset.trained(taken[0].to("cpu"))
+        position = dataset.state_dict()
+        dataset.trained()
+    with dataset_of(server) as dataset:
+        dataset.load_state_dict(position)
+        assert rows_of(dataset)[0] == [4, 5]
+
+
+@pytest.mark.tools
+def test_workers_of_a_loader_are_refused(torch: Any) -> None:
+    from headrace.torch import FeedDataset
+
+    dataset = FeedDataset("tcp://127.0.0.1:1")
+    loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1)
+    with pytest.raises(ValueError, match="num_workers=1: the workers of the server read"):
+        next(iter(loader))
+
+
+def test_a_dataset_that_cannot_be_says_why_before_it_connects(torch: Any) -> None:
+    from headrace.torch import FeedDataset
+
+    with pytest.raises(TypeError, match="framework: a FeedDataset has tensors of torch"):
+        FeedDataset("tcp://127.0.0.1:1", framework="numpy")
+    with pytest.raises(TypeError, match="'perfetch'"):
+        FeedDataset("tcp://127.0.0.1:1", perfetch=2)
+    dataset = FeedDataset("tcp://127.0.0.1:1", commit="on_next")
+    with pytest.raises(ValueError, match="commit='on_next': this loop fetches ahead"):
+        dataset.commit_explicitly()
+    with pytest.raises(ValueError, match="state"):
+        dataset.load_state_dict({"feed": "a"})
+    again = pickle.loads(pickle.dumps(dataset))  # noqa: S301
+    assert repr(again) == "<FeedDataset of 'tcp://127.0.0.1:1'>"
+    again.close()
+
+
+def test_a_dataset_that_commits_otherwise_connects_anew(server: hs.Server) -> None:
+    with dataset_of(server) as dataset:
+        assert not dataset.feed._commits.explicit
+        dataset.commit_explicitly()
+        assert dataset.feed._commits.explicit
+        dataset.commit_explicitly()
+        assert isinstance(dataset.feed, headrace.Feed)

@@ -1,0 +1,179 @@
+"""Hugging Face's Trainer on feeds: what it gets, evaluates, accumulates and refuses.
+
+How it goes on after it was killed is in test_torch.py, with the other loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace_server as hs
+from tests.patience import PATIENCE_S
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.tools,
+    pytest.mark.filterwarnings("ignore"),  # of transformers, and what it imports
+]
+
+
+def plain(rows: int) -> hs.Pipeline:
+    examples = [{"x": np.float32([i]), "labels": np.float32(2 * i)} for i in range(rows)]
+    return hs.from_examples(examples).batch(2)
+
+
+def segments() -> hs.Pipeline:
+    rows = [{"key": b"%d" % i, "x": np.ones(1 + 3 * i, np.float32)} for i in range(5)]
+    return hs.from_examples(rows).batch_sequences_with_states(
+        input_key="key",
+        input_sequences=["x"],
+        input_context=[],
+        initial_states={"sum": hs.zeros(())},
+        num_unroll=3,
+        batch_size=2,
+        capacity=4,
+    )
+
+
+@pytest.fixture(scope="module")
+def transformers() -> Any:
+    pytest.importorskip("torch")
+    pytest.importorskip("accelerate")
+    return pytest.importorskip("transformers")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[hs.Server]:
+    feeds = {"train": plain(12), "eval": plain(6), "segments": segments()}
+    with hs.run(feeds, workers=0, state_dir=tmp_path / "state") as server:
+        yield server
+
+
+def dataset_of(server: hs.Server, feed: str, **options: Any) -> Any:
+    from headrace.torch import FeedDataset
+
+    return FeedDataset(server.address, feed=feed, timeout=PATIENCE_S, **options)
+
+
+def arguments_of(transformers: Any, directory: Path, **options: Any) -> Any:
+    named = {
+        "max_steps": 100,
+        "ignore_data_skip": True,
+        "use_cpu": True,
+        "report_to": [],
+        "disable_tqdm": True,
+        "save_strategy": "no",
+        "logging_strategy": "no",
+        **options,
+    }
+    return transformers.TrainingArguments(str(directory / "out"), **named)
+
+
+def net_of() -> Any:
+    import torch
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(1, 1)
+            self.seen: list[Any] = []
+
+        def forward(self, x: Any = None, labels: Any = None, batch: Any = None) -> Any:
+            if batch is not None:
+                self.seen += [key.decode() for key in batch.key]
+                batch.save_state("sum", batch.state("sum") + batch.sequences["x"].sum(1))
+                return {"loss": self.linear(batch.state("sum")[:, None]).mean()}
+            self.seen.append(x[:, 0].tolist())
+            guess = self.linear(x)[:, 0]
+            return {"loss": ((guess - labels) ** 2).mean(), "logits": guess}
+
+    return Net()
+
+
+ROWS = [[float(i), float(i + 1)] for i in range(0, 12, 2)]
+
+
+def test_training_ends_with_the_feed_and_evaluation_has_all_rows(
+    transformers: Any, server: hs.Server, tmp_path: Path
+) -> None:
+    from headrace.transformers import FeedTrainer
+
+    net = net_of()
+    counted: list[int] = []
+    trainer = FeedTrainer(
+        net,
+        arguments_of(transformers, tmp_path, gradient_accumulation_steps=2),
+        train_dataset=dataset_of(server, "train"),
+        eval_dataset={"few": dataset_of(server, "eval")},
+        compute_metrics=lambda found: counted.append(len(found.predictions)) or {},
+    )
+    trainer.train()
+    assert net.seen == ROWS and trainer.state.global_step == 3
+    assert server.stats()["train"]["batches"] == 6
+    assert trainer.evaluate()["eval_few_loss"] > 0
+    assert counted == [6] and net.seen == ROWS + ROWS[:3]
+    trainer.train_dataset.close()
+    trainer.eval_dataset["few"].close()
+
+
+def test_segments_come_one_by_one_with_their_states(
+    transformers: Any, server: hs.Server, tmp_path: Path
+) -> None:
+    from headrace.transformers import FeedTrainer
+
+    net = net_of()
+    with dataset_of(server, "segments") as dataset:
+        FeedTrainer(net, arguments_of(transformers, tmp_path), train_dataset=dataset).train()
+        assert len(net.seen) == len(set(net.seen)) == 15
+        args = arguments_of(transformers, tmp_path, gradient_accumulation_steps=2)
+        trainer = FeedTrainer(net, args, train_dataset=dataset)
+        with pytest.raises(ValueError, match="gradient_accumulation_steps=2: Trainer takes so"):
+            trainer.train()
+
+
+def test_a_second_training_does_not_go_back_by_itself(
+    transformers: Any, server: hs.Server, tmp_path: Path
+) -> None:
+    from headrace.transformers import FeedTrainer
+
+    net = net_of()
+    args = arguments_of(transformers, tmp_path, max_steps=2, save_strategy="steps", save_steps=1)
+    with dataset_of(server, "train") as dataset:
+        trainer = FeedTrainer(net, args, train_dataset=dataset)
+        trainer.train()
+        trainer.train()
+        assert net.seen == ROWS[:4]
+        args.max_steps = 3
+        trainer.train(resume_from_checkpoint=str(tmp_path / "out/checkpoint-2"))
+        assert net.seen == [*ROWS[:4], ROWS[4]]
+
+
+def test_data_that_is_no_feed_is_trained_as_ever(transformers: Any, tmp_path: Path) -> None:
+    from headrace.transformers import FeedTrainer
+
+    net = net_of()
+    rows = [{"x": [float(i)], "labels": float(i)} for i in range(4)]
+    args = arguments_of(transformers, tmp_path, max_steps=1, save_strategy="steps", save_steps=1)
+    trainer = FeedTrainer(net, args, train_dataset=rows, eval_dataset=rows)
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] > 0 and trainer.predict(rows).metrics["test_loss"] > 0
+
+
+def test_arguments_that_the_feed_cannot_follow_are_refused(
+    transformers: Any, tmp_path: Path
+) -> None:
+    from headrace.torch import FeedDataset
+    from headrace.transformers import FeedTrainer
+
+    for options, text in (
+        ({"ignore_data_skip": False}, "use TrainingArguments.ignore_data_skip=True"),
+        ({"dataloader_num_workers": 2}, "dataloader_num_workers=2: the server of the feed"),
+    ):
+        args = arguments_of(transformers, tmp_path, **options)
+        with pytest.raises(ValueError, match=text):
+            FeedTrainer(net_of(), args, train_dataset=FeedDataset("tcp://127.0.0.1:1", timeout=1))
