@@ -34,7 +34,7 @@ _REMEDY = (
 )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class DatasetRun:
     """One iteration over ``as_dataset()``: its batches that are not committed, oldest first."""
 

@@ -158,9 +158,13 @@ class Epochs:
 
     def claim_of_epoch(self, session: Session) -> Received | None:
         """Take the next batch of the loop's epoch; EpochEnds where the next one is of another."""
-        if self._head(session) > 0:
+        if self.is_later(session):
             raise EpochEnds
         return self.claim(session)
+
+    def is_later(self, session: Session) -> bool:
+        """Whether the next batch is there, and of a later epoch than the loop's."""
+        return self._head(session) > 0
 
     def look(self, session: Session) -> None:
         """Take nothing; EpochEnds as soon as the next batch is there."""

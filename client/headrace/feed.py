@@ -188,11 +188,13 @@ class Feed(EpochLoops, Steering):
     def as_dataset(self, facts: Sequence[str] = (), tokens: bool = False) -> Any:
         """The rest of the feed as a ``tf.data.Dataset`` with the right ``element_spec``.
 
-        A batch is committed when TensorFlow takes the next one from the feed, which its prefetching
-        does before the one before is trained; with ``connect(commit="explicit")`` by ``commit`` of
-        its token, or by the callback ``headrace.keras.CommitTrained``.  ``facts`` are what elements
-        hold beside the columns: ``length``, ``label`` or ``rate``, where the feed tells them.
-        ``tokens`` adds the ``token`` of each batch (int64).
+        A batch is committed when TensorFlow pulls the next one, which a ``prefetch`` or a parallel
+        ``map`` of yours does before the one before is trained; with ``connect(commit="explicit")``
+        by ``commit`` of its token, or by the callback ``headrace.keras.CommitTrained``.  Small
+        batches that are ready are fetched together.  Those that TensorFlow has not pulled count as
+        not fetched: whoever asks next gets them.  ``facts`` are what elements hold beside the
+        columns: ``length``, ``label`` or ``rate``, where the feed tells them.  ``tokens`` adds the
+        ``token`` of each batch (int64).
 
         Batches of segments come as a dict of what a ``SegmentBatch`` has, with the ``token`` for
         ``save_states``, which commits them where they have states.
@@ -201,9 +203,11 @@ class Feed(EpochLoops, Steering):
         from .datasets import checked
 
         wanted = checked(self, facts, tokens)
-        from . import tf
+        from . import tf, tf_dataset
 
-        return tf.segments(self) if self._of_segments else tf.dataset(self, wanted, tokens)
+        if self._of_segments:
+            return tf.segments(self)
+        return tf_dataset.dataset(self, wanted, tokens)
 
     def save_states(self, token: Any, values: Mapping[str, Any]) -> Any:
         """Save states of the batch with this ``token``: all of ``values``, or none of them.

@@ -93,6 +93,13 @@ class Leases:
         if token in self._named:  # else it was refused meanwhile
             self._places[token] = segments
 
+    def untake(self, received: Received) -> None:
+        """A batch that was taken was not used: it is the first of those that are ready again."""
+        token = received.delivery.token
+        if token in self._held:
+            self._places.pop(token, None)
+            self.ready.appendleft(received)
+
     def commit(self, token: int) -> None:
         """The trainer is done with a batch."""
         if token in self._held:

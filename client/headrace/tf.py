@@ -1,17 +1,17 @@
-"""TensorFlow: batches as tensors without a copy, and as a ``tf.data.Dataset``."""
+"""TensorFlow: batches as tensors without a copy, and segments as a ``tf.data.Dataset``."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import ALIGNMENT, aligned_bytes
-from headrace_proto.schema import RESERVED, Field
+from headrace_proto.schema import Field
 
 from .framework import no_pinned_memory
 from .segment_layout import GROUPS
@@ -25,7 +25,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from .feed import Feed
 
-__all__ = ["FeedState", "TensorFlow", "dataset", "element_spec", "segments", "segments_spec"]
+__all__ = ["FeedState", "TensorFlow", "element_spec", "segments", "segments_spec"]
 
 #: numpy cannot export it: it travels as an unsigned integer and is reinterpreted.
 _BITCAST = {"bfloat16": np.uint16}
@@ -172,32 +172,6 @@ def segments(feed: Feed) -> Any:
     options.experimental_optimization.map_parallelization = False
     taken = tf.data.Dataset.from_generator(batches, output_signature=segments_spec(feed))
     return taken.with_options(options)
-
-
-def dataset(feed: Feed, facts: Sequence[str], tokens: bool = False) -> Any:
-    """A ``tf.data.Dataset`` of the rest of a feed.
-
-    It is fed with arrays, not with tensors: TensorFlow takes aligned arrays without a copy, but
-    makes arrays of tensors first.
-    """
-    of_rows = {name: feed.facts[name] for name in facts}
-    token = {"token": Field("int64")} if tokens else {}
-    spec = element_spec({**feed.schema, **of_rows, **token})
-
-    def batches() -> Iterator[dict[str, np.ndarray]]:
-        run = feed._begin_run()
-        try:
-            for batch in feed:
-                feed._commits.fetched(run, batch.token)
-                element = {name: batch.array(name) for name in batch}
-                element.update((name, batch.array(RESERVED + name)) for name in facts)
-                if tokens:
-                    element["token"] = np.int64(batch.token)
-                yield element
-        finally:
-            run.closed = True
-
-    return tf.data.Dataset.from_generator(batches, output_signature=spec)
 
 
 class FeedState(tf.train.experimental.PythonState):  # type: ignore[misc]

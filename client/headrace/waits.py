@@ -221,6 +221,26 @@ class Link:
             self._driver.say_soon(enough, heard)
         return received
 
+    def take_ready(self, most: int, claim: Callable[[Session], Received | None]) -> list[Received]:
+        """Take at most so many batches of those that are there.  Errors are left to ``take``."""
+        taken: list[Received] = []
+        with self._lock:
+            if self.failure is not None or self._driver.closing or self.session.refused:
+                return taken
+            while len(taken) < most and (received := self._merge.take(claim)) is not None:
+                taken.append(received)
+                self._ahead.took()
+        if taken:
+            self._driver.say_soon(any(session.much_to_say for session in self.sessions))
+        return taken
+
+    def untake(self, batches: Sequence[Received]) -> None:
+        """These were taken last and not used: they come next."""
+        with self._lock:
+            for received in reversed(batches):
+                self.session_of(received.delivery.partition).untake(received)
+            self._driver.tell()
+
     @property
     def _over(self) -> bool:
         """Whether the loop of this trainer ends here."""

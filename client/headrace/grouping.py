@@ -1,0 +1,299 @@
+"""Batches that TensorFlow takes in groups, and which of them a trainer really took.
+
+    ready ──► group of a run ──► pulled, as the graph counts ──► taken, as a loop takes them
+                 └── not pulled when its run ends, or another asks ──► ready again
+
+A call of Python costs TensorFlow more than a small batch is worth, so one call hands over all that
+are ready, for some milliseconds of training.  TensorFlow's graph counts how many of a group it has
+pulled.  Whenever it matters (a commit, a snapshot, the next group, the end) the pulled batches are
+taken here one after the other, exactly as if each had been asked for by itself.  The graph lets
+none through after the rest of a group went back.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from .committing import DatasetRun, TakenBatches
+from .leases import Received
+from .session import Session
+from .waits import Link
+
+if TYPE_CHECKING:
+    from .feed import Feed
+
+__all__ = ["MOST", "Counter", "GroupRun", "GroupedBatches", "Groups", "group_size"]
+
+#: Batches of a group, and bytes and seconds of training that it may hold back from other trainers.
+MOST = 16
+_MOST_BYTES = 1 << 20
+_MOST_S = 0.005
+
+
+class Counter(Protocol):
+    """Counts in TensorFlow's graph the batches that one run pulls."""
+
+    def read(self) -> int:
+        """How many it has let through."""
+
+    def stop(self) -> int:
+        """Let none through from here on; how many it has let through."""
+
+    def restart(self) -> None:
+        """Count from 0, and let batches through."""
+
+
+class _Member(NamedTuple):
+    """A batch of a group, with what another one may be made of if it goes back."""
+
+    batch: Any
+    received: Received
+    block: np.ndarray
+    durable: bool
+
+
+@dataclass(slots=True, eq=False)
+class GroupRun(DatasetRun):
+    """One iteration over a dataset whose batches come in groups."""
+
+    counter: Counter | None = None  # None: its batches come one by one
+    stopped: bool = False  # the rest of its group went back, so the graph must count anew
+    ended: bool = False  # the feed has no more batches for it
+    group: list[_Member] = field(default_factory=list)  # without the first, which is taken at once
+    taken: int = 0  # of these
+    handed: int = 0  # batches of the group, the first too
+    before: int = 0  # what the counter had before the group
+    handed_at: float | None = None
+
+
+def group_size(nbytes: int, handed: int, used_s: float) -> int:
+    """How many batches of so many bytes to hand over, when some lasted for a time."""
+    fitting = min(MOST, max(1, _MOST_BYTES // max(1, nbytes)))
+    return max(1, min(fitting, int(_MOST_S * handed / max(used_s, 1e-9))))
+
+
+class GroupedBatches(TakenBatches):
+    """The batches in a trainer's hands, of which TensorFlow has pulled some in groups."""
+
+    def __init__(self, taken: TakenBatches, link: Link) -> None:
+        self.__dict__ = taken.__dict__  # the same batches: other threads may be taking some
+        self._link = link
+        self._groups = threading.RLock()
+        self._group_runs: list[GroupRun] = []
+
+    # As TakenBatches, with what was pulled
+
+    def on_next(self) -> list[int]:
+        self._count_pulled(stop=True)
+        return [] if self.explicit else super().in_hand()
+
+    def in_hand(self) -> list[int]:
+        self._count_pulled(stop=self._link.left)
+        return super().in_hand()
+
+    def commit(self, tokens: Any) -> list[int]:
+        if not self.explicit:
+            self._count_pulled()
+        return super().commit(tokens)
+
+    def for_snapshot(self, upto: Any, feed: Any = None) -> list[int]:
+        self._count_pulled()
+        return super().for_snapshot(upto, feed)
+
+    def give_back(self) -> list[int]:
+        self._count_pulled(stop=self._link.left)
+        return super().give_back()
+
+    # Runs
+
+    def knows(self, run: GroupRun) -> bool:
+        """Whether a run takes its batches from here: else the feed was taken back meanwhile."""
+        return any(one is run for one in self._group_runs)
+
+    def begin_group_run(self, run: GroupRun) -> list[int]:
+        """An iteration begins, and goes on where others stopped.  Tokens to give back."""
+        with self._groups:
+            self._count_pulled(stop=True)
+            self._group_runs.append(run)
+            return self.begin_run(run)
+
+    def end_group_run(self, run: GroupRun) -> None:
+        """TensorFlow has dropped an iterator, or it came to its end."""
+        with self._groups:
+            if not self._link.left:
+                self._count_pulled_of(run, stop=True)
+            run.closed = True
+            self._group_runs = [one for one in self._group_runs if one is not run]
+
+    def asks(self, run: GroupRun) -> None:
+        """A run asks for its next group: it has pulled all of the last one."""
+        with self._groups:
+            self._take(run, len(run.group))
+            run.before += run.handed
+            run.group, run.taken, run.handed = [], 0, 0
+
+    def hand(self, run: GroupRun, group: list[_Member]) -> None:
+        """A run has its next group; the batch before these is taken already."""
+        with self._groups:
+            run.group, run.taken, run.handed = group, 0, 1 + len(group)
+            if self.explicit:  # by their tokens all can be committed
+                self._take(run, len(group))
+
+    @property
+    def alone(self) -> bool:
+        """Whether one run iterates at most: several take their batches one by one."""
+        return len(self._group_runs) < 2
+
+    # Counting
+
+    def _count_pulled(self, stop: bool = False) -> None:
+        with self._groups:
+            for run in self._group_runs:
+                self._count_pulled_of(run, stop)
+
+    def _count_pulled_of(self, run: GroupRun, stop: bool) -> None:
+        """Take what a run has pulled; with ``stop`` the rest goes back to those that are ready."""
+        count = len(run.group)
+        if run.counter is None or not count or (run.taken == count and not stop):
+            return
+        pulled = run.counter.read() - run.before - 1
+        if stop and pulled < count:
+            pulled = run.counter.stop() - run.before - 1
+        pulled = max(pulled, 0)
+        self._take(run, pulled)
+        rest = run.group[pulled:]
+        if stop and rest:
+            run.group, run.stopped = [], True
+            if self.explicit:
+                self._forget(run, {member.batch.token for member in rest})
+            self._link.untake([_again(member) for member in rest])
+
+    def _take(self, run: GroupRun, upto: int) -> None:
+        """Take the batches of a group up to one, as if each had been asked for."""
+        for batch, _, block, durable in run.group[run.taken : upto]:
+            if not self.explicit:
+                for token in super().in_hand():
+                    self._link.commit(token)
+            self.take(batch, block if durable else None)
+            self.fetched(run, batch.token)
+        run.taken = max(run.taken, upto)
+
+    def _forget(self, run: GroupRun, tokens: set[int]) -> None:
+        with self._lock:
+            for token in tokens:
+                self._open.pop(token, None)
+            kept = [token for token in run.tokens if token not in tokens]
+            run.tokens.clear()
+            run.tokens.extend(kept)
+
+
+class _Mapped:
+    """Memory of a batch that was taken once: it is not mapped twice."""
+
+    def __init__(self, block: np.ndarray) -> None:
+        self.buffer = block
+
+    def block(self, *_: Any) -> np.ndarray:
+        return self.buffer
+
+
+def _again(member: _Member) -> Received:
+    received = member.received
+    source = _Mapped(member.block)
+    return Received(received.delivery, source, received.opening, received.mapped)
+
+
+class Groups:
+    """Answers the requests of one dataset to its feed, from threads of TensorFlow."""
+
+    def __init__(self, feed: Feed, counter: Counter | None, now: Callable[[], float]) -> None:
+        self._feed = feed
+        self._counter = counter
+        self._now = now
+        self._counting: GroupRun | None = None  # whose batches the counter counts
+        self._runs: dict[int, tuple[GroupRun, Iterator[Any]]] = {}
+        self._numbers = itertools.count(1)
+
+    def begun(self) -> Iterator[int]:
+        """An iteration: a number for ``next_group``, negative where batches come one by one.
+
+        It comes again where the rest of a group went back, and the graph counts anew.
+        """
+        run, number = GroupRun(), next(self._numbers)
+        try:
+            while not run.ended:
+                commits = self._grouped()
+                if not commits.knows(run):
+                    self._feed._say_given_back(commits.begin_group_run(run))
+                self._runs[number] = run, iter(self._feed)
+                yield number if self._count_with(run) else -number
+        finally:
+            self._runs.pop(number, None)
+            self._grouped().end_group_run(run)
+            if self._counting is run:
+                self._counting = None
+
+    def next_group(self, number: int) -> list[Any]:
+        """The next batches of an iteration.  StopIteration where it begins anew, or has ended."""
+        run, batches = self._runs[abs(number)]
+        self._feed._link.check_usable()
+        commits = self._grouped()
+        if run.stopped or not commits.knows(run):
+            raise StopIteration
+        handed, asked_at = run.handed, self._now()
+        commits.asks(run)
+        try:
+            first = next(batches)
+        except StopIteration:
+            run.ended = True
+            raise
+        commits.fetched(run, first.token)
+        members: list[_Member] = []
+        if number > 0 and run.handed_at is not None and commits.alone:
+            size = group_size(first.nbytes, handed, asked_at - run.handed_at)
+            members = list(self._ready(size - 1))
+        commits.hand(run, members)
+        run.handed_at = self._now()
+        return [first, *(member.batch for member in members)]
+
+    def _grouped(self) -> GroupedBatches:
+        """The batches in the trainer's hands: others since the feed was taken back."""
+        feed = self._feed
+        if not isinstance(feed._commits, GroupedBatches):
+            feed._commits = GroupedBatches(feed._commits, feed._link)
+        return feed._commits
+
+    def _count_with(self, run: GroupRun) -> bool:
+        """Whether the counter counts for this run, which begins anew."""
+        run.stopped, run.before, run.handed, run.handed_at = False, 0, 0, None
+        if self._counter is None or self._counting not in (None, run):
+            return False
+        self._counting, run.counter = run, self._counter
+        self._counter.restart()
+        return True
+
+    def _ready(self, most: int) -> Iterator[_Member]:
+        """At most so many further batches, of those that are there and of the same epoch."""
+        feed = self._feed
+        epochs, take = feed._epochs, feed._claim
+
+        def claim(session: Session) -> Received | None:
+            if epochs is not None and epochs.is_later(session):
+                return None
+            return take(session)
+
+        taken = feed._link.take_ready(most, claim)
+        while taken:
+            try:
+                block = feed._blocks.block(taken[0])
+                batch = feed._plain(taken[0], block)
+            except Exception:  # which is raised when it is asked for by itself
+                feed._link.untake(taken)
+                return
+            yield _Member(batch, taken.pop(0), block, feed._durable)

@@ -1,0 +1,187 @@
+"""A feed as a ``tf.data.Dataset``: groups of batches, without a copy and with few calls of Python.
+
+    runs ──► next group ──► from_tensors(a) + from_tensors(b) + … take(n) ──► count ──► elements
+    Python   Python         a tree of datasets, in TensorFlow                 one operation
+
+A number is yielded for each iterator of TensorFlow, and again where the rest of a group went back
+to the feed (``grouping``).  The counting operation ends the elements of a number when it is
+stopped, and when there are none left the next group asks whether it goes on.
+
+The map functions run in the thread that pulls (``use_inter_op_parallelism=False``, which only the
+raw operation offers): to hand so little to a pool of threads costs more than it does.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from headrace_proto.dtypes import BYTES, numpy_dtype
+from headrace_proto.schema import RESERVED, Field
+
+from .grouping import MOST, Groups, group_size
+from .tf import element_spec
+
+if TYPE_CHECKING:
+    from .batch import Batch
+    from .feed import Feed
+
+__all__ = ["PulledBatches", "dataset"]
+
+#: The counter is at least this when it is stopped.
+_STOPPED = 1 << 40
+
+
+class PulledBatches:
+    """Counts elements by one operation of the graph, which takes and refuses in one step."""
+
+    def __init__(self) -> None:
+        made: list[Any] = []
+
+        def make() -> None:
+            with tf.device("CPU:0"):
+                made.append(tf.Variable(0, dtype=tf.int64, trainable=False))
+
+        # In a thread of its own no distribution strategy makes a mirrored variable of it.
+        thread = threading.Thread(target=make)
+        thread.start()
+        thread.join()
+        self._variable = made[0]
+
+    def read(self) -> int:
+        return int(self._variable.numpy()) % _STOPPED
+
+    def stop(self) -> int:
+        return int(self._variable.assign_add(_STOPPED).numpy()) % _STOPPED
+
+    def restart(self) -> None:
+        self._variable.assign(0)
+
+    def count(self) -> None:
+        """The operation, for the graph; it ends a dataset when the counter is stopped."""
+        tf.raw_ops.ResourceCountUpTo(
+            resource=self._variable.handle, limit=_STOPPED, T=tf.int64, name="pulled"
+        )
+
+
+def dataset(feed: Feed, facts: Sequence[str], tokens: bool = False) -> Any:
+    """A ``tf.data.Dataset`` of the rest of a feed.
+
+    It is fed with arrays, not with tensors: TensorFlow takes aligned arrays without a copy, but
+    makes arrays of tensors first.
+    """
+    of_rows = {name: feed.facts[name] for name in facts}
+    token = {"token": Field("int64")} if tokens else {}
+    spec = element_spec({**feed.schema, **of_rows, **token})
+    columns = [*feed.schema, *(RESERVED + name for name in facts)]
+    counter = PulledBatches() if group_size(_least_bytes(feed), MOST, 0) > 1 else None
+    groups = Groups(feed, counter, time.monotonic)
+
+    def arrays(batches: Sequence[Batch]) -> list[Any]:
+        found: list[Any] = []
+        for batch in batches:
+            found.extend([batch.array(name) for name in columns])
+            if tokens:
+                found.append(np.int64(batch.token))
+        return found
+
+    def fetched(number: Any) -> list[Any]:
+        batches = groups.next_group(int(number))
+        found = arrays(batches)
+        return [np.int64(len(batches)), *found, *found[: len(spec)] * (MOST - len(batches))]
+
+    def single(number: Any) -> list[Any]:
+        return arrays(groups.next_group(int(number)))
+
+    def taken(number: Any) -> Any:
+        dtypes = [one.dtype for one in spec.values()]
+        count, *flat = tf.numpy_function(fetched, [number], [tf.int64, *dtypes * MOST])
+        parts = [
+            tf.data.Dataset.from_tensors(_element(spec, flat[first : first + len(spec)]))
+            for first in range(0, len(flat), len(spec))
+        ]
+        return tf.data.experimental.to_variant(_tree(parts).take(count))
+
+    def singly(number: Any) -> Any:
+        flat = tf.numpy_function(single, [number], [one.dtype for one in spec.values()])
+        return tf.nest.flatten(_element(spec, flat))
+
+    def counted(*flat: Any) -> Any:
+        assert counter is not None
+        counter.count()
+        return flat
+
+    def elements(number: Any) -> Any:
+        one_by_one = _mapped(_while(number, number < 0), singly, spec)
+        if counter is None:
+            return one_by_one
+        variants = _mapped(_while(number, number > 0), taken, tf.TensorSpec((), tf.variant))
+        grouped = variants.flat_map(lambda one: tf.data.experimental.from_variant(one, spec))
+        return _mapped(grouped, counted, spec).concatenate(one_by_one)
+
+    runs = tf.data.Dataset.from_generator(
+        groups.begun, output_signature=tf.TensorSpec((), tf.int64)
+    )
+    options = tf.data.Options()
+    # Else TensorFlow would take batches before they are asked for, which commits those before.
+    options.experimental_optimization.inject_prefetch = feed._commits.explicit
+    options.experimental_optimization.map_parallelization = feed._commits.explicit
+    return runs.flat_map(tf.autograph.experimental.do_not_convert(elements)).with_options(options)
+
+
+def _least_bytes(feed: Feed) -> int:
+    """Bytes that a batch takes at least, as far as its schema tells."""
+    least = 0
+    for one in feed.schema.values():
+        if one.dtype != BYTES:
+            known = [size for size in one.shape if size is not None]
+            least += math.prod(known) * numpy_dtype(one.dtype).itemsize * (known == [*one.shape])
+    return least
+
+
+def _while(number: Any, condition: Any) -> Any:
+    """A dataset of one number for ever, or of none."""
+    endless, none = tf.constant(-1, tf.int64), tf.constant(0, tf.int64)
+    return tf.data.Dataset.from_tensors(number).repeat(tf.where(condition, endless, none))
+
+
+def _element(spec: dict[str, Any], flat: Sequence[Any]) -> dict[str, Any]:
+    for tensor, one in zip(flat, spec.values(), strict=True):
+        tensor.set_shape(one.shape)
+    return dict(zip(spec, flat, strict=True))
+
+
+def _tree(parts: list[Any]) -> Any:
+    """All datasets one after the other, of which TensorFlow looks through few to find the next."""
+    while len(parts) > 1:
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts = [first.concatenate(second) for first, second in pairs]
+    return parts[0]
+
+
+def _mapped(data: Any, function: Callable[..., Any], spec: Any) -> Any:
+    """``data.map`` in the thread that pulls.  The function gets and returns flat tensors.
+
+    OutOfRange, as Python's StopIteration comes to TensorFlow, ends it.
+    """
+    signature = tf.nest.flatten(data.element_spec)
+    traced = tf.function(function, autograph=False, input_signature=signature)
+    concrete = traced.get_concrete_function()
+    wanted = tf.nest.flatten(spec)
+    variant = tf.raw_ops.MapDataset(
+        input_dataset=tf.data.experimental.to_variant(data),
+        other_arguments=concrete.captured_inputs,
+        f=concrete,
+        output_types=[one.dtype for one in wanted],
+        output_shapes=[one.shape for one in wanted],
+        use_inter_op_parallelism=False,
+        preserve_cardinality=False,
+        force_synchronous=True,
+    )
+    return tf.data.experimental.from_variant(variant, spec)

@@ -1,0 +1,237 @@
+"""A dataset takes its batches in groups, and nobody can see it but by the clock."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+from tests.patience import PATIENCE_S
+
+pytestmark = pytest.mark.tf
+
+#: Batches that are ready before a group is taken.
+_READY = 8
+
+
+@pytest.fixture(autouse=True)
+def always_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow this machine is."""
+    monkeypatch.setattr("headrace.grouping.group_size", lambda *_: _READY)
+
+
+def rows(n: int, repeat: int = 1) -> hs.Pipeline:
+    examples = [{"i": i, "x": np.full(3, i, np.float32), "name": f"n{i}"} for i in range(n)]
+    return hs.from_examples(examples).repeat(repeat, across_batches=False).batch(1)
+
+
+@contextlib.contextmanager
+def fed(pipeline: hs.Pipeline, partitions: int | None = None) -> Iterator[Any]:
+    """A feed of a server of its own."""
+    with hs.run(pipeline, workers=0, partitions=partitions) as server:
+        with headrace.connect(
+            server.address, framework="tf", prefetch=16, timeout=PATIENCE_S
+        ) as feed:
+            yield feed
+
+
+def amid_a_group(feed: Any, dataset: Any, count: int = 4) -> tuple[Any, list[int]]:
+    """An iterator that has pulled some batches, with further ones of its group at hand."""
+    iterator = iter(dataset)
+    pulled = [int(next(iterator)["i"][0])]
+    give_up = time.monotonic() + PATIENCE_S
+    while sum(len(session.ready) for session in feed._link.sessions) < _READY:
+        assert time.monotonic() < give_up
+        feed._link.say()
+    pulled += [int(next(iterator)["i"][0]) for _ in range(count - 1)]
+    (run,) = feed._commits._group_runs
+    assert len(run.group) == _READY - 1
+    return iterator, pulled
+
+
+def test_the_next_iteration_the_loop_itself_and_another_dataset_go_on_amid_a_group(tf: Any) -> None:
+    with fed(rows(60)) as feed:
+        dataset = feed.as_dataset()
+        iterator, seen = amid_a_group(feed, dataset)
+        del iterator
+        gc.collect()
+        seen += [int(one["i"][0]) for one in dataset.take(2)]
+        seen.append(int(next(feed)["i"][0]))
+        seen += [int(one["i"][0]) for one in feed.as_dataset().map(lambda batch: batch)]
+        assert seen == [*range(60)]
+
+
+def test_an_idle_iterator_does_not_hold_up_the_end_of_the_feed(tf: Any) -> None:
+    with fed(rows(30)) as feed:
+        dataset = feed.as_dataset()
+        idle, seen = amid_a_group(feed, dataset)
+        seen += [int(one["i"][0]) for one in dataset]
+        assert seen == [*range(30)]
+        with pytest.raises(StopIteration):
+            next(idle)
+
+
+def test_two_iterators_share_the_batches(tf: Any) -> None:
+    with fed(rows(30)) as feed:
+        dataset = feed.as_dataset()
+        pairs = tf.data.Dataset.zip((dataset, dataset))
+        seen = [int(one["i"][0]) for pair in pairs for one in pair]
+        assert sorted(seen) == seen == [*range(30)]
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_leaving_amid_a_group_gives_back_what_was_not_pulled(tf: Any, raises: bool) -> None:
+    with hs.run(rows(40), workers=0) as server:
+        with contextlib.suppress(KeyError):
+            with headrace.connect(
+                server.address, framework="tf", prefetch=16, timeout=PATIENCE_S
+            ) as feed:
+                iterator, seen = amid_a_group(feed, feed.as_dataset())
+                if raises:
+                    seen.pop()
+                    raise KeyError
+        with pytest.raises(tf.errors.OpError, match="connect again"):
+            next(iterator)
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            seen += sorted(int(batch["i"][0]) for batch in feed)
+        assert seen == [*range(40)]
+
+
+def test_a_feed_is_taken_back_amid_a_group(tf: Any, tmp_path: Any) -> None:
+    with hs.run(rows(40), workers=0, state_dir=tmp_path) as server:
+        with headrace.connect(
+            server.address, framework="tf", prefetch=16, timeout=PATIENCE_S
+        ) as feed:
+            iterator, seen = amid_a_group(feed, feed.as_dataset())
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that TensorFlow may have fetched ahead
+                token = feed.snapshot()
+            seen += [int(next(iterator)["i"][0]) for _ in range(2)]
+            assert seen == [0, 1, 2, 3, 4, 5]
+            feed.load_state_dict(token)
+            assert [int(one["i"][0]) for one in iterator] == [*range(4, 40)]
+
+
+@pytest.mark.parametrize("commit", ["on_next", "explicit"])
+def test_a_snapshot_in_a_callback_of_fit_is_at_the_next_row_that_was_not_trained(
+    tf: Any, tmp_path: Any, commit: str
+) -> None:
+    import keras
+
+    import headrace.keras
+
+    trained: list[int] = []
+    tokens: list[Any] = []
+
+    class Net(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, data: Any) -> Any:
+            trained.append(int(data[1].numpy()[0]))
+            return super().train_step(data)
+
+    with hs.run(rows(60), workers=0, state_dir=tmp_path) as server:
+        with headrace.connect(
+            server.address, framework="tf", prefetch=16, timeout=PATIENCE_S, commit=commit
+        ) as feed:
+
+            class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]
+                def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+                    if len(trained) == 21:
+                        tokens.append(feed.snapshot())
+
+            model = Net([keras.Input((3,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse", run_eagerly=True)
+            data = feed.as_dataset().map(lambda batch: (batch["x"], batch["i"]))
+            first = [headrace.keras.CommitTrained(feed)] if commit == "explicit" else []
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="snapshot")
+                model.fit(
+                    data,
+                    steps_per_epoch=8,
+                    epochs=4,
+                    verbose=0,
+                    shuffle=False,
+                    callbacks=[*first, Checkpoint()],
+                )
+        assert trained == [*range(32)]
+        with headrace.connect(server.address, resume=tokens[0], timeout=PATIENCE_S) as feed:
+            assert int(next(feed)["i"][0]) == 21
+
+
+def test_tensors_of_a_group_outlive_iterator_feed_and_server(tf: Any) -> None:
+    with fed(rows(60)) as feed:
+        iterator, _ = amid_a_group(feed, feed.as_dataset())
+        kept = [next(iterator) for _ in range(6)]
+        del iterator
+        list(feed.as_dataset())
+    gc.collect()
+    assert [int(one["i"][0]) for one in kept] == [*range(4, 10)]
+    assert [one["name"].numpy()[0] for one in kept] == [b"n%d" % i for i in range(4, 10)]
+    assert all((one["x"].numpy() == one["i"].numpy()).all() for one in kept)
+
+
+def test_under_a_strategy_the_count_is_that_of_one_variable(tf: Any) -> None:
+    with fed(rows(40)) as feed:
+        with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+            dataset = feed.as_dataset()
+        iterator, seen = amid_a_group(feed, dataset)
+        del iterator
+        seen += [int(one["i"][0]) for one in dataset]
+        assert seen == [*range(40)]
+
+
+def test_each_iteration_is_an_epoch_and_no_group_crosses_its_end(tf: Any) -> None:
+    with fed(rows(20, repeat=3), partitions=1) as feed:
+        dataset = feed.as_dataset()
+        iterator, seen = amid_a_group(feed, dataset)
+        epochs = [seen + [int(one["i"][0]) for one in iterator]]
+        epochs += [[int(one["i"][0]) for one in dataset] for _ in range(3)]
+        assert epochs == [[*range(20)]] * 3 + [[]]
+
+
+def test_fit_goes_through_epochs_and_validates_on_whole_passes(tf: Any) -> None:
+    import keras
+
+    pipelines = {"train": rows(20, repeat=3), "test": rows(7, repeat=3)}
+    with hs.run(pipelines, workers=0) as server, contextlib.ExitStack() as stack:
+
+        def data(name: str) -> Any:
+            feed = stack.enter_context(
+                headrace.connect(server.address, feed=name, framework="tf", timeout=PATIENCE_S)
+            )
+            return feed.as_dataset().map(lambda batch: (batch["x"], batch["i"]))
+
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        trained, tested = [0] * 3, [0] * 3
+        epoch = 0
+
+        class Counts(keras.callbacks.Callback):  # type: ignore[misc]
+            def on_epoch_begin(self, number: int, logs: Any = None) -> None:
+                nonlocal epoch
+                epoch = number
+
+            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+                trained[epoch] += 1
+
+            def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+                tested[epoch] += 1
+
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Your input ran out of data")
+            model.fit(
+                data("train"),
+                validation_data=data("test"),
+                epochs=3,
+                verbose=0,
+                shuffle=False,
+                callbacks=[Counts()],
+            )
+        assert trained == [20, 20, 20] and tested == [7, 7, 7]

@@ -1,0 +1,333 @@
+"""Groups of batches count as if TensorFlow had asked for each batch by itself."""
+
+from __future__ import annotations
+
+import gc
+from collections import deque
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.batch import Batch
+from headrace.committing import TakenBatches
+from headrace.framework import NumpyFramework
+from headrace.grouping import MOST, GroupedBatches, Groups, group_size
+from headrace.leases import Received
+from headrace_proto.messages import Delivery
+
+STOPPED = 1 << 40
+
+
+class PulledInATest:
+    """The counter, and the operation that counts."""
+
+    def __init__(self) -> None:
+        self.value = 0
+        self.reads = 0
+
+    def read(self) -> int:
+        self.reads += 1
+        return self.value % STOPPED
+
+    def stop(self) -> int:
+        self.value += STOPPED
+        return self.value % STOPPED
+
+    def restart(self) -> None:
+        self.value = 0
+
+    def lets_through(self) -> bool:
+        if self.value >= STOPPED:
+            return False
+        self.value += 1
+        return True
+
+
+class FeedInATest:
+    """A feed of batches 1, 2 … and its link: both are what ``Groups`` uses of them."""
+
+    def __init__(self, count: int, explicit: bool = False, ready: int = MOST) -> None:
+        self.waiting = deque(_received(token) for token in range(1, count + 1))
+        self.ready = ready
+        self.committed: list[int] = []
+        self.given_back: list[int] = []
+        self.broken = 0
+        self.left = False
+        self.closed = False
+        self._commits = TakenBatches(explicit)
+        self._link = self
+        self._blocks = SimpleNamespace(block=self._block)
+        self._epochs = self._claim = None
+        self._durable = False
+
+    def _plain(self, received: Received, block: np.ndarray) -> Batch:
+        return Batch(received.delivery, {}, block, NumpyFramework())
+
+    def _block(self, received: Received) -> np.ndarray:
+        if received.delivery.token == self.broken:
+            raise ValueError(f"batch {self.broken} is broken")
+        source = received.source
+        return source.block("", 0, 0, None) if source is not None else np.zeros(8, np.uint8)
+
+    def check_usable(self) -> None:
+        if self.closed:
+            raise ValueError("this feed was closed")
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        self._say_commits(self._commits.on_next())
+        if not self.waiting:
+            raise StopIteration
+        received = self.waiting.popleft()
+        block = self._block(received)
+        batch = self._plain(received, block)
+        self._commits.take(batch)
+        return batch
+
+    def leave(self, commit: bool) -> None:
+        self.left = self.closed = True
+        if commit and not self._commits.explicit:
+            self._say_commits(self._commits.in_hand())
+        else:
+            self._say_given_back(self._commits.give_back())
+
+    def _say_commits(self, tokens: list[int]) -> None:
+        self.committed.extend(tokens)
+
+    def _say_given_back(self, tokens: list[int]) -> None:
+        self.given_back.extend(tokens)
+
+    def commit(self, token: int) -> None:
+        self.committed.append(token)
+
+    def take_ready(self, most: int, claim: Any) -> list[Received]:
+        return [self.waiting.popleft() for _ in range(min(most, self.ready - 1, len(self.waiting)))]
+
+    def untake(self, batches: list[Received]) -> None:
+        self.waiting.extendleft(reversed(batches))
+
+
+def _received(token: int) -> Received:
+    return Received(Delivery(token, token, 0, token, 1, 8, [], {}, "", 0, 1))
+
+
+class IterationInATest:
+    """An iterator of TensorFlow."""
+
+    def __init__(self, groups: Groups, counter: PulledInATest) -> None:
+        self._groups = groups
+        self._counter = counter
+        self._numbers = groups.begun()
+        self._number: int | None = None
+        self._there: list[Batch] = []
+
+    def pull(self) -> int | None:
+        """The token of the next element."""
+        while True:
+            if self._number is None:
+                self._number = next(self._numbers, None)
+                if self._number is None:
+                    return None
+            if self._there:
+                if self._number < 0 or self._counter.lets_through():
+                    return self._there.pop(0).token
+                self._there, self._number = [], None
+                continue
+            try:
+                self._there = self._groups.next_group(self._number)
+            except StopIteration:
+                self._number = None
+
+    @property
+    def rest(self) -> int:
+        """Elements that come without a call of Python."""
+        return len(self._there)
+
+    def drop(self) -> None:
+        self._numbers.close()
+
+
+class Site:
+    """A feed, a dataset of it, and iterators."""
+
+    def __init__(self, count: int, explicit: bool = False, ready: int = MOST) -> None:
+        self.feed = FeedInATest(count, explicit, ready)
+        self.counter = PulledInATest()
+        self.now = 0.0
+        self.groups = Groups(self.feed, self.counter, self._clock)  # type: ignore[arg-type]
+
+    def _clock(self) -> float:
+        self.now += 1e-6
+        return self.now
+
+    def iterate(self) -> IterationInATest:
+        return IterationInATest(self.groups, self.counter)
+
+
+def pulled(iteration: IterationInATest, count: int) -> list[int | None]:
+    return [iteration.pull() for _ in range(count)]
+
+
+def test_one_call_brings_all_that_are_ready_once_the_pace_is_known():
+    site = Site(40, ready=6)
+    iteration = site.iterate()
+    assert pulled(iteration, 2) == [1, 2] and iteration.rest == 5
+    assert pulled(iteration, 6) == [*range(3, 9)] and iteration.rest == 5
+
+
+def test_a_batch_is_committed_when_the_one_after_it_is_pulled():
+    site = Site(40)
+    iteration = site.iterate()
+    pulled(iteration, 5)
+    assert iteration.rest > 3
+    assert site.feed._commits.in_hand() == [5]  # as feed.commit() and feed.snapshot() ask
+    assert sorted(site.feed.committed) == [1, 2, 3, 4]
+
+
+def test_leaving_with_an_exception_gives_back_the_batch_in_hand_and_passes_no_more_on():
+    site = Site(40)
+    iteration = site.iterate()
+    pulled(iteration, 5)
+    site.feed.leave(commit=False)
+    assert sorted(site.feed.committed) == [1, 2, 3, 4] and site.feed.given_back == [5]
+    with pytest.raises(ValueError, match="this feed was closed"):
+        iteration.pull()
+
+
+def test_the_next_iteration_goes_on_amid_the_group_of_the_last():
+    site = Site(40)
+    first = site.iterate()
+    pulled(first, 5)
+    first.drop()
+    assert pulled(site.iterate(), 35) == [*range(6, 41)]
+
+
+def test_a_loop_without_tensorflow_goes_on_amid_a_group():
+    site = Site(40)
+    iteration = site.iterate()
+    pulled(iteration, 5)
+    assert next(site.feed).token == 6
+    assert pulled(iteration, 2) == [7, 8]
+
+
+def test_an_iterator_that_nobody_uses_any_more_holds_nothing_back():
+    site = Site(40)
+    idle = site.iterate()
+    pulled(idle, 5)
+    assert pulled(site.iterate(), 35) == [*range(6, 41)]
+
+
+def test_explicit_batches_are_committed_by_name_as_soon_as_they_are_there():
+    site = Site(40, explicit=True)
+    iteration = site.iterate()
+    pulled(iteration, 5)
+    commits = site.feed._commits
+    assert commits.commit([3]) == [3] and commits.oldest(1) == [1]
+    assert commits.for_snapshot(4) == [2, 4] and site.counter.reads == 0
+    iteration.drop()
+    again = site.iterate()
+    assert pulled(again, 3) == [6, 7, 8]
+    assert site.feed.given_back == [5] and site.feed.committed == []
+    assert commits.oldest(2) == [6, 7]
+
+
+def test_what_was_pulled_and_not_committed_by_name_goes_back_when_the_next_iteration_begins():
+    site = Site(40, explicit=True)
+    iteration = site.iterate()
+    pulled(iteration, 5)
+    site.feed._commits.oldest(3)
+    iteration.drop()
+    assert site.iterate().pull() == 6 and site.feed.given_back == [4, 5]
+
+
+def test_a_batch_that_can_not_be_read_is_an_error_when_its_turn_comes():
+    site = Site(40)
+    site.feed.broken = 5
+    iteration = site.iterate()
+    assert pulled(iteration, 4) == [1, 2, 3, 4]
+    with pytest.raises(ValueError, match="batch 5 is broken"):
+        iteration.pull()
+    assert pulled(iteration, 35) == [*range(6, 41)]
+
+
+def test_a_feed_that_was_taken_back_is_iterated_from_there():
+    site = Site(40)
+    iteration = site.iterate()
+    pulled(iteration, 5)
+    site.feed.leave(commit=False)
+    site.feed.left = site.feed.closed = False
+    site.feed._commits = TakenBatches(False)
+    site.feed.waiting = deque(_received(token) for token in range(100, 140))
+    assert pulled(iteration, 21) == [*range(100, 121)]
+    assert isinstance(site.feed._commits, GroupedBatches)
+    assert site.feed._commits.in_hand() == [120]
+
+
+def test_memory_of_a_group_lives_no_longer_than_its_iteration():
+    site = Site(40)
+    iteration = site.iterate()
+    pulled(iteration, 5)
+    iteration.drop()
+    del iteration
+    gc.collect()
+    assert all(isinstance(one, Received) for one in site.feed.waiting)
+    assert len(site.feed.waiting) == 35
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "handed", "used_s", "size"),
+    [
+        (1000, 1, 0.0001, 16),
+        (1000, 16, 0.0001, 16),
+        (1000, 1, 0.001, 5),
+        (1000, 16, 0.016, 5),
+        (1000, 1, 0.02, 1),
+        (300 << 10, 1, 0.0001, 3),
+        (20 << 20, 1, 0.0, 1),
+        (0, 1, 0.0, 16),
+    ],
+)
+def test_a_group_holds_some_milliseconds_of_training_and_little_memory(
+    nbytes: int, handed: int, used_s: float, size: int
+):
+    assert group_size(nbytes, handed, used_s) == size
+
+
+@given(
+    st.lists(st.sampled_from(["a", "b", "drop a", "drop b", "next", "commit"]), max_size=60),
+    st.booleans(),
+    st.integers(1, 20),
+)
+def test_whatever_is_done_batches_come_in_order_and_count_as_in_a_loop(
+    steps: list[str], commit: bool, ready: int
+):
+    """1. Iterators pull, are dropped and begun anew, a loop takes some, and all is committed.
+    2. Every batch comes once and in order.  What asks commits all that was asked for before.
+    """
+    site = Site(1000, ready=ready)
+    feed = site.feed
+    iterations = {"a": site.iterate(), "b": site.iterate()}
+    got: list[int | None] = []
+    for step in steps:
+        if step in iterations:
+            got.append(iterations[step].pull())
+        elif step == "next":
+            got.append(next(feed).token)
+        elif step == "commit":
+            feed._say_commits(feed._commits.in_hand())
+            assert sorted(feed.committed) == got
+        else:
+            name = step[-1]
+            iterations[name].drop()
+            iterations[name] = site.iterate()
+    assert got == [*range(1, len(got) + 1)]
+    feed.leave(commit)
+    assert sorted(feed.committed + feed.given_back) == got
+    assert feed.given_back == ([] if commit or not got else got[-1:] if feed.given_back else [])
