@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -61,13 +61,20 @@ _RECENT_S = 0.01
 class Driver:
     """The wires of a feed's sessions, and the threads that use them."""
 
-    def __init__(self, address: str, session: Session, keys: Keys | None = None) -> None:
-        check_files()
+    def __init__(
+        self,
+        address: str,
+        session: Session,
+        keys: Keys | None = None,
+        others: Sequence[Session] = (),
+    ) -> None:
+        """``others`` are driven from the start, too: sessions with other servers."""
+        check_files(1 + len(others))
         self.address = address
         self.clock = AwakeClock()
         self._slept_s = 0.0  # by that clock, at the last look
         self._keys = keys
-        self.sessions = [session]  # another list for each that is added
+        self.sessions = [session, *others]  # another list for each that is added
         self.lock = threading.RLock()  # of the sessions and of the wires
         self.changed = threading.Condition(self.lock)  # entering it costs twice what the lock does
         self.closing = False
@@ -85,7 +92,8 @@ class Driver:
         self._said = 0  # of these
         self._waker: Waker | None = Waker()  # of the lazy thread
         self._drowsy = False  # that thread looks only a few times in a heartbeat
-        session.heard_at = self.clock()
+        for one in self.sessions:
+            one.heard_at = self.clock()
         self.regroup = lambda: self.sessions  # those in place of these, where one is ``regrouped``
         self._thread = threading.Thread(target=self._run, name="headrace", daemon=True)
         self._thread.start()
@@ -98,7 +106,7 @@ class Driver:
         return next((wire.hint for wire in self._wires if wire.hint), "")
 
     def add(self, session: Session) -> None:
-        """Drive another session, with another owner of the same feed."""
+        """Drive another session, with another owner of the same feed, or another server."""
         check_files()
         session.heard_at = self.clock()
         with self.lock:
@@ -107,13 +115,17 @@ class Driver:
                 self.sessions = [*self.sessions, session]
 
     def replace(self, make: Callable[[], list[Session]]) -> None:
-        """Drive what ``make`` gives in place of all sessions, which are left without a word."""
+        """Drive what ``make`` gives.  Sessions that are not among them are left without a word."""
         with self.lock:
             if self._wires:  # else it was closed meanwhile
                 self.sessions = make()
                 self.tell()
-                gone, self._wires = self._wires, [self._wire_of(one) for one in self.sessions]
-                for wire in gone:
+                before = {id(wire.session): wire for wire in self._wires}
+                self._wires = [
+                    before.pop(id(one)) if id(one) in before else self._wire_of(one)
+                    for one in self.sessions
+                ]
+                for wire in before.values():
                     wire.close()
                 self._rouse()
 
@@ -289,7 +301,7 @@ class Driver:
         assert self._context is not None
         return Wire(
             self._context,
-            self.address,
+            session.address or self.address,
             self._keys,
             session=session,
             tell=self.tell,
@@ -301,7 +313,7 @@ class Driver:
         wires: list[Wire] = []
         try:
             self._context = zmq.Context()
-            self._wires = [self._wire_of(self.sessions[0])]
+            self._wires = [self._wire_of(session) for session in self.sessions]
             self._look_after()
             with self.lock:
                 wires, self._wires = self._wires, []

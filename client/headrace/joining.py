@@ -7,9 +7,10 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from headrace_proto.address import check_address
+from headrace_proto.address import check_addresses
 from headrace_proto.keys import ENVIRONMENT
 from headrace_proto.messages import Welcome
 from headrace_proto.process import process_name
@@ -31,7 +32,7 @@ _COMMITS = ("on_next", "explicit")
 
 
 def connect(
-    address: str,
+    address: str | Sequence[str],
     *,
     feed: str | None = None,
     framework: str = "numpy",
@@ -45,6 +46,10 @@ def connect(
     keys: str | os.PathLike[str] | None = None,
 ) -> Feed:
     """Join a feed as a trainer.
+
+    ``address`` is that of a server.  Where several servers share a feed it lists theirs, in a list
+    or with commas between them, or is one name that stands for all.  They must have the whole feed
+    together: a ValueError names what differs or is missing.
 
     ``feed`` may be left out where the server serves one.  ``framework`` is ``"numpy"``, ``"tf"``,
     ``"torch"`` or ``"jax"``.  ``prefetch`` batches are held beyond the one in hand; with 0 a batch
@@ -72,7 +77,7 @@ def connect(
     ``keys`` is the directory with this trainer's secret key and ``server.public``, or the file of
     the secret; the environment's ``HEADRACE_KEYS`` where it is not given.
     """
-    check_address("address", address)
+    addresses = ",".join(check_addresses("address", address))
     if framework not in _FRAMEWORKS:
         raise ValueError(f"framework={framework!r} is not one of {', '.join(_FRAMEWORKS)}")
     if prefetch != AUTO and (isinstance(prefetch, bool) or not isinstance(prefetch, int)):
@@ -119,14 +124,14 @@ def connect(
         restart=restart,
         owner=-1 if rank is None else 0,  # of several the one that tells a rank its run
     )
-    link = opened(Link(address, session, float(timeout), ahead, locked))
+    link = opened(Link(addresses, session, float(timeout), ahead, locked))
     if session.welcome is not None and ahead.batches >= session.welcome.max_credits:
         most = session.welcome.max_credits
         logger.warning(
             "prefetch=%d: the server at %s lets a trainer hold %d batches without a commit "
             "(max_credits), so at most %d come beyond the one in hand",
             ahead.batches,
-            address,
+            addresses,
             most,
             most - 1,
         )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from headrace_proto import limits
 from headrace_proto.errors import HeadraceError, ProtocolError, StaleLease, from_code
 from headrace_proto.messages import Deliver, Delivery, Handed, Outcome, Step
-from headrace_proto.placement import owner_of
+from headrace_proto.placement import Share, owner_of
 from headrace_proto.record import record
 
 from .mapped import MappedBatches
@@ -64,8 +64,7 @@ class Leases:
     """The batches of one session, and what is to be said of them."""
 
     ready: deque[Received] = field(init=False, default_factory=deque)  # delivered, not taken
-    #: Commits; to be raised, once each.
-    refused: deque[HeadraceError] = field(init=False, default_factory=deque)
+    refused: deque[HeadraceError] = field(init=False, default_factory=deque)  # raised once each
     mapped: MappedBatches = field(init=False, default_factory=MappedBatches)
     uploads: Uploads = field(init=False, default_factory=Uploads)
     memory: Any = field(init=False, default=None)  # shared with the server in this session
@@ -145,12 +144,15 @@ class Leases:
         """Whether a batch of this session is ready, or in the trainer's hands."""
         return token in self._held
 
-    def _divide(self, sessions: Sequence[Leases]) -> None:
-        """Give what is in this trainer's hands, or not answered, to sessions by its partition."""
+    def _divide(self, sessions: Sequence[Leases], share: Share) -> None:
+        """Give what is in this trainer's hands, or not answered, to sessions by its partition.
+
+        They are with all owners of the server that has this share.
+        """
         for received in self.ready:
             self._held.discard(received.delivery.token)
         for token, (delivery, keys) in self._named.items():
-            to = sessions[owner_of(delivery.partition, len(sessions))]
+            to = sessions[owner_of(delivery.partition, len(sessions), share)]
             if token in self._held:
                 to._held.add(token)
             elif token in self._unanswered:
@@ -161,7 +163,7 @@ class Leases:
             if token in self._places:
                 to._places[token] = self._places[token]
         for partition, token in self._committed.items():
-            sessions[owner_of(partition, len(sessions))]._committed[partition] = token
+            sessions[owner_of(partition, len(sessions), share)]._committed[partition] = token
 
     # The server
 

@@ -4,8 +4,9 @@
     session with owner 1 ── 0/1 ── 1/1 ─────────┼──► 0/0  0/1  0/2  1/0  1/1 …   number/partition
     session with owner 2 ── 0/2 ── 1/2 ── 2/2 ──┘
 
-Owner k of N has the partitions p with p mod N = k, and hands its batches out in order.  A *head* is
-the first batch of a session that is there and not taken.
+An owner has some of the partitions (``headrace_proto/placement.py``), on one of the feed's servers,
+and hands its batches out in order.  A *head* is the first batch of a session that is there and not
+taken.
 
     Alone      of a feed with one owner: its session
     ByNumber   of a plain feed: the smallest (number, partition), once no owner can have a smaller
@@ -22,10 +23,11 @@ to wait for it while one holds the head of another could be to wait for oneself.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from math import inf
 
-from headrace_proto.placement import owner_of
+from headrace_proto.placement import Placement
 
 from .leases import Received
 from .session import Session
@@ -40,12 +42,16 @@ _Place = tuple[float, int]
 class Merge(ABC):
     """The sessions of one trainer with the owners of a feed, by the number of the owner.
 
+    ``placement`` tells which owner a partition has.
+
     ``prefetch`` batches are to come ahead in all sessions together, and one of each owner that can
     give some.  With 0 an owner is asked when its batch is waited for.
     """
 
     def __init__(self, sessions: Sequence[Session], prefetch: int) -> None:
         self._sessions = sessions
+        owners = Counter(session.share for session in sessions)
+        self.placement = Placement([owners[share] for share in sorted(owners)])
         self._prefetch = prefetch
         self._share()
 
@@ -119,11 +125,11 @@ def _is_able(session: Session) -> bool:
 class ByNumber(Merge):
     """The order of a plain feed, and of its rounds."""
 
-    def __init__(self, sessions: Sequence[Session], prefetch: int, partitions: int) -> None:
+    def __init__(self, sessions: Sequence[Session], prefetch: int) -> None:
         super().__init__(sessions, prefetch)
-        self._partitions = partitions
+        self._owned = [session.partitions for session in sessions]
         #: By owner: no new batch of it stands before this place.
-        self._least: list[_Place] = [(0, owner) for owner in range(len(sessions))]
+        self._least: list[_Place] = [(0, owned.start) for owned in self._owned]
 
     def _next(self) -> Session | None:
         first = self._first()
@@ -157,10 +163,11 @@ class ByNumber(Merge):
 
     def _took(self, session: Session, received: Received) -> None:
         owner = self._sessions.index(session)
+        owned = self._owned[owner]
         number, partition = _place(received)
-        following = (number, partition + len(self._sessions))
-        if following[1] >= self._partitions:
-            following = (number + 1, owner)
+        following = (number, partition + owned.step)
+        if following[1] >= owned.stop:
+            following = (number + 1, owned.start)
         self._least[owner] = max(self._least[owner], following)
 
 
@@ -177,7 +184,7 @@ class InTurn(Merge):
         owners: dict[int, None] = {}
         for ahead in range(self._partitions):
             partition = (self._turn + ahead) % self._partitions
-            owner = owner_of(partition, len(self._sessions))
+            owner = self.placement.owner_of(partition)
             if partition not in self._sessions[owner].passed:
                 owners[owner] = None
         return [self._sessions[owner] for owner in owners]
@@ -210,7 +217,7 @@ class ByLanes(Merge):
         """The owner of the first partition from here on that may have work."""
         for ahead in range(self._partitions):
             partition = (self._here + ahead) % self._partitions
-            session = self._sessions[owner_of(partition, len(self._sessions))]
+            session = self._sessions[self.placement.owner_of(partition)]
             if partition not in session.passed and _is_able(session):
                 return session
         return None
@@ -253,7 +260,7 @@ def merge_of(sessions: Sequence[Session], first: Session) -> Merge:
         return Alone(sessions, prefetch)
     partitions = welcome.partitions
     if welcome.properties.get("shape") != "sequences":
-        return ByNumber(sessions, prefetch, partitions)
+        return ByNumber(sessions, prefetch)
     if welcome.properties.get("order") == "lanes":
-        return ByLanes(sessions, prefetch, partitions, sessions.index(first))
+        return ByLanes(sessions, prefetch, partitions, first.partitions.start)
     return InTurn(sessions, prefetch, partitions)

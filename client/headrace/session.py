@@ -17,14 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace_proto import __version__, limits
 from headrace_proto.errors import HeadraceError, from_code
 from headrace_proto.messages import (
     Bye,
     Deliver,
     Ended,
     Full,
-    Hello,
     Idle,
     Outcome,
     Passed,
@@ -32,17 +30,21 @@ from headrace_proto.messages import (
     Refused,
     Renew,
     Retired,
+    ServedShare,
     Step,
     Unknown,
     Welcome,
 )
+from headrace_proto.placement import partitions_of
 
-from .leases import Leases, Received
-from .meter import Meter
+from .greeting import Greeting
+from .leases import Received
 from .requests import Requests
 
 __all__ = ["Session"]
 
+#: Answers to a Hello that open no session, beside Pulse.
+_NO_WELCOME = (Refused, ServedShare)
 #: Hello is said again after this long without an answer.
 _HELLO_S = 1.0
 #: Heartbeats without a word from the server after which it counts as lost: each is answered.
@@ -50,24 +52,9 @@ _SILENT = 2.5
 
 
 @dataclass(slots=True)
-class Session(Leases):
+class Session(Greeting):
     """One feed, seen by one trainer."""
 
-    feed: str
-    nonce: bytes
-    prefetch: int
-    rank: int = -1
-    world_size: int = 0
-    process: bytes = b""  # names this process
-    resume: str = ""  # the snapshot that the feed is to go on from
-    host: str = ""  # for who looks at the server: where this trainer runs
-    explicit: bool = False  # batches are committed by name, not by asking for the next
-    restart: bool = False  # the feed is to be started from its beginning
-    owner: int = -1  # which of the feed's owners it is with; -1 leaves it to the server
-    owners: int = 0  # how many there are; 0 where that is not known yet
-
-    generation: int = -1  # of the feed, as far as another owner of it has told
-    run: int = 0  # those of all ranks that train together: owner 0 tells, and others are told
     welcome: Welcome | None = None
     failure: HeadraceError | None = None  # for good
     finished: bool = False
@@ -79,33 +66,20 @@ class Session(Leases):
     heard_at: float = 0.0  # when the server was last heard of
     retired: list[str] = field(default_factory=list)
     requests: Requests = field(default_factory=Requests)
-    meter: Meter = field(default_factory=Meter)
 
     _open: bool = False
-    _said_at: float = -1e9
     _known_by_number: bool = False  # whether a server that is started anew knows batches by that
     _idle_at: int = -1  # number of the delivery after which its owner had nothing to give
     _wanting: bool = False
 
     def beside(self, owner: int) -> Session:
-        """A session of the same trainer with another owner of the feed."""
+        """A session of the same trainer with another owner of the same server."""
         assert self.welcome is not None
-        shared = self.rank, self.world_size, self.process, self.resume, self.host, self.explicit
-        beside = Session(self.welcome.feed, self.nonce, self.prefetch, *shared, owner=owner)
+        beside = self.alike(self.address, owner)
+        beside.feed, beside.owners = self.welcome.feed, self.owners
         beside.generation = self._property("generation", -1)
-        beside.refused, beside.meter, beside.owners = self.refused, self.meter, self.owners
-        beside.run = self.run
+        beside.share, beside.shares, beside.run = self.share, self.shares, self.run
         return beside
-
-    def hand_over(self, sessions: Sequence[Session]) -> None:
-        """Give the batches in this trainer's hands to these sessions, by their partitions.
-
-        They are with the owners of a server that is started anew, with another number of them.
-        What was delivered and not taken goes out again.
-        """
-        for session in sessions:
-            session.welcome, session.openings = self.welcome, max(session.openings, self.openings)
-        self._divide(sessions)
 
     def again(self, resume: str) -> Session:
         """A session in place of this one, which goes on from a snapshot."""
@@ -115,6 +89,23 @@ class Session(Leases):
         again = Session(feed, nonce, *shared, resume, self.host, self.explicit)
         again.owner = -1 if self.rank < 0 else 0
         return again
+
+    def hand_over(self, sessions: Sequence[Session]) -> None:
+        """Give the batches in this trainer's hands to these sessions, by their partitions.
+
+        They are with the owners of a server that is started anew, with another number of them.
+        What was delivered and not taken goes out again.
+        """
+        for session in sessions:
+            session.welcome, session.openings = self.welcome, max(session.openings, self.openings)
+        self._divide(sessions, (self.share, self.shares))
+
+    @property
+    def partitions(self) -> range:
+        """The partitions of its owner."""
+        assert self.welcome is not None
+        share = self.share, self.shares
+        return partitions_of(self.owner, self.owners, self.welcome.partitions, share)
 
     # The trainer
 
@@ -191,8 +182,8 @@ class Session(Leases):
             self._on_deliver(message, frames)
         elif isinstance(message, Welcome):
             self._on_welcome(message)
-        elif isinstance(message, Refused):
-            self.failure = self.failure or from_code(message.code, message.text)
+        elif isinstance(message, _NO_WELCOME):
+            self._on_no_welcome(message)
         elif isinstance(message, Pulse):
             self.waiting, self.exhausted = message.waiting, message.exhausted
         elif message.session != known:
@@ -216,6 +207,13 @@ class Session(Leases):
             self.passed.add(message.partition)
         else:
             self.requests.receive(message)
+
+    def _on_no_welcome(self, message: Refused | ServedShare) -> None:
+        if isinstance(message, Refused):
+            self.failure = self.failure or from_code(message.code, message.text)
+            return
+        self.served = message
+        self.waiting = f"this is share {message.share}/{message.shares} of feed {message.feed!r}"
 
     def continues(self, welcome: Welcome) -> bool:
         """Whether this is the session that is known here.
@@ -289,33 +287,11 @@ class Session(Leases):
             if self.failure is not None or now - self._said_at < _HELLO_S:
                 return []
             self._said_at = now
-            oldest, newest = limits.PROTOCOL
-            held = tuple(sorted(self._held))
+            if self.served is not None and not self.shares:  # it was only asked
+                return []
             known = "" if self.welcome is None else self.welcome.session_file
-            return [
-                Hello(
-                    oldest=oldest,
-                    newest=newest,
-                    library=__version__,
-                    feed=self.feed,
-                    nonce=self.nonce,
-                    rank=self.rank,
-                    world_size=self.world_size,
-                    last_seq=self.last_seq,
-                    held=held,
-                    known=known,
-                    batches=self._places_to_report(),
-                    process=self.process,
-                    resume=self.resume,
-                    generation=self._property("generation", self.generation),
-                    host=self.host,
-                    term=self._property("epoch", 0),
-                    committed=self._commits_to_report(),
-                    restart=self.restart,
-                    owner=self.owner,
-                    run=self.run,
-                )
-            ]
+            generation = self._property("generation", self.generation)
+            return [self._hello(known, generation, self._property("epoch", 0))]
         assert self.welcome is not None
         number = self.welcome.session
         # A batch that was sent before the last one that came was taken, waits here, or is lost.

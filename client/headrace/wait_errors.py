@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded, HeadraceError
 
+from .shares import shares_there
+
 if TYPE_CHECKING:
     from .session import Session
     from .waits import Link
@@ -17,26 +19,27 @@ def too_late(
     link: Link, session: Session, now: float, timeout_s: float, what: str, slept_s: float
 ) -> HeadraceError:
     """The error that says why a wait of ``timeout_s`` was in vain."""
-    silence = session.silence(now)
+    silence, place = session.silence(now), _place(session)
     slept = f" (this process did not run for {slept_s:.0f} s more)" if slept_s >= 1 else ""
     if session.stopped:
-        return ConnectionLost(_not_back(link, timeout_s, slept, what))
+        return ConnectionLost(_not_back(link, place, timeout_s, slept, what))
     if session.welcome is not None and silence:
         hint = f".{link.hint}" if link.hint else ""
         return ConnectionLost(
-            f"the server at {link.address} was lost: nothing was heard of it for "
+            f"the server at {place} was lost: nothing was heard of it for "
             f"{silence:.0f} s, while this trainer waited timeout={timeout_s:g} s{slept} for "
             f"{what}{hint}"
         )
     if session.welcome is None and session.waiting:
         return DeadlineExceeded(
-            f"waited timeout={timeout_s:g} s{slept} for the feed at {link.address} to open; "
+            f"waited timeout={timeout_s:g} s{slept} for the feed at {place} to open; "
             f"the server says: {session.waiting}"
         )
     if session.welcome is None:
+        known = shares_there(link.sessions)
         return ConnectionLost(
-            f"no server answered at {link.address} within timeout={timeout_s:g} s{slept}: "
-            f"is it running, and is the address right?{link.hint}"
+            f"no server answered at {place} within timeout={timeout_s:g} s{slept}: "
+            f"is it running, and is the address right?{link.hint}{known and '  '}{known}"
         )
     held, most = sum(each.held() for each in link.sessions), session.welcome.max_credits
     each = "" if len(link.sessions) == 1 else " of each worker"
@@ -45,12 +48,18 @@ def too_late(
     reason = f"the server says: {session.waiting}" if session.waiting else "no word of the server"
     return DeadlineExceeded(
         f"waited timeout={timeout_s:g} s{slept} for {what} of feed {session.welcome.feed!r} "
-        f"at {link.address}; {reason}; this trainer holds {held} batches{full}"
+        f"at {place}; {reason}; this trainer holds {held} batches{full}"
         f"{link.explain(now)}"
     )
 
 
-def _not_back(link: Link, waited_s: float, slept: str, what: str) -> str:
+def _place(session: Session) -> str:
+    """Return the address of a session's server, and its share where there are several."""
+    share = f" (share {session.share}/{session.shares})" if session.shares > 1 else ""
+    return session.address + share
+
+
+def _not_back(link: Link, place: str, waited_s: float, slept: str, what: str) -> str:
     """Why a wait ends while the server is stopped, and what that means for commits."""
     n = sum(session.unanswered for session in link.sessions)
     owed = (
@@ -58,7 +67,7 @@ def _not_back(link: Link, waited_s: float, slept: str, what: str) -> str:
         "before it stopped do not count, and their rows go out again"
     )
     return (
-        f"the server at {link.address} was stopped and announced its return, and was not back "
+        f"the server at {place} was stopped and announced its return, and was not back "
         f"after {waited_s:g} s{slept}, while this trainer waited for {what}.  Start it again "
         f"with the same address and state directory, or raise timeout{owed if n else ''}"
     )

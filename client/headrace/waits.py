@@ -4,9 +4,9 @@
                                   │                 of each owner             ▲
                                   └── exchange, in a wait again and again ────┘
 
-A feed has one owner or several, and a trainer a session with each.  Whatever is asked is told to a
-session at once and said by the same thread, at once or with its next call; a thread that needs an
-answer waits for it, with a deadline that says what it waits for.
+A feed has one owner or several, on one server or several, and a trainer a session with each.
+A request is told to a session at once and said by the same thread, at once or with its next call; a
+thread that needs an answer waits for it, with a deadline that says what it waits for.
 Only its timeout ends a wait for a server that is away, in time that counts: before that the server
 is greeted again and again, however long it takes to move it or to start it again.
 
@@ -28,10 +28,10 @@ from headrace_proto.errors import (
     HeadraceError,
 )
 from headrace_proto.messages import Answered, Delivery, Welcome
-from headrace_proto.placement import owner_of
 
 from .ahead import Ahead
 from .driver import Driver
+from .finding import Finder
 from .leases import Received
 from .merge import Merge, merge_of
 from .requests import Request
@@ -61,21 +61,28 @@ class Link:
         ahead: Ahead | None = None,
         keys: Keys | None = None,
     ) -> None:
+        """``address``: of a server, or of several with commas between them."""
         self.address = address
+        self.addresses = address.split(",")
         self.session = session  # the one that was opened first
-        self.sessions = [session]  # by owner
         self.left = False  # the trainer closed the feed
         self.looked_at = 0.0  # when a wait of this trainer looked last
         self.explain: Callable[[float], str] = lambda now: ""  # what a trainer owes, in words
         self._pid = os.getpid()
         self._timeout_s = timeout_s
         self._keys = keys
-        self._driver = Driver(address, session, keys)
-        self._lock = self._driver.lock
+        session.address = self.addresses[0]
+        others = [session.elsewhere(address) for address in self.addresses[1:]]
+        if others:
+            session.shares = 0
+        self._driver = Driver(address, session, keys, others)
+        self.sessions = self._driver.sessions  # by the number of the owner, see placement.py
+        self.lock = self._driver.lock
         self.clock = self._driver.clock
         self._ahead = ahead or Ahead(session.prefetch)
         self._nbytes = 0  # of the last batch
         self._merge: Merge = merge_of([session], session)
+        self._owner_of = self._merge.placement.owner_of
         self._driver.regroup = self._regroup
 
     def again(self, resume: str) -> Link:
@@ -86,45 +93,53 @@ class Link:
         return Link(self.address, session, self._timeout_s, ahead, self._keys)
 
     def open(self) -> Welcome:
-        """Wait for the Welcome of every owner; that of the first."""
-        first, deadline_s = self.session, self.clock() + self._timeout_s
-        self._await_welcomes(self._timeout_s)
-        welcome = first.welcome
+        """Wait for the Welcome of every owner of every server; that of the first."""
+        Finder(self, self._timeout_s).run()
+        welcome = self.session.welcome
         assert welcome is not None
-        if welcome.owners > 1:
-            first.owner = welcome.owner
-            for owner in range(welcome.owners):
-                if owner != welcome.owner:
-                    self._driver.add(first.beside(owner))
-            with self._lock:
-                self.sessions = sorted(self._driver.sessions, key=lambda session: session.owner)
-            self._await_welcomes(max(0.0, deadline_s - self.clock()))
-            self._merge = merge_of(self.sessions, first)
+        self._order()
         return welcome
 
+    def add(self, session: Session) -> None:
+        """Have another session, with another owner or server."""
+        self._driver.add(session)
+        with self.lock:
+            self.sessions = self._driver.sessions
+
+    def keep(self, sessions: list[Session], lead: Session) -> None:
+        """Have these sessions alone, of which ``lead`` is the first to be opened."""
+        self._driver.replace(lambda: sessions)
+        with self.lock:
+            self.sessions, self.session = sessions, lead
+
+    def _order(self) -> None:
+        """Number the owners, and take their batches in the order of the feed."""
+        with self.lock:
+            self.sessions = sorted(self.sessions, key=lambda s: (s.share, s.owner))
+            self._merge = merge_of(self.sessions, self.session)
+            self._owner_of = self._merge.placement.owner_of
+
     def _regroup(self) -> list[Session]:
-        """The server was started again with another number of owners: a session with each."""
-        before, first = self.sessions, self.session
-        owners = max(session.regrouped for session in before)
-        sessions = [first.beside(owner) for owner in range(owners)]
+        """A server was started again with another number of owners: a session with each."""
+        sessions: list[Session] = []
+        for share in sorted({session.share for session in self.sessions}):
+            before = [session for session in self.sessions if session.share == share]
+            owners = max(session.regrouped for session in before)
+            sessions += self._regrouped(before, owners) if owners else before
+        if not any(one is self.session for one in sessions):
+            self.session = next(one for one in sessions if one.share == self.session.share)
+        self.sessions = sessions
+        self._order()
+        return sessions
+
+    def _regrouped(self, before: list[Session], owners: int) -> list[Session]:
+        """Sessions with so many owners, in place of those with the server's owners before."""
+        sessions = [before[0].beside(owner) for owner in range(owners)]
         for session in sessions:
             session.owners, session.prefetch = owners, self._ahead.batches
         for session in before:
             session.hand_over(sessions)
-        self.sessions, self.session = sessions, sessions[0]
-        self._merge = merge_of(sessions, sessions[0])
         return sessions
-
-    def _await_welcomes(self, timeout_s: float) -> None:
-        def missing() -> Session | None:
-            return next((session for session in self.sessions if session.welcome is None), None)
-
-        self._wait(
-            lambda: missing() is None,
-            timeout_s,
-            "a server to answer",
-            lambda: missing() or self.session,
-        )
 
     # All sessions together
 
@@ -164,7 +179,7 @@ class Link:
 
     def session_of(self, partition: int) -> Session:
         """The session with the owner of a partition."""
-        return self.sessions[owner_of(partition, len(self.sessions))]
+        return self.sessions[self._owner_of(partition)]
 
     def check_usable(self) -> None:
         """ForkedProcess or FeedClosed where this can not be used any more."""
@@ -206,7 +221,7 @@ class Link:
 
         received: Received | None = None
         try:
-            received = self._wait(
+            received = self.wait(
                 taken, self._timeout_s, "a batch", lambda: self._merge.awaited, True, started=now
             )
         finally:
@@ -254,17 +269,17 @@ class Link:
 
     def commit(self, token: int) -> None:
         """Say, soon, that a batch is done."""
-        with self._lock:
+        with self.lock:
             for session in self.sessions:  # the one that it is of knows it
                 session.commit(token)
 
     def place(self, delivery: Delivery, segments: bytes) -> None:
         """A batch goes to the trainer: what a server that is started anew would know it by."""
-        with self._lock:
+        with self.lock:
             self.session_of(delivery.partition).place(delivery.token, segments)
 
     def give_back(self, token: int) -> None:
-        with self._lock:
+        with self.lock:
             for session in self.sessions:
                 session.give_back(token)
 
@@ -277,7 +292,7 @@ class Link:
         the wish for the next batch.
         """
         saved = False
-        with self._lock:
+        with self.lock:
             for session in self.sessions:
                 saved = saved or session.save(token, columns, block, keys)
             self._driver.tell()
@@ -293,7 +308,7 @@ class Link:
         """
         every = self.sessions if request.of_each_owner else [self.session]
         asked = every if of is None else list(of)
-        with self._lock:
+        with self.lock:
             for session in asked:
                 session.requests.ask(request)
 
@@ -315,7 +330,7 @@ class Link:
         def lacking() -> Session:
             return next(session for session in asked if answer_of(session) is None)
 
-        answered: list[Answered] = self._wait(
+        answered: list[Answered] = self.wait(
             answers,
             min(self._timeout_s, at_most_s),
             f"the answer to {request.call}",
@@ -331,7 +346,7 @@ class Link:
             return next((session for session in self.sessions if not session.settled), None)
 
         try:
-            self._wait(
+            self.wait(
                 lambda: unsettled() is None,
                 min(self._timeout_s, at_most_s),
                 "answers to commits",
@@ -339,7 +354,7 @@ class Link:
                 raise_refused=False,
             )
         except HeadraceError:  # a server may answer, and stop in the same breath
-            with self._lock:
+            with self.lock:
                 if unsettled() is not None:
                     raise
 
@@ -351,7 +366,7 @@ class Link:
         """Leave: what is held goes back.  Ends the thread, and every wait with FeedClosed."""
         self._driver.close()
 
-    def _wait(
+    def wait(
         self,
         done: Callable[[], Any],
         timeout_s: float,
@@ -369,7 +384,7 @@ class Link:
         now = self.looked_at = started = self.clock() if started is None else started
         slept_s = self.clock.slept_s
         while True:
-            with self._lock:
+            with self.lock:
                 news = driver.news
                 for session in self.sessions:
                     if session.failure is not None:

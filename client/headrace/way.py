@@ -32,13 +32,14 @@ _FILES = 16
 _TICK_S = 0.001
 
 
-def check_files() -> None:
-    """Check that this process can open the files of a session.
+def check_files(sessions: int = 1) -> None:
+    """Check that this process can open the files of so many sessions.
 
     Where it can not, libzmq would end the process (4.3.5 asserts that it gets an epoll).
     """
-    with opening_files(f"a feed needs {_FILES} open files"), contextlib.ExitStack() as opened:
-        for _ in range(_FILES):
+    need = sessions * _FILES
+    with opening_files(f"a feed needs {need} open files"), contextlib.ExitStack() as opened:
+        for _ in range(need):
             opened.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
 

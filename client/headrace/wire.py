@@ -62,7 +62,7 @@ class Wire:
         self.address = address
         self.hint = ""  # why nobody may answer, in words
         self.amid_message = False
-        self._session = session
+        self.session = session
         self._tell = tell
         self._clock = clock
         self._no_channel = False  # a channel does not do here
@@ -95,7 +95,7 @@ class Wire:
 
     def say(self, now: float) -> None:
         """Send what is due.  Hear afterwards: ZeroMQ tells of what came meanwhile by no number."""
-        session = self._session
+        session = self.session
         if not session.connected:
             self._look_at_handshakes(now)
         messages = session.outgoing(now)
@@ -109,7 +109,7 @@ class Wire:
 
     def _look_at_handshakes(self, now: float) -> None:
         """Whether this trainer is not let in."""
-        fault = self._handshakes.fault(now, known=self._session.welcome is not None)
+        fault = self._handshakes.fault(now, known=self.session.welcome is not None)
         self.hint = self._handshakes.hint
         if fault is not None:
             raise fault
@@ -131,7 +131,7 @@ class Wire:
             else:
                 self._socket.send(header, zmq.NOBLOCK)
         except zmq.Again:  # ZeroMQ has given the connection up: a handshake says why
-            self._session.lose()
+            self.session.lose()
 
     # Hearing
 
@@ -199,7 +199,7 @@ class Wire:
         """The channel has ended: the server is greeted again."""
         self._no_channel = self.way.silent  # where nothing ever came by one it is not tried again
         self.way.drop()
-        self._session.greet()
+        self.session.greet()
         self._tell()
 
     def _nonsense(self, error: Exception | str) -> ProtocolError:
@@ -207,7 +207,7 @@ class Wire:
 
     def _receive(self, heard: list[tuple[Any, list[Any]]]) -> None:
         attach = None
-        session = self._session
+        session = self.session
         now = self._clock()
         stopped = session.stopped
         for message, frames in heard:
@@ -223,7 +223,7 @@ class Wire:
             self._send(attach, [])
 
     def _forget_segments(self) -> None:
-        session = self._session
+        session = self.session
         if session.memory is not None:
             for segment in session.retired:
                 session.memory.forget(segment)
@@ -235,7 +235,7 @@ class Wire:
 
     def _attach(self, welcome: Welcome) -> Attach | None:
         """Try whether the server's memory can be seen from here, and by a channel if it can."""
-        session, way = self._session, self.way
+        session, way = self.session, self.way
         known = session.continues(welcome)
         if not known:
             session.memory, self._no_channel = None, False
@@ -258,7 +258,7 @@ class Wire:
 
     def say_goodbye(self, now: float) -> None:
         """Send what is due and that this trainer leaves."""
-        session = self._session
+        session = self.session
         for message in session.outgoing(now) if session.connected else []:
             self._send(message, session.frames_of(message))
         bye = session.goodbye()

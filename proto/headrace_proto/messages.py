@@ -87,6 +87,7 @@ __all__ = [
     "Retarget",
     "Retired",
     "Save",
+    "ServedShare",
     "Snapshot",
     "Stats",
     "Step",
@@ -134,6 +135,8 @@ class Hello:
     restart: Flag = False  # the feed is to be started from its beginning
     owner: Signed = -1  # which of the server's owners is greeted; -1: any
     run: Count = 0  # of a trainer with a rank: as the first owner that it greeted has told it
+    share: Count = 0  # of the feed, for which it takes the server …
+    shares: Count = 1  # … of so many; 0: it asks which share the server has
 
 
 @FROM_TRAINER.message(2)
@@ -355,3 +358,17 @@ class Full:
     session: Count
     number: Count
     partition: Count
+
+
+@FROM_SERVER.message(13)
+@record
+class ServedShare:
+    """The answer to a Hello for another share of the feed than the server's; opens no session."""
+
+    feed: Text
+    share: Count
+    shares: Count
+    partitions: Count  # of the whole feed
+    server: Text  # names the server, which may have several addresses
+    sessions: Count  # that trainers have with it
+    declaration: Plain  # a digest of each part of what it serves, by the part's name

@@ -1,20 +1,85 @@
-"""Which worker owns which partition: the one rule for servers and trainers.
+"""Which server and which worker own a partition: the one rule for servers and trainers.
 
-    partition p of a server with n workers ─► worker p mod n
+    partition p of a feed on n servers      ─► server p mod n: its *share* is (p mod n, n)
+    there, on a server with W workers       ─► worker (p div n) mod W
 
-The number of workers moves partitions to other workers, and changes nothing else.
+Servers of one feed may have different numbers of workers.  The numbers of servers and of workers
+move partitions to other processes, and change nothing else.
+
+A token carries the term of the start that gave it out.  Terms of share (i, n) are those t with
+t mod n = i, so no two servers of a feed give out the same token.
 """
 
 from __future__ import annotations
 
-__all__ = ["owner_of", "partitions_of"]
+from collections.abc import Sequence
+from itertools import accumulate
+
+__all__ = [
+    "MOST_SHARES",
+    "WHOLE",
+    "Placement",
+    "Share",
+    "next_term",
+    "owner_of",
+    "partitions_of",
+    "share_of",
+]
+
+#: Number of a server among those of a feed, and how many there are.
+Share = tuple[int, int]
+#: The share of the only server of a feed.
+WHOLE: Share = (0, 1)
+#: Maximum number of servers: a server without a partition is refused, and a feed has at most 4096.
+MOST_SHARES = 4096
 
 
-def owner_of(partition: int, owners: int) -> int:
-    """Return the number of the worker that owns a partition."""
-    return partition % owners
+def owner_of(partition: int, owners: int, share: Share = WHOLE) -> int:
+    """Return the number of the worker that owns a partition of its server's share."""
+    return partition // share[1] % owners
 
 
-def partitions_of(owner: int, owners: int, partitions: int) -> range:
-    """Return the partitions that a worker owns, of so many."""
-    return range(owner, partitions, owners)
+def partitions_of(owner: int, owners: int, partitions: int, share: Share = WHOLE) -> range:
+    """Return the partitions that a worker of a server owns, of so many in the feed."""
+    index, servers = share
+    return range(index + servers * owner, partitions, servers * owners)
+
+
+def next_term(after: int, share: Share = WHOLE) -> int:
+    """Return the least term of a share beyond another term."""
+    index, servers = share
+    return after + 1 + (index - after - 1) % servers
+
+
+def share_of(value: object) -> Share:
+    """Return the share of a pair (i, n) or of a text "i/n"; TypeError or ValueError says why not.
+
+    The error's text follows on the words that name the value.
+    """
+    pair = value.split("/") if isinstance(value, str) else value
+    if not isinstance(pair, (tuple, list)):
+        raise TypeError(f'is not a share (i, n) or "i/n", but a {type(value).__name__}')
+    if isinstance(value, str):
+        pair = [int(part) if part.isascii() and part.isdigit() else part for part in pair]
+    if len(pair) != 2 or any(isinstance(n, bool) or not isinstance(n, int) for n in pair):
+        raise ValueError('is not a share (i, n) or "i/n" of two whole numbers')
+    index, servers = pair
+    if not 1 <= servers <= MOST_SHARES:
+        raise ValueError(f"is a share of {servers} servers, which do not lie in 1 … {MOST_SHARES}")
+    if not 0 <= index < servers:
+        raise ValueError(f"is share {index}, and those of {servers} servers are 0 … {servers - 1}")
+    return index, servers
+
+
+class Placement:
+    """The owners of a feed at all its servers, numbered: those of share 0 come first."""
+
+    def __init__(self, owners: Sequence[int]) -> None:
+        """``owners``: their number at the server of each share."""
+        self._owners = tuple(owners)
+        self._first = (0, *accumulate(owners))  # by share: the number of its first owner
+
+    def owner_of(self, partition: int) -> int:
+        """Return the number of the owner of a partition."""
+        share = partition % len(self._owners)
+        return self._first[share] + partition // len(self._owners) % self._owners[share]

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace_proto.address import check_address
+from headrace_proto.placement import WHOLE, Share, share_of
 from headrace_proto.process import process_name
 from headrace_proto.token import Token
 
@@ -26,7 +27,14 @@ from .process.config import FeedConfig, RunConfig
 from .process.settings import Settings
 from .supervisor.living import refuse_taken
 
-__all__ = ["as_feeds", "as_tokens", "index_directory", "refuse_in_worker", "start_config"]
+__all__ = [
+    "as_feeds",
+    "as_tokens",
+    "index_directory",
+    "refuse_in_worker",
+    "share_in",
+    "start_config",
+]
 
 logger = logging.getLogger("headrace.server")
 
@@ -58,7 +66,9 @@ def as_tokens(resume: Any, feeds: set[str]) -> dict[str, Token]:
     return tokens
 
 
-def as_feeds(pipelines: Pipeline | Mapping[str, Pipeline], partitions: int) -> list[FeedConfig]:
+def as_feeds(
+    pipelines: Pipeline | Mapping[str, Pipeline], partitions: int, share: Share = WHOLE
+) -> list[FeedConfig]:
     named = {"default": pipelines} if isinstance(pipelines, Pipeline) else pipelines
     if not isinstance(named, Mapping) or not named:
         raise TypeError(f"pipelines={pipelines!r:.80} is neither a pipeline nor a dict of them")
@@ -70,8 +80,24 @@ def as_feeds(pipelines: Pipeline | Mapping[str, Pipeline], partitions: int) -> l
             raise TypeError(f"feed {name!r} is a {type(pipeline).__name__}, not a pipeline")
         declaration = pipeline.declaration()
         files = resolve(declaration.source.paths)
-        feeds.append(FeedConfig(name, declaration, files, partitions))
+        feeds.append(FeedConfig(name, declaration, files, partitions, share=share))
     return feeds
+
+
+def share_in(share: object, partitions: int | None) -> Share:
+    """Return a server's share, checked; ValueError where it is of no partition."""
+    index, servers = share_of(share)
+    if servers > 1 and partitions is None:
+        raise ValueError(
+            f"share={share!r} needs partitions: the slices of the whole feed, of which each of the "
+            f"{servers} servers owns some, and which all of them must be given alike"
+        )
+    if partitions is not None and partitions < servers:
+        raise ValueError(
+            f"share={share!r} and partitions={partitions}: each of the {servers} servers owns at "
+            f"least one partition, so there must be {servers} or more"
+        )
+    return index, servers
 
 
 def start_config(settings: Settings, feeds: Iterable[FeedConfig], **more: Any) -> RunConfig:

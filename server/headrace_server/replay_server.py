@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace_proto.errors import ServerError
+from headrace_proto.placement import WHOLE
 
 from .arguments import refuse_in_worker, start_config
 from .files.manifest import resolve
@@ -59,8 +60,15 @@ def replay(settings: ReplaySettings) -> Server:
     declaration = pipeline.declaration()
     if states != "recorded" and not declaration.shape.options.get("states"):
         raise ValueError(f"states={states!r} needs a feed of segments with states: this has none")
+    noted = served_as(state, name)
     partitions = int(served_as(state, name, "partitions"))
-    config = FeedConfig(name, declaration, resolve(declaration.source.paths), partitions)
+    config = FeedConfig(
+        name,
+        declaration,
+        resolve(declaration.source.paths),
+        partitions,
+        share=tuple(noted.get("share", WHOLE)),
+    )
     compare_feed(state, config, state / "feeds" / name / "feed.json", settings.allow_config_change)
     history = FeedRecord(state, name)
     leases = _chosen(history, settings)

@@ -9,7 +9,16 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from .arguments import as_feeds, as_tokens, index_directory, refuse_in_worker, start_config
+from headrace_proto.placement import WHOLE
+
+from .arguments import (
+    as_feeds,
+    as_tokens,
+    index_directory,
+    refuse_in_worker,
+    share_in,
+    start_config,
+)
 from .process.config import RunConfig
 from .process.rundir import RunDirectory
 from .process.settings import RECORD_BYTES, RunSettings, Settings, taking
@@ -243,9 +252,10 @@ def run(settings: RunSettings) -> Server:
     if in_process:
         settings = settings.for_threads()
     count = settings.partitions or settings.workers
+    share = share_in(settings.share, settings.partitions)
     config = start_config(
         settings,
-        as_feeds(settings.pipelines, count),
+        as_feeds(settings.pipelines, count, share),
         slab_bytes=settings.slab_bytes or 0,
         record=settings.record or "rows",
         record_bytes=settings.record_bytes or RECORD_BYTES,
@@ -256,6 +266,8 @@ def run(settings: RunSettings) -> Server:
     if settings.http is not None:
         refuse_taken([("http", settings.http)])
     tokens = as_tokens(settings.resume, {feed.name for feed in config.feeds})
+    if tokens and share != WHOLE:
+        raise ValueError(f"resume: a server with share={share} goes on from no snapshot")
     if settings.record == "off" and settings.record_bytes is not None:
         raise ValueError(f"record_bytes={settings.record_bytes} needs record, which is 'off'")
     if settings.state_dir is not None:
@@ -281,7 +293,7 @@ def run(settings: RunSettings) -> Server:
 
 def _served(config: RunConfig) -> RunConfig:
     """Return the config with no more workers than there are partitions to run."""
-    most = max(feed.partitions for feed in config.feeds)
+    most = max(len(feed.owned) for feed in config.feeds)
     if config.workers > most:
         logger.warning(
             "workers=%d and partitions=%d: a worker runs whole partitions, so %d would idle and "

@@ -9,6 +9,7 @@ that reached the wrong segment changes every digest after it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import sys
@@ -139,20 +140,28 @@ def digests_of_segments(feed: headrace.Feed) -> Iterator[str]:
         save_all(batch, ledger.check(batch))
 
 
-def streams(partitions: int, workers: int) -> dict[str, list[str]]:
+@contextlib.contextmanager
+def served(feeds: Any, servers: int, **options: Any) -> Iterator[list[str]]:
+    """The addresses of so many servers that have a share of each feed."""
+    with contextlib.ExitStack() as running:
+        yield [
+            running.enter_context(hs.run(feeds, share=(index, servers), **options)).address
+            for index in range(servers)
+        ]
+
+
+def streams(partitions: int, workers: int, servers: int = 1) -> dict[str, list[str]]:
     """The digests of every feed's batches, as one trainer gets them, or each of two ranks."""
     with tempfile.TemporaryDirectory() as directory:
         plain, segments = plain_feeds(Path(directory)), segment_feeds()
         ranked = ("bucket", "shuffled")
         feeds = {**plain, **{f"{name}-ranks": plain[name] for name in ranked}, **segments}
         found: dict[str, list[str]] = {}
-        with hs.run(feeds, workers=workers, partitions=partitions) as server:
+        with served(feeds, servers, workers=workers, partitions=partitions) as addresses:
 
             def read(name: str, **options: Any) -> list[str]:
                 of = digests_of_segments if name in segments else _of_plain
-                with headrace.connect(
-                    server.address, feed=name, timeout=PATIENCE_S, **options
-                ) as feed:
+                with headrace.connect(addresses, feed=name, timeout=PATIENCE_S, **options) as feed:
                     return list(of(feed))
 
             for name in plain:

@@ -9,10 +9,12 @@ import pytest
 from .recorded import PARTITIONS, PATH, streams
 
 
-@pytest.mark.parametrize("partitions", PARTITIONS)
-def test_every_feed_gives_the_recorded_stream(partitions: int) -> None:
+@pytest.mark.parametrize(
+    ("partitions", "workers", "servers"), [*((n, n, 1) for n in PARTITIONS), (3, 0, 2)]
+)
+def test_every_feed_gives_the_recorded_stream(partitions: int, workers: int, servers: int) -> None:
     recorded = json.loads(PATH.read_text())[str(partitions)]
-    found = streams(partitions, workers=partitions)
+    found = streams(partitions, workers, servers)
     assert sorted(found) == sorted(recorded)
     for name, stream in recorded.items():
         same = [one == other for one, other in zip(found[name], stream, strict=False)]

@@ -14,7 +14,7 @@ import logging
 import select
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ from ..process.sockets import CanNotBind, bind_all, public_router, waits
 from .connections import Connections
 from .front_owner import FrontOwner, life_of, number_of
 from .gate import Gate
+from .served import ServedShares
 
 __all__ = ["Front", "main"]
 
@@ -93,6 +94,7 @@ class Front:
         self._owners = [FrontOwner(n, self._exchange, self._say) for n in range(config.workers)]
         self._owner_of: dict[bytes, FrontOwner] = {}  # connections that have a session
         self._owners_of = {feed.name: config.owners_of(feed) for feed in config.feeds}
+        self._served = ServedShares(config)
         self._failure: tuple[str, str] | None = None
         self._next_tick = 0.0
         self._stopping = False
@@ -174,13 +176,21 @@ class Front:
             if owner is not None:
                 owner.tell(TrainerMessage(connection, key), frames)
                 continue
-            owner = self._greeted(connection, frames)
+            hello = _hello_in(frames)
+            served = None if hello is None else self._served.answer(hello, self._sessions())
+            if served is not None:
+                self._say(connection, FROM_SERVER.encode(served))
+                continue
+            owner = self._greeted(connection, hello)
             if owner.ready and self._failure is None:
                 owner.pass_greeting(connection, self._gate.last_came_by, key, frames)
             else:
                 self._answer_greeting(owner, connection, key, frames)
 
-    def _greeted(self, connection: bytes, frames: list[bytes]) -> FrontOwner:
+    def _sessions(self) -> Iterator[int]:
+        return (len(owner.sessions) for owner in self._owners)
+
+    def _greeted(self, connection: bytes, hello: Hello | None) -> FrontOwner:
         """Return the owner for a message that comes by a connection without a session.
 
         A greeting that names no owner goes to the one with the fewest trainers, and its connection
@@ -190,11 +200,7 @@ class Front:
         if len(owners) == 1:
             return owners[0]
         chosen = next((owner for owner in owners if connection in owner), None)
-        try:
-            hello = FROM_TRAINER.decode(frames[0]) if frames else None
-        except HeadraceError:
-            hello = None
-        if not isinstance(hello, Hello):
+        if hello is None:
             return chosen or next((owner for owner in owners if owner.ready), owners[0])
         if 0 <= hello.owner < len(owners):
             return owners[hello.owner]
@@ -338,6 +344,15 @@ class Front:
         known = self._known()
         for owner in self._owners:
             owner.tick(now, known)
+
+
+def _hello_in(frames: list[bytes]) -> Hello | None:
+    """Return the greeting that a message is, if it is one."""
+    try:
+        hello = FROM_TRAINER.decode(frames[0]) if frames else None
+    except HeadraceError:
+        return None
+    return hello if isinstance(hello, Hello) else None
 
 
 def serve(plain: Any, pipe: Pipe) -> None:

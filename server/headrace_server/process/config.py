@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from headrace_proto.placement import owner_of, partitions_of
+from headrace_proto.placement import WHOLE, Share, owner_of, partitions_of
 
 from ..files.manifest import DataFile
 from ..pipeline.declaration import Declaration
@@ -33,6 +33,12 @@ class FeedConfig:
     untouched: bool = False  # whether this start of the server began with that
     functions: Any = None  # what is noted of its functions beside its state, see functions.py
     may_change: bool = False  # whether they may do something else now
+    share: Share = WHOLE  # of the partitions, which this server owns
+
+    @property
+    def owned(self) -> range:
+        """The partitions that this server owns."""
+        return partitions_of(0, 1, self.partitions, self.share)
 
     @property
     def segmented(self) -> bool:
@@ -63,9 +69,10 @@ class FeedConfig:
 
     @classmethod
     def from_plain(cls, plain: Any) -> FeedConfig:
-        name, declaration, files, *rest = plain
+        name, declaration, files, *rest, (index, servers) = plain
         listed = tuple(DataFile(*file) for file in files)
-        return cls(name, Declaration.from_plain(declaration), listed, *rest)
+        known = cls(name, Declaration.from_plain(declaration), listed, *rest)
+        return replace(known, share=(index, servers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +127,19 @@ class RunConfig(Limits):
             return self.state_directory, self.durability
         return f"{self.directory}/journals", "worker"
 
+    @property
+    def share(self) -> Share:
+        """The share of every feed that this server has."""
+        return next((feed.share for feed in self.feeds), WHOLE)
+
     def worker_of(self, partition: int) -> int:
         """Return the worker that runs a partition: all that the number of workers changes."""
-        return owner_of(partition, self.workers)
+        return owner_of(partition, self.workers, self.share)
 
     def partitions_of(self, feed: FeedConfig, worker: int) -> range:
         """Return the partitions of a feed that a worker runs."""
-        return partitions_of(worker, self.workers, feed.partitions)
+        return partitions_of(worker, self.workers, feed.partitions, feed.share)
 
     def owners_of(self, feed: FeedConfig) -> int:
         """Return how many workers own partitions of a feed: those with the lowest numbers."""
-        return min(self.workers, feed.partitions)
+        return min(self.workers, len(feed.owned))

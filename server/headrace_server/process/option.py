@@ -13,10 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from headrace_proto.placement import share_of
+
 __all__ = ["KINDS", "Kind", "Option"]
 
 #: A target is ``FILE.py:NAME``.
-Kind = Literal["text", "path", "target", "integer", "seconds", "flag"]
+Kind = Literal["text", "path", "target", "integer", "seconds", "flag", "share"]
 
 
 #: Kinds of which not everything can be a value: their name in errors, their types, their form.
@@ -26,7 +28,7 @@ KINDS: dict[str, tuple[str, Any, Callable[[Any], Any]]] = {
     "flag": ("true or false", bool, bool),
     "path": ("a path", (str, bytes, os.PathLike), os.fsdecode),
 }
-_METAVARS = {"text": "TEXT", "path": "DIR", "integer": "N", "seconds": "SECONDS"}
+_METAVARS = {"text": "TEXT", "path": "DIR", "integer": "N", "seconds": "SECONDS", "share": "I/N"}
 #: Upper bound of numbers that declare none; a wait of as many seconds is one that the system takes.
 _MOST = 10**9
 
@@ -99,6 +101,11 @@ class Option:
 
     def check(self, value: Any, where: str) -> Any:
         """Return the value in the form of its kind; TypeError or ValueError begins with where."""
+        if self.kind == "share":
+            try:
+                return share_of(value)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{where} {error}") from None
         if self.kind in KINDS:
             kind, types, form = KINDS[self.kind]
             if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):

@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import Any, ParamSpec, TypeVar
 
+from headrace_proto.placement import WHOLE
+
 from ..pipeline.builder import Pipeline
 from .option import Kind, Option
 
@@ -143,6 +145,13 @@ class RunSettings(Limits, Settings):
         "number of workers gives the same batches",
         most=4096,
         absent="as many as workers; with a state, as many as that has",
+    )
+    share: tuple[int, int] | str = _option(
+        "share",
+        "share of the partitions that this server owns, as one of n servers of the same feeds: "
+        "those p with p mod n = i; in Python also (i, n)",
+        WHOLE,
+        absent="0/1, all",
     )
     slab_bytes: int | None = _integer(
         "shared memory of each worker", least=4096, most=2**50, absent="fits"

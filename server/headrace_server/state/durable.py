@@ -128,7 +128,7 @@ class Durable:
 
     def _raised(self, config: RunConfig, beyond: int = 0) -> RunConfig:
         """Return a config under a new term, which is stored."""
-        term = self._state.raise_term(beyond, _by_clock())
+        term = self._state.raise_term(beyond, _by_clock(), config.share)
         starts, start = self._state.starts, self._state.count
         return dataclasses.replace(config, term=term, starts=starts, start=start)
 

@@ -21,11 +21,12 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from headrace_proto.errors import ServerError
+from headrace_proto.placement import WHOLE, Share, next_term
 
 from ..files.durable_file import write_durably, writing
 from ..pipeline.declaration import jsonable
@@ -50,6 +51,8 @@ SUFFIX = ".journal"
 STATES = frozenset({SUFFIX, OLD_SUFFIX})
 _FORMAT = 1
 _FIELDS = frozenset({"format", "partitions", "pipeline", "files"})
+#: A field that is there where the feed has several servers.
+_SHARE = "share"
 #: The file that holds the term; its name is that of earlier releases.
 _TERM_FILE = "epoch"
 #: Tokens carry the term above 32 bits, and are below 2**63.
@@ -105,8 +108,8 @@ class StateDirectory:
             self.close()
             raise
 
-    def raise_term(self, beyond: int = 0, at_least: int = 0) -> int:
-        """Store and return the term of this start, which is greater than ``beyond``.
+    def raise_term(self, beyond: int = 0, at_least: int = 0, share: Share = WHOLE) -> int:
+        """Store and return the term of this start, one of a share and greater than ``beyond``.
 
         The term is on the disk before this returns.  ``at_least`` goes by the clock, so a
         directory that was put back to an earlier state gives terms beyond those of the starts
@@ -123,15 +126,15 @@ class StateDirectory:
         count = _TERM.fullmatch(others.pop()) if len(others) == 3 else None
         found = _TERM.fullmatch(first)
         before = max(int(found[1]), beyond) if found else _MOST_TERMS
-        if before >= _MOST_TERMS:
+        if before > _MOST_TERMS - share[1]:
             raise ServerError(
                 f"{file} is damaged or gone: it holds the number of starts so far, twice, below "
                 f"{_MOST_TERMS}.  Write a number larger than any before into it, twice, or resume "
                 "from a snapshot"
             )
-        number = before + 1
+        number = next_term(before, share)
         if number < at_least <= _MOST_BY_CLOCK:
-            number = at_least
+            number = next_term(at_least - 1, share)
         self.starts = (*_starts(others, int(found[1]) if found else 0), number)[-_MOST_STARTS:]
         self.count = 1 + (int(count[1]) if count else int(found[1]) if found else 0)
         line = " ".join(map(str, self.starts)) + "\n"
@@ -188,6 +191,7 @@ def compare_feed(state: Path, feed: FeedConfig, file: Path, allow_change: bool) 
     known = _known(file)
     if known is None or known == now:
         return known is not None
+    _check_share(state, feed, known.get(_SHARE, WHOLE))
     changes = [*_unlike(known, now), *_files_unlike(known["files"], now["files"])]
     for change, why in _never(known, now):
         raise ConfigChanged(
@@ -202,6 +206,23 @@ def compare_feed(state: Path, feed: FeedConfig, file: Path, allow_change: bool) 
             "allow_config_change=True to go on with the states that there are"
         )
     return False
+
+
+def _check_share(state: Path, feed: FeedConfig, known: Sequence[int]) -> None:
+    """Raise ConfigChanged where a state is that of another share."""
+    (index, servers), (was, of) = feed.share, known
+    if (index, servers) == (was, of):
+        return
+    text = (
+        f"feed {feed.name!r} can not go on from the state in {state}: that is of share {was}/{of}, "
+        f"and this server has share {index}/{servers}"
+    )
+    if servers == of:
+        raise ConfigChanged(f"{text}: each share needs a state directory of its own")
+    raise ConfigChanged(
+        f"{text}: positions and states belong to the partitions of that share.  Start it as share "
+        f"{was}/{of}, or begin anew in another state_dir"
+    )
 
 
 def described(feed: FeedConfig) -> dict[str, Any]:
@@ -223,6 +244,8 @@ def described(feed: FeedConfig) -> dict[str, Any]:
         "pipeline": pipeline,
         "files": [file.to_plain() for file in feed.files],
     }
+    if feed.share != WHOLE:
+        whole[_SHARE] = feed.share
     described: dict[str, Any] = json.loads(stable_name(json.dumps(whole, default=jsonable)))
     return described
 
@@ -237,7 +260,7 @@ def _known(file: Path) -> dict[str, Any] | None:
         return None
     except ValueError as error:
         raise ServerError(f"{file} is damaged: {error}. {_NEXT}") from None
-    if not isinstance(known, dict) or known.keys() != _FIELDS:
+    if not isinstance(known, dict) or known.keys() - {_SHARE} != _FIELDS:
         raise ServerError(f"{file} is damaged: it lacks fields. {_NEXT}")
     if known["format"] != _FORMAT:
         raise ServerError(

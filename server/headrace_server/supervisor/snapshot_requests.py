@@ -19,6 +19,7 @@ from typing import Any
 
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import HeadraceError, ServerError, code_of, from_code
+from headrace_proto.placement import WHOLE, Share
 from headrace_proto.token import Token
 
 from ..core.rewinding import BEGINNING
@@ -81,6 +82,7 @@ class SnapshotRequests:
     order: Callable[..., None]
     note: Callable[[str, str], None]
     begin_next: Callable[[str, Callable[[FeedConfig], int]], None]
+    share: Share = WHOLE
     _over: bool = False
 
     def __post_init__(self) -> None:
@@ -117,6 +119,12 @@ class SnapshotRequests:
         return token
 
     def _copied(self, feed: str) -> Token:
+        index, servers = self.share
+        if servers > 1:
+            raise ServerError(
+                f"this server has share {index}/{servers} of the feed, and a snapshot of one share "
+                "is none of the feed"
+            )
         shelf = self.durable.shelf
         name, directory = shelf.begin(feed)
         try:

@@ -12,6 +12,8 @@ import threading
 from dataclasses import replace
 from typing import Any
 
+from headrace_proto.placement import next_term
+
 from ..process.config import RunConfig
 from ..state.durable import Durable
 
@@ -23,7 +25,7 @@ class Starts:
 
     def __init__(self, config: RunConfig, durable: Durable | None) -> None:
         if not config.term:  # tokens of its starts must differ
-            config = replace(config, term=secrets.randbits(30) + 1)
+            config = replace(config, term=next_term(secrets.randbits(30), config.share))
         self.config = config
         self._durable = durable
         self._begun: dict[int, RunConfig] = {}  # by owner
@@ -66,4 +68,4 @@ class Starts:
     def _next_term(self) -> RunConfig:
         if self._durable is not None:
             return self._durable.next_term(self.config)
-        return replace(self.config, term=self.config.term + 1)
+        return replace(self.config, term=next_term(self.config.term, self.config.share))

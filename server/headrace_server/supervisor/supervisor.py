@@ -130,6 +130,7 @@ class Supervisor:
                 order=self._crew.order,
                 note=self._feeds.note,
                 begin_next=self.take_back,
+                share=self._config.share,
             )
         write_sources([feed.declaration for feed in self._config.feeds], self._directory.path)
         self._crew.begin(self._start_timeout_s)

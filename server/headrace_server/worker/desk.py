@@ -113,7 +113,7 @@ class Desk:
             run.max_credits,
             term,
             order=order,
-            shared=self.owners > 1,
+            shared=self.owners > 1 or config.share[1] > 1,
             stateless=config.stateless,
         )
         self.schema: Any = None

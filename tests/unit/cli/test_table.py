@@ -24,6 +24,7 @@ def test_every_option_says_what_it_is_for_and_its_default_is_of_its_kind(name: s
         "integer": int,
         "seconds": float,
         "flag": bool,
+        "share": tuple,
     }
     for option in command(name).options:
         assert option.help and not option.help.endswith("."), option.name

@@ -329,7 +329,7 @@ def test_a_deadline_names_the_limit_when_a_trainer_holds_all_that_it_may(peer: P
         for held, told in ((63, "holds 63 batches$"), (64, "as many as .* max_credits=64 allows")):
             link.session._held = set(range(held))
             with pytest.raises(DeadlineExceeded, match=told):
-                link._wait(lambda: None, 0.1, "a batch")
+                link.wait(lambda: None, 0.1, "a batch")
 
 
 @pytest.mark.parametrize("answer", [Answered(7, 1), Ended(7)])

@@ -88,6 +88,19 @@ def test_a_feed_has_an_owner_for_each_worker_that_runs_some_of_it():
     assert [RUN.owners_of(feed) for feed in (FEED, few)] == [5, 3]
 
 
+def test_a_share_of_the_partitions_is_divided_among_the_workers_of_its_server():
+    part = dataclasses.replace(FEED, share=(1, 3))
+    run = dataclasses.replace(RUN, feeds=(part,), workers=2)
+    wire = msgpack.packb(run.to_plain(), use_bin_type=True)
+    assert RunConfig.from_plain(msgpack.unpackb(wire, strict_map_key=False)) == run
+    assert run.share == (1, 3) and list(part.owned) == [1, 4, 7, 10]
+    assert [list(run.partitions_of(part, worker)) for worker in range(2)] == [[1, 7], [4, 10]]
+    assert [run.worker_of(partition) for partition in part.owned] == [0, 1, 0, 1]
+    assert run.owners_of(part) == 2
+    assert run.owners_of(dataclasses.replace(part, partitions=5)) == 2
+    assert run.owners_of(dataclasses.replace(part, partitions=4)) == 1
+
+
 def test_partitions_are_spread_evenly_and_by_their_number_alone():
     workers = [RUN.worker_of(partition) for partition in range(12)]
     assert workers == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]

@@ -23,7 +23,7 @@ from headrace_server.process.settings import (
 )
 
 BATCHES = hs.from_examples([{"i": 1}]).batch(1)
-KINDS = {"text": str, "path": str, "integer": int, "seconds": float, "flag": bool}
+KINDS = {"text": str, "path": str, "integer": int, "seconds": float, "flag": bool, "share": str}
 
 
 @pytest.mark.parametrize("settings", [RunSettings, ReplaySettings])

@@ -34,6 +34,7 @@ from headrace_proto.messages import (
     Retarget,
     Retired,
     Save,
+    ServedShare,
     Snapshot,
     Stats,
     Step,
@@ -75,6 +76,7 @@ MESSAGES = {
         Passed(7, 5, 2),
         Idle(7, 3),
         Full(7, 12, 3),
+        ServedShare("speech", 1, 4, 64, "headrace-0-1-2", 3, {"shape": "0a"}),
     ],
 }
 

@@ -38,8 +38,8 @@ def pipeline(shape: dict[str, Any] | None = None, states: Any = None, **options:
     )
 
 
-def feed(made: Any = None, files: Any = FILES, partitions: int = 3) -> FeedConfig:
-    return FeedConfig("speech", (made or pipeline()).declaration(), files, partitions)
+def feed(made: Any = None, files: Any = FILES, partitions: int = 3, **more: Any) -> FeedConfig:
+    return FeedConfig("speech", (made or pipeline()).declaration(), files, partitions, **more)
 
 
 @pytest.fixture
@@ -309,3 +309,31 @@ def test_feeds_are_apart(directory: StateDirectory):
     directory.check_feed(dataclasses.replace(feed(partitions=9), name="other"))
     directory.check_feed(feed())
     assert partition_path("/s", "a", 3) == Path("/s/feeds/a/3.journal")
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        ((1, 2), "share 0/2, and this server has share 1/2: each share needs a state directory"),
+        ((0, 4), "share 0/2, and this server has share 0/4: .* Start it as share 0/2"),
+        ((0, 1), "share 0/2, and this server has share 0/1"),
+    ],
+)
+def test_a_directory_is_that_of_one_share(directory: StateDirectory, share: Any, text: str):
+    directory.check_feed(feed(share=(0, 2)))
+    directory.check_feed(feed(share=(0, 2)))
+    with pytest.raises(ConfigChanged, match=text):
+        directory.check_feed(feed(share=share), allow_change=True)
+
+
+def test_a_directory_of_all_partitions_is_no_share(directory: StateDirectory):
+    directory.check_feed(feed())
+    with pytest.raises(ConfigChanged, match="share 0/1, and this server has share 1/2"):
+        directory.check_feed(feed(share=(1, 2)))
+
+
+def test_terms_of_a_share_are_no_other_shares(directory: StateDirectory):
+    terms = [directory.raise_term(share=(2, 4)) for _ in range(3)]
+    assert terms == [2, 6, 10]
+    assert directory.raise_term(at_least=21, share=(2, 4)) == 22
+    assert directory.raise_term(beyond=30, share=(2, 4)) == 34

@@ -1,0 +1,95 @@
+"""Which trainer greets which owner of which server: the part of a session that a Hello says.
+
+    elsewhere(address)   asks another server which share of the feed it has
+    take_for(share)      greets that server as the one with this share
+
+All sessions of a trainer bear one nonce, so servers and owners know it as one trainer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Self
+
+from headrace_proto import __version__, limits
+from headrace_proto.messages import Hello, ServedShare
+
+from .leases import Leases
+from .meter import Meter
+
+__all__ = ["Greeting"]
+
+
+@dataclass(slots=True)
+class Greeting(Leases):
+    """The facts of a trainer, and of the owner that it greets."""
+
+    feed: str
+    nonce: bytes
+    prefetch: int
+    rank: int = -1
+    world_size: int = 0
+    process: bytes = b""  # names this process
+    resume: str = ""  # the snapshot that the feed is to go on from
+    host: str = ""  # for who looks at the server: where this trainer runs
+    explicit: bool = False  # batches are committed by name, not by asking for the next
+    restart: bool = False  # the feed is to be started from its beginning
+    owner: int = -1  # which of its server's owners it is with; -1 leaves it to the server
+    owners: int = 0  # how many there are; 0 where that is not known yet
+    address: str = ""  # of its server
+    share: int = 0  # of the feed, which that server has …
+    shares: int = 1  # … of so many; 0: the server is only asked
+
+    generation: int = -1  # of the feed, as far as another owner of it has told
+    run: int = 0  # those of all ranks that train together: owner 0 tells, and others are told
+    served: ServedShare | None = None  # the server's answer that it has another share
+    meter: Meter = field(default_factory=Meter)
+
+    _said_at: float = -1e9
+
+    def alike(self, address: str, owner: int) -> Self:
+        """A session of the same trainer, with another owner or server."""
+        shared = self.rank, self.world_size, self.process, self.resume, self.host, self.explicit
+        alike = type(self)(self.feed, self.nonce, self.prefetch, *shared)
+        alike.refused, alike.meter = self.refused, self.meter
+        alike.address, alike.owner = address, owner
+        return alike
+
+    def elsewhere(self, address: str) -> Self:
+        """A session of the same trainer with another server, which it asks for its share."""
+        elsewhere = self.alike(address, self.owner)
+        elsewhere.shares, elsewhere.restart = 0, self.restart
+        return elsewhere
+
+    def take_for(self, share: int, shares: int) -> None:
+        """Greet the server as the one that has this share of the feed."""
+        self.share, self.shares, self.served = share, shares, None
+        self._said_at = -1e9
+
+    def _hello(self, known: str, generation: int, term: int) -> Hello:
+        """The greeting; ``known`` is the session file of the session that goes on."""
+        oldest, newest = limits.PROTOCOL
+        return Hello(
+            oldest=oldest,
+            newest=newest,
+            library=__version__,
+            feed=self.feed,
+            nonce=self.nonce,
+            rank=self.rank,
+            world_size=self.world_size,
+            last_seq=self.last_seq,
+            held=tuple(sorted(self._held)),
+            known=known,
+            batches=self._places_to_report(),
+            process=self.process,
+            resume=self.resume,
+            generation=generation,
+            host=self.host,
+            term=term,
+            committed=self._commits_to_report(),
+            restart=self.restart,
+            owner=self.owner,
+            run=self.run,
+            share=self.share,
+            shares=self.shares,
+        )

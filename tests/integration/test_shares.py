@@ -1,0 +1,334 @@
+"""One feed on several servers: one stream, nothing lost or twice, servers that go and return."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+import headrace_server as hs
+from tests.patience import PATIENCE_S, eventually
+
+from .segment_streams import Ledger, at_once, chained, of_counts, train
+from .test_near import list_of
+
+_SERVERS = 2
+
+
+def numbers(count: int = 120) -> hs.Pipeline:
+    return hs.from_examples([{"i": k} for k in range(count)]).shuffle(seed=3).batch(4)
+
+
+@contextlib.contextmanager
+def shared(
+    pipeline: Any, workers: int = 0, partitions: int = 5, **options: Any
+) -> Iterator[list[hs.Server]]:
+    """Two servers with a share each."""
+    with contextlib.ExitStack() as running:
+        options |= {"workers": workers, "partitions": partitions}
+        yield [
+            running.enter_context(hs.run(pipeline, share=(index, _SERVERS), **options))
+            for index in range(_SERVERS)
+        ]
+
+
+def connect(servers: list[hs.Server], **options: Any) -> headrace.Feed:
+    options.setdefault("timeout", PATIENCE_S)
+    return headrace.connect([server.address for server in servers], **options)
+
+
+def rows(feed: headrace.Feed) -> list[int]:
+    return [i for batch in feed for i in batch["i"].tolist()]
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger(of_counts([1 + i % 5 for i in range(60)]))
+
+
+def test_servers_with_different_numbers_of_workers_give_the_stream_of_one_server(over_tcp: None):
+    with hs.run(numbers(), workers=0, partitions=5) as server:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            wanted = rows(feed)
+    with (
+        hs.run(numbers(), workers=2, partitions=5, share="0/2") as one,
+        hs.run(numbers(), workers=0, partitions=5, share=[1, 2]) as two,
+    ):
+        with connect([two, one]) as feed:
+            assert rows(feed) == wanted
+            assert [s.address for s in feed._link.sessions] == [one.address] * 2 + [two.address]
+        assert one.wait(PATIENCE_S) and two.wait(PATIENCE_S)
+        assert [p["worker"] for p in one.stats()["default"]["partitions"]] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_two_trainers_share_all_servers(prefetch: int):
+    with shared(numbers()) as servers:
+
+        def read() -> list[int]:
+            with connect(servers, prefetch=prefetch) as feed:
+                return rows(feed)
+
+        got = at_once([read, read])
+        assert all(server.wait(PATIENCE_S) for server in servers)
+    assert sorted(got[0] + got[1]) == list(range(120))
+
+
+@pytest.mark.parametrize("order", ["arrival", "lanes"])
+def test_trainers_of_segments_lose_no_state_between_servers(ledger: Ledger, order: str):
+    pipeline = chained(list_of(ledger), batch_size=3, order=order, capacity=12)
+    with shared(pipeline) as servers:
+        with connect(servers, prefetch=0) as one, connect(servers, prefetch=0) as two:
+            at_once([lambda f=f: train(f, ledger) for f in (one, two)])
+    ledger.assert_complete()
+
+
+def test_no_two_servers_give_out_the_same_token(tmp_path: Path):
+    with shared(numbers()) as one, shared(numbers(), durability="off") as two:
+        for servers in (one, two):
+            with connect(servers, commit="explicit") as feed:
+                batches = [next(feed) for _ in range(8)]
+                assert [batch.token >> 32 & 1 for batch in batches] == [0, 1, 0, 1, 0, 0, 1, 0]
+                feed.commit(batches[0].token)
+                assert servers[0].stats()["default"]["batches"] == 1
+                assert servers[1].stats()["default"]["batches"] == 0
+
+
+def test_a_drain_and_other_proportions_reach_all_servers():
+    examples = [{"c": k % 2, "k": k} for k in range(400)]
+    pipeline = (
+        hs.from_examples(examples)
+        .repeat()
+        .stratified_sample("c", [0.5, 0.5], 4, init_probs=[0.5, 0.5], seed=1)
+    )
+    with shared(pipeline) as servers, connect(servers) as feed:
+        next(feed)
+        since = feed.set_target_probs([1.0, 0.0])
+        assert sorted(since) == [0, 1, 2, 3, 4]
+        feed.drain()
+        last = {batch.partition: batch["c"].tolist() for batch in feed}
+        assert set(last) <= set(range(5))
+        assert all(server.wait(PATIENCE_S) for server in servers)
+
+
+def test_names_of_one_server_are_one_server():
+    with hs.run(numbers(), workers=0, partitions=5) as server:
+        port = server.address.rpartition(":")[2]
+        both = f"tcp://127.0.0.1:{port}, tcp://localhost:{port}"
+        with headrace.connect(both, timeout=PATIENCE_S) as feed:
+            assert len(rows(feed)) == 120
+            assert len(feed._link.sessions) == 1
+
+
+def test_a_name_that_stands_for_several_addresses_is_all_servers(monkeypatch: pytest.MonkeyPatch):
+    """The second server is started when the trainer waits for it already."""
+    real, looks = socket.getaddrinfo, []
+    with contextlib.ExitStack() as running:
+        options = {"workers": 0, "partitions": 5}
+        one = running.enter_context(hs.run(numbers(), share=(0, 2), **options))
+        port = one.address.rpartition(":")[2]
+
+        def looked_up(host: str, *rest: Any) -> Any:
+            looks.append(host)
+            found = real("127.0.0.1", *rest)
+            if len(looks) > 1:
+                if len(looks) == 2:
+                    bind = f"tcp://127.0.0.2:{port}"
+                    running.enter_context(hs.run(numbers(), share=(1, 2), bind=bind, **options))
+                found += real("127.0.0.2", *rest)
+            return found
+
+        monkeypatch.setattr("headrace.shares.socket.getaddrinfo", looked_up)
+        monkeypatch.setattr("headrace.finding._LOOK_UP_S", 0.05)
+        with headrace.connect(f"tcp://localhost:{port}", timeout=PATIENCE_S) as feed:
+            assert sorted(rows(feed)) == list(range(120))
+            at = [session.address for session in feed._link.sessions]
+            assert at == [f"tcp://127.0.0.{n}:{port}" for n in (1, 2)]
+
+
+def refusal(*servers: hs.Server) -> str:
+    """The error of a trainer that gives the addresses of these servers."""
+    with pytest.raises(ValueError) as raised:
+        connect([*servers])
+    return str(raised.value)
+
+
+def test_servers_that_are_not_one_feed_are_refused_with_what_differs():
+    def part(index: int, servers: int = 2, pipeline: Any = None, partitions: int = 5) -> hs.Server:
+        pipeline = pipeline or numbers()
+        share = index, servers
+        server = hs.run(pipeline, workers=0, partitions=partitions, share=share)
+        return running.enter_context(server)
+
+    with contextlib.ExitStack() as running:
+        first, second = part(0), part(1)
+        text = refusal(first)
+        assert f"share 0/2 is at {first.address}; missing: share 1 of 2" in text
+        assert text.startswith("address=") and "Give the addresses of all servers" in text
+        text = refusal(first, second, part(0))
+        assert f"share 0/2 of feed 'default' is at {first.address} and at" in text
+        assert "which are two servers" in text
+        text = refusal(first, part(1, 3))
+        assert "as one of 2 servers and" in text and "it as one of 3: start" in text
+        text = refusal(first, part(1, partitions=6))
+        assert "with 5 partitions and" in text and "it with 6: start" in text
+        other = hs.from_examples([{"i": k} for k in range(121)]).shuffle(seed=4).batch(4)
+        text = refusal(first, part(1, pipeline=other))
+        assert "different pipelines" in text and "they differ in order, source" in text
+        text = refusal(first, part(1, pipeline={"other": numbers()}))
+        assert (
+            f"{first.address} serves feed 'default' and" in text and "serves feed 'other'" in text
+        )
+        text = refusal(part(0, 1), part(0, 1))
+        assert "share 0/1" in text and "two servers" in text
+
+
+def test_a_share_that_is_not_up_is_named():
+    with hs.run(numbers(), workers=0, partitions=5, share=(0, 2)) as server:
+        away = "ipc:///tmp/headrace-nobody-is-here"
+        with pytest.raises(headrace.ConnectionLost) as raised:
+            headrace.connect([server.address, away], timeout=0.3)
+    text = str(raised.value)
+    assert f"no server answered at {away} within timeout=0.3 s" in text
+    assert f"share 0/2 is at {server.address}; missing: share 1 of 2" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"share": (0, 2)}, r"share=\(0, 2\) needs partitions"),
+        ({"share": (0, 2), "partitions": 1}, "partitions=1: each of the 2 servers owns at least"),
+        ({"share": (2, 2), "partitions": 5}, r"share=\(2, 2\) is share 2, and those of 2"),
+        ({"share": "x", "partitions": 5}, "share='x' is not a share"),
+    ],
+)
+def test_a_share_that_can_not_be_is_refused_at_the_start(options: dict[str, Any], text: str):
+    with pytest.raises(ValueError, match=text):
+        hs.run(numbers(), workers=0, **options)
+
+
+class Shares:
+    """Servers with state directories that are killed and started again at the same addresses."""
+
+    def __init__(self, path: Path, pipeline: hs.Pipeline) -> None:
+        self._path, self._pipeline = path, pipeline
+        self.servers = [self.start(index) for index in range(_SERVERS)]
+
+    def start(self, index: int) -> hs.Server:
+        place = self._path / str(index)
+        return hs.run(
+            self._pipeline,
+            share=(index, _SERVERS),
+            partitions=5,
+            workers=1,
+            bind=f"ipc://{place}.feed",
+            state_dir=place,
+            durability="process",
+        )
+
+    def kill(self, index: int) -> None:
+        """kill -9 of all processes of one server."""
+        for pid in self.servers[index].pids.values():
+            os.kill(pid, signal.SIGKILL)
+        self.servers[index].close()
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.close()
+
+
+@pytest.fixture
+def shares(tmp_path: Path, ledger: Ledger) -> Iterator[Shares]:
+    with contextlib.closing(Shares(tmp_path, chained(list_of(ledger), batch_size=3))) as shares:
+        yield shares
+
+
+def test_a_server_that_is_killed_and_returns_loses_nothing(shares: Shares, ledger: Ledger):
+    with connect(shares.servers, prefetch=0) as one, connect(shares.servers, prefetch=0) as two:
+        for index in range(_SERVERS):
+            at_once([lambda f=f: train(f, ledger, 3) for f in (one, two)])
+            shares.kill(index)
+            shares.servers[index] = shares.start(index)
+        at_once([lambda f=f: train(f, ledger) for f in (one, two)], PATIENCE_S)
+        openings = [session.openings for session in one._link.sessions]
+        assert openings == [2, 2]
+    ledger.assert_complete()
+
+
+def test_a_wait_for_a_share_that_is_away_names_it_and_its_address(shares: Shares, ledger: Ledger):
+    with connect(shares.servers, prefetch=0, timeout=PATIENCE_S) as feed:
+        train(feed, ledger, 1)
+        shares.kill(1)
+        feed._link._timeout_s = 3.0
+        address = feed._link.sessions[1].address
+        with pytest.raises(headrace.ConnectionLost) as raised:
+            train(feed, ledger)
+        text = str(raised.value)
+        assert f"the server at {address} (share 1/2) was lost" in text
+
+
+def test_a_state_directory_is_that_of_one_share(shares: Shares, tmp_path: Path, ledger: Ledger):
+    shares.close()
+    pipeline = chained(list_of(ledger), batch_size=3)
+    state = {"state_dir": tmp_path / "0", "workers": 0, "durability": "process"}
+    for share, text in (
+        ((1, 2), "is of share 0/2, and this server has share 1/2: each share needs a state dir"),
+        ((0, 3), "is of share 0/2, and this server has share 0/3: positions and states belong"),
+        ((0, 1), "is of share 0/2, and this server has share 0/1"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            hs.run(pipeline, share=share, partitions=5, **state)
+    with hs.run(pipeline, share=(0, 2), partitions=5, **state):
+        pass
+
+
+def test_ranks_get_the_same_rounds_of_all_servers_also_after_one_was_away(tmp_path: Path):
+    with hs.run(numbers(), workers=0, partitions=5) as server:
+        wanted = at_once([lambda r=r: _of_rank(server.address, r) for r in range(2)])
+    with contextlib.closing(Shares(tmp_path, numbers())) as shares:
+
+        def read(rank: int) -> list[list[int]]:
+            return _of_rank([server.address for server in shares.servers], rank, shares)
+
+        assert at_once([lambda r=r: read(r) for r in range(2)]) == wanted
+
+
+def _of_rank(address: Any, rank: int, shares: Shares | None = None) -> list[list[int]]:
+    """The batches of one of two ranks; rank 1 kills a server and starts it again."""
+    seen = []
+    options = {"rank": rank, "world_size": 2, "timeout": PATIENCE_S}
+    with headrace.connect(address, **options) as feed:
+        for step, batch in enumerate(feed):
+            seen.append(batch["i"].tolist())
+            if shares is not None and rank == step == 1:
+                shares.kill(1)
+                shares.servers[1] = shares.start(1)
+    return seen
+
+
+def test_a_server_with_another_number_of_workers_is_greeted_at_each(
+    shares: Shares, ledger: Ledger, tmp_path: Path
+):
+    with connect(shares.servers, prefetch=0) as feed:
+        train(feed, ledger, 4)
+        shares.kill(1)
+        place = tmp_path / "1"
+        shares.servers[1] = hs.run(
+            chained(list_of(ledger), batch_size=3),
+            share=(1, 2),
+            partitions=5,
+            workers=2,
+            bind=f"ipc://{place}.feed",
+            state_dir=place,
+            durability="process",
+        )
+        train(feed, ledger)
+        eventually(lambda: len(feed._link.sessions) == 3)
+    ledger.assert_complete()

@@ -1,0 +1,120 @@
+"""A trainer asks all servers for their shares before it greets any, against sockets in the test."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace.session import Session
+from headrace.waits import Link
+from headrace_proto.errors import ConnectionLost
+from headrace_proto.messages import Hello, Pulse, ServedShare, Welcome
+from tests.patience import PATIENCE_S
+
+from .peer import Peer
+
+
+@pytest.fixture
+def peers(peer: Peer) -> Iterator[list[Peer]]:
+    other = Peer()
+    yield [peer, other]
+    other.close()
+
+
+class Opening:
+    """A link that is opened by a thread, and what that came to."""
+
+    def __init__(self, address: str, timeout_s: float = PATIENCE_S, **of: Any) -> None:
+        self.link = Link(address, Session("f", b"nonce", 0, **of), timeout_s)
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.link.open()
+        except BaseException as error:
+            self.error = error
+
+    def end(self) -> BaseException | None:
+        self._thread.join(PATIENCE_S)
+        self.link.close()
+        return self.error
+
+
+def served(peer: Peer, share: int, sessions: int = 0) -> Hello:
+    """Let a peer answer a greeting with its share; the greeting."""
+    hello: Hello = peer.hear(Hello)
+    peer.say(ServedShare("f", share, 2, 4, peer.address, sessions, {}))
+    return hello
+
+
+def welcomed(peer: Peer, run: int = 0, owner: int = 0, owners: int = 1) -> Hello:
+    """Let a peer answer a greeting for a share with a Welcome; the greeting."""
+    while not (hello := peer.hear(Hello)).shares or (owners > 1 and hello.owner == owner):
+        pass
+    facts = {"owner": owner, "owners": owners, "partitions": 4, "run": run}
+    peer.say(Welcome(1, "t", 7, "f", [], 30.0, 300.0, 64, **facts))
+    return hello
+
+
+def both(peers: list[Peer]) -> str:
+    return ",".join(peer.address for peer in peers)
+
+
+def test_every_server_is_asked_and_then_greeted_as_the_one_with_its_share(peers: list[Peer]):
+    opening = Opening(both(peers))
+    asked = [served(peers[0], 1, sessions=1), served(peers[1], 0, sessions=5)]
+    assert [hello.shares for hello in asked] == [0, 0]
+    hellos = [welcomed(peer) for peer in peers]
+    assert [(hello.share, hello.shares) for hello in hellos] == [(1, 2), (0, 2)]
+    assert {hello.nonce for hello in asked + hellos} == {b"nonce"}
+    assert opening.end() is None
+    link = opening.link
+    assert [session.address for session in link.sessions] == [p.address for p in peers[::-1]]
+    assert link.session.address == peers[0].address  # which has fewer trainers
+    assert [link.session_of(p).share for p in range(4)] == [0, 1, 0, 1]
+
+
+def test_share_0_says_which_run_a_rank_is_of_and_the_others_are_told(peers: list[Peer]):
+    opening = Opening(both(peers), rank=1, world_size=2)
+    opening.link.session.owner = 0
+    served(peers[0], 1), served(peers[1], 0, sessions=9)
+    first = welcomed(peers[1], run=77)
+    second = welcomed(peers[0], run=77)
+    assert (first.run, second.run) == (0, 77)
+    assert opening.end() is None and opening.link.session.share == 0
+
+
+def test_one_address_of_a_share_is_refused_at_once(peer: Peer):
+    opening = Opening(peer.address)
+    assert served(peer, 0).shares == 1
+    error = opening.end()
+    assert isinstance(error, ValueError)
+    assert f"share 0/2 is at {peer.address}; missing: share 1 of 2" in str(error)
+
+
+def test_a_name_is_looked_up_until_the_timeout(peer: Peer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("headrace.finding.looked_up", lambda name: [peer.address])
+    monkeypatch.setattr("headrace.finding._LOOK_UP_S", 0.1)
+    opening = Opening(peer.address, timeout_s=0.5)
+    served(peer, 0)
+    error = opening.end()
+    assert isinstance(error, ConnectionLost)
+    assert f"which stands for {peer.address}: of feed 'f' share 0/2 is at" in str(error)
+
+
+def test_a_server_that_opens_its_sources_is_waited_for(peers: list[Peer]):
+    opening = Opening(both(peers), timeout_s=0.5)
+    served(peers[0], 0), served(peers[1], 1)
+    welcomed(peers[0])
+    while not peers[1].hear(Hello).shares:
+        pass
+    peers[1].say(Pulse(0, "the workers are opening the feed's source"))
+    error = opening.end()
+    place = f"{peers[1].address} \\(share 1/2\\)"
+    with pytest.raises(TimeoutError, match=f"for the feed at {place} to open"):
+        raise error or AssertionError
