@@ -239,7 +239,7 @@ class Link:
     def take_ready(self, most: int, claim: Callable[[Session], Received | None]) -> list[Received]:
         """Take at most so many batches of those that are there.  Errors are left to ``take``."""
         taken: list[Received] = []
-        with self._lock:
+        with self.lock:
             if self.failure is not None or self._driver.closing or self.session.refused:
                 return taken
             while len(taken) < most and (received := self._merge.take(claim)) is not None:
@@ -251,7 +251,7 @@ class Link:
 
     def untake(self, batches: Sequence[Received]) -> None:
         """These were taken last and not used: they come next."""
-        with self._lock:
+        with self.lock:
             for received in reversed(batches):
                 self.session_of(received.delivery.partition).untake(received)
             self._driver.tell()
