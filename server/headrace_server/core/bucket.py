@@ -5,7 +5,7 @@
 
 Inside a bucket rows keep their order.  A batch becomes full with the row that reaches the bucket's
 batch size.  With a budget (``max_padded_elements``) a batch also becomes full when the row arrives
-that does not fit: with it, the largest length times the number of rows would exceed the budget.
+that does not fit: with it, the padded length times the number of rows would exceed the budget.
 That row opens the next batch, so a row longer than the budget is a batch of its own.  A row costs
 at least one element, whatever its length.  At the end of the input a batch that no row of any
 length would fit is a full one, not a remainder.
@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from .padding import Padding
 from .plan import Draft, Part, packed_integers, stored, unpacked_integers
 
 __all__ = ["Buckets", "QueuedRows", "RowQueue", "bucket_of", "decoded"]
@@ -177,7 +178,10 @@ class Buckets(QueuedRows):
         batch_sizes: Sequence[int | None],
         allow_smaller_final_batch: bool = False,
         max_padded_elements: int | None = None,
+        padding: Padding | None = None,
     ) -> None:
+        """``padding`` gives the lengths that are padded to; None: the longest of each batch."""
+        self._padding = padding
         self.batch_sizes = tuple(batch_sizes)
         self.allow_smaller = allow_smaller_final_batch
         self.max_padded_elements = max_padded_elements
@@ -276,7 +280,8 @@ class Buckets(QueuedRows):
             look = min(window, room)
             # Compared by division: a product could exceed 64 bits.
             grown = np.maximum.accumulate(np.maximum(lengths[at : at + look], max(longest, 1)))
-            too_much = grown > budget // np.arange(held + 1, held + look + 1)
+            padded = grown if self._padding is None else self._padding.padded(grown, bucket)
+            too_much = padded > budget // np.arange(held + 1, held + look + 1)
             if not held:
                 too_much[0] = False  # a row alone always fits
             misfit = int(too_much.argmax()) if too_much.any() else look
@@ -307,8 +312,13 @@ class Buckets(QueuedRows):
 
     def _fits_no_more(self, bucket: int) -> bool:
         budget = self.max_padded_elements
-        longest = max(self._longest[bucket], 1)
+        longest = self._padded(max(self._longest[bucket], 1), bucket)
         return budget is not None and longest * (self._open[bucket] + 1) > budget
+
+    def _padded(self, longest: int, bucket: int) -> int:
+        if self._padding is None:
+            return longest
+        return int(self._padding.padded(np.array([longest]), bucket)[0])
 
     def _drop(self, reason: str, last: list[int]) -> None:
         self._count(reason, sum(last))
@@ -324,7 +334,8 @@ class Buckets(QueuedRows):
         parts, longest, real = self._queues[bucket].take(count)
         meta = {"bucket": bucket}
         if self._with_lengths:
-            meta["padded"], meta["real"] = min(longest * count, _MAX), min(real, _MAX)
+            padded = self._padded(longest, bucket) * count
+            meta["padded"], meta["real"] = min(padded, _MAX), min(real, _MAX)
         return Draft(tuple(parts), meta)
 
     def ready(self) -> int:

@@ -3,7 +3,8 @@
     Assembly(parts, fields, pad) ── shapes, layout, size ──► a block is found ──► fill(block)
 
 An assembly checks that the rows fit together before it asks for a block, so a bad batch costs no
-memory.  Padding is 0, False or the empty string, on the right of each dimension that varies.
+memory.  Padding is 0, False or the empty string, on the right of each dimension that varies, up to
+the largest row or to a size that was declared (``core/padding.py``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from headrace_proto.errors import DataError
 from headrace_proto.layout import Slot, arrange, array_at
 from headrace_proto.schema import Field
 
+from ..core.padding import Padding
 from ..reading.chunk import Chunk
 from ..reading.columns import Column, Ragged, RaggedStrings, Strings, take
 
@@ -36,7 +38,15 @@ def batch_schema(fields: Mapping[str, Field], batch_size: int | None) -> dict[st
 class Assembly:
     """One batch about to be written."""
 
-    def __init__(self, parts: Parts, fields: Mapping[str, Field], dynamic_pad: bool) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        fields: Mapping[str, Field],
+        dynamic_pad: bool,
+        padding: Padding | None = None,
+        bucket: int = 0,
+    ) -> None:
+        """``padding`` gives sizes to pad to; None: the largest of the batch."""
         self._parts = parts
         self.rows = rows = sum([_count(rows) for _, rows in parts])
         self._columns: list[list[Column]] = []
@@ -44,6 +54,9 @@ class Assembly:
         for name, field in fields.items():
             columns = [_light_take(chunk.columns[name], rows) for chunk, rows in parts]
             shape = self._shape(name, columns, dynamic_pad)
+            if padding is not None and (varying := field.ragged_dims):
+                sizes = padding.shape(name, field.shape[:varying], shape[:varying], bucket)
+                shape = (*sizes, *shape[varying:])
             text = _string_bytes(columns) if field.dtype == BYTES else 0
             self._columns.append(columns)
             specs.append((field.dtype, (rows, *shape), text))

@@ -68,7 +68,7 @@ class PlainMaker:
     @property
     def schema(self) -> dict[str, Field]:
         """The schema of a batch."""
-        return batch_schema(self._fields, self.shaping.batch_size)
+        return batch_schema(self.shaping.padded_fields(self._fields), self.shaping.batch_size)
 
     @property
     def _fields(self) -> Mapping[str, Field]:
@@ -132,7 +132,11 @@ class PlainMaker:
     def begin(self, plan: Plan) -> tuple[Assembly, None]:
         """The batch of a plan."""
         self._tracing.begin(plan.draft)
-        assembly = Assembly(self.parts(plan), self._fields, self.shaping.dynamic_pad)
+        shaping = self.shaping
+        bucket = 0 if shaping.padding is None else plan.draft.meta.get("bucket", 0)
+        assembly = Assembly(
+            self.parts(plan), self._fields, shaping.dynamic_pad, shaping.padding, bucket
+        )
         self.observe(assembly)
         return assembly, None
 

@@ -15,21 +15,27 @@ from typing import Any
 
 import numpy as np
 
+from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
 from ..core import chance
 from ..core.batch import PlainBatches
 from ..core.bucket import Buckets, bucket_of
 from ..core.classes import ClassQueues
+from ..core.padding import Padding
 from ..core.plan import Shaper
 from ..pipeline.declaration import Shape
+from ..pipeline.padding_options import size_fault
 from ..pipeline.selectors import RESERVED
 from ..reading.chunk import Chunk
+from ..reading.columns import Ragged, RaggedStrings, field_of
 from ..reading.reader import BadRecords
 from ..reading.sampling import changes_sent
 from ..reading.values import Values, as_int64, is_integer
 
 __all__ = ["Shaping", "with_facts"]
+
+_MAX = 2**63 - 1
 
 
 def _machine(shape: Shape, partition: int) -> Shaper:
@@ -41,6 +47,7 @@ def _machine(shape: Shape, partition: int) -> Shaper:
             options["batch_sizes"],
             options["allow_smaller_final_batch"],
             options["max_padded_elements"],
+            None if options.get("cost") else padding_of(shape),
         )
     if shape.kind == "stratified_sample_unknown_dist":
         # The machine draws by the number of the batch, so every partition has a seed of its own.
@@ -55,6 +62,19 @@ def _machine(shape: Shape, partition: int) -> Shaper:
     raise ValueError(f"unknown shape {shape.kind!r}")
 
 
+def padding_of(shape: Shape) -> Padding | None:
+    """The sizes that batches are padded to; None where it is the longest of each batch."""
+    options = shape.options
+    sizes, multiple = options.get("pad_to"), options.get("pad_to_multiple")
+    to_boundary = options.get("pad_to_boundary")
+    if not (sizes or multiple or to_boundary):
+        return None
+    kind, name = options.get("length") or ("", "")
+    length = (sizes or {}).get(name, [None])[0] if kind == "column" else None
+    boundaries = options["boundaries"] if to_boundary else ()
+    return Padding(multiple or 1, boundaries, sizes or {}, length)
+
+
 class Shaping:
     """The shape of one partition."""
 
@@ -66,6 +86,9 @@ class Shaping:
         self.most_rows = shape.read_bound
         self._bucket = self._values("which_bucket", "bucket")
         self._length = self._values("input_length", "length")
+        self._cost = self._values("cost", "cost")
+        self.padding = padding_of(shape)
+        self._pad_to: Mapping[str, list[int | None]] = shape.options.get("pad_to") or {}
         self._labels = self._values("labels", "labels")
         boundaries = shape.options.get("boundaries")
         self._boundaries = None if boundaries is None else np.array(boundaries, np.int64)
@@ -134,9 +157,24 @@ class Shaping:
             fields["label"] = Field("int32")
         return fields
 
+    def padded_fields(self, fields: Mapping[str, Field]) -> Mapping[str, Field]:
+        """The fields with the sizes that ``pad_to`` gives."""
+        if not self._pad_to:
+            return fields
+        padded = dict(fields)
+        for name, sizes in self._pad_to.items():
+            if name in fields:
+                dims = fields[name].shape
+                given = (*sizes, *(None for _ in dims[len(sizes) :]))
+                shape = tuple(d if s is None else s for d, s in zip(dims, given, strict=True))
+                padded[name] = Field(fields[name].dtype, shape)
+        return padded
+
     def facts(self, chunk: Chunk, bad: BadRecords) -> tuple[Chunk, Mapping[str, np.ndarray]]:
         """The rows that the shape can place, and their facts; others are reported."""
         facts: dict[str, np.ndarray] = {}
+        for name, sizes in self._pad_to.items():
+            chunk = self._fitting(chunk, name, sizes, bad)
         if self._length is not None:
             chunk, lengths = self._length.sound(
                 chunk, bad, "a length is an integer", is_integer, "wrong_type"
@@ -153,7 +191,48 @@ class Shaping:
             count = len(self._options["probs"])
             chunk, facts = self._place(chunk, facts, self._labels, "label", count, bad)
             chunk = chunk.with_fact("label", facts["label"].astype(np.int32))
+        if self._cost is not None:
+            chunk, facts = self._priced(chunk, facts, self._cost, bad)
         return chunk, facts
+
+    def _fitting(self, chunk: Chunk, name: str, sizes: list[int | None], bad: BadRecords) -> Chunk:
+        """The rows that are no longer than ``pad_to`` gives room for; others are reported."""
+        if not len(chunk):
+            return chunk
+        column = chunk.columns.get(name)
+        if column is None or (fault := size_fault(field_of(column), sizes)):
+            why = f"there is no such column, only {', '.join(chunk.columns)}"
+            raise DataError(f"{self._kind}: pad_to[{name!r}]: {why if column is None else fault}")
+        assert isinstance(column, (Ragged, RaggedStrings))
+        most = np.array([_MAX if size is None else size for size in sizes])
+        long = (column.extents[:, : len(sizes)] > most).any(axis=1)
+        if not long.any():
+            return chunk
+        for row in np.flatnonzero(long).tolist():
+            shape = [*column.extents[row].tolist(), *column.inner]
+            error = DataError(
+                f"{chunk.origin.describe(row)}, column {name!r}: it has the shape {shape}; pad_to "
+                f"gives room for {sizes}"
+            )
+            bad.report(error, "too_long")
+        return chunk.take(np.flatnonzero(~long))
+
+    def _priced(
+        self, chunk: Chunk, facts: dict[str, np.ndarray], values: Values, bad: BadRecords
+    ) -> tuple[Chunk, dict[str, np.ndarray]]:
+        """The cost of each row in the place of its length, which only a budget needs."""
+        rows = np.arange(len(chunk))
+        kept, costs = values.sound(
+            chunk.with_fact("row", rows),
+            bad,
+            "a cost is finite and 0 or more",
+            lambda v: (v >= 0) & (v < np.inf),
+            "out_of_range",
+        )
+        rows = kept.facts["row"]
+        placed = {key: fact[rows] for key, fact in facts.items()}
+        placed["length"] = as_int64(np.ceil(costs) if costs.dtype.kind == "f" else costs)
+        return kept.without_fact("row"), placed
 
     def _place(
         self,

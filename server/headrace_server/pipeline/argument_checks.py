@@ -258,6 +258,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "header": _flag,
     "make_keys_unique": _flag,
     "pad": _flag,
+    "pad_to_boundary": _flag,
     "reshuffle": _flag,
     "vectorized": _flag,
     "verify": _flag,

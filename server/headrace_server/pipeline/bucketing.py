@@ -14,6 +14,7 @@ from headrace_proto.schema import Field
 from .argument_checks import MAX_BATCH_SIZE, MAX_COUNT, checked, checked_int
 from .declaration import Shape, Stage
 from .former import former
+from .padding_options import PadTo, padding_options
 from .row_steps import RowSteps
 from .selectors import Value, checked_value
 
@@ -38,6 +39,9 @@ class Bucketing(RowSteps):
         input_length: Value | None = None,
         max_padded_elements: int | None = None,
         max_examples_in_flight: int | None = None,
+        cost: Value | None = None,
+        pad_to_multiple: int | None = None,
+        pad_to: PadTo | None = None,
     ) -> Self:
         """Batches of examples of one bucket each; ``batch.bucket`` tells which.
 
@@ -48,7 +52,12 @@ class Bucketing(RowSteps):
 
         ``batch_size`` is one for all or one per bucket.  With ``max_padded_elements`` and
         ``input_length`` a batch is also full when its longest length times its rows would
-        exceed that budget; ``batch_size=None`` leaves it to the budget alone.
+        exceed that budget; ``batch_size=None`` leaves it to the budget alone.  ``cost`` (a column
+        or a function) stands in for the length there: with the square of the length it is a budget
+        for attention.
+
+        ``pad_to_multiple`` and ``pad_to`` are those of ``batch``.  A budget of lengths counts what
+        is padded so.
 
         A partition makes ``capacity`` batches ahead of the trainers, as far as 64 MiB of them (for
         each 32 of a larger capacity), and its memory, reach.  It takes in at most
@@ -71,11 +80,13 @@ class Bucketing(RowSteps):
                 dynamic_pad=dynamic_pad,
                 allow_smaller_final_batch=allow_smaller_final_batch,
             ),
+            **_cost(cost, known, max_padded_elements),
+            **padding_options(dynamic_pad, known, pad_to_multiple, pad_to),
         }
-        if max_padded_elements is not None and input_length is None:
+        if max_padded_elements is not None and input_length is None and cost is None:
             raise ValueError(
-                f"max_padded_elements={max_padded_elements} needs input_length: a budget counts "
-                "padded steps"
+                f"max_padded_elements={max_padded_elements} needs input_length, or cost: a budget "
+                "counts padded steps"
             )
         return self._kept(keep_input)._with_shape(Shape("bucket", options))
 
@@ -93,12 +104,19 @@ class Bucketing(RowSteps):
         *,
         max_padded_elements: int | None = None,
         max_examples_in_flight: int | None = None,
+        cost: Value | None = None,
+        pad_to_multiple: int | None = None,
+        pad_to_boundary: bool = False,
+        pad_to: PadTo | None = None,
     ) -> Self:
         """Batches of examples of like length; ``batch.length`` holds the lengths.
 
         ``input_length`` is a column of integers, a sequence whose length counts, or a function.
         Bucket 0 takes lengths below the first boundary, bucket k those from boundary k-1 to below
         boundary k, the last one the rest.  All else is as in ``bucket``.
+
+        With ``pad_to_boundary`` batches are padded to the upper boundary of their bucket, so each
+        bucket has one shape; those of the last one are padded to their longest.
         """
         known = self.fields
         boundaries = _boundaries(bucket_boundaries)
@@ -116,6 +134,14 @@ class Bucketing(RowSteps):
                 dynamic_pad=dynamic_pad,
                 allow_smaller_final_batch=allow_smaller_final_batch,
             ),
+            **_cost(cost, known, max_padded_elements),
+            **padding_options(
+                dynamic_pad,
+                known,
+                pad_to_multiple,
+                pad_to,
+                checked(pad_to_boundary=pad_to_boundary)["pad_to_boundary"],
+            ),
         }
         return self._kept(keep_input)._with_shape(Shape("bucket", options))
 
@@ -131,6 +157,18 @@ class Bucketing(RowSteps):
 
 def _length(input_length: Value, known: Mapping[str, Field] | None) -> list[Any]:
     return checked_value("input_length", input_length, known, sequence=True, integer=True)
+
+
+def _cost(
+    cost: Value | None, known: Mapping[str, Field] | None, budget: int | None
+) -> dict[str, Any]:
+    if cost is None:
+        return {}
+    if budget is None:
+        raise ValueError(
+            f"cost={cost!r:.80} needs max_padded_elements, the budget that it counts in"
+        )
+    return {"cost": checked_value("cost", cost, known)}
 
 
 def _checked_buckets(

@@ -17,6 +17,7 @@ from .argument_checks import MAX_COUNT, checked, checked_int
 from .bucketing import Bucketing
 from .declaration import Shape, Stage
 from .former import former
+from .padding_options import PadTo, padding_options
 from .selectors import Value, checked_value
 
 __all__ = ["Sampling"]
@@ -108,6 +109,8 @@ class Sampling(Bucketing):
         seed: int = 0,
         dynamic_pad: bool = False,
         max_examples_in_flight: int = 8192,
+        pad_to_multiple: int | None = None,
+        pad_to: PadTo | None = None,
     ) -> Self:
         """Batches whose class counts are drawn from ``probs``, whatever the source's proportions.
 
@@ -115,7 +118,8 @@ class Sampling(Bucketing):
         example that is not wanted yet waits in its class's queue, of ``queue_capacity``, and longer
         while all classes together hold no more than ``max_examples_in_flight``.  With
         ``enqueue_many`` each example has a batch dimension, ``labels`` too, and its rows are judged
-        one by one, as after ``.unbatch()``.
+        one by one, as after ``.unbatch()``.  ``pad_to_multiple`` and ``pad_to`` are those of
+        ``batch``.
         """
         if checked(enqueue_many=enqueue_many)["enqueue_many"]:
             return self.unbatch().stratified_sample_unknown_dist(
@@ -126,6 +130,8 @@ class Sampling(Bucketing):
                 seed=seed,
                 dynamic_pad=dynamic_pad,
                 max_examples_in_flight=max_examples_in_flight,
+                pad_to_multiple=pad_to_multiple,
+                pad_to=pad_to,
             )
         options = {
             "labels": checked_value("labels", labels, self.fields, integer=True),
@@ -140,6 +146,7 @@ class Sampling(Bucketing):
                 "max_examples_in_flight", max_examples_in_flight, 1, MAX_COUNT
             ),
             "allow_smaller_final_batch": False,
+            **padding_options(dynamic_pad, self.fields, pad_to_multiple, pad_to),
         }
         return self._with_shape(Shape("stratified_sample_unknown_dist", options))
 

@@ -17,6 +17,7 @@ from .declaration import Policy, ReadingOrder, Shape, Source, Stage
 from .examples import packed_fields
 from .former import former
 from .groups import grouped
+from .padding_options import PadTo, padding_options
 
 __all__ = ["SEQUENCES", "Steps", "fields_of"]
 
@@ -57,17 +58,27 @@ class Steps:
         batch_size: int,
         allow_smaller_final_batch: bool = False,
         dynamic_pad: bool = False,
+        *,
+        pad_to_multiple: int | None = None,
+        pad_to: PadTo | None = None,
     ) -> Self:
         """Every ``batch_size`` examples, in their order, make a batch.
 
         ``dynamic_pad`` pads dimensions that vary to the largest in the batch; without it, rows of
         unequal shapes in one batch are a DataError.  What remains at the end of the input is one
         smaller batch if ``allow_smaller_final_batch``, else it is dropped and counted.
+
+        With ``pad_to_multiple`` dimensions that vary are padded up to a multiple.  ``pad_to`` names
+        columns and the size of their first dimension (or of several), the same in every batch; a
+        longer example is a DataError.
         """
         options = checked(
             batch_size=batch_size,
             allow_smaller_final_batch=allow_smaller_final_batch,
             dynamic_pad=dynamic_pad,
+        )
+        options |= padding_options(
+            options["dynamic_pad"], self.fields, pad_to_multiple=pad_to_multiple, pad_to=pad_to
         )
         return self._with_shape(Shape("batch", options))
 

@@ -14,6 +14,7 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import DataError
 from headrace_proto.layout import ALIGNMENT, aligned_bytes, array_at, strings_at
 from headrace_proto.schema import Field
+from headrace_server.core.padding import Padding
 from headrace_server.making.assemble import Assembly, batch_schema
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import Column, Ragged, RaggedStrings, Strings
@@ -235,3 +236,24 @@ def test_a_batch_has_one_more_dimension_which_varies_where_smaller_ones_may_come
     schema = {"x": Field("float32", (None, 3)), "y": Field(BYTES)}
     assert batch_schema(schema, 8) == {"x": Field("float32", (8, None, 3)), "y": Field(BYTES, (8,))}
     assert batch_schema(schema, None)["y"] == Field(BYTES, (None,))
+
+
+def test_rows_are_padded_to_the_sizes_that_were_declared():
+    fields = {"x": Field("float32", (None, 2)), "t": Field(BYTES, (None,)), "d": Field("int64")}
+    rng = np.random.default_rng(3)
+    rows = {
+        "x": [np.ones((n, 2), np.float32) for n in (1, 3)],
+        "t": [texts(rng, (n,)) for n in (2, 0)],
+        "d": [np.int64(1), np.int64(2)],
+    }
+    columns = {name: column(rng, field, rows[name]) for name, field in fields.items()}
+    padding = Padding(multiple=4, boundaries=(6,), sizes={"t": (5,)})
+    assembly = Assembly([(chunk_of(**columns), slice(0, 2))], fields, True, padding, bucket=0)
+    assert [slot.shape for slot in assembly.slots] == [(2, 8, 2), (2, 5), (2,)]
+    block = aligned_bytes(assembly.nbytes)
+    block[:] = DIRT
+    assembly.fill(block)
+    found = array_at(block, assembly.slots[0])
+    assert [found[i, n:].any() for i, n in enumerate((1, 3))] == [False, False]
+    assert found[1, :3].all()
+    assert strings_at(block, assembly.slots[1])[0].tolist() == [*rows["t"][0], b"", b"", b""]

@@ -177,3 +177,58 @@ def test_facts_travel_as_columns_of_reserved_names():
     assert with_facts(chunk) is chunk
     told = with_facts(chunk.with_fact("label", np.array([5, 6])))
     assert list(told.columns) == ["n", "@label"] and told.columns["@label"].tolist() == [5, 6]
+
+
+# Static shapes and costs
+
+
+def ragged(lengths):
+    return column_from_rows([np.zeros(n, np.int64) for n in lengths], Field("int64", (None,)))
+
+
+def of_lengths(lengths):
+    numbers = np.arange(len(lengths), dtype=np.int64)
+    return Chunk({"x": ragged(lengths)}, numbers, Origin.single("a.npz", numbers))
+
+
+def squared(columns):
+    return columns["x"].lengths.astype(np.float64) ** 2 - 0.5
+
+
+def test_an_example_longer_than_its_static_size_is_bad():
+    shape = shaping(lambda s: s.batch(2, dynamic_pad=True, pad_to={"x": 4}))
+    chunk, _ = shape.facts(of_lengths([4, 0, 3]), BadRecords())
+    assert len(chunk) == 3
+    with pytest.raises(DataError, match=r"record 1, column 'x': .* shape \[5\]; pad_to gives room"):
+        shape.facts(of_lengths([4, 5, 3]), BadRecords())
+    bad = BadRecords(skip=True)
+    chunk, _ = shape.facts(of_lengths([4, 5, 3]), bad)
+    assert chunk.ordinals.tolist() == [0, 2] and bad.counts == {"too_long": 1}
+
+
+def test_a_static_size_of_a_column_that_is_not_there_or_does_not_vary_is_refused():
+    shape = shaping(lambda s: s.batch(2, dynamic_pad=True, pad_to={"x": 4}))
+    with pytest.raises(DataError, match=r"batch: pad_to\['x'\]: there is no such column, only n"):
+        shape.facts(chunk_of(n=[1]), BadRecords())
+    with pytest.raises(DataError, match=r"int64.*, which does not vary"):
+        shape.facts(chunk_of(x=[1]), BadRecords())
+
+
+def test_a_batch_has_the_static_sizes_in_its_schema():
+    shape = shaping(lambda s: s.batch(2, dynamic_pad=True, pad_to={"x": 4, "y": [None, 7]}))
+    fields = {"x": Field("int64", (None, 2)), "y": Field("int64", (None, None)), "z": Field("bool")}
+    assert shape.padded_fields(fields) == {
+        "x": Field("int64", (4, 2)),
+        "y": Field("int64", (None, 7)),
+        "z": Field("bool"),
+    }
+
+
+def test_a_cost_takes_the_place_of_the_length_in_a_budget_and_nowhere_else():
+    shape = by_length([4], "x", cost=squared, max_padded_elements=50, dynamic_pad=True)
+    chunk, facts = shape.facts(of_lengths([1, 4, 5]), BadRecords())
+    assert facts["length"].tolist() == [1, 16, 25]
+    assert facts["bucket"].tolist() == [0, 1, 1]
+    assert chunk.facts["length"].tolist() == [1, 4, 5]
+    with pytest.raises(DataError, match=r"record 0.*cost .* is -0\.5; a cost is finite and 0 or"):
+        shape.facts(of_lengths([0]), BadRecords())

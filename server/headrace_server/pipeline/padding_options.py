@@ -1,0 +1,72 @@
+"""Checks of the arguments that give padded batches static shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headrace_proto.schema import Field
+
+from .argument_checks import checked_int, checked_name
+from .declaration import Plain
+
+__all__ = ["PadTo", "padding_options", "size_fault"]
+
+#: A dimension of more elements than this is a mistake in a unit.
+_MOST = 2**31 - 1
+
+PadTo = Mapping[str, Any]
+
+
+def padding_options(
+    dynamic_pad: bool,
+    known: Mapping[str, Field] | None,
+    pad_to_multiple: int | None,
+    pad_to: PadTo | None,
+    pad_to_boundary: bool = False,
+) -> dict[str, Plain]:
+    """The options as plain data, those that are not given left out."""
+    options: dict[str, Plain] = {}
+    if pad_to_multiple is not None:
+        options["pad_to_multiple"] = checked_int("pad_to_multiple", pad_to_multiple, 1, _MOST)
+    if pad_to is not None:
+        options["pad_to"] = _sizes(pad_to, known)
+    if pad_to_boundary:
+        options["pad_to_boundary"] = True
+    if options and not dynamic_pad:
+        name = next(iter(options))
+        raise ValueError(f"{name}={options[name]!r} needs dynamic_pad=True, which pads rows at all")
+    return options
+
+
+def _sizes(value: Any, known: Mapping[str, Field] | None) -> dict[str, list[int | None]]:
+    if not isinstance(value, Mapping):
+        raise TypeError(
+            f"pad_to={value!r:.80} is a {type(value).__name__}; it is a dict of column to size"
+        )
+    if not value:
+        raise ValueError("pad_to is empty: at least one column is wanted")
+    sizes = {}
+    for name, size in value.items():
+        what = f"pad_to[{checked_name('a column in pad_to', name)!r}]"
+        listed = list(size) if isinstance(size, (list, tuple)) else [size]
+        sizes[name] = [checked_int(what, one, 1, _MOST, or_none=len(listed) > 1) for one in listed]
+        if known is None:
+            continue
+        if name not in known:
+            raise ValueError(f"{what}: there is no such column, only {', '.join(known)}")
+        if fault := size_fault(known[name], sizes[name]):
+            raise ValueError(f"{what}={size!r}: {fault}")
+    return sizes
+
+
+def size_fault(field: Field, sizes: list[int | None]) -> str:
+    """The reason why a column can not be padded so, or ""."""
+    if not field.ragged_dims:
+        return f"the column is {field}, which does not vary"
+    if len(sizes) > field.ragged_dims:
+        return f"the column is {field}, of which {field.ragged_dims} dimensions may vary"
+    for size, dim in zip(sizes, field.shape, strict=False):
+        if dim is not None and size not in (None, dim):
+            return f"the column is {field}, and {dim} is the size of that dimension"
+    return ""

@@ -1,0 +1,86 @@
+"""Static shapes are declared; what is wrong is shown by the call that is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+import headrace_server as hs
+
+FEATURES = {
+    "x": hs.sequence("int64"),
+    "m": hs.sequence("float32", (4,)),
+    "f": hs.fixed("float32", (3,)),
+    "n": hs.scalar("int64"),
+}
+PADDED = {"dynamic_pad": True}
+
+
+def source():
+    return hs.read_tfrecord("/data/a", FEATURES)
+
+
+def lengths(p, **more):
+    return p.bucket_by_sequence_length("x", 4, [8, 16], dynamic_pad=True, **more)
+
+
+def squared(columns):
+    return columns["x"].lengths ** 2
+
+
+def test_a_declaration_without_them_is_as_ever():
+    for pipeline in (
+        source().batch(4),
+        lengths(source()),
+        source().bucket("n", 4, 3),
+        source().stratified_sample_unknown_dist("n", [0.5, 0.5], 4),
+    ):
+        options = pipeline.declaration().shape.options
+        assert not [name for name in options if name.startswith("pad_to") or name == "cost"]
+
+
+def test_they_are_part_of_the_declaration():
+    options = lengths(
+        source(), pad_to_multiple=8, pad_to_boundary=True, pad_to={"x": 16, "m": [9]}
+    ).declaration()
+    found = {name: options.shape.options[name] for name in ("pad_to_multiple", "pad_to_boundary")}
+    assert found == {"pad_to_multiple": 8, "pad_to_boundary": True}
+    assert options.shape.options["pad_to"] == {"x": [16], "m": [9]}
+    priced = source().bucket("n", None, 3, max_padded_elements=9, cost=squared, **PADDED)
+    assert priced.declaration().shape.options["cost"][0] == "function"
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (
+            lambda p: p.batch(4, pad_to_multiple=8),
+            ValueError,
+            "pad_to_multiple=8 needs dynamic",
+        ),
+        (lambda p: p.batch(4, pad_to={"x": 8}), ValueError, "needs dynamic_pad=True"),
+        (lambda p: p.batch(4, pad_to_multiple=0, **PADDED), ValueError, "pad_to_multiple=0 is too"),
+        (lambda p: p.batch(4, pad_to_multiple="8", **PADDED), TypeError, "pad_to_multiple='8'"),
+        (lambda p: p.batch(4, pad_to=8, **PADDED), TypeError, "pad_to=8 is a int; it is a dict"),
+        (lambda p: p.batch(4, pad_to={}, **PADDED), ValueError, "pad_to is empty"),
+        (lambda p: p.batch(4, pad_to={"y": 8}, **PADDED), ValueError, "no such column, only x, m"),
+        (lambda p: p.batch(4, pad_to={"x": None}, **PADDED), TypeError, r"pad_to\['x'\]=None"),
+        (lambda p: p.batch(4, pad_to={"x": 0}, **PADDED), ValueError, r"pad_to\['x'\]=0 is too"),
+        (lambda p: p.batch(4, pad_to={"f": 3}, **PADDED), ValueError, "which does not vary"),
+        (lambda p: p.batch(4, pad_to={"x": [1, 2]}, **PADDED), ValueError, "of which 1 dimensions"),
+        (lambda p: lengths(p, pad_to_boundary=1), TypeError, "pad_to_boundary=1 is a int"),
+        (lambda p: lengths(p, cost="n"), ValueError, "cost='n' needs max_padded_elements"),
+        (
+            lambda p: lengths(p, cost="y", max_padded_elements=9),
+            ValueError,
+            "cost='y' is not one of the columns",
+        ),
+        (
+            lambda p: p.bucket("n", 4, 3, max_padded_elements=9),
+            ValueError,
+            "needs input_length, or cost",
+        ),
+    ],
+)
+def test_a_wrong_call_is_refused(call, error, text):
+    with pytest.raises(error, match=text):
+        call(source())
