@@ -259,7 +259,7 @@ def merge_of(sessions: Sequence[Session], first: Session) -> Merge:
     if len(sessions) == 1 or welcome is None:
         return Alone(sessions, prefetch)
     partitions = welcome.partitions
-    if welcome.properties.get("shape") != "sequences":
+    if welcome.properties.get("shape") != "sequences" or first.rank >= 0:
         return ByNumber(sessions, prefetch)
     if welcome.properties.get("order") == "lanes":
         return ByLanes(sessions, prefetch, partitions, first.partitions.start)

@@ -15,6 +15,7 @@ import copy
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from struct import pack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -119,7 +120,13 @@ class SegmentBatch(Traceable):
     # Rows
 
     def identity(self) -> bytes:
-        """Which segments these are: insertion indices (int64), then their numbers (int32)."""
+        """Which segments these are: insertion indices (int64), then their numbers (int32).
+
+        With ranks the round and the rank, which are of one batch of a partition alone.
+        """
+        meta = self.meta
+        if "round" in meta:
+            return pack("<qq", meta["round"], meta["rank"])
         block, places, index = self._block.data, self._places, self._layout.index
         first, first_bytes, _ = places[index["@insertion_index"][0]]
         then, then_bytes, _ = places[index["@sequence"][0]]

@@ -467,17 +467,6 @@ def test_epochs_of_repeat_do_not_take_each_others_keys_or_states():
 # Refusals
 
 
-def test_ranks_are_refused_with_the_reason_and_the_feed_serves_others():
-    examples = of_counts([2])
-    ledger = Ledger(examples)
-    with hs.run(chained(examples)) as server:
-        with pytest.raises(headrace.ProtocolError, match=r"no coordinated mode.*without rank="):
-            connect(server, rank=0, world_size=2)
-        with connect(server) as feed:
-            train(feed, ledger)
-    ledger.assert_complete()
-
-
 def test_mistakes_in_a_save_are_told_at_once_and_the_batch_can_still_be_saved():
     examples = of_counts([2, 2])
     ledger = Ledger(examples)

@@ -16,116 +16,35 @@ partitions make as many batches as trainers ask for, and no more.
 from __future__ import annotations
 
 import itertools
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .handover import Batch, Effect, Idle, Leave, Line, Passed, Want, of_numbers
+from .handover import Batch, Effect, Leave, Line, Want
 from .hands import Hands
-from .supply import Supply
+from .segment_supply import Asking, SegmentSupply
 from .trainers import Trainer, Trainers
 
 __all__ = ["Arrivals", "LaneQueues"]
 
-#: A trainer and how many batches may be sent to it now.
-Asking = tuple[int, int]
 
-
-@dataclass(slots=True)
-class _Partition:
-    made: int = 0
-    wanted: int = 0
-    ended: bool = False
-    starved: bool = False
-    held: bool = False  # claims on it are being judged: ask it for nothing
-
-
-class _Segments(Supply):
-    """The parts that both orders share."""
-
-    def __init__(self, partitions: Sequence[int], hands: Hands, trainers: Trainers) -> None:
-        super().__init__(hands, trainers)
-        self._partitions = of_numbers(partitions, _Partition)
-
-    def _note_made(self, batch: Batch) -> None:
-        here = self._partitions[batch.partition]
-        if here.ended or batch.number != here.made:
-            raise ValueError(
-                f"partition {batch.partition} made batch {batch.number}; "
-                f"next is {'nothing' if here.ended else here.made}"
-            )
-        here.made += 1
-
-    def hold(self, partition: int, held: bool) -> None:
-        """Ask a partition for nothing while claims on it are being judged, or ask it again."""
-        self._partitions[partition].held = held
-
-    def claimed(self, partition: int) -> Want:
-        """Count a claimed batch as made and wanted; return what the partition is asked for now."""
-        here = self._partitions[partition]
-        here.made += 1
-        here.wanted += 1
-        return Want(partition, here.wanted)
-
-    @property
-    def open(self) -> bool:
-        return any(not p.ended for p in self._partitions.values())
-
-    def deal(self, paused: bool) -> None:
-        trainers = self._trainers
-        if paused or not trainers.asking:
-            return
-        asking = []
-        for session, trainer in list(trainers.asking.items()):
-            if trainers.shared:
-                self.tell_passed(trainer)
-            credits = trainers.credits(trainer)
-            while credits > 0 and (batch := self.next(session)) is not None:
-                self._hands.grant(trainer, batch)
-                credits -= 1
-            if credits > 0:
-                asking.append((session, credits))
-            else:
-                del trainers.asking[session]
-        if asking:
-            self._hands.effects += self.wants(asking)
-
-    def tell(self, paused: bool) -> None:
-        for trainer in self._trainers.asking.values():
-            if not (paused or trainer.idle) and self.is_idle(trainer.session):
-                trainer.idle = True
-                self._hands.effects.append(Idle(trainer.session, trainer.seq))
-
-    @abstractmethod
-    def tell_passed(self, trainer: Trainer) -> None:
-        """Answer a trainer that asks for batches with the partitions that have none for it."""
-
-    @abstractmethod
-    def next(self, session: int) -> Batch | None:
-        """Return the next batch for a trainer, if it is here."""
-
-    @abstractmethod
-    def wants(self, asking: Sequence[Asking]) -> list[Effect]:
-        """Return the requests to partitions that meet what trainers ask for."""
-
-    @abstractmethod
-    def is_idle(self, session: int) -> bool:
-        """Whether a trainer that asks gets no batch before trainers have acted."""
-
-    def _pass(self, partition: int, trainer: Trainer) -> None:
-        trainer.seq += 1
-        self._hands.effects.append(Passed(trainer.session, trainer.seq, partition))
-
-
-class Arrivals(_Segments):
+class Arrivals(SegmentSupply):
     """The batches of ``order="arrival"`` that nobody has."""
 
-    def __init__(self, partitions: Sequence[int], hands: Hands, trainers: Trainers) -> None:
-        super().__init__(partitions, hands, trainers)
+    claims_wait = True
+
+    def __init__(
+        self,
+        partitions: Sequence[int],
+        hands: Hands,
+        trainers: Trainers,
+        stateless: bool = False,
+        stays: bool = False,
+    ) -> None:
+        super().__init__(partitions, hands, trainers, stateless, stays)
         self._ready = Line()
         self._again = Line()  # batches that came back
         self._over: list[int] = []  # ended partitions, where trainers take them in turn
-        self._turns = itertools.cycle(self._partitions)  # the partition that is asked next
+        self._turns = itertools.cycle(self.partitions)  # the partition that is asked next
 
     @property
     def open(self) -> bool:
@@ -133,18 +52,23 @@ class Arrivals(_Segments):
 
     def made(self, batch: Batch) -> bool:
         self._note_made(batch)
-        self._partitions[batch.partition].starved = False
+        self.partitions[batch.partition].starved = False
+        if batch.meta.get("stripe", 0) != self.stripe:  # made before the ranks had left
+            return False
         self._ready.push(batch)
         return True
 
+    def drain(self) -> list[Batch]:
+        return [*self._ready.drain(), *self._again.drain()]
+
     def end(self, partition: int) -> None:
-        self._partitions[partition].ended = True
+        self.partitions[partition].ended = True
         if self._trainers.shared and partition not in self._over:
             self._over.append(partition)
 
     def starved(self, partition: int) -> None:
         """Note that a partition can not make more batches before states come back."""
-        here = self._partitions[partition]
+        here = self.partitions[partition]
         here.starved = here.wanted > here.made
 
     def waiting(self) -> int:
@@ -168,7 +92,7 @@ class Arrivals(_Segments):
 
     def missing(self) -> tuple[int, int] | None:
         """Return number and partition of a batch that was asked for and can be made, if any."""
-        for number, p in self._partitions.items():
+        for number, p in self.partitions.items():
             if p.wanted > p.made and not p.ended and not p.starved:
                 return p.made, number
         return None
@@ -177,7 +101,7 @@ class Arrivals(_Segments):
         """Whether no batch is here, and none of the partitions can make more."""
         if self._ready.count:
             return False
-        return all(p.ended or p.starved or p.held for p in self._partitions.values())
+        return all(p.ended or p.starved or p.held for p in self.partitions.values())
 
     def put_back(self, session: int, batch: Batch) -> bool:
         """Take a batch that came back; the first trainer that asks gets it."""
@@ -190,7 +114,7 @@ class Arrivals(_Segments):
         needed = -self._again.count - self._ready.count
         for _, credits in asking:
             needed += credits
-        for here in self._partitions.values():
+        for here in self.partitions.values():
             if not (here.ended or here.starved or here.held):
                 able = True
                 needed -= here.wanted - here.made
@@ -199,12 +123,12 @@ class Arrivals(_Segments):
         asked = set()
         while needed:
             number = next(self._turns)
-            here = self._partitions[number]
+            here = self.partitions[number]
             if not (here.ended or here.starved or here.held):
                 here.wanted += 1
                 needed -= 1
                 asked.add(number)
-        return [Want(number, self._partitions[number].wanted) for number in sorted(asked)]
+        return [Want(number, self.partitions[number].wanted) for number in sorted(asked)]
 
 
 @dataclass(slots=True)
@@ -217,21 +141,24 @@ class _Stripe:
     ready: Line = field(default_factory=Line)
 
 
-class LaneQueues(_Segments):
+class LaneQueues(SegmentSupply):
     """The batches of ``order="lanes"``, each for the trainer that has the stripe."""
 
     def __init__(
-        self, partitions: Sequence[int], hands: Hands, trainers: Trainers, stateless: bool = False
+        self,
+        partitions: Sequence[int],
+        hands: Hands,
+        trainers: Trainers,
+        stateless: bool = False,
+        stays: bool = False,
     ) -> None:
-        super().__init__(partitions, hands, trainers)
-        self._stateless = stateless
+        super().__init__(partitions, hands, trainers, stateless, stays)
         self._spent: dict[int, list[_Stripe]] = {}  # by session: dry, with batches that may be out
         self._stripes: dict[int, _Stripe] = {}  # by session
         self._by_number: dict[int, int] = {}  # stripe → session
-        self._next_stripe = 0
         self._dry: set[int] = set()  # partitions without work for another stripe
         # Stripes that trainers have left, by partition: their examples need another stripe.
-        self._leaves = dict.fromkeys(self._partitions, 0)
+        self._leaves = dict.fromkeys(self.partitions, 0)
         self._left: dict[int, set[int]] = {}  # by session: partitions without work for it
 
     def made(self, batch: Batch) -> bool:
@@ -245,7 +172,7 @@ class LaneQueues(_Segments):
         return True
 
     def end(self, partition: int) -> None:
-        self._partitions[partition].ended = True
+        self.partitions[partition].ended = True
         for session, stripe in list(self._stripes.items()):
             if stripe.partition == partition and not len(stripe.ready):
                 self._close(session)
@@ -260,7 +187,7 @@ class LaneQueues(_Segments):
         session = self._by_number.get(number)
         if session is not None:
             stripe = self._close(session)
-            if self._stateless:
+            if self.stateless:
                 self._spent.setdefault(session, []).append(stripe)
             self._left.setdefault(session, set()).add(stripe.partition)
             if stripe.leaves == self._leaves[stripe.partition]:
@@ -289,7 +216,7 @@ class LaneQueues(_Segments):
         """Return number and partition of a batch that was asked for, if any."""
         for stripe in self._stripes.values():
             if stripe.wanted > stripe.made:
-                return self._partitions[stripe.partition].made, stripe.partition
+                return self.partitions[stripe.partition].made, stripe.partition
         return None
 
     def tell_passed(self, trainer: Trainer) -> None:
@@ -316,11 +243,11 @@ class LaneQueues(_Segments):
         return False
 
     def is_exhausted(self, trainer: Trainer) -> bool:
-        if not self._stateless or trainer.session in self._stripes:
+        if not self.stateless or trainer.session in self._stripes:
             return False
         if any(len(spent.ready) for spent in self._spent.get(trainer.session, ())):
             return False
-        return all(one.ended or number in self._dry for number, one in self._partitions.items())
+        return all(one.ended or number in self._dry for number, one in self.partitions.items())
 
     def wants(self, asking: Sequence[Asking]) -> list[Effect]:
         """Return the requests to partitions; a trainer without lanes gets some where work is."""
@@ -337,7 +264,7 @@ class LaneQueues(_Segments):
 
     def _open(self, session: int) -> _Stripe | None:
         load = dict.fromkeys(
-            (n for n, p in self._partitions.items() if not p.ended and n not in self._dry), 0
+            (n for n, p in self.partitions.items() if not p.ended and n not in self._dry), 0
         )
         if not load:
             return None
@@ -345,13 +272,16 @@ class LaneQueues(_Segments):
             if other.partition in load:
                 load[other.partition] += 1
         partition = min(load, key=lambda n: (load[n], n))
-        stripe = _Stripe(partition, self._next_stripe, self._leaves[partition])
+        stripe = _Stripe(partition, self.next_stripe, self._leaves[partition])
         self._stripes[session] = stripe
-        self._by_number[self._next_stripe] = session
-        self._next_stripe += 1
+        self._by_number[self.next_stripe] = session
+        self.next_stripe += 1
         return stripe
 
-    def leave(self, session: int) -> None:
+    def drain(self) -> list[Batch]:
+        return [batch for stripe in self._stripes.values() for batch in stripe.ready.drain()]
+
+    def leave(self, session: int, rank: int) -> None:
         """Void the batches of a trainer that has left; its examples go on with others."""
         self._left.pop(session, None)
         left = self._spent.pop(session, [])

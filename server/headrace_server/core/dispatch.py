@@ -29,7 +29,6 @@ from .handover import (
     Claim,
     Effect,
     Finish,
-    JoinRefused,
     Reclaimed,
     Release,
     Rewound,
@@ -181,13 +180,8 @@ class Dispatcher(Standing):
         self, session: int, now: float, rank: int = -1, world_size: int = 0, run: int = 0
     ) -> None:
         """Add a session.  JoinRefused where its mode differs from that of the others."""
-        if self.segmented and (rank >= 0 or world_size):
-            raise JoinRefused(
-                "a feed of segments has no coordinated mode: connect without rank= and "
-                "world_size=; with order='lanes' each trainer keeps its own rows"
-            )
         self._trainers.check(session, rank, world_size, self._supply.world)
-        self._supply.start_run(run, world_size)
+        self._start_run(run, world_size)
         self._trainers.join(session, now, rank)
         self._changed = True
 
@@ -225,7 +219,7 @@ class Dispatcher(Standing):
             if batch.waits_in is not None:  # it had come back, and its commit came late
                 batch.wait_no_more()
             if self.stateful:
-                self._last_saved[session] = token, batch
+                self._last_saved[session, batch.partition] = token, batch
             self._saving[batch.order] = lease
             self._hands.effects.append(StoreCommit(batch, payload, token))
         elif verdict is CommitVerdict.WAITING:
@@ -300,12 +294,14 @@ class Dispatcher(Standing):
 
     def leave(self, session: int) -> None:
         """End a session: its batches go to others."""
-        if not self._trainers.leave(session):
+        rank = self._trainers.leave(session)
+        if rank is None:
             return
         self._take_back_all(session)
         self._recalls.believe(session)  # nobody is left whose commits could count
-        self._last_saved.pop(session, None)
-        self._supply.leave(session)
+        for name in [name for name in self._last_saved if name[0] == session]:
+            del self._last_saved[name]
+        self._supply.leave(session, rank)
         self._changed = True
 
     def tick(self, now: float) -> list[int]:
@@ -330,6 +326,7 @@ class Dispatcher(Standing):
         if place is not None:  # its bytes were an earlier server's
             self._hands.effects.append(Release(batch.partition, batch.number))
             self._hands.void(batch)
+            self._supply.released(batch)
             self._claims.arrived(batch.partition, place.token)
         elif not self._supply.put_back(session, batch):
             self._hands.void(batch)

@@ -38,6 +38,13 @@ class Fifo:
             n -= len(part)
         return taken[0] if len(taken) == 1 else np.concatenate([_NONE, *taken])
 
+    def remove(self, slots: np.ndarray) -> None:
+        """Remove these, wherever they are."""
+        left = self.get(self._count)
+        left = left[~np.isin(left, slots)]
+        if len(left):
+            self.put(left)
+
     def first(self, n: int) -> np.ndarray:
         """The first ``n``, which stay."""
         slots = self.get(n)

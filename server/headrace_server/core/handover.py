@@ -17,6 +17,7 @@ __all__ = [
     "Answer",
     "Batch",
     "Claim",
+    "Deal",
     "Dealt",
     "Effect",
     "Finish",
@@ -223,9 +224,26 @@ class Want:
 
 @record
 class Leave:
-    """Tell a partition that the trainer of a stripe of lanes has left."""
+    """Tell a partition that the trainer of a stripe of lanes has left.
+
+    Its rank, if it has one, has the stripe ``instead`` from now on.
+    """
 
     partition: int
+    stripe: int
+    instead: int = -1
+
+
+@record
+class Deal:
+    """Have a partition of segments form rounds of ``world`` batches; 0: batches for any trainer.
+
+    All that is out is ready again.  Ranks have the stripes from this number on.
+    """
+
+    partition: int
+    world: int
+    run: int
     stripe: int
 
 
@@ -268,6 +286,7 @@ class Rewound:
 
 Effect = (
     Claim
+    | Deal
     | Dealt
     | Release
     | Send

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .sequences import Sequences
-from .slots import Segments, Slots
+from .members import InStep, MemberRows, RoundMembers
+from .slots import RoundMember, Segments, Slots
 
 __all__ = ["Lanes"]
 
@@ -49,7 +49,7 @@ class _LaneSlots(Slots):
     kept: np.ndarray  # number of segments before the state that is kept here
 
 
-class Lanes(Sequences):
+class Lanes(InStep):
     """The machine of ``order="lanes"``."""
 
     order = "lanes"
@@ -65,7 +65,7 @@ class Lanes(Sequences):
         stateless: bool = False,
     ) -> None:
         super().__init__(batch_size, capacity, allow_small_batch, partition)
-        self._ahead = ahead or stateless
+        self.ahead = ahead or stateless
         self._stateless = stateless
         self._stripes: dict[int, _Stripe] = {}
         self._orphans: list[tuple[int, int]] = []  # (insertion index, slot)
@@ -101,24 +101,34 @@ class Lanes(Sequences):
 
     @property
     def takeable(self) -> int:
-        going = (s.lanes for s in self._stripes.values() if self._ahead or not s.out)
+        going = (s.lanes for s in self._stripes.values() if self.ahead or not s.out)
         return self.ready + sum(int(np.count_nonzero(lanes >= 0)) for lanes in going)
 
     # Stripes
 
     def want(self, upto: int, stripe: int = 0) -> None:
-        """Allow a trainer's batches until there have been ``upto``; open its stripe."""
+        """Allow a trainer's batches, or rounds of ranks, until there have been ``upto``."""
+        if self.members is not None:
+            self.members.wanted = max(self.members.wanted, upto)
+            return
         known = self._stripes.get(stripe)
         if known is None:
             if stripe in self._gone:  # it ran dry meanwhile
                 return
-            empty = np.full(self.batch_size, -1, np.int64)
-            known = self._stripes[stripe] = _Stripe(empty, np.zeros(self.batch_size, bool))
+            known = self._open(stripe)
         known.wanted = max(known.wanted, upto)
 
-    def leave(self, stripe: int) -> None:
-        """Close the stripe of a trainer: others go on with its examples, from their kept states."""
+    def _open(self, number: int) -> _Stripe:
+        empty = np.full(self.batch_size, -1, np.int64)
+        stripe = self._stripes[number] = _Stripe(empty, np.zeros(self.batch_size, bool))
+        return stripe
+
+    def leave(self, stripe: int, instead: int = -1) -> None:
+        """Close a trainer's stripe: its examples go on from kept states; a rank has another."""
         gone = self._stripes.pop(stripe, None)
+        if self.members is not None and gone is not None:
+            self.members.leave(stripe, instead)
+            self._open(instead)
         self._gone.add(stripe)
         if gone is None:
             return
@@ -160,13 +170,15 @@ class Lanes(Sequences):
 
     def next_draft(self) -> Segments | None:
         """The next batch, if one is wanted and possible."""
+        if self.members is not None:
+            return self._next_member(self.members)
         for number, stripe in list(self._stripes.items()):
             if stripe.over:
                 self._run_dry(number, stripe)
                 continue
-            if stripe.made >= stripe.wanted or (stripe.out and not self._ahead):
+            if stripe.made >= stripe.wanted or (stripe.out and not self.ahead):
                 continue
-            if not self._fill(stripe):
+            if (stripe.lanes < 0).any() and not self._fill([stripe]):
                 continue
             lanes = (stripe.lanes >= 0).nonzero()[0]
             small = len(lanes) < self.batch_size
@@ -176,27 +188,38 @@ class Lanes(Sequences):
                 return self._draft(number, stripe, lanes)
         return None
 
-    def _fill(self, stripe: _Stripe) -> bool:
-        """Put examples in empty lanes; False if that has to wait for more input."""
-        empty = (stripe.lanes < 0).nonzero()[0]
-        if not len(empty):
-            return True
-        there = len(self._orphans) + len(self._fresh)
-        if there < len(empty):
+    def _fill(self, stripes: list[_Stripe], some: bool = False) -> bool:
+        """Put examples in empty lanes, first where the fewest are taken; ``some``: at the end, too.
+
+        False if that has to wait for more input.
+        """
+        empty = [(stripe.lanes < 0).nonzero()[0].tolist() for stripe in stripes]
+        there = self.ready
+        if there < sum(map(len, empty)):
             if not self._closed:
                 return False
-            if not self.allow_small:
+            if not (self.allow_small or some):
                 return True
-        for lane in empty[:there].tolist():
-            slot = heapq.heappop(self._orphans)[1] if self._orphans else int(self._fresh.get(1)[0])
-            stripe.lanes[lane] = slot
-            stripe.started[lane] = True
+        places = sorted(
+            (self.batch_size - len(e) + i, at, e[i])
+            for at, e in enumerate(empty)
+            for i in range(len(e))
+        )
+        for _, at, lane in places[:there]:
+            self._begin(stripes[at], lane)
         return True
 
-    def _draft(self, number: int, stripe: _Stripe, lanes: np.ndarray) -> Segments:
+    def _begin(self, stripe: _Stripe, lane: int) -> None:
+        slot = heapq.heappop(self._orphans)[1] if self._orphans else int(self._fresh.get(1)[0])
+        stripe.lanes[lane] = slot
+        stripe.started[lane] = True
+
+    def _draft(
+        self, number: int, stripe: _Stripe, lanes: np.ndarray, member: RoundMember | None = None
+    ) -> Segments:
         slots = stripe.lanes[lanes]
         starts = stripe.started[lanes].nonzero()[0]
-        batch = self._slots.segments(slots, number, lanes, starts)
+        batch = self._slots.segments(slots, number, lanes, starts, member=member)
         stripe.started[:] = False
         self._slots.segment[slots] += 1
         stripe.lanes[lanes[batch.last]] = -1
@@ -206,7 +229,77 @@ class Lanes(Sequences):
         self._hand_out(batch)
         return batch
 
+    # Rounds of ranks
+
+    def _round(self, members: RoundMembers) -> list[Segments]:
+        stripes = [self._stripes[number] for number in members.stripes]
+        if not (members.over or self._fill(stripes)):
+            return []
+        lanes = [(stripe.lanes >= 0).nonzero()[0] for stripe in stripes]
+        rows = sum(map(len, lanes))
+        if members.over or not rows or (rows < members.rows and not self.allow_small):
+            return self._end_rounds(members)
+        members.over = self._cancelled
+        return [
+            self._draft(number, stripe, lanes[rank], members.next_member(rank))
+            for rank, (number, stripe) in enumerate(zip(members.stripes, stripes, strict=True))
+        ]
+
+    def _end_rounds(self, members: RoundMembers) -> list[Segments]:
+        """Drop what is in lanes, once no member is out: no whole round can be formed."""
+        if not members.out:
+            for number in members.stripes:
+                lanes = self._stripes[number].lanes
+                self._drop(lanes[lanes >= 0], "cancelled" if self._cancelled else "remainder")
+                lanes[:] = -1
+            self._drop_leftovers()
+        return []
+
+    def _any_rows(self, members: RoundMembers, member: RoundMember) -> Segments | None:
+        number = members.stripes[member.rank]
+        stripe = self._stripes[number]
+        if not self._fill([stripe], some=True):
+            return None
+        return self._draft(number, stripe, (stripe.lanes >= 0).nonzero()[0], member)
+
+    def _same_rows(
+        self,
+        members: RoundMembers,
+        member: RoundMember,
+        slots: np.ndarray,
+        lanes: np.ndarray,
+        claimed: bool,
+    ) -> Segments:
+        number = members.stripes[member.rank]
+        self._put(self._stripes[number], lanes, slots)
+        return self._draft(number, self._stripes[number], lanes, member)
+
+    def _keep_lanes(self, rank: int, rows: MemberRows) -> None:
+        assert self.members is not None
+        slots = self.find(rows.indices)
+        there = (slots >= 0).nonzero()[0]
+        there = there[self._slots.segment[slots[there]] == rows.segments[there] + 1]
+        self._put(self._stripes[self.members.stripes[rank]], rows.lanes[there], slots[there])
+
+    def _put(self, stripe: _Stripe, lanes: np.ndarray, slots: np.ndarray) -> None:
+        """Put ready examples in these lanes."""
+        chosen = set(slots.tolist())
+        self._orphans = [one for one in self._orphans if one[1] not in chosen]
+        heapq.heapify(self._orphans)
+        self._fresh.remove(slots)
+        stripe.lanes[lanes] = slots
+
+    def _recall(self) -> None:
+        for number in list(self._stripes):
+            self.leave(number)
+
+    def _open_stripes(self, members: RoundMembers) -> None:
+        for number in members.stripes:
+            self._open(number)
+
     def expected(self) -> Segments | None:
+        if self.members is not None:
+            return None
         out = self.oldest_out()
         number = next(iter(self._stripes), 0) if out is None else out.stripe
         stripe = self._stripes.get(number)
@@ -235,7 +328,7 @@ class Lanes(Sequences):
 
     def _drop_leftovers(self) -> None:
         """Drop examples that can fill no stripe any more, if small batches are not allowed."""
-        if self._closed and not self.allow_small and self._slots.live < self.batch_size:
+        if self._closed and not self.allow_small and self._slots.live < self.most_rows:
             self._drop(self._fresh.get(len(self._fresh)), "remainder")
             self._drop_orphans("remainder")
 
@@ -253,6 +346,8 @@ class Lanes(Sequences):
         if stripe is None:
             return None
         self._take_back(batch)
+        if self.members is not None:
+            self.members.done(batch)
         turn = stripe.out.index(batch)
         del stripe.out[turn]
         going = ~batch.last
@@ -262,7 +357,7 @@ class Lanes(Sequences):
         if refused:
             slots, after = slots[batch.last], after[batch.last]
         self._slots.done[slots] = done = np.maximum(self._slots.done[slots], after)
-        if self._stateless or not self._ahead:
+        if self._stateless or not self.ahead:
             self._slots.kept[slots] = done
         through = self._slots.done[batch.slots] == batch.counts
         ended = batch.slots[through]
@@ -301,4 +396,6 @@ class Lanes(Sequences):
             self._drop_orphans("cancelled")
             for stripe in self._stripes.values():
                 stripe.over = stripe.over or bool(stripe.out)
+            if self.members is not None:
+                self.members.over = self.members.over or bool(self.members.out)
         self._drop_leftovers()

@@ -50,6 +50,47 @@ class Rounds:
         self._next_round[partition] = number + 1
         return group
 
+    def place(self, member: Batch) -> bool:
+        """Take a member of a round that its partition has formed; whether the round is whole."""
+        self._dealt[member.rank].push(member)
+        return self.pass_by(member.round, member.partition, member.rank)
+
+    def pass_by(self, at: int, partition: int, rank: int) -> bool:
+        """Note that a member of a round was made, in the order of ranks; whether it was the last.
+
+        No rank gets its member before.
+        """
+        whole = rank == self.world - 1 and at == self._next_round.get(partition, 0)
+        if whole:
+            self._next_round[partition] = at + 1
+        return whole
+
+    def begin_at(self, partition: int, number: int) -> None:
+        """Go on after the rounds of a partition before this one."""
+        self._next_round[partition] = number
+
+    def take(self, at: int, partition: int, rank: int) -> Batch | None:
+        """Take a rank's batch of a round out of its turn, if it waits."""
+        found = None
+        for batch in self.drain(rank):
+            if (batch.round, batch.partition) == (at, partition):
+                found = batch
+            else:
+                self.push(batch)
+        return found
+
+    def drain(self, rank: int) -> list[Batch]:
+        """Take all batches that wait for a rank."""
+        return self._dealt[rank].drain()
+
+    def waiting(self, rank: int) -> int:
+        """Return how many batches wait for a rank."""
+        return len(self._dealt[rank])
+
+    def rows(self, rank: int) -> int:
+        """Return how many rows they have."""
+        return self._dealt[rank].rows()
+
     def go_on(self, next_round: Mapping[int, int], begun: Mapping[_Place, int]) -> None:
         """Go on after rounds of an earlier life; ``begun``: how many ranks are done with each."""
         self._next_round = dict(next_round)

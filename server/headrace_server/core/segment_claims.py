@@ -5,7 +5,8 @@
 A batch is made from the states of earlier ones.  So a partition judges a claim whose commit is to
 come before the claims of later tokens, and makes no new batch meanwhile.  A claim that it refuses
 may name rows that exist only after another trainer's commit: it stays doubtful until no such commit
-can come.  In lanes no batch depends on another trainer's commit, and no claim waits.
+can come.  In lanes no batch depends on another trainer's commit, and no claim waits.  Ranks claim
+members of rounds, which were stored with the commits that they depend on.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from .claims import DOUBTFUL, STANDS, ClaimedBatch, Claims
-from .demand import Arrivals, LaneQueues
 from .handover import Batch
 from .hands import Hands
+from .members import place_of
+from .segment_supply import SegmentSupply
+from .trainers import Trainers
 
 __all__ = ["SegmentClaims"]
 
@@ -27,20 +30,21 @@ _BYTES_PER_ROW = 12
 class SegmentClaims(Claims):
     """The claims of a feed of segments."""
 
-    def __init__(self, hands: Hands, supply: Arrivals | LaneQueues) -> None:
+    def __init__(self, hands: Hands, supply: SegmentSupply, trainers: Trainers) -> None:
         super().__init__(hands)
-        self._supply = supply
+        self.supply = supply
+        self._trainers = trainers
         #: By partition that is held: tokens of queued claims, the oldest last.
         self._unsaid: dict[int, list[int]] = {}
         self._awaited: dict[int, int] = {}  # by partition: token of the claim that others wait for
         self._others_come = False  # whether trainers of an earlier server may still greet
 
     def add(self, session: int, place: Any, saved: bool) -> Iterable[ClaimedBatch]:
-        if not place.rows or len(place.segments) != _BYTES_PER_ROW * place.rows:
+        if not self._is_sound(session, place):
             return ()
         token, partition = place.token, place.partition
         claim = self.by_token[token] = ClaimedBatch(session, place)
-        if isinstance(self._supply, LaneQueues):
+        if not self.supply.claims_wait:
             self._ask(claim)
             return ()
         claim.expected = saved
@@ -48,10 +52,17 @@ class SegmentClaims(Claims):
         self._unsaid[partition] = sorted([*self._unsaid.get(partition, ()), token], reverse=True)
         self._say_next(partition)
         if partition in self._awaited:
-            self._supply.hold(partition, True)
+            self.supply.hold(partition, True)
         elif not held:
             del self._unsaid[partition]
         return ()
+
+    def _is_sound(self, session: int, place: Any) -> bool:
+        """Whether a claim names segments, or with ranks the trainer's own member of a round."""
+        if not self.supply.world:
+            return bool(place.rows) and len(place.segments) == _BYTES_PER_ROW * place.rows
+        member, trainer = place_of(place.segments), self._trainers.present.get(session)
+        return member is not None and trainer is not None and member[1] == trainer.rank
 
     def _say_next(self, partition: int) -> None:
         unsaid = self._unsaid[partition]
@@ -70,7 +81,7 @@ class SegmentClaims(Claims):
         partition = claim.place.partition
         if not claim.ends("no, not yet" if doubtful else verdict):
             self._unsaid.setdefault(partition, [])
-            self._supply.hold(partition, True)
+            self.supply.hold(partition, True)
             if self._awaited.get(partition) == token:
                 del self._awaited[partition]
                 self._say_next(partition)
@@ -85,7 +96,7 @@ class SegmentClaims(Claims):
 
         Other trainers may greet, or have claims that are not judged yet.
         """
-        if isinstance(self._supply, LaneQueues):
+        if not self.supply.claims_wait:
             return False
         return self._others_come or any(
             other.place.partition == claim.place.partition
@@ -94,13 +105,12 @@ class SegmentClaims(Claims):
         )
 
     def _out_again(self, place: Any, number: int) -> Batch:
-        """Return the batch of a claim, which its partition counts as out under this number.
-
-        Its Want is sent again: one that crossed the claim did not count this batch.
-        """
-        self._hands.effects.append(self._supply.claimed(place.partition))
-        self._hands.open += 1
-        return Batch(place.partition, number, place.rows, None, {"claimed": place})
+        """Return the batch of a claim, which its partition counts as out under this number."""
+        batch = Batch(place.partition, number, place.rows, None, {"claimed": place})
+        member = place_of(place.segments) if self.supply.world else None
+        if member is not None:
+            batch.round, batch.rank = member
+        return self.supply.claimed(batch)
 
     def arrived(self, partition: int, token: int, stored: bool = False) -> None:
         if stored:
@@ -115,7 +125,7 @@ class SegmentClaims(Claims):
             self._judge_again(partition)
         elif not here and partition in self._unsaid:
             del self._unsaid[partition]
-            self._supply.hold(partition, False)
+            self.supply.hold(partition, False)
 
     def _judge_again(self, partition: int) -> None:
         """Have a partition judge refused claims again, for it may know their rows by now."""

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .sequences import Sequences
-from .slots import Segments
+from .members import InStep, RoundMembers
+from .slots import RoundMember, Segments
 
 __all__ = ["SegmentQueue"]
 
@@ -76,7 +76,7 @@ class _Returned:
         return np.concatenate([run[:, :n] for run in self._runs], axis=1)
 
 
-class SegmentQueue(Sequences):
+class SegmentQueue(InStep):
     """The machine of ``order="arrival"``."""
 
     order = "arrival"
@@ -96,12 +96,17 @@ class SegmentQueue(Sequences):
         self._claimed: set[int] = set()  # batches in _out from before a restart
 
     def want(self, upto: int, stripe: int = 0) -> None:
-        """Allow batches until there have been ``upto``."""
-        self._wanted = max(self._wanted, upto)
+        """Allow batches until there have been ``upto``, or so many rounds."""
+        if self.members is not None:
+            self.members.wanted = max(self.members.wanted, upto)
+        else:
+            self._wanted = max(self._wanted, upto)
 
     @property
     def starved(self) -> bool:
         """Whether a batch is wanted that needs states which trainers have."""
+        if self.members is not None:
+            return False
         return self._made < self._wanted and not self.hungry and bool(self._out)
 
     @property
@@ -115,22 +120,70 @@ class SegmentQueue(Sequences):
 
     def next_draft(self) -> Segments | None:
         """The next batch, if one is wanted and possible."""
+        if self.members is not None:
+            batch = self._next_member(self.members)
+            self._made += batch is not None
+            return batch
         if self._made >= self._wanted:
             return None
         n = min(self.batch_size, self.ready)
         if n < self.batch_size and not (self._closed and self.allow_small and n):
             return None
-        slots = back = self._back.get(min(n, len(self._back)))
-        if len(back) < n:
-            slots = self._joined(back, self._fresh.get(n - len(back)))
-        batch = self._slots.segments(slots)
-        last = slots[batch.last]
+        batch = self._slots.segments(self._first(n), self.first_stripe)
+        last = batch.slots[batch.last]
         self._need_no_payload(last)
         self._made += 1
         self._returning += n - len(last)
         self._hand_out(batch)
         self._drop_leftovers()
         return batch
+
+    def _first(self, n: int) -> np.ndarray:
+        """Take the ready segments with the ``n`` smallest insertion indices."""
+        back = self._back.get(min(n, len(self._back)))
+        return back if len(back) == n else self._joined(back, self._fresh.get(n - len(back)))
+
+    def _round(self, members: RoundMembers) -> list[Segments]:
+        n = min(members.rows, self.ready)
+        if n < members.rows and not (self._closed and self.allow_small and n):
+            return []
+        slots, world = self._first(n), members.world
+        dealt = []
+        for rank in range(world):
+            own, member = slots[rank::world], members.next_member(rank)
+            dealt.append(self._member(members, member, own, np.arange(len(own)), claimed=False))
+        return dealt
+
+    def _member(
+        self,
+        members: RoundMembers,
+        member: RoundMember,
+        slots: np.ndarray,
+        lanes: np.ndarray,
+        claimed: bool,
+    ) -> Segments:
+        batch = self._slots.segments(
+            slots, members.stripes[member.rank], lanes=lanes, member=member
+        )
+        last = slots[batch.last]
+        if claimed:
+            self._claimed.add(id(batch))
+        else:
+            self._need_no_payload(last)
+        self._returning += len(slots) - len(last)
+        self._hand_out(batch)
+        return batch
+
+    def _same_rows(
+        self,
+        members: RoundMembers,
+        member: RoundMember,
+        slots: np.ndarray,
+        lanes: np.ndarray,
+        claimed: bool,
+    ) -> Segments:
+        self._withdraw(slots)
+        return self._member(members, member, slots, lanes, claimed)
 
     def _joined(self, back: np.ndarray, fresh: np.ndarray) -> np.ndarray:
         """Returned and fresh slots together, by insertion index."""
@@ -140,6 +193,8 @@ class SegmentQueue(Sequences):
         return slots
 
     def expected(self) -> Segments | None:
+        if self.members is not None:
+            return None
         back = waiting = self._back.first(self.batch_size)
         out = self.oldest_out()
         if out is not None:
@@ -161,6 +216,8 @@ class SegmentQueue(Sequences):
         None if the feed was cancelled, so that nothing can be saved any more.
         """
         self._take_back(batch)
+        if self.members is not None:
+            self.members.done(batch)
         ended = batch.slots[batch.last]
         if id(batch) in self._claimed:
             self._claimed.discard(id(batch))
@@ -192,13 +249,7 @@ class SegmentQueue(Sequences):
             return None
         if any(np.isin(slots, batch.slots).any() for batch in self._out.values()):
             return None
-        for ready in (self._back, self._fresh):
-            left = ready.get(len(ready))
-            left = left[~np.isin(left, slots)]
-            if ready is self._back:
-                self._come_back(left)
-            elif len(left):
-                self._fresh.put(left)
+        self._withdraw(slots)
         batch = self._slots.segments(slots)
         self._claimed.add(id(batch))
         self._made += 1
@@ -207,20 +258,44 @@ class SegmentQueue(Sequences):
         self._hand_out(batch)
         return batch
 
+    def _withdraw(self, slots: np.ndarray) -> None:
+        """Take these out of what is ready."""
+        back = self._back.get(len(self._back))
+        self._come_back(back[~np.isin(back, slots)])
+        self._fresh.remove(slots)
+
     def release(self, batch: Segments) -> None:
-        """Take a claimed batch back: its segments are ready again."""
+        """Take a claimed batch back: its segments are ready again, or for the same rank."""
+        if batch.member is None:
+            self._make_ready(batch)
+            self._drop_leftovers()
+        else:
+            super().release(batch)
+            if id(batch) in self._claimed:
+                self._claimed.discard(id(batch))
+                self._need_no_payload(batch.slots[batch.last])
+
+    def _recall(self) -> None:
+        for batch in list(self._out.values()):
+            self._make_ready(batch)
+
+    def _make_ready(self, batch: Segments) -> None:
+        """Make the segments of a batch that is out ready again."""
         self._take_back(batch)
-        self._claimed.discard(id(batch))
         last = batch.slots[batch.last]
+        if id(batch) in self._claimed:
+            self._claimed.discard(id(batch))
+        else:
+            for chunk in self._slots.chunk[last].tolist():  # their payload is needed again
+                self._uses[chunk] = self._uses.get(chunk, 0) + 1
         self._returning -= len(batch) - len(last)
         self._reenter(last)
         self._back.put(batch.indices, batch.slots)
-        self._drop_leftovers()
 
     def _drop_leftovers(self) -> None:
         """Drop what is ready if it can not fill a batch any more and must not be smaller."""
         coming = 0 if self._cancelled else self._returning
-        if self._closed and not self.allow_small and self.ready + coming < self.batch_size:
+        if self._closed and not self.allow_small and self.ready + coming < self.most_rows:
             self._drop(self._back.get(len(self._back)), "remainder")
             self._drop(self._fresh.get(len(self._fresh)), "remainder")
 

@@ -23,14 +23,14 @@ from .fifo import Fifo
 from .seeking import FoundExample, found_in
 from .slots import Segments, Slots
 
-__all__ = ["BEGUN", "FIRST_INDEX", "PARTITION_BITS", "REFUSED", "Sequences"]
+__all__ = ["BEGUN", "FIRST_INDEX", "PARTITION_BITS", "READ_AHEAD", "REFUSED", "Sequences"]
 
 #: First insertion index, as in TensorFlow …
 FIRST_INDEX = -(2**63)
 #: … with the partition in these bits after the sign.
 PARTITION_BITS = 12
 #: Number of examples admitted and not begun above which nothing is read ahead.
-_READ_AHEAD = 1024
+READ_AHEAD = 1024
 _NONE = np.empty(0, np.int64)
 
 
@@ -80,7 +80,7 @@ class Sequences(ABC):
         self.capacity = capacity
         self.allow_small = allow_small_batch
         self.in_flight = 0  # examples that hold a place of the capacity
-        self._read_ahead = max(_READ_AHEAD, 4 * batch_size)
+        self._read_ahead = max(READ_AHEAD, 4 * batch_size)
         self._next_index = FIRST_INDEX + (partition << (63 - PARTITION_BITS))
         self._waiting: deque[tuple[int, int, int]] = deque()  # chunk, start, stop
         self._offered: dict[int, _Offered] = {}
@@ -91,7 +91,7 @@ class Sequences(ABC):
         self._uses: dict[int, int] = {}  # chunk → examples of it that still need its payload
         self.refused: list[tuple[int, int]] = []  # see ``take_refused``
         self._out: dict[int, Segments] = {}  # in trainers' hands, the oldest first
-        self._slots = self._new_slots(min(capacity or _READ_AHEAD, _READ_AHEAD))
+        self._slots = self._new_slots(min(capacity or READ_AHEAD, READ_AHEAD))
 
     def _new_slots(self, size: int) -> Slots:
         return Slots(size)
@@ -255,8 +255,8 @@ class Sequences(ABC):
         """Take a claimed batch back: its segments are ready again."""
         return
 
-    def leave(self, stripe: int) -> None:
-        """Close the stripe of a trainer that left."""
+    def leave(self, stripe: int, instead: int = -1) -> None:
+        """Close the stripe of a trainer that left; its rank, if it has one, gets another."""
         return
 
     def keep(self, batch: Segments, rows: np.ndarray) -> np.ndarray:

@@ -12,16 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from .changes import Examples
 
-__all__ = ["Segments", "Slots"]
+__all__ = ["RoundMember", "Segments", "Slots"]
 
 _NONE = np.empty(0, np.int64)
 _OF_EXAMPLES = ("chunk", "row", "count", "index", "line")
+
+
+class RoundMember(NamedTuple):
+    """The place of a batch in a round of ranks, and how many rows its block has."""
+
+    round: int
+    rank: int
+    size: int
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +46,7 @@ class Segments:
     stripe: int  # of lanes
     lanes: np.ndarray
     starts: np.ndarray  # places in the batch where a lane has a new example
+    member: RoundMember | None = None  # with ranks; ``lanes`` are then the places in its block
     last: np.ndarray = field(init=False)  # mask of the last segments of their examples
 
     def __post_init__(self) -> None:
@@ -208,6 +217,7 @@ class Slots:
         lanes: np.ndarray = _NONE,
         starts: np.ndarray = _NONE,
         further: np.ndarray | None = None,
+        member: RoundMember | None = None,
     ) -> Segments:
         """The next segments of examples as a batch; ``further`` is added to their numbers."""
         segments = self.segment[slots]
@@ -224,4 +234,5 @@ class Slots:
             stripe,
             lanes,
             starts,
+            member,
         )

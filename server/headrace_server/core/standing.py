@@ -12,6 +12,8 @@ from .lease import Lease
 from .plain_supply import PlainSupply
 from .recalls import Recalls
 from .segment_claims import SegmentClaims
+from .segment_rounds import following
+from .segment_supply import SegmentSupply
 from .supply import Supply
 from .trainers import Trainer, Trainers
 
@@ -23,7 +25,7 @@ class Standing:
 
     ``term`` makes the tokens of one start of an owner differ from those of all others.
     ``order`` is that of a feed of segments, "arrival" or "lanes"; "" for a plain feed.
-    ``stateless``: its segments have no states.
+    ``stays``: whether states stay with trainers.  ``stateless``: its segments have none.
     ``shared``: whether other owners have partitions of the feed.
     """
 
@@ -35,6 +37,7 @@ class Standing:
         term: int = 0,
         order: str = "",
         shared: bool = False,
+        stays: bool = False,
         stateless: bool = False,
     ) -> None:
         self.segmented = bool(order)  # whether batches are of segments …
@@ -46,20 +49,30 @@ class Standing:
         self._supply: Supply
         self._claims: Claims
         if order:
-            segments: Arrivals | LaneQueues = Arrivals(partitions, hands, trainers)
-            if order == "lanes":
-                segments = LaneQueues(partitions, hands, trainers, stateless)
-            self._supply, self._claims = segments, SegmentClaims(hands, segments)
+            kind = LaneQueues if order == "lanes" else Arrivals
+            segments = kind(partitions, hands, trainers, stateless, stays)
+            self._supply, self._claims = segments, SegmentClaims(hands, segments, trainers)
         else:
             plain = PlainSupply(partitions, hands, trainers)
             self._supply, self._claims = plain, PlainClaims(hands, plain)
         self._saving: dict[tuple[int, int], Lease[Batch]] = {}  # commits to be stored, by order
-        self._last_saved: dict[int, tuple[int, Batch]] = {}  # by session: token and batch
+        #: By session and partition: token and batch.
+        self._last_saved: dict[tuple[int, int], tuple[int, Batch]] = {}
         self._resends: dict[int, int] = {}  # last delivery received, of sessions that reconnected
         self._paused = False
         self._changed = False  # since things were handed out
         self.counts, self.dropped = hands.counts, hands.dropped
         self.pin, self.unpin = hands.pin, hands.unpin
+
+    def _start_run(self, run: int, world_size: int) -> None:
+        """Prepare for a trainer of a run, or for one without a rank."""
+        supply, claims = self._supply, self._claims
+        if isinstance(supply, SegmentSupply) and isinstance(claims, SegmentClaims):
+            if (run, world_size) != (supply.run, supply.world) or supply.loaded:
+                supply = following(supply, self._hands, self._trainers, run, world_size)
+                self._supply = claims.supply = supply
+        else:
+            supply.start_run(run, world_size)
 
     def _held_by(self, session: int) -> int:
         """Return the number of batches that count against the credits of a session.
@@ -103,9 +116,11 @@ class Standing:
         return self._leases.batch_of(token, session)
 
     def last_saved(self, session: int, token: int) -> Batch | None:
-        """Return the batch of a token, if it is the last one that the session has saved."""
-        saved, batch = self._last_saved.get(session, (0, None))
-        return batch if saved == token else None
+        """Return the batch of a token, if the session has saved no later one of its partition."""
+        for (of, _), (saved, batch) in self._last_saved.items():
+            if (of, saved) == (session, token):
+                return batch
+        return None
 
     def lost_lanes(self, session: int, token: int) -> bool:
         """Whether the lease of a batch has ended, so that its lanes can not be flushed.
@@ -176,6 +191,12 @@ class Standing:
 
     # Texts
 
+    def named(self, session: int) -> str:
+        """Return a trainer with its rank, if it has one, for people."""
+        trainer = self._trainers.present.get(session)
+        rank = "" if trainer is None or trainer.rank < 0 else f" (rank {trainer.rank})"
+        return f"trainer {session}{rank}"
+
     def describe(self, now: float) -> str:
         """Return why a trainer gets no batch, for people."""
         reasons = []
@@ -186,8 +207,8 @@ class Standing:
         lease = self._leases.oldest()
         if lease is not None:
             reasons.append(
-                f"{len(self._leases)} batches are leased, the longest to trainer {lease.session} "
-                f"for {now - lease.since:.0f} s"
+                f"{len(self._leases)} batches are leased, the longest to "
+                f"{self.named(lease.session)} for {now - lease.since:.0f} s"
             )
         missing = self._supply.missing()
         if missing is not None:

@@ -59,8 +59,11 @@ class Supply:
     def put_back(self, session: int, batch: Batch) -> bool:
         """Take a batch that came back from a session; False where nobody may have it."""
 
-    def leave(self, session: int) -> None:
+    def leave(self, session: int, rank: int) -> None:
         """Void the batches that only a trainer which has left could have."""
+
+    def released(self, batch: Batch) -> None:
+        """Note that a claimed batch came back, and is made again."""
 
     # Rounds of ranks
 

@@ -82,14 +82,14 @@ class Trainers:
         if rank >= 0:
             self.by_rank[rank] = trainer
 
-    def leave(self, session: int) -> bool:
-        """Remove a session; False where it is not known."""
+    def leave(self, session: int) -> int | None:
+        """Remove a session; return its rank, -1 for none.  None where it is not known."""
         trainer = self.present.pop(session, None)
         if trainer is None:
-            return False
+            return None
         self.by_rank.pop(trainer.rank, None)
         self.asking.pop(session, None)
-        return True
+        return trainer.rank
 
     def wants(self, trainer: Trainer) -> bool:
         """Whether it takes another batch now."""

@@ -23,10 +23,11 @@ from headrace_proto.layout import Slot, array_at, strings_at
 from ..core.changes import Change, Saved
 from ..core.partition import Partition, Rest
 from ..core.plan import Draft, Plan, Read, stored
-from ..core.slots import Segments
+from ..core.slots import RoundMember, Segments
 from ..making.assemble import Rows
 from ..making.compose import segmented
 from ..making.line_record import LineRecord
+from ..making.member_block import whole_states
 from ..making.plain_maker import PlainMaker
 from ..making.plain_memory import PlainMemory
 from ..making.run import Memory, Run
@@ -280,11 +281,16 @@ class _Segments(SegmentMaker):
             chunk, offers[number], where = self._chunks.get(made.id.partition, source)
             here = np.flatnonzero(batch.chunks == number)
             rows[here] = _found(source, chunk, where, rows[here])
-        batch = replace(batch, rows=rows)
+        member = None
+        if "round" in made.meta:
+            member = RoundMember(made.meta["round"], made.meta["rank"], self.cutting.batch_size)
+        batch = replace(batch, rows=rows, member=member)
         if self._initial:
             batch, extra, states = self._begun(batch, offers)
         else:
             extra, states = _brought(self.cutting.states, made)
+        if member is not None:
+            return self.member_block(batch, offers, extra, states), None
         return SegmentBlock(self.layout, batch, offers, extra, states), None
 
     def _begun(
@@ -296,7 +302,11 @@ class _Segments(SegmentMaker):
         fresh = replace(batch, segments=np.zeros_like(batch.segments))
         self.states.grow(len(batch))
         self.states.begin(fresh, offers)
-        return batch, *self.states.columns(fresh, offers)
+        extra, states = self.states.columns(fresh, offers)
+        if batch.member is None:
+            return batch, extra, states
+        states = states if self.cutting.at_trainer else batch.member.size
+        return batch, whole_states(fresh, extra), states
 
     def epoch_of(self, plan: Plan) -> int:
         made = self._script.made(plan.number)

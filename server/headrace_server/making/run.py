@@ -146,8 +146,15 @@ class Memory(ABC):
         """Take states of lanes after a batch, from a trainer that lets go of them."""
         return
 
-    def leave(self, stripe: int) -> None:
-        """Take the examples of a stripe of lanes back from a trainer that left."""
+    def leave(self, stripe: int, instead: int = -1) -> None:
+        """Take the examples of a stripe of lanes back from a trainer that left.
+
+        Its rank, if it has one, gets the stripe ``instead``.
+        """
+        return
+
+    def deal(self, world: int, run: int, stripe: int) -> None:
+        """Make rounds for so many ranks, with stripes from this number; 0: for any trainer."""
         return
 
     @abstractmethod
@@ -215,6 +222,7 @@ class Run:
         self.saved = memory.saved
         self.flushed = memory.flushed
         self.leave = memory.leave
+        self.deal = memory.deal
         self.release = memory.release
         self.take_changes = memory.take_changes
         self.take_dry = memory.take_dry

@@ -24,6 +24,7 @@ from ..reading.intake import Intake
 from ..reading.sampling import Stratified
 from ..reading.trace import NO_TRACING, NoTracing, Trace
 from .line_record import LineRecord
+from .member_block import BLANK, blank_offer, whole, whole_states
 from .preparing import Preparing
 from .segment_block import BlockLayout, SegmentBlock
 from .sequencing import Cutting, Offer
@@ -59,6 +60,8 @@ class SegmentMaker:
         self._lines = lines
         self._tracing = tracing
         self._preparing = Preparing(slab, self)
+        self._blank = blank_offer(self.schema)
+        self._epoch = 0
 
     # Chunks
 
@@ -132,24 +135,38 @@ class SegmentMaker:
         self.states.grow(self.cutting.machine.slots)
         self.states.begin(batch, self.offers)
         extra, states = self.states.columns(batch, self.offers)
-        return SegmentBlock(self.layout, batch, self.offers, extra, states)
+        if batch.member is None:
+            return SegmentBlock(self.layout, batch, self.offers, extra, states)
+        states = states if self.cutting.at_trainer else batch.member.size
+        return self.member_block(batch, self.offers, whole_states(batch, extra), states)
+
+    def member_block(
+        self, batch: Segments, offers: Mapping[int, Offer], extra: Mapping[str, Any], states: int
+    ) -> SegmentBlock:
+        """A member of a round about to be written; ``extra`` has its states for all places."""
+        with_blank = {**offers, BLANK: self._blank}
+        return SegmentBlock(self.layout, whole(batch), with_blank, extra, states)
 
     def prepare(self) -> bool:
         """Write ahead what is known of the batch that is expected next; whether there was any."""
         return self._preparing.prepare()
 
     def epoch_of(self, plan: Plan) -> int:
-        """The epoch of a batch's first row."""
-        key: Any = self.cutting.machine.key_of(int(plan.draft.slots[0]))
-        epoch: int = key[0]
-        return epoch
+        """The epoch of a batch's first row, or of the batch before where it has none."""
+        if len(plan.draft):
+            key: Any = self.cutting.machine.key_of(int(plan.draft.slots[0]))
+            self._epoch = key[0]
+        return self._epoch
 
     def made(
         self, plan: Plan, written: Any, memory: np.ndarray
     ) -> tuple[Mapping[str, Any], Trace | None]:
         """The description and the trace of a batch that now lies in its block."""
         batch: Segments = plan.draft
-        meta = {"stripe": batch.stripe} if self.cutting.lanes else {}
+        meta = {"stripe": batch.stripe} if self.cutting.lanes or batch.stripe else {}
+        if batch.member is not None:
+            at, rank, size = batch.member
+            meta = {"stripe": batch.stripe, "round": at, "rank": rank, "empty": size - len(batch)}
         states = written.states(memory) if self._tracing.states else None
         return meta, self._tracing.made(meta, segments=batch, states=states)
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from ..core.changes import Change, Key, Saved
+from ..core.members import place_of
 from ..core.partition import Partition, Rest
 from ..core.plan import Plan, Read
 from ..core.slots import Segments
@@ -22,6 +23,7 @@ from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from .leaving_out import EndedLines, LeftOut
 from .line_record import LineRecord
+from .member_record import StoredRounds
 from .run import UNREAD, Memory, Target
 from .segment_maker import SegmentMaker
 from .state_table import arrays_of, state_columns, stored_states
@@ -57,6 +59,7 @@ class SegmentMemory(Memory):
         self._early: set[int] = set()  # numbers of _out that are done, and earlier ones are not
         self._saved: list[tuple[Segments, np.ndarray, list[Key], list[np.ndarray]]] = []
         self._changes: list[Change] = []
+        self._rounds = StoredRounds(self._machine)
 
     # Steps
 
@@ -128,6 +131,8 @@ class SegmentMemory(Memory):
         if len(rows):
             # Ended examples too: nothing reads their slots before other examples begin there.
             arrays = arrays_of(self._cutting.states, block, columns)
+            if batch.member is not None:
+                arrays = [array[batch.lanes] for array in arrays]
             self._maker.states.put(batch.slots, arrays)
         self._saved.append((batch, rows, keys, arrays))
         return "", ""
@@ -154,6 +159,9 @@ class SegmentMemory(Memory):
     def flushed(self, number: int, rows: list[int], block: Any, columns: Sequence[Any]) -> None:
         """Take states of lanes after a batch; states that are too old are dropped."""
         for last, batch in self._after.values():
+            if batch.member is not None and last == number:
+                of_place = {place: row for row, place in enumerate(batch.lanes.tolist())}
+                rows = [of_place.get(place, -1) for place in rows]
             if last == number and rows and min(rows) >= 0 and max(rows) < len(batch):
                 arrays = arrays_of(self._cutting.states, block, columns)
                 places = {row: i for i, row in enumerate(rows)}
@@ -167,8 +175,14 @@ class SegmentMemory(Memory):
                     change = self._lines.flushed(batch, kept, keys, state_columns(states))
                     self._changes.append(change)
 
-    def leave(self, stripe: int) -> None:
-        self._machine.leave(stripe)
+    def deal(self, world: int, run: int, stripe: int) -> None:
+        self._machine.deal(world, run, stripe)
+        self._out.clear()
+        self._after.clear()
+        self._rounds.dealt(run)
+
+    def leave(self, stripe: int, instead: int = -1) -> None:
+        self._machine.leave(stripe, instead)
         self._after.pop(stripe, None)
         for number in [n for n, batch in self._out.items() if batch.stripe == stripe]:
             batch = self._out.pop(number)
@@ -181,8 +195,16 @@ class SegmentMemory(Memory):
 
         None when they are not the next of their examples, or were handed out again.
         """
+        place = place_of(segments)
+        if place is not None:
+            return self._claim_member(place)
         rows = len(segments) // 12
-        if self._cutting.lanes or len(segments) != 12 * rows or not rows:
+        if (
+            self._cutting.lanes
+            or self._machine.members is not None
+            or len(segments) != 12 * rows
+            or not rows
+        ):
             return None
         slots = self._machine.find(np.frombuffer(segments, np.int64, rows))
         if (slots < 0).any():
@@ -192,6 +214,25 @@ class SegmentMemory(Memory):
             return None
         # The trainer may save its states before another batch is made.
         self._maker.states.grow(self._machine.slots)
+        taken = self._partition.take_number()
+        self._out[taken] = batch
+        return taken
+
+    def _claim_member(self, place: tuple[int, int]) -> int | None:
+        """Number of the member of a round; None if it is done, or its rows go out again anyway."""
+        machine = self._machine
+        members, batch = machine.members, machine.member_out(place)
+        if members is None or machine.ahead or (batch is None and place not in members.again):
+            return None
+        if batch is None:
+            if not machine.draft_again(place, claimed=True):
+                return UNREAD
+            batch = members.drafted.pop()
+        elif batch in members.drafted:
+            members.drafted.remove(batch)
+        else:
+            return next(number for number, out in self._out.items() if out is batch)
+        self._maker.states.grow(machine.slots)
         taken = self._partition.take_number()
         self._out[taken] = batch
         return taken
@@ -214,7 +255,7 @@ class SegmentMemory(Memory):
     def take_changes(self) -> list[Change]:
         self._settle()
         changes, self._changes = self._changes, []
-        return changes
+        return changes + self._rounds.changes()
 
     def _settle(self) -> None:
         """Build the changes of commits, after the trainer's next batch was made."""
@@ -232,6 +273,7 @@ class SegmentMemory(Memory):
     def resume(self, saved: Saved) -> None:
         if "base" in saved.meta:
             self._go_on(saved)
+        self._rounds.resume(saved.meta)
         if "closing" in saved.meta:
             self._partition.close(saved.meta["closing"] == b"cancel")
 
@@ -267,14 +309,18 @@ class SegmentMemory(Memory):
         batch = self._machine.oldest_out()
         if batch is None:
             return "", -1
-        number = next(number for number, out in self._out.items() if out is batch)
+        number = next((number for number, out in self._out.items() if out is batch), -1)
+        if number < 0:
+            return "", -1
+        if not len(batch):
+            return f"it waits for save_state of an empty batch (batch {number})", number
         segment, count = int(batch.segments[0]), int(batch.counts[0])
         key: Any = self._machine.key_of(int(batch.slots[0]))
         name = f"{segment:05d}_of_{count:05d}:{key[1].decode(errors='backslashreplace')}"
         others = f" and {len(batch) - 1} more" if len(batch) > 1 else ""
         ready = ""
         if not self._cutting.lanes:
-            ready = f"{self._machine.ready} of {self._machine.batch_size} rows are ready; "
+            ready = f"{self._machine.ready} of {self._machine.most_rows} rows are ready; "
         text = f"{ready}it waits for save_state of {name[:300]}{others} (batch {number})"
         return text, number
 

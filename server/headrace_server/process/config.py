@@ -63,6 +63,11 @@ class FeedConfig:
         """The order in which segments are handed out."""
         return str(self.declaration.shape.options["order"])
 
+    @property
+    def stays(self) -> bool:
+        """Whether states stay with trainers."""
+        return self.declaration.shape.options.get("state_placement") == "trainer"
+
     def to_plain(self) -> Any:
         name, declaration, files, *rest = (getattr(self, one.name) for one in fields(self))
         return [name, declaration.to_plain(), [file.to_plain() for file in files], *rest]

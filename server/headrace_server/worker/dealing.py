@@ -35,9 +35,9 @@ class Dealing:
         for partition in effect.partitions:
             name = desk.name, partition
             # This may run while a partition works.
-            self._stores.note(
-                name, "dealt", pack(desk.dispatcher.rounds_dealt(partition).to_plain())
-            )
+            if not desk.dispatcher.segmented:
+                rounds = desk.dispatcher.rounds_dealt(partition)
+                self._stores.note(name, "dealt", pack(rounds.to_plain()))
             if not self._stores.settled(name):
                 self._unstored.add(name)
 

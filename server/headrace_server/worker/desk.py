@@ -18,7 +18,7 @@ from headrace_proto.schema import Field
 
 from ..core.dispatch import Dispatcher
 from ..core.farewell import Farewell
-from ..core.handover import Batch, Send
+from ..core.handover import Batch, JoinRefused, Send
 from ..core.recalls import Acknowledged
 from ..core.redealing import DealtRounds
 from ..core.runs import Runs
@@ -114,6 +114,7 @@ class Desk:
             term,
             order=order,
             shared=self.owners > 1 or config.share[1] > 1,
+            stays=bool(order) and config.stays,
             stateless=config.stateless,
         )
         self.schema: Any = None
@@ -127,6 +128,7 @@ class Desk:
         self.farewell = Farewell(run.lease_ttl_s)
         self.counters = Counters(self.dispatcher)
         self._bad: dict[str, int] = {}  # bad examples, as the supervisor knows
+        self._shape = config.declaration.shape.options
         self._policy = config.declaration.policy
         self.flight: LeaseRecorder | None = None
         if run.record != "off":
@@ -197,8 +199,9 @@ class Desk:
         """Load the rounds that an earlier owner has dealt to ranks and that are not done."""
         if message.rounds:
             dealt = DealtRounds(*message.rounds)
-            left = dealt.left(message.next, frozenset(message.done))
-            self.dispatcher.load_rounds(message.partition, left)
+            if not self.dispatcher.segmented:  # of segments the partition stores what is left
+                dealt = dealt.left(message.next, frozenset(message.done))
+            self.dispatcher.load_rounds(message.partition, dealt)
             self.runs.goes_on(dealt.run)
 
     def touched(self) -> None:
@@ -251,8 +254,9 @@ class Desk:
 
     def run_of(self, hello: Hello, now: float) -> int:
         """Return the run of a new trainer, 0 without a rank.  Later where it is not known yet."""
-        if hello.rank < 0:
+        if hello.rank < 0 or not hello.world_size:
             return 0
+        self._check_rows(hello.world_size)
         dispatcher, runs = self.dispatcher, self.runs
         run = runs.judge(
             hello.nonce,
@@ -266,6 +270,23 @@ class Desk:
         if run is None or ends:
             raise Later("it is not known yet whether trainers of an earlier run are at work")
         return run
+
+    def _check_rows(self, world_size: int) -> None:
+        """JoinRefused where segments can not be dealt to so many ranks."""
+        if not self.dispatcher.segmented:
+            return
+        if self._run.replay is not None:
+            raise JoinRefused(
+                f"world_size={world_size}: a replay of segments gives recorded batches to any "
+                "trainer; connect without rank= and world_size="
+            )
+        size, capacity = self._shape["batch_size"], self._shape["capacity"]
+        if capacity is not None and capacity < world_size * size:
+            raise JoinRefused(
+                f"world_size={world_size}: a round is of world_size x batch_size="
+                f"{world_size * size} examples in flight, and the feed has capacity={capacity}; "
+                f"declare capacity={world_size * size} or more"
+            )
 
     def on_hello(self, session: int, hello: Hello) -> None:
         """Claim the batches that a new session has of an earlier server.
@@ -322,7 +343,7 @@ class Desk:
             holder = self.dispatcher.holder(partition, one.waits_on)
             if holder is not None:
                 session, since = holder
-                text += f", leased to trainer {session} for {now - since:.0f} s"
+                text += f", leased to {self.dispatcher.named(session)} for {now - since:.0f} s"
             waits.append(f"partition {partition}: {text}")
         return "; ".join([*waits, self.dispatcher.describe(now)])
 

@@ -21,6 +21,7 @@ from headrace_proto.messages import Answered
 from ..core.handover import (
     Answer,
     Claim,
+    Deal,
     Dealt,
     Finish,
     Freed,
@@ -138,13 +139,18 @@ class House:
             Taken: self._on_taken,
             Freed: self._on_freed,
             Want: lambda desk, e: do(partitions.want, desk.name, e.partition, e.upto, e.stripe),
-            Leave: lambda desk, e: do(partitions.leave, desk.name, e.partition, e.stripe),
+            Leave: lambda desk, e: do(
+                partitions.leave, desk.name, e.partition, e.stripe, e.instead
+            ),
+            Deal: lambda desk, e: do(
+                partitions.deal, desk.name, e.partition, e.world, e.run, e.stripe
+            ),
             Claim: lambda desk, e: do(partitions.claim, desk.name, e.partition, e.place),
             Release: lambda desk, e: do(partitions.release, desk.name, e.partition, e.number),
             StoreLanes: lambda desk, e: do(
                 partitions.flush, desk.name, e.batch.partition, *e.payload
             ),
-            Dealt: self.dealing.dealt,
+            Dealt: self._on_dealt,
             Finish: lambda desk, e: outbox.finish(e.session),
             Full: lambda desk, message: outbox.tell_turn(message),
             Idle: lambda desk, message: outbox.tell_turn(message),
@@ -277,6 +283,12 @@ class House:
     def _on_taken(self, desk: Desk, effect: Taken) -> None:
         self._taken[desk.name] += 1
         self._do(self._partitions.taken, desk.name, self._taken[desk.name])
+
+    def _on_dealt(self, desk: Desk, effect: Dealt) -> None:
+        if desk.dispatcher.segmented:  # the partitions know which segments are in their rounds
+            for partition in effect.partitions:
+                self._partitions.store_rounds(desk.name, partition)
+        self.dealing.dealt(desk, effect)
 
     def _on_freed(self, desk: Desk, effect: Freed) -> None:
         batch = effect.batch

@@ -273,10 +273,24 @@ class Partitions:
         if run := self._called((feed, partition)):
             run.want(upto, stripe)
 
-    def leave(self, feed: str, partition: int, stripe: int) -> None:
-        """Take these lanes back from a trainer that left."""
+    def leave(self, feed: str, partition: int, stripe: int, instead: int) -> None:
+        """Take these lanes back from a trainer that left; its rank has others instead."""
         if run := self._called((feed, partition)):
-            run.leave(stripe)
+            run.leave(stripe, instead)
+            self._stores.submit((feed, partition), run)
+
+    def deal(self, feed: str, partition: int, world: int, run: int, stripe: int) -> None:
+        """Make batches for the ranks of a run, or with 0 for any trainer."""
+        if at_work := self._called((feed, partition)):
+            at_work.deal(world, run, stripe)
+            self._stores.submit((feed, partition), at_work)
+
+    def store_rounds(self, feed: str, partition: int) -> None:
+        """Have the rounds of a partition stored.  It may be at work meanwhile."""
+        name = feed, partition
+        run = self._running.get(name) or self._made.get(name)
+        if run is not None:
+            self._stores.submit(name, run)
 
     def release(self, feed: str, partition: int, number: int) -> None:
         """Take a claimed batch back from a trainer that did not finish it."""

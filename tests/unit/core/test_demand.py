@@ -26,7 +26,7 @@ def lane_queues(partitions, stateless=False):
 def left(q, session):
     """A trainer leaves: the batches that are free by that, and other effects."""
     q._hands.effects.clear()
-    q.leave(session)
+    q.leave(session, -1)
     freed = [effect.batch for effect in q._hands.effects if isinstance(effect, Freed)]
     return freed, [effect for effect in q._hands.effects if not isinstance(effect, Freed)]
 
@@ -192,7 +192,9 @@ def test_never_more_is_asked_for_than_trainers_can_take_and_never_less(data, par
 def test_a_batch_of_an_earlier_server_is_made_and_wanted_beside_the_others():
     a = arrivals(range(1))
     a.wants([(1, 2)])
-    assert a.claimed(0) == Want(0, 3)
+    claimed = batch(0, 0)
+    assert a.claimed(claimed) is claimed
+    assert a._hands.effects == [Want(0, 3)] and a._hands.open == 1
     assert a.wants([(1, 2)]) == []
     a.made(batch(0, 1))
     assert a.missing() == (2, 0)
@@ -264,13 +266,13 @@ def test_a_dry_partition_is_asked_again_when_a_trainer_has_left_it():
     q, _ = lanes(1, 10, 11)
     q.dry(1)
     assert q.wants([(11, 1)]) == []
-    q.leave(10)
+    q.leave(10, -1)
     assert q.wants([(11, 1)]) == [Want(0, 1, 2)]
 
 
 def test_a_word_that_lanes_are_dry_which_crossed_a_leave_does_not_hide_what_that_left():
     q, _ = lanes(1, 10, 11)
-    q.leave(10)
+    q.leave(10, -1)
     q.dry(1)  # said before the partition heard of the leave
     assert q.wants([(11, 1)]) == [Want(0, 1, 2)]
     q.dry(2)  # said after it
@@ -279,7 +281,7 @@ def test_a_word_that_lanes_are_dry_which_crossed_a_leave_does_not_hide_what_that
 
 def test_a_dry_word_for_lanes_that_were_left_means_nothing():
     q, _ = lanes(1, 10)
-    q.leave(10)
+    q.leave(10, -1)
     q.dry(0)
     q.dry(77)
     assert q.wants([(11, 1)]) == [Want(0, 1, 1)]

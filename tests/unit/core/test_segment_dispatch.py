@@ -125,12 +125,14 @@ def test_a_batch_out_of_its_order_is_refused_and_changes_nothing():
     assert at.d.ended
 
 
-def test_there_is_no_coordinated_mode():
+def test_a_rank_without_a_world_and_a_mix_of_modes_are_refused():
     at = At()
-    for rank, world in ((0, 1), (-1, 2), (1, 0)):
-        with pytest.raises(JoinRefused, match="a feed of segments has no coordinated mode"):
+    for rank, world in ((-1, 2), (1, 0), (2, 2)):
+        with pytest.raises(JoinRefused, match=f"rank={rank}"):
             at.d.join(1, 0.0, rank, world)
     at.join(1)
+    with pytest.raises(JoinRefused, match="all or none give one"):
+        at.d.join(2, 0.0, 0, 2, 1)
 
 
 # Saves

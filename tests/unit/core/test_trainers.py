@@ -55,7 +55,7 @@ def test_the_first_trainer_sets_the_world_whatever_it_was_before():
 def test_a_rank_can_be_taken_again_when_its_trainer_has_left():
     trainers = At().all
     trainers.join(1, 0.0, 0)
-    assert trainers.leave(1) and not trainers.leave(1)
+    assert trainers.leave(1) == 0 and trainers.leave(1) is None
     trainers.join(2, 0.0, 1)
     trainers.check(3, 0, 2, 2)
     assert trainers.absent(2) == "1 ranks have not joined: 0"

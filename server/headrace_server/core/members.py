@@ -1,0 +1,270 @@
+"""The rounds of one partition of segments: the member that each rank gets, and what is not done.
+
+    ready rows ─► a round, a member for each rank ─► drafted ─► out ─► done
+                                                        ▲        │ its lanes were left
+         an earlier process: its members ─► again ──────┴────────┘
+
+A *member* is the batch of one rank in one round: a block of ``batch_size`` rows, of which those
+without an example are empty.  The members of a round are drafted together, and a round that was
+drafted never changes.  The next round is drafted when all members of the last one are done, so it
+depends on nothing but what was read and saved.  Where a batch needs no states of the server, it is
+drafted as soon as trainers want it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from struct import calcsize, unpack
+from typing import Any
+
+import numpy as np
+
+from .sequences import READ_AHEAD, Sequences
+from .slots import RoundMember, Segments
+
+__all__ = ["InStep", "MemberRows", "Place", "RoundMembers", "place_of"]
+
+#: Number of a round, and a rank.
+Place = tuple[int, int]
+#: They name a member in the claim of a trainer, as two integers of this form.
+_CLAIM = "<qq"
+
+
+def place_of(claim: bytes) -> Place | None:
+    """Round and rank that a claim names; None where it names segments."""
+    if len(claim) != calcsize(_CLAIM):
+        return None
+    at, rank = unpack(_CLAIM, claim)
+    return at, rank
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemberRows:
+    """The rows of a member, by which a later process finds them."""
+
+    indices: np.ndarray
+    segments: np.ndarray
+    lanes: np.ndarray  # their places in the block
+
+    def to_plain(self) -> list[bytes]:
+        return [a.astype("<i8").tobytes() for a in (self.indices, self.segments, self.lanes)]
+
+    @classmethod
+    def from_plain(cls, plain: Iterable[bytes]) -> MemberRows:
+        return cls(*(np.frombuffer(column, "<i8").astype(np.int64) for column in plain))
+
+
+class RoundMembers:
+    """The members of one partition's rounds that are not done."""
+
+    def __init__(self, world: int, run: int, stripe: int, size: int) -> None:
+        """``size``: rows of a member's block.  Ranks have the stripes from this number on."""
+        self.world = world
+        self.run = run
+        self.size = size
+        self.stripes = list(range(stripe, stripe + world))
+        self.next_round = 0
+        self.wanted = 0  # rounds
+        self.drafted: deque[Segments] = deque()  # not planned yet
+        self.out: dict[Place, Segments] = {}  # drafted, and not done
+        self.again: dict[Place, MemberRows | None] = {}  # to be drafted; None: of any rows
+        self.over = False  # whether no round follows
+        self.newest: list[Segments] = []  # the members of the last round that was drafted
+        self.moved = False  # whether anything changed since it was stored
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of a whole round."""
+        return self.world * self.size
+
+    def add(self, batch: Segments) -> None:
+        """Add a member that was drafted."""
+        assert batch.member is not None
+        self.out[batch.member.round, batch.member.rank] = batch
+        self.drafted.append(batch)
+        self.moved = True
+
+    def next_member(self, rank: int) -> RoundMember:
+        """The place of a rank's batch in the round that is drafted."""
+        return RoundMember(self.next_round, rank, self.size)
+
+    def done(self, batch: Segments) -> None:
+        """Note that a member is saved."""
+        assert batch.member is not None
+        del self.out[batch.member.round, batch.member.rank]
+        self.moved = True
+
+    def leave(self, stripe: int, instead: int) -> None:
+        """Give a rank another stripe; its members that are not done are drafted again."""
+        rank = self.stripes.index(stripe)
+        self.stripes[rank] = instead
+        for place in [place for place in self.out if place[1] == rank]:
+            del self.out[place]
+            self.again[place] = None
+        self.drafted = deque(batch for batch in self.drafted if batch.stripe != stripe)
+
+    # The store
+
+    @property
+    def left(self) -> list[list[int]]:
+        """Round and rank of the members that are not done."""
+        return sorted([*place] for place in (*self.out, *self.again))
+
+    def newest_rows(self) -> list[list[Any]]:
+        """Return round, rank and rows of each member of the last round, as plain data."""
+        rows = []
+        for batch in self.newest:
+            assert batch.member is not None
+            place = batch.member.round, batch.member.rank
+            found = MemberRows(batch.indices, batch.segments, batch.lanes)
+            rows.append([*place, *found.to_plain()])
+        return rows
+
+
+class InStep(Sequences):
+    """Sequences whose batches may be members of rounds: the part of both orders."""
+
+    members: RoundMembers | None = None  # None: batches are of any trainer
+    first_stripe = 0  # of batches of any trainer in the order of arrival
+    ahead = False  # whether a batch is drafted before the one before it is done
+
+    def deal(self, world: int, run: int, stripe: int) -> None:
+        """Draft rounds for so many ranks from now on, or with 0 batches for any trainer.
+
+        All that is out is ready again, with the states that are kept here.
+        """
+        self.members = None
+        self._recall()
+        self.members = RoundMembers(world, run, stripe, self.batch_size) if world else None
+        self.first_stripe = stripe
+        self._deal_rows()
+
+    def resume_rounds(self, members: RoundMembers, rows: dict[Place, MemberRows]) -> None:
+        """Go on with the rounds of an earlier process; ``rows``: of the last round.
+
+        The members that are not done are in ``again``.
+        """
+        self.members = members
+        self._deal_rows()
+        if self.ahead:
+            return
+        for place, known in rows.items():
+            if place in members.again:
+                members.again[place] = known
+            else:
+                self._keep_lanes(place[1], known)
+
+    def _deal_rows(self) -> None:
+        members = self.members
+        self._read_ahead = max(READ_AHEAD, 4 * self.most_rows)
+        if members is not None:
+            self._open_stripes(members)
+        self._drop_leftovers()
+
+    @property
+    def most_rows(self) -> int:
+        """Number of rows that are drafted together: of a batch, or of a round."""
+        return self.batch_size if self.members is None else self.members.rows
+
+    # RoundMembers
+
+    def _next_member(self, members: RoundMembers) -> Segments | None:
+        if not members.drafted and not (members.wanted and self._draft_more(members)):
+            return None
+        return members.drafted.popleft()
+
+    def _draft_more(self, members: RoundMembers) -> bool:
+        """Draft what comes next; False if it has to wait for states or input."""
+        if members.again:
+            return self.draft_again(min(members.again))
+        waits = members.out and not self.ahead
+        if waits or members.next_round >= members.wanted:
+            return False
+        parts = self._round(members)
+        if parts:
+            members.newest = parts
+            members.next_round += 1
+            for batch in parts:
+                members.add(batch)
+            self._drop_leftovers()
+        return bool(parts)
+
+    def draft_again(self, place: Place, claimed: bool = False) -> bool:
+        """Draft a member of ``again``; False if its rows have to be read before.
+
+        With ``claimed`` a trainer has its bytes.
+        """
+        members = self.members
+        assert members is not None
+        rows = members.again[place]
+        member = RoundMember(*place, members.size)
+        if rows is None:
+            batch = self._any_rows(members, member)
+            if batch is None:
+                return False
+        else:
+            slots = self.find(rows.indices)
+            if (slots < 0).any() and not self._closed:
+                return False
+            there = (slots >= 0).nonzero()[0]  # others were left out since
+            there = there[self._slots.segment[slots[there]] == rows.segments[there]]
+            batch = self._same_rows(members, member, slots[there], rows.lanes[there], claimed)
+        del members.again[place]
+        members.add(batch)
+        return True
+
+    def member_out(self, place: Place) -> Segments | None:
+        """The member of a place, if it is drafted and not done."""
+        return None if self.members is None else self.members.out.get(place)
+
+    def release(self, batch: Segments) -> None:
+        """Have a claimed member planned again: its rank gets it anew."""
+        if self.members is not None:
+            self.members.drafted.append(batch)
+
+    @property
+    def done(self) -> bool:
+        members = self.members
+        if members is not None and (members.drafted or members.again):
+            return False
+        return super().done
+
+    # The order
+
+    @abstractmethod
+    def _recall(self) -> None:
+        """Take all back that is out."""
+
+    @abstractmethod
+    def _drop_leftovers(self) -> None:
+        """Drop what can fill no batch and no round any more, if these must not be smaller."""
+
+    @abstractmethod
+    def _round(self, members: RoundMembers) -> list[Segments]:
+        """The members of the next round; empty if that has to wait, or if there is none."""
+
+    @abstractmethod
+    def _same_rows(
+        self,
+        members: RoundMembers,
+        member: RoundMember,
+        slots: np.ndarray,
+        lanes: np.ndarray,
+        claimed: bool,
+    ) -> Segments:
+        """A member of exactly these rows, which are ready."""
+
+    def _any_rows(self, members: RoundMembers, member: RoundMember) -> Segments | None:
+        """A member of the rows that its rank has now."""
+        raise ValueError(f"the rows of {member} are not known")
+
+    def _open_stripes(self, members: RoundMembers) -> None:
+        """Open the stripes of ranks, where rows have lanes."""
+        return
+
+    def _keep_lanes(self, rank: int, rows: MemberRows) -> None:
+        """Put rows that go on after a member that is done in its lanes."""
+        return

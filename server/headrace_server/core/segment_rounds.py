@@ -1,0 +1,220 @@
+"""The batches of segments that ranks get: whole rounds of each partition, in one order.
+
+    ranks ask ─► Want(partition, rounds) ─► made() × ranks ─► a whole round ─► next(): each its own
+                                              ▲
+    a rank leaves: its batches wait for it ───┘ or, with states that it had alone, are made again
+
+Ranks take rounds by (round, partition), whichever owners have the partitions, so all take the same
+ones.  A partition that has ended is passed over.  Partitions form the rounds (members.py), and have
+stored one before a batch of it goes out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from .handover import Batch, Deal, Dealt, Effect, Leave, Want
+from .hands import Hands
+from .redealing import DealtRounds
+from .rounds import Rounds
+from .segment_supply import Asking, SegmentSupply
+from .trainers import Trainer, Trainers
+
+__all__ = ["SegmentRounds", "following"]
+
+#: Number of a round, and its partition.
+_Place = tuple[int, int]
+
+
+class SegmentRounds(SegmentSupply):
+    """The batches of ranks in step."""
+
+    def __init__(
+        self, before: SegmentSupply, hands: Hands, trainers: Trainers, run: int, world: int
+    ) -> None:
+        super().__init__([*before.partitions], hands, trainers, before.stateless, before.stays)
+        self.world = world
+        self.run = run
+        self._unranked = before.unranked
+        #: By rank: members of another stripe are of an earlier run, or of a trainer that has left.
+        self._stripes: list[int] = []
+        self._left: dict[int, int] = {}  # rank by stripe that it has left
+        self._rounds = Rounds(world)
+        self._asked = dict.fromkeys(before.partitions, 0)  # rounds, by partition
+        #: Ranks that lack a member of a round, which is made again.
+        self._lacking: defaultdict[_Place, set[int]] = defaultdict(set)
+        self._resumed: set[int] = set()  # partitions that have to make members again
+
+    @property
+    def unranked(self) -> type[SegmentSupply]:
+        return self._unranked
+
+    def begin(self, stripe: int) -> None:
+        """Give each rank a stripe, from this number on."""
+        self._stripes = list(range(stripe, stripe + self.world))
+
+    def go_on(self, partition: int, dealt: DealtRounds) -> None:
+        """Go on with the rounds of an earlier life of this run."""
+        self._asked[partition] = dealt.next_round
+        self._rounds.begin_at(partition, dealt.next_round)
+        for at, rank in dealt.members:
+            self._lacking[at, partition].add(rank)
+            self._resumed.add(partition)
+
+    # From partitions
+
+    def made(self, batch: Batch) -> bool:
+        self._note_made(batch)
+        rank = batch.meta.get("rank", -1)
+        at, stripe = batch.meta.get("round", -1), batch.meta.get("stripe", -1)
+        if not 0 <= rank < self.world or self._stripes[rank] != stripe:
+            if self._left.get(stripe) == rank:
+                self._rounds.pass_by(at, batch.partition, rank)
+                self._lacking[at, batch.partition].add(rank)
+            return False
+        self._found(at, batch.partition, rank)
+        batch.rank, batch.round = rank, at
+        if self._rounds.place(batch):
+            self._hands.effects.append(Dealt((batch.partition,)))
+        return True
+
+    def _found(self, at: int, partition: int, rank: int) -> None:
+        """Note that a member which a rank lacked is here."""
+        if self._lacking:
+            lacking = self._lacking[at, partition]
+            lacking.discard(rank)
+            if not lacking:
+                del self._lacking[at, partition]
+
+    def end(self, partition: int) -> None:
+        self.partitions[partition].ended = True
+        for place in [place for place in self._lacking if place[1] == partition]:
+            del self._lacking[place]
+
+    def settled(self, batch: Batch) -> None:
+        self._hands.counts["rows"] -= batch.meta.get("empty", 0)
+
+    # From trainers
+
+    def put_back(self, session: int, batch: Batch) -> bool:
+        self._rounds.push(batch)
+        return True
+
+    def leave(self, session: int, rank: int) -> None:
+        """Keep the batches of a rank for its next trainer.
+
+        Where its states were in its memory they are void, and made again from those that it has
+        handed over.
+        """
+        if not (self.stays or self.stateless):
+            return
+        before = self._stripes[rank]
+        self._left[before] = rank
+        self._stripes[rank] = after = self.take_stripes(1)
+        for batch in self._rounds.drain(rank):
+            self._lacking[batch.round, batch.partition].add(rank)
+            self._hands.void(batch)
+        self._hands.effects += [
+            Leave(number, before, after) for number, p in self.partitions.items() if not p.ended
+        ]
+
+    def drain(self) -> list[Batch]:
+        """Take all batches that wait."""
+        return [batch for rank in range(self.world) for batch in self._rounds.drain(rank)]
+
+    # Claims
+
+    def claimed(self, batch: Batch) -> Batch:
+        """Return the batch of a claim: the one that waits for this rank, if it was made again."""
+        self._found(batch.round, batch.partition, batch.rank)
+        here = self._rounds.take(batch.round, batch.partition, batch.rank)
+        if here is None:
+            self.partitions[batch.partition].made += 1
+            self._hands.open += 1
+        return here or batch
+
+    def released(self, batch: Batch) -> None:
+        """Note that the partition makes a claimed batch again."""
+        self._lacking[batch.round, batch.partition].add(batch.rank)
+
+    # To trainers
+
+    def deal(self, paused: bool) -> None:
+        self._trainers.due.clear()
+        super().deal(paused)
+
+    def tell(self, paused: bool) -> None:
+        """Tell nothing: a rank waits for its round, whichever owner makes it."""
+
+    def tell_passed(self, trainer: Trainer) -> None:
+        """Tell nothing: an owner whose partitions have ended ends the feed for its trainers."""
+
+    def next(self, session: int) -> Batch | None:
+        rank = self._trainers.present[session].rank
+        if self._lacking:
+            head = self._rounds.peek(rank)
+            if head is None:
+                return None
+            place = head.round, head.partition
+            if any(rank in ranks and at < place for at, ranks in self._lacking.items()):
+                return None
+        return self._rounds.pop(rank, self._live())
+
+    def _live(self) -> list[int]:
+        return [number for number, p in self.partitions.items() if not p.ended]
+
+    def wants(self, asking: Sequence[Asking]) -> list[Effect]:
+        """Return the requests to partitions for the rounds that come next."""
+        live = self._live()
+        present = self._trainers.present
+        here = {present[session].rank: credits for session, credits in asking}
+        needed = max(n - self._rounds.waiting(rank) for rank, n in here.items())
+        needed -= sum(self._asked[n] - self._rounds.next_round.get(n, 0) for n in live)
+        asked = self._resumed.intersection(live)
+        self._resumed.clear()
+        while live and needed > 0:
+            number = min(live, key=lambda n: (self._asked[n], n))
+            self._asked[number] += 1
+            asked.add(number)
+            needed -= 1
+        return [Want(number, max(1, self._asked[number])) for number in sorted(asked)]
+
+    def is_idle(self, session: int) -> bool:
+        return False
+
+    def missing(self) -> tuple[int, int] | None:
+        return None
+
+    def waiting(self) -> int:
+        return sum(self._rounds.waiting(rank) for rank in range(self.world))
+
+    def waiting_rows(self) -> int:
+        return sum(self._rounds.rows(rank) for rank in range(self.world))
+
+
+def following(
+    before: SegmentSupply, hands: Hands, trainers: Trainers, run: int, world: int
+) -> SegmentSupply:
+    """Return the supply for the trainers of a run, or with no ranks for any trainers.
+
+    All that is out goes out again, but for the rounds of an earlier life of this run.
+    """
+    for batch in before.drain():
+        hands.void(batch)
+    supply: SegmentSupply
+    if world:
+        supply = SegmentRounds(before, hands, trainers, run, world)
+    else:
+        supply = before.unranked(
+            [*before.partitions], hands, trainers, before.stateless, before.stays
+        )
+    supply.go_on_from(before)
+    same = {n: d for n, d in before.loaded.items() if (d.run, d.world) == (run, world)}
+    first = supply.take_stripes(max(1, world))
+    if isinstance(supply, SegmentRounds):
+        supply.begin(first)
+        for number, dealt in same.items():
+            supply.go_on(number, dealt)
+    hands.effects += [Deal(n, world, run, first) for n in supply.partitions if n not in same]
+    return supply

@@ -1,0 +1,156 @@
+"""The batches of segments that nobody has: the part that both orders and rounds of ranks share.
+
+trainers that ask ─► deal() ─┬─► next(): granted
+                             └─► wants(): asked of partitions
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .handover import Batch, Effect, Idle, Passed, Want, of_numbers
+from .hands import Hands
+from .redealing import DealtRounds
+from .supply import Supply
+from .trainers import Trainer, Trainers
+
+__all__ = ["Asking", "SegmentSupply"]
+
+#: A trainer and how many batches may be sent to it now.
+Asking = tuple[int, int]
+
+
+@dataclass(slots=True)
+class PartitionDemand:
+    made: int = 0
+    wanted: int = 0
+    ended: bool = False
+    starved: bool = False
+    held: bool = False  # claims on it are being judged: ask it for nothing
+
+
+class SegmentSupply(Supply):
+    """The parts that both orders and rounds of ranks share.
+
+    ``stays``: whether states stay with trainers.  ``stateless``: whether there are none.
+    """
+
+    run = 0  # of ranks
+    claims_wait = False  # whether a claim may name rows that another's commit brings
+
+    def __init__(
+        self,
+        partitions: Sequence[int],
+        hands: Hands,
+        trainers: Trainers,
+        stateless: bool = False,
+        stays: bool = False,
+    ) -> None:
+        super().__init__(hands, trainers)
+        self.partitions = of_numbers(partitions, PartitionDemand)
+        self.stays = stays
+        self.stateless = stateless
+        self.stripe = 0  # the first of this supply
+        self.next_stripe = 0  # that no supply of the feed has used
+        self.loaded: dict[int, DealtRounds] = {}  # by partition: dealt by an earlier life
+
+    @property
+    def unranked(self) -> type[SegmentSupply]:
+        """The kind of supply for trainers without ranks."""
+        return type(self)
+
+    def load_rounds(self, partition: int, dealt: DealtRounds) -> None:
+        if dealt.world:
+            self.loaded[partition] = dealt
+
+    def go_on_from(self, before: SegmentSupply) -> None:
+        """Take over the partitions of another supply, which has ended."""
+        self.partitions = before.partitions
+        self.stripe = self.next_stripe = before.next_stripe
+        for here in self.partitions.values():
+            here.wanted, here.starved = here.made, False
+
+    def take_stripes(self, n: int) -> int:
+        """Take so many numbers of stripes; return the first."""
+        self.next_stripe += n
+        return self.next_stripe - n
+
+    @abstractmethod
+    def drain(self) -> list[Batch]:
+        """Take all batches that wait."""
+
+    def _note_made(self, batch: Batch) -> None:
+        here = self.partitions[batch.partition]
+        if here.ended or batch.number != here.made:
+            raise ValueError(
+                f"partition {batch.partition} made batch {batch.number}; "
+                f"next is {'nothing' if here.ended else here.made}"
+            )
+        here.made += 1
+
+    def hold(self, partition: int, held: bool) -> None:
+        """Ask a partition for nothing while claims on it are being judged, or ask it again."""
+        self.partitions[partition].held = held
+
+    def claimed(self, batch: Batch) -> Batch:
+        """Count a claimed batch as made and wanted; return it.
+
+        The Want is sent again: one that crossed the claim did not count this batch.
+        """
+        here = self.partitions[batch.partition]
+        here.made += 1
+        here.wanted += 1
+        self._hands.effects.append(Want(batch.partition, here.wanted))
+        self._hands.open += 1
+        return batch
+
+    @property
+    def open(self) -> bool:
+        return any(not p.ended for p in self.partitions.values())
+
+    def deal(self, paused: bool) -> None:
+        trainers = self._trainers
+        if paused or not trainers.asking:
+            return
+        asking = []
+        for session, trainer in list(trainers.asking.items()):
+            if trainers.shared:
+                self.tell_passed(trainer)
+            credits = trainers.credits(trainer)
+            while credits > 0 and (batch := self.next(session)) is not None:
+                self._hands.grant(trainer, batch)
+                credits -= 1
+            if credits > 0:
+                asking.append((session, credits))
+            else:
+                del trainers.asking[session]
+        if asking:
+            self._hands.effects += self.wants(asking)
+
+    def tell(self, paused: bool) -> None:
+        for trainer in self._trainers.asking.values():
+            if not (paused or trainer.idle) and self.is_idle(trainer.session):
+                trainer.idle = True
+                self._hands.effects.append(Idle(trainer.session, trainer.seq))
+
+    @abstractmethod
+    def tell_passed(self, trainer: Trainer) -> None:
+        """Answer a trainer that asks for batches with the partitions that have none for it."""
+
+    @abstractmethod
+    def next(self, session: int) -> Batch | None:
+        """Return the next batch for a trainer, if it is here."""
+
+    @abstractmethod
+    def wants(self, asking: Sequence[Asking]) -> list[Effect]:
+        """Return the requests to partitions that meet what trainers ask for."""
+
+    @abstractmethod
+    def is_idle(self, session: int) -> bool:
+        """Whether a trainer that asks gets no batch before trainers have acted."""
+
+    def _pass(self, partition: int, trainer: Trainer) -> None:
+        trainer.seq += 1
+        self._hands.effects.append(Passed(trainer.session, trainer.seq, partition))

@@ -1,0 +1,107 @@
+"""The block of a member of a round: rows without an example are blank.
+
+    rows of the member, at their places ─┐
+    a blank row for each other place ────┴─► Segments of all places ─► SegmentBlock
+
+A blank row is the only one of an offer of no steps: its numbers are 0, and its strings are empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from headrace_proto.dtypes import BYTES, numpy_dtype
+from headrace_proto.schema import RESERVED, Field
+
+from ..core.slots import Segments
+from ..reading.columns import Column, Ragged, RaggedStrings, Strings
+from .sequencing import Offer
+
+__all__ = ["BLANK", "blank_offer", "whole", "whole_states"]
+
+#: Number of the chunk of blank rows; others count from 0.
+BLANK = -1
+
+
+def whole(batch: Segments) -> Segments:
+    """The batch with a row for each place of its block.
+
+    A place without an example starts one in every batch, so trainers have zeros for its states.
+    """
+    member = batch.member
+    assert member is not None
+
+    def spread(column: np.ndarray, blank: int = 0) -> np.ndarray:
+        out = np.full(member.size, blank, np.int64)
+        out[batch.lanes] = column
+        return out
+
+    chunks = spread(batch.chunks, BLANK)
+    starts = chunks == BLANK
+    starts[batch.lanes[batch.starts]] = True
+    return Segments(
+        slots=spread(batch.slots),
+        chunks=chunks,
+        rows=spread(batch.rows),
+        segments=spread(batch.segments),
+        counts=spread(batch.counts),
+        indices=spread(batch.indices),
+        lines=spread(batch.lines),
+        stripe=batch.stripe,
+        lanes=np.arange(member.size),
+        starts=starts.nonzero()[0],
+        member=member,
+    )
+
+
+def whole_states(batch: Segments, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of states for ``whole(batch)``, from those for the batch."""
+    member = batch.member
+    assert member is not None
+    columns = dict(extra)
+    for name, column in extra.items():
+        if isinstance(column, tuple):
+            table, slots = column
+            out = np.full((member.size, *table.shape[1:]), b"" if table.dtype == object else 0)
+            out = out.astype(table.dtype, copy=False)
+            out[batch.lanes] = table[slots]
+            columns[name] = out
+        elif name == "@state_of":
+            known = np.full(member.size, -1, np.int32)
+            known[batch.lanes[batch.starts]] = column
+            columns[name] = known[whole(batch).starts]
+    return columns
+
+
+def blank_offer(fields: Mapping[str, Field]) -> Offer:
+    """One example of no steps, for the wire columns of a feed."""
+    sequences: dict[str, Ragged | RaggedStrings] = {}
+    context: dict[str, Column] = {}
+    facts: dict[str, np.ndarray] = {}
+    none = np.zeros(1, np.int64)
+    for name, field in fields.items():
+        group, _, inner = name.partition(":")
+        dims = tuple(d or 0 for d in field.shape[1:])
+        if group == "sequences" and field.dtype == BYTES:
+            texts = _no_strings((0,))
+            sequences[inner] = RaggedStrings(texts, none, np.zeros((1, 1), np.int64), dims[1:])
+        elif group == "sequences":
+            raw = np.empty(0, np.uint8)
+            extents = np.zeros((1, 1), np.int64)
+            sequences[inner] = Ragged(raw, numpy_dtype(field.dtype), none, extents, dims[1:])
+        elif group == "context" and field.dtype == BYTES:
+            context[inner] = _no_strings((1, *dims))
+        elif group == "context":
+            context[inner] = np.zeros((1, *dims), numpy_dtype(field.dtype))
+        elif name.startswith(RESERVED) and field.dtype != BYTES:
+            facts[name[len(RESERVED) :]] = np.zeros((1, *dims), numpy_dtype(field.dtype))
+    totals = np.zeros(1, np.int32)
+    return Offer([b""], none, totals, none, sequences, context, initial={}, facts=facts)
+
+
+def _no_strings(shape: tuple[int, ...]) -> Strings:
+    nowhere = np.zeros(shape, np.int64)
+    return Strings(np.empty(0, np.uint8), nowhere, nowhere)

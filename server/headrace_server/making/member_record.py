@@ -1,0 +1,69 @@
+"""The rounds of a partition that outlive its process.
+
+    dealt     [world, run, next round, [[round, rank], …] that are not done]    with each commit
+    members   [run, [[round, rank, indices, segments, places], …]] of the last round
+
+Trainers get a round once it is stored, so a later process gives each rank the same member again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgpack
+
+from headrace_proto.codec import pack
+
+from ..core.changes import Change
+from ..core.members import InStep, MemberRows, RoundMembers
+
+__all__ = ["StoredRounds"]
+
+
+class StoredRounds:
+    """The changes of one partition's rounds."""
+
+    def __init__(self, machine: InStep) -> None:
+        self._machine = machine
+        self._run = 0
+        self._dealt = False  # anew, since it was stored
+        self._newest = -1  # the last round that was stored
+
+    def dealt(self, run: int) -> None:
+        """Note that the batches of another run begin."""
+        self._run = run
+        self._dealt = True
+        self._newest = -1
+
+    def changes(self) -> list[Change]:
+        """The changes since the last call."""
+        members = self._machine.members
+        if not (self._dealt or (members is not None and members.moved)):
+            return []
+        self._dealt = False
+        if members is None:
+            return [Change(meta={"dealt": pack([0, self._run, 0, []])})]
+        members.moved = False
+        meta = {"dealt": pack([members.world, members.run, members.next_round, members.left])}
+        if members.next_round > self._newest and members.newest and not self._machine.ahead:
+            self._newest = members.next_round
+            meta["members"] = pack([members.run, members.newest_rows()])
+        return [Change(meta=meta)]
+
+    def resume(self, meta: Mapping[str, bytes]) -> None:
+        """Go on with what an earlier process stored."""
+        if "dealt" not in meta:
+            return
+        world, self._run, next_round, left = msgpack.unpackb(meta["dealt"])
+        if not world:
+            return
+        members = RoundMembers(world, self._run, stripe=0, size=self._machine.batch_size)
+        members.next_round = self._newest = next_round
+        members.again = dict.fromkeys((at, rank) for at, rank in left)
+        run, stored = msgpack.unpackb(meta["members"]) if "members" in meta else (-1, [])
+        rows = {
+            (at, rank): MemberRows.from_plain(plain)
+            for at, rank, *plain in stored
+            if run == self._run
+        }
+        self._machine.resume_rounds(members, rows)

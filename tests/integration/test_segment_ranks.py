@@ -1,0 +1,224 @@
+"""Ranks in step over feeds of segments: equal rounds, every segment once, whatever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+from tests.patience import PATIENCE_S
+
+from .segment_streams import Ledger, at_once, cells_of, chained, full, of_counts, plain, save_all
+
+COUNTS = [3, 1, 5, 2, 4, 1, 6, 2, 7, 1, 2, 9, 3]
+ORDERS = pytest.mark.parametrize(
+    "order", [("arrival", "server"), ("lanes", "server"), ("lanes", "trainer")], ids="-".join
+)
+
+
+class Valid:
+    """The rows of a batch that hold a segment, for a ledger."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+        self._layout = batch._layout
+        self._rows = np.flatnonzero(plain(batch.valid))
+        self.sequences = {name: self._of(column) for name, column in batch.sequences.items()}
+        self.context = {name: self._of(column) for name, column in batch.context.items()}
+
+    def __getattr__(self, name: str) -> Any:
+        return self._of(getattr(self._batch, name))
+
+    def _of(self, column: Any) -> np.ndarray:
+        return plain(column)[self._rows]
+
+    def state(self, name: str) -> np.ndarray:
+        return self._of(self._batch.state(name))
+
+    def saved(self, states: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """States of all rows: of the empty ones anything."""
+        names = self._layout.states
+        whole = {name: plain(self._batch.state(name)).copy() for name in names}
+        for name, value in states.items():
+            whole[name][self._rows] = value
+        return whole
+
+
+def check(batch: Any, ledger: Ledger) -> dict[str, np.ndarray]:
+    """Check a batch of a rank; the states to be saved."""
+    empty = ~plain(batch.valid)
+    assert batch.rows == len(empty) == batch._layout.batch_size
+    assert not plain(batch.length)[empty].any() and set(plain(batch.key)[empty]) <= {b""}
+    for column in (*batch.sequences.values(), *batch.context.values()):
+        assert not plain(column)[empty].any()
+    valid = Valid(batch)
+    return valid.saved({} if empty.all() else ledger.check(valid))
+
+
+class Ranks:
+    """Ranks that meet in every step, as those of synchronous training do."""
+
+    def __init__(self, server: hs.Server, ledger: Ledger, world: int) -> None:
+        self.server, self.ledger, self.world = server, ledger, world
+        self.barrier = threading.Barrier(world)
+        self.fault: BaseException | None = None
+        self.places: list[list[tuple[int, int]]] = [[] for _ in range(world)]
+
+    def connect(self, rank: int, **options: Any) -> headrace.Feed:
+        options = {"prefetch": 1, "timeout": PATIENCE_S, **options}
+        return headrace.connect(self.server.address, rank=rank, world_size=self.world, **options)
+
+    def step(self, rank: int, batch: Any, save: bool = True) -> None:
+        states = check(batch, self.ledger)
+        self.places[rank].append((batch.partition, batch.meta["round"]))
+        self.barrier.wait(PATIENCE_S)
+        if save:
+            save_all(batch, states)
+
+    def train(self, rank: int, **options: Any) -> None:
+        with self.connect(rank, **options) as feed:
+            for batch in feed:
+                self.step(rank, batch)
+
+    def run(self, *work: Callable[[], None]) -> None:
+        others = [lambda rank=rank: self.train(rank) for rank in range(len(work), self.world)]
+        at_once([lambda one=one: self._guarded(one) for one in (*work, *others)])
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Work; where it fails the other ranks wait no more."""
+        try:
+            work()
+        except BaseException as error:
+            if not isinstance(error, threading.BrokenBarrierError):
+                self.fault = self.fault or error
+            self.barrier.abort()
+            raise self.fault or error from None
+
+    def assert_in_step(self) -> None:
+        assert all(places == self.places[0] for places in self.places) and self.places[0]
+
+
+@ORDERS
+def test_ranks_end_together_and_every_segment_comes_once(order):
+    examples = of_counts(COUNTS)
+    ledger = Ledger(examples)
+    pipeline = full(examples, batch_size=2, order=order[0], state_placement=order[1])
+    with hs.run(pipeline, workers=0, partitions=2) as server:
+        ranks = Ranks(server, ledger, 3)
+        ranks.run(lambda: ranks.train(0, prefetch=0), lambda: ranks.train(1, prefetch=4))
+        assert server.wait(PATIENCE_S)
+        assert server.stats()["default"]["rows"] == ledger.segments
+    ranks.assert_in_step()
+    ledger.assert_complete()
+
+
+@pytest.mark.parametrize("order", ["arrival", "lanes"])
+def test_ranks_stay_in_step_when_a_worker_is_killed(order: str):
+    examples = of_counts(COUNTS * 2)
+    ledger = Ledger(examples)
+    pipeline = chained(examples, batch_size=2, order=order)
+    with hs.run(pipeline, workers=2, partitions=3) as server:
+        ranks = Ranks(server, ledger, 2)
+
+        def kills() -> None:
+            with ranks.connect(0) as feed:
+                for number, batch in enumerate(feed):
+                    ranks.step(0, batch)
+                    if number in (2, 9):
+                        os.kill(server.pids[f"worker-{number % 2}-0"], signal.SIGKILL)
+
+        ranks.run(kills)
+        assert server.wait(PATIENCE_S)
+    ranks.assert_in_step()
+    ledger.assert_complete()
+
+
+@ORDERS
+def test_another_number_of_ranks_goes_on_with_all_states(order, tmp_path: Path):
+    """1. One of two ranks has saved its member of a round when both leave.
+    2. Three ranks go on in the next server, and then a trainer without a rank.
+    """
+    examples = of_counts(COUNTS)
+    ledger = Ledger(examples)
+    pipeline = chained(examples, batch_size=2, order=order[0], state_placement=order[1])
+    options: dict[str, Any] = {"workers": 0, "partitions": 2, "state_dir": tmp_path}
+    with hs.run(pipeline, **options) as server:
+        ranks = Ranks(server, ledger, 2)
+
+        def some(rank: int) -> None:
+            with ranks.connect(rank) as feed:
+                for _ in range(2):
+                    ranks.step(rank, next(feed))
+                batch = next(feed)
+                seen = len(cells_of(batch))
+                if not rank:
+                    ranks.step(rank, batch)
+                else:
+                    ranks.barrier.wait(PATIENCE_S)
+                assert seen
+
+        ranks.run(lambda: some(0), lambda: some(1))
+    with hs.run(pipeline, **options) as server:
+        ranks = Ranks(server, ledger, 3)
+
+        def few(rank: int) -> None:
+            with ranks.connect(rank) as feed:
+                for _ in range(2):
+                    ranks.step(rank, next(feed))
+
+        ranks.run(*(lambda r=r: few(r) for r in range(3)))
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            for batch in feed:
+                save_all(batch, ledger.check(batch))
+    ledger.assert_complete()
+
+
+@pytest.mark.parametrize("order", ["arrival", "lanes"])
+def test_a_rank_that_returns_gets_the_same_member_of_the_round_again(order: str):
+    examples = of_counts(COUNTS)
+    ledger = Ledger(examples)
+    with hs.run(chained(examples, batch_size=2, order=order), workers=0) as server:
+        ranks = Ranks(server, ledger, 2)
+
+        def dies() -> None:
+            feed = ranks.connect(0)
+            ranks.step(0, next(feed))
+            held = cells_of(next(feed))
+            feed.close()
+            with ranks.connect(0) as feed:
+                batch = next(feed)
+                assert cells_of(batch) == held
+                ranks.step(0, batch)
+                for batch in feed:
+                    ranks.step(0, batch)
+
+        ranks.run(dies)
+        assert server.wait(PATIENCE_S)
+    ranks.assert_in_step()
+    ledger.assert_complete()
+
+
+def test_a_rank_that_waits_names_the_one_that_is_missing():
+    examples = of_counts([2, 2])
+    with hs.run(chained(examples, batch_size=1), workers=0) as server:
+        with headrace.connect(server.address, rank=0, world_size=2, timeout=1.5) as feed:
+            batch = next(feed)
+            save_all(batch, {"chain": batch.state("chain")})
+            with pytest.raises(headrace.DeadlineExceeded, match=r"1 ranks have not joined: 1"):
+                next(feed)
+
+
+def test_more_rows_than_the_capacity_are_refused_with_the_numbers():
+    with hs.run(chained(of_counts([2]), batch_size=3, capacity=8), workers=0) as server:
+        with pytest.raises(
+            headrace.ProtocolError, match=r"world_size=3: .*batch_size=9 .*capacity=8"
+        ):
+            headrace.connect(server.address, rank=0, world_size=3)

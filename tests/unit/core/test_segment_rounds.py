@@ -1,0 +1,251 @@
+"""Ranks get whole rounds of segments in one order, whichever of them comes, goes or asks first."""
+
+from __future__ import annotations
+
+import struct
+
+from headrace_proto.messages import Handed
+from headrace_server.core.handover import (
+    Answer,
+    Batch,
+    Claim,
+    Deal,
+    Dealt,
+    Freed,
+    Idle,
+    Leave,
+    Passed,
+    Release,
+    Send,
+    StoreCommit,
+    Want,
+)
+from headrace_server.core.redealing import DealtRounds
+
+from .at_segments import At
+
+RUN = 9
+
+
+class Ranks(At):
+    def __init__(self, partitions=1, world=2, joined=(0, 1), window=1, **options):
+        super().__init__(partitions, **options)
+        self.world = world
+        for rank in joined:
+            self.rank(rank, window)
+
+    def rank(self, rank, window=1, run=RUN):
+        """The trainer of a rank has session 10 + rank."""
+        self.d.join(10 + rank, 0.0, rank, self.world, run)
+        self.d.window(10 + rank, window)
+        self.act()
+
+    def member(self, partition, number, at, rank, stripe=None, empty=0):
+        meta = {"round": at, "rank": rank, "stripe": rank if stripe is None else stripe}
+        batch = Batch(partition, number, 2, "bytes", {**meta, "empty": empty})
+        self.d.made(batch)
+        return batch
+
+    def round(self, partition, number, at):
+        return [self.member(partition, number + rank, at, rank) for rank in range(self.world)]
+
+    def sent(self):
+        """Session, round and partition of each batch that was sent; tokens by session."""
+        sends = self.take(Send)
+        self.tokens = {e.session: e.token for e in sends}
+        return [(e.session - 10, e.batch.round, e.batch.partition) for e in sends]
+
+
+def test_partitions_are_told_of_the_ranks_once_and_asked_for_whole_rounds():
+    at = Ranks(2, joined=())
+    at.rank(0)
+    assert at.take() == [Deal(0, 2, RUN, 0), Deal(1, 2, RUN, 0), Want(0, 1)]
+    at.rank(1, window=2)
+    assert at.take() == [Want(1, 1)]
+
+
+def test_a_round_goes_out_when_it_is_whole_and_stored():
+    at = Ranks()
+    at.take()
+    at.member(0, 0, 0, 0)
+    assert at.take() == []
+    at.member(0, 1, 0, 1)
+    assert [type(e) for e in at.take()] == [Dealt, Send, Send]
+
+
+def test_ranks_take_rounds_by_round_and_partition_whichever_comes_first():
+    at = Ranks(2, window=3)
+    at.take()
+    at.round(1, 0, 0)
+    at.round(1, 2, 1)
+    assert at.sent() == []
+    at.round(0, 0, 0)
+    assert sorted(at.sent()) == [(0, 0, 0), (0, 0, 1), (1, 0, 0), (1, 0, 1)]
+    at.d.partition_ended(0)
+    assert sorted(at.sent()) == [(0, 1, 1), (1, 1, 1)]
+
+
+def test_empty_rows_do_not_count():
+    at = Ranks()
+    at.round(0, 0, 0)
+    at.member(0, 2, 1, 0, empty=2)
+    at.sent()
+    at.d.save(10, at.tokens[10], "states")
+    at.d.kept(0, 0)
+    assert at.d.counts["rows"] == 2
+    at.member(0, 3, 1, 1)
+    at.d.window(10, 2)
+    at.sent()
+    at.d.save(10, at.tokens[10], "states")
+    at.d.kept(0, 2)
+    assert at.d.counts["rows"] == 2 and at.d.counts["batches"] == 2
+
+
+def test_a_rank_that_comes_back_gets_its_member_again_and_no_other():
+    at = Ranks()
+    at.round(0, 0, 0)
+    at.sent()
+    at.d.leave(10)
+    assert at.take(Leave) == []
+    assert "1 ranks have not joined: 0" in at.d.describe(0.0)
+    at.rank(0)
+    assert at.sent() == [(0, 0, 0)]
+
+
+def test_states_that_a_trainer_had_alone_are_gone_with_it_and_its_members_are_made_again():
+    at = Ranks(2, order="lanes", stays=True, window=2)
+    at.take()
+    one, _ = at.round(0, 0, 0)
+    two, _ = at.round(1, 0, 0)
+    assert len(at.sent()) == 4
+    late, _ = at.round(0, 2, 1)
+    at.d.leave(10)
+    taken = at.take()
+    assert [e for e in taken if isinstance(e, Leave)] == [Leave(0, 0, 2), Leave(1, 0, 2)]
+    assert {e.batch for e in taken if isinstance(e, Freed)} == {one, two, late}
+    crossed = at.member(0, 4, 2, 0)  # of the lanes that it had
+    assert [e.batch for e in at.take(Freed)] == [crossed]
+    at.rank(0, window=1)
+    at.member(1, 2, 0, 0, stripe=2)
+    assert at.sent() == [], "round 0 of partition 0 comes first"
+    at.member(0, 5, 0, 0, stripe=2)
+    assert at.sent() == [(0, 0, 0)]
+
+
+def test_other_ranks_and_trainers_without_begin_anew():
+    at = Ranks()
+    batches = at.round(0, 0, 0)
+    at.d.leave(10)
+    at.d.leave(11)
+    at.take()
+    at.world = 3
+    at.rank(2, run=RUN + 1)
+    taken = at.take()
+    assert [e for e in taken if isinstance(e, Deal)] == [Deal(0, 3, RUN + 1, 2)]
+    assert {e.batch for e in taken if isinstance(e, Freed)} == set(batches)
+    stale = at.member(0, 2, 0, 0)
+    assert [e.batch for e in at.take(Freed)] == [stale]
+    at.d.leave(12)
+    at.join(1, window=1)
+    assert at.take() == [Deal(0, 0, 0, 5), Want(0, 4)]
+    crossed = at.make(0, 3)
+    assert [e.batch for e in at.take(Freed)] == [crossed]
+    at.make(0, 4, stripe=5)
+    assert [e.batch.number for e in at.take(Send)] == [4]
+
+
+def test_ranks_of_several_owners_are_told_neither_of_idleness_nor_of_ended_partitions():
+    at = Ranks(2, shared=True)
+    at.d.starved(0)
+    at.d.partition_ended(1)
+    assert at.take((Idle, Passed)) == []
+
+
+# After a restart
+
+
+def resumed(*members, next_round=3, partitions=1, **options):
+    at = Ranks(partitions, joined=(), term=1, **options)
+    at.d.load_rounds(0, DealtRounds(2, RUN, next_round, members))
+    return at
+
+
+def claim(at, rank, round_, token=5):
+    place = Handed(token, 0, 3, 2, struct.pack("<qq", round_, rank))
+    at.d.claim(10 + rank, place)
+    return place
+
+
+def test_the_same_run_goes_on_and_members_that_are_not_done_come_first():
+    at = resumed([2, 1])
+    at.rank(0)
+    at.rank(1)
+    assert at.take() == [Want(0, 4)]
+    at.member(0, 0, 2, 1)
+    at.round(0, 1, 3)
+    assert sorted(at.sent()) == [(0, 3, 0), (1, 2, 0)]
+
+
+def test_another_run_begins_with_whole_rounds():
+    at = resumed([2, 1])
+    at.rank(0, run=RUN + 1)
+    assert at.take(Deal) == [Deal(0, 2, RUN + 1, 0)]
+    at = resumed([2, 1])
+    at.join(1)
+    assert at.take(Deal) == [Deal(0, 0, 0, 0)]
+
+
+def test_a_claimed_member_stands_and_is_not_sent_again():
+    at = resumed([2, 1])
+    at.rank(1)
+    place = claim(at, 1, 2)
+    assert at.take(Claim) == [Claim(0, place)]
+    at.d.claimed(5, "yes", 0)
+    at.d.save(11, 5, "states")
+    (save,) = at.take(StoreCommit)
+    assert (save.batch.round, save.batch.rank, save.token) == (2, 1, 5)
+    at.d.kept(0, 0)
+    assert at.take(Answer) == [Answer(11, (5,), ())]
+    at.rank(0)
+    at.round(0, 1, 3)
+    assert sorted(at.sent()) == [(0, 3, 0), (1, 3, 0)]
+
+
+def test_a_claimed_member_that_comes_back_is_made_again_for_its_rank():
+    at = resumed([2, 1])
+    at.rank(1)
+    claim(at, 1, 2)
+    at.d.claimed(5, "yes", 0)
+    at.take()
+    at.d.leave(11)
+    assert at.take(Release) == [Release(0, 0)]
+    at.rank(1)
+    at.round(0, 1, 3)
+    assert at.sent() == []
+    at.member(0, 3, 2, 1)
+    assert at.sent() == [(1, 2, 0)]
+
+
+def test_a_member_that_was_made_again_before_its_claim_is_that_claim():
+    at = resumed([2, 1], [2, 0])
+    at.rank(0)
+    waits = at.member(0, 0, 2, 1)
+    at.rank(1, window=0)
+    claim(at, 1, 2)
+    at.d.claimed(5, "yes", 0)
+    at.d.window(11, 1)
+    at.act()
+    assert at.sent() == []
+    at.d.save(11, 5, "states")
+    (save,) = at.take(StoreCommit)
+    assert save.batch is waits
+
+
+def test_a_claim_of_another_rank_or_of_segments_is_none():
+    at = resumed([2, 1])
+    at.rank(0)
+    at.d.claim(10, Handed(5, 0, 3, 2, struct.pack("<qq", 2, 1)))
+    at.d.claim(10, Handed(6, 0, 3, 2, b"s" * 24))
+    assert at.take(Claim) == []
+    at.d.save(10, 5, "states")
+    assert at.take(Answer) == [Answer(10, (), (5,))]
