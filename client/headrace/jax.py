@@ -1,7 +1,15 @@
-"""JAX: batches as arrays, without a copy where JAX allows it, and states on their device."""
+"""JAX: batches as arrays, without a copy where JAX allows it, and states on their device.
+
+Several processes train as one: each has the batches of its rank, and all see one array.
+
+    process 0   batch of rank 0  ──► global_arrays ──┐
+    process 1   batch of rank 1  ──► global_arrays ──┴─►  rows of both  ──► jit ──► states of both
+                save_state ◄── local_rows ◄─────────────────────────────────────────────┘
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +25,7 @@ except ImportError as error:
 from .batch import Batch
 from .framework import no_pinned_memory
 
-__all__ = ["Jax"]
+__all__ = ["Jax", "global_arrays", "local_rows"]
 
 #: Types that numpy exports by DLPack and JAX takes in.  (The kind of a dtype does not tell: that of
 #: ml_dtypes' float8_e5m2 is "f".)
@@ -89,3 +97,43 @@ def _leaves(batch: Batch) -> tuple[list[Any], tuple[str, ...]]:
 jax.tree_util.register_pytree_node(
     Batch, _leaves, lambda names, leaves: dict(zip(names, leaves, strict=True))
 )
+
+
+def global_arrays(values: Any, sharding: Any) -> Any:
+    """Join the arrays of all processes, row by row, to arrays that all of them compute with.
+
+    ``values`` is a batch, or arrays in dicts, lists and tuples, of the same shapes in each process.
+    ``sharding`` divides their first dimension.  Columns of strings are left out.  Connect with
+    ``framework="numpy"``: the rows go to their devices from there.
+    """
+    if isinstance(values, Mapping):
+        return {
+            name: global_arrays(value, sharding)
+            for name, value in values.items()
+            if not _is_strings(value)
+        }
+    return jax.tree.map(
+        lambda value: jax.make_array_from_process_local_data(sharding, np.asarray(value)), values
+    )
+
+
+def _is_strings(value: Any) -> bool:
+    if isinstance(value, list):
+        return not value or isinstance(value[0], (bytes, list))
+    return isinstance(value, np.ndarray) and value.dtype == object
+
+
+def local_rows(array: Any) -> np.ndarray:
+    """The rows of a global array that this process brought, such as states to be saved.
+
+    ValueError where the array is divided along another dimension than the first.
+    """
+    rows: dict[int, np.ndarray] = {}
+    for shard in array.addressable_shards:
+        if shard.data.shape[1:] != array.shape[1:]:
+            raise ValueError(
+                f"local_rows: {array.shape} is divided into {shard.data.shape}; shard it along its "
+                "first dimension only"
+            )
+        rows[shard.index[0].start or 0] = np.asarray(shard.data)
+    return np.concatenate([rows[start] for start in sorted(rows)])

@@ -87,7 +87,6 @@ TESTED_IN = {
     "headrace_server.flight.skipping": "test_flight.py",
     "headrace_server.worker.worker": "test_faults.py",
     "headrace.datasets": "test_tensorflow.py",
-    "headrace.jax": "test_frameworks.py",
     "headrace.tf": "test_tensorflow.py",
 }
 

@@ -1,0 +1,90 @@
+"""JAX in several processes: each has the batches of its rank, and all compute with one array.
+
+How batches become arrays of JAX in one process is in test_frameworks.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace_server as hs
+from tests.forks import python_path
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
+
+PROGRAM = Path(__file__).with_name("jax_rank.py")
+
+
+@pytest.mark.slow
+def test_two_processes_see_the_rows_of_both() -> None:
+    pytest.importorskip("jax")
+    rows = [{"x": np.full(3, i, np.float32), "name": b"%d" % i} for i in range(48)]
+    # Two devices each, as a host of several accelerators has.
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    with hs.run({"rows": hs.from_examples(rows).batch(4)}, workers=0) as server:
+        begun = [
+            subprocess.Popen(
+                [
+                    sys.executable,
+                    str(PROGRAM),
+                    server.address,
+                    "rows",
+                    coordinator,
+                    str(rank),
+                    "2",
+                ],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, **flags, "PYTHONPATH": python_path()},
+            )
+            for coordinator in [f"127.0.0.1:{free_port()}"]
+            for rank in range(2)
+        ]
+        ended = [process.communicate(timeout=PATIENCE_S) for process in begun]
+    assert [process.returncode for process in begun] == [0, 0], [text[-2000:] for _, text in ended]
+    one, other = (
+        [json.loads(line) for line in out.splitlines() if line.startswith("{")] for out, _ in ended
+    )
+    assert len(one) == len(other) == 6
+    for mine, theirs in zip(one, other, strict=True):
+        assert mine["all"] == theirs["all"] == mine["own"] + theirs["own"]
+        assert mine["rows"] == theirs["rows"] == 8
+    assert sum(step["all"] for step in one) == 3 * sum(range(48))
+
+
+def test_one_process_has_its_own_rows_and_strings_stay_out() -> None:
+    jax: Any = pytest.importorskip("jax")
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    from headrace.jax import global_arrays, local_rows
+
+    mesh = jax.make_mesh((1,), ("data",))
+    rows = NamedSharding(mesh, PartitionSpec("data"))
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    names = np.array([b"a", b"b", b"c", b"d"], object)
+    values = {"x": x, "names": names, "list": [b"a"] * 4, "states": {"h": x[:, 0]}, "pair": (x, x)}
+    joined = global_arrays(values, rows)
+    assert list(joined) == ["x", "states", "pair"] and joined["states"]["h"].shape == (4,)
+    assert isinstance(joined["pair"], tuple) and isinstance(joined["x"], jax.Array)
+    assert (local_rows(joined["x"]) == x).all()
+    assert (local_rows(global_arrays(x, rows)) == x).all()
+
+
+def test_rows_that_are_divided_further_are_refused() -> None:
+    pytest.importorskip("jax")
+    from types import SimpleNamespace
+
+    from headrace.jax import local_rows
+
+    shard = SimpleNamespace(data=np.zeros((4, 3)), index=(slice(None), slice(0, 3)))
+    with pytest.raises(ValueError, match=r"\(4, 6\) is divided into \(4, 3\); shard it along"):
+        local_rows(SimpleNamespace(shape=(4, 6), addressable_shards=[shard]))
