@@ -83,6 +83,7 @@ PARTS: dict[str, list[Entry]] = {
     "torch": [
         ("headrace.torch:FeedDataset", "headrace.torch.FeedDataset", "dataset", ()),
     ],
+    "jax": _functions("headrace.jax:", "headrace.jax.", ("global_arrays", "local_rows")),
     "lightning": _functions("headrace.lightning:", "headrace.lightning.", ("FeedDataModule",)),
     "transformers": _functions(
         "headrace.transformers:", "headrace.transformers.", ("FeedTrainer",)
@@ -92,6 +93,7 @@ PARTS: dict[str, list[Entry]] = {
 NEED = {
     "keras": "tensorflow",
     "torch": "torch",
+    "jax": "jax",
     "lightning": "lightning",
     "transformers": "transformers",
 }

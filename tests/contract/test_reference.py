@@ -30,7 +30,7 @@ def test_a_part_of_the_reference_says_what_the_code_says(page: str, name: str) -
 
 def _needing(name: str) -> Any:
     """A part as a parameter; those that take seconds to import are of make test-tools."""
-    marks = {"keras": [pytest.mark.tf], "torch": []}
+    marks = {"keras": [pytest.mark.tf], "torch": [], "jax": []}
     return pytest.param(name, marks=marks.get(name, [pytest.mark.tools]))
 
 

@@ -33,12 +33,12 @@ NEEDS = {
 }
 
 
-def plain(count: int = 28) -> hs.Pipeline:
+def plain(count: int = 24, epochs: int = 2) -> hs.Pipeline:
     rng = np.random.default_rng(1)
     rows = [
         {"x": rng.normal(size=2).astype("f4"), "labels": np.float32(i % 3)} for i in range(count)
     ]
-    return hs.from_examples(rows).shuffle(seed=5).batch(4)
+    return hs.from_examples(rows).shuffle(seed=5).repeat(epochs, across_batches=False).batch(4)
 
 
 def segments() -> hs.Pipeline:
@@ -49,15 +49,19 @@ def segments() -> hs.Pipeline:
             "x": rng.normal(size=(2 + i % 7, 2)).astype("f4"),
             "labels": np.float32(i),
         }
-        for i in range(16)
+        for i in range(12)
     ]
-    return hs.from_examples(rows).batch_sequences_with_states(
-        input_key="key",
-        input_sequences=["x"],
-        input_context=["labels"],
-        initial_states={"h": hs.zeros((3,))},
-        num_unroll=3,
-        batch_size=4,
+    return (
+        hs.from_examples(rows)
+        .repeat(2, across_batches=False)
+        .batch_sequences_with_states(
+            input_key="key",
+            input_sequences=["x"],
+            input_context=["labels"],
+            initial_states={"h": hs.zeros((3,))},
+            num_unroll=3,
+            batch_size=4,
+        )
     )
 
 
@@ -93,13 +97,21 @@ def losses(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loop", NEEDS)
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "stateful",
+        pytest.param("accelerate", marks=pytest.mark.tools),
+        "lightning",
+        "transformers",
+    ],
+)
 @pytest.mark.parametrize(
     ("feed", "kills"),
     [
         ("plain", [3]),
-        pytest.param("plain", [1, 2, 5, 7], marks=pytest.mark.tools),
-        pytest.param("segments", [1, 3, 4], marks=pytest.mark.tools),
+        pytest.param("plain", [1, 6, 7, 8], marks=pytest.mark.tools),
+        pytest.param("segments", [1, 4, 7, 8], marks=pytest.mark.tools),
     ],
     ids=["plain", "plain at other steps", "segments"],
 )
@@ -112,7 +124,7 @@ def test_a_killed_run_goes_on_to_the_same_losses(
     feeds = {f"{feed}-{kill}": FEEDS[feed]() for kill in (0, *kills)}
     with hs.run(feeds, state_dir=tmp_path / "state", workers=0) as server:
         whole = losses(forks, loop, server.address, f"{feed}-0", tmp_path / "whole")
-        assert sorted(whole) == list(range(1, len(whole) + 1)) and len(whole) >= 7
+        assert sorted(whole) == list(range(1, len(whole) + 1)) and len(whole) == 12
         for kill in kills:
             where = loop, server.address, f"{feed}-{kill}", tmp_path / str(kill)
             before = losses(forks, *where, kill)
@@ -127,7 +139,9 @@ def test_a_killed_run_goes_on_to_the_same_losses(
 def test_killed_ranks_go_on_to_the_same_losses(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     with (
-        hs.run({f"plain-{n}": plain(56) for n in (0, 3)}, state_dir=tmp_path, workers=0) as server,
+        hs.run(
+            {f"plain-{n}": plain(56, epochs=1) for n in (0, 3)}, state_dir=tmp_path, workers=0
+        ) as server,
         Forks() as one,
         Forks() as other,
         ThreadPoolExecutor(2) as pool,
