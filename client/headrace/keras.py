@@ -64,7 +64,7 @@ def batches(feed: Feed, split: Callable[[dict[str, Any]], tuple[Any, ...]]) -> A
     """
     if not feed.states:
         raise ValueError(f"batches: the feed {feed.name!r} has no states; use feed.as_dataset()")
-    number = next(_NUMBERS)
+    number, left = next(_NUMBERS), 0 if feed._saving is None else feed._saving.layout.left
     _FEEDS[number] = feed
 
     def element(batch: dict[str, Any]) -> tuple[Any, ...]:
@@ -77,7 +77,7 @@ def batches(feed: Feed, split: Callable[[dict[str, Any]], tuple[Any, ...]]) -> A
         ticket = {
             "feed": tf.constant(number, tf.int64),
             "token": batch["token"],
-            "weights": _weights(batch["length"], steps),
+            "weights": _weights(batch["length"], steps, left),
             "state": batch["state"],
         }
         return (ticket, *parts)
@@ -221,9 +221,12 @@ def _as_declared(value: Any, dtype: Any) -> Any:
     return tf.cast(value, dtype) if value.dtype.is_floating and dtype.is_floating else value
 
 
-def _weights(length: Any, steps: int) -> Any:
-    """Per row and step: 0 for padding, and for data what makes Keras' mean that of the data."""
-    data = tf.sequence_mask(length, steps, tf.float32)
+def _weights(length: Any, steps: int, left: int = 0) -> Any:
+    """Per row and step: 0 for padding, and for data what makes Keras' mean that of the data.
+
+    Context weighs nothing; ``left`` steps of it stand before the segment's own.
+    """
+    data = tf.pad(tf.sequence_mask(length, steps - left, tf.float32), [[0, 0], [left, 0]])
     return data * tf.math.divide_no_nan(tf.cast(tf.size(data), tf.float32), tf.reduce_sum(data))
 
 

@@ -36,6 +36,8 @@ _FACTS = {
     "@total_length": "int32",
     "@insertion_index": "int64",
 }
+#: Columns of feeds whose segments have context before them, or after.
+CONTEXT_FACTS = ("@left_length", "@right_length")
 #: Columns that have an entry per start, not per row.
 STARTS = ("@starts", "@state_of")
 #: Lists of columns whose places are remembered: most batches of a feed have one of a few.
@@ -49,13 +51,14 @@ class SegmentLayout:
         self.schema = schema
         self.num_unroll = _positive(properties, "num_unroll")
         self.batch_size = _positive(properties, "batch_size")
+        self.left = _positive(properties, "left") if "left" in properties else 0
         self.lanes = _choice(properties, "order", ("arrival", "lanes")) == "lanes"
         self.kept = _choice(properties, "placement", ("server", "trainer")) == "trainer"
         if self.kept and not self.lanes:
             raise ProtocolError("states that stay with the trainer need order 'lanes'")
         self.states = _states(properties.get("states"))
         if not self.states and (self.kept or not self.lanes):
-            raise ProtocolError("a feed of segments without states has order 'lanes'")
+            raise ProtocolError("a feed of segments has the states []; only lanes can have none")
         #: By column: its number in the order of the schema, and its dtype, None for strings.
         self.index = {
             name: (i, None if f.dtype == BYTES else numpy_dtype(f.dtype))
@@ -77,6 +80,7 @@ class SegmentLayout:
             wanted["@lane"] = "int32"
         if self.kept:
             wanted.update(dict.fromkeys(STARTS, "int32"))
+        wanted.update({name: "int32" for name in CONTEXT_FACTS if name in self.schema})
         for name, dtype in wanted.items():
             field = self.schema.get(name)
             if field is None or field.dtype != dtype or len(field.shape) != 1:

@@ -30,6 +30,7 @@ from .framework import Framework
 from .segment_columns import Columns
 from .segment_keys import keys_later, segment_keys
 from .segment_layout import GROUPS, SegmentLayout
+from .segment_rows import FLAGS, SEGMENT_FACTS, SegmentRows
 from .traceable import Traceable
 
 if TYPE_CHECKING:
@@ -37,18 +38,13 @@ if TYPE_CHECKING:
     from .leases import Received
     from .saving import Saving
 
-__all__ = ["BY_STATES", "FLAGS", "SEGMENT_FACTS", "SegmentBatch"]
+__all__ = ["BY_STATES", "SegmentBatch"]
 
 #: The reason why a batch with states has no commit of its own.
 BY_STATES = "a batch of segments with states is committed by the save of its last state"
 
-#: Flags of the rows.
-FLAGS = ("first", "last", "valid")
-#: Facts of the rows in an element of ``as_dataset``, beside the flags.
-SEGMENT_FACTS = ("key", "sequence", "sequence_count", "length", "total_length", "insertion_index")
 
-
-class SegmentBatch(Traceable):
+class SegmentBatch(SegmentRows, Traceable):
     """Rows of sequences, each with the state that its sequence has reached.
 
     It is committed by the save of its last state.  Asking for the next batch commits nothing, and
@@ -142,79 +138,11 @@ class SegmentBatch(Traceable):
         """Bytes of the whole batch."""
         return int(self._block.nbytes)
 
-    @property
-    def key(self) -> Any:
-        """Each row's own name: which segment, of how many, of which example."""
-        return self._strings("key")
-
-    @property
-    def next_key(self) -> Any:
-        """The key of the segment after each row; ``STOP:`` and the example's where it ends."""
-        return self._strings("next_key")
-
-    @property
-    def original_key(self) -> Any:
-        """The example's own key, as the source has it: ``key`` without the segment's number."""
-        return self._column("@key")
-
-    @property
-    def sequence(self) -> Any:
-        """Which segment of its example each row is, from 0."""
-        return self._column("@sequence")
-
-    @property
-    def sequence_count(self) -> Any:
-        """How many segments each row's example has."""
-        return self._column("@sequence_count")
-
-    @property
-    def length(self) -> Any:
-        """How many steps of each segment are data, and not padding."""
-        return self._column("@length")
-
-    @property
-    def total_length(self) -> Any:
-        """How many steps each row's whole example has."""
-        return self._column("@total_length")
-
-    @property
-    def insertion_index(self) -> Any:
-        """When each row's example came in: smaller is earlier, in one partition."""
-        return self._column("@insertion_index")
-
-    @property
-    def lane(self) -> Any:
-        """The place of each row: a sequence keeps it.  AttributeError in order of arrival."""
-        if not self._layout.lanes:
-            raise AttributeError(
-                "batch.lane: rows of this feed have no place, it is declared with order='arrival'"
-            )
-        return self._column("@lane")
-
-    @property
-    def first(self) -> Any:
-        """Whether each row is the first segment of its example."""
-        return self._flags("first")
-
-    @property
-    def last(self) -> Any:
-        """Whether each row is the last segment of its example."""
-        return self._flags("last")
-
-    @property
-    def valid(self) -> Any:
-        """Whether each row holds a segment.
-
-        All do but the empty rows of ranks in step: these have length 0, key ``b""`` and zeros, and
-        a state that is saved for one is ignored.  A masked loss counts the others alone.
-        """
-        return self._flags("valid")
-
     # Columns
 
     @property
     def sequences(self) -> Mapping[str, Any]:
-        """By name ``[batch_size, num_unroll, …]``."""
+        """By name ``[batch_size, left + num_unroll + right, …]``."""
         return Columns(self, "sequences")
 
     @property
@@ -321,7 +249,8 @@ class SegmentBatch(Traceable):
 
     def arrays(self) -> dict[str, Any]:
         """The whole batch as numpy arrays, as an element of ``as_dataset``."""
-        facts = {name: self.array(RESERVED + name) for name in SEGMENT_FACTS[1:]}
+        known, names = self._layout.index, [RESERVED + name for name in SEGMENT_FACTS[1:]]
+        facts = {name[1:]: self.array(name) for name in names if name in known}
         keys = np.empty(self.rows, object)
         keys[:] = self.keys()
         flags = {name: self._flag_array(name) for name in FLAGS}

@@ -15,7 +15,7 @@ from headrace_proto.schema import Field
 
 from .framework import no_pinned_memory
 from .segment_layout import GROUPS
-from .segments import FLAGS, SEGMENT_FACTS
+from .segment_rows import FLAGS, SEGMENT_FACTS
 
 try:
     import tensorflow as tf
@@ -140,7 +140,7 @@ def segments_spec(feed: Feed) -> dict[str, Any]:
     """The TensorSpecs of a batch of segments, as ``as_dataset`` yields it."""
     layout = feed.facts
     rows = layout["sequence"].shape[0]
-    facts = {name: layout[name] for name in SEGMENT_FACTS}
+    facts = {name: layout[name] for name in SEGMENT_FACTS if name in layout}
     spec = element_spec({"token": Field("int64"), **facts})
     spec.update(dict.fromkeys(FLAGS, tf.TensorSpec((rows,), tf.bool)))
     groups: dict[str, dict[str, Field]] = {group: {} for group in GROUPS}

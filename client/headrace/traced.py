@@ -106,9 +106,10 @@ class TracedBatch(SegmentBatch):
         return tf.where(self.last, tf.strings.join(["STOP:", own]), keys) if ahead else keys
 
     def _flags(self, name: str) -> Any:
-        if name == "first":
-            return self.sequence == 0
-        return self.sequence + 1 == self.sequence_count
+        if name == "last":
+            return self.sequence + 1 == self.sequence_count
+        valid = self.sequence_count > 0
+        return valid & (self.sequence == 0) if name == "first" else valid
 
     def __getattr__(self, name: str) -> Any:
         if name in ("rows", "batch_size"):

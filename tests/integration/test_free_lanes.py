@@ -142,6 +142,22 @@ def test_two_trainers_have_lanes_of_their_own():
     assert len(one) + len(other) == len(steps)
 
 
+def test_ranks_in_step_have_them_too():
+    steps = [1 + i % 5 for i in range(21)]
+
+    def train(server: hs.Server, rank: int) -> list[list[tuple[bytes, int]]]:
+        with connect(server, rank=rank, world_size=2) as feed:
+            return [
+                [cell for cell, there in zip(cells(batch), batch.valid, strict=True) if there]
+                for batch in feed
+            ]
+
+    with hs.run(free(steps), workers=0, partitions=2) as server, ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(train, [server] * 2, range(2))
+    assert len(one) == len(other)
+    assert sorted(cell for batch in (*one, *other) for cell in batch) == every(steps)
+
+
 def test_a_server_that_is_started_again_goes_on_after_what_is_committed(tmp_path: Path):
     steps = [4, 4, 4]
     with hs.run(free(steps), workers=0, state_dir=tmp_path) as server:

@@ -103,7 +103,8 @@ class LocalFeed:
         elements = self._elements or [prod(slot.shape) for slot in made.slots]
         unpadded = dict(zip(schema, elements, strict=True))
         if segmented(self._declaration):
-            steps = int(columns["@length"].sum())
+            lengths = ("@length", "@left_length", "@right_length")
+            steps = sum(int(columns[name].sum()) for name in lengths if name in columns)
             for name in schema:
                 if name.startswith("sequences:"):
                     unpadded[name] = steps * prod(columns[name].shape[2:])

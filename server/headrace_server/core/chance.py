@@ -28,6 +28,7 @@ __all__ = [
     "COPIES",
     "KEYS",
     "MAPS",
+    "PHASES",
     "SHUFFLE",
     "STREAM_ORDER",
     "WINDOW",
@@ -45,6 +46,7 @@ COPIES: Final = 5  # how many copies of an example are made
 CLASSES: Final = 6  # how many rows of a batch each class supplies
 KEYS: Final = 7  # what is appended to keys to make them unique
 MAPS: Final = 8  # the generators that functions of the user's are given
+PHASES: Final = 9  # how many steps the first segment of an example has
 
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: neighbours land far apart
 _PASS: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))

@@ -99,7 +99,17 @@ def blank_offer(fields: Mapping[str, Field]) -> Offer:
         elif name.startswith(RESERVED) and field.dtype != BYTES:
             facts[name[len(RESERVED) :]] = np.zeros((1, *dims), numpy_dtype(field.dtype))
     totals = np.zeros(1, np.int32)
-    return Offer([b""], none, totals, none, sequences, context, initial={}, facts=facts)
+    return Offer(
+        keys=[b""],
+        steps=none,
+        totals=totals,
+        counts=none,
+        firsts=None,
+        sequences=sequences,
+        context=context,
+        initial={},
+        facts=facts,
+    )
 
 
 def _no_strings(shape: tuple[int, ...]) -> Strings:

@@ -21,11 +21,13 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import ALIGNMENT, Slot, arrange
 from headrace_proto.schema import Field
 
+from ..core.geometry import Geometry
 from ..core.slots import Segments
 from ..reading.columns import Column, Ragged, RaggedStrings, Strings
 from ..reading.stretches import window as windows_of
 from ..reading.trace import States
 from .sequencing import Offer
+from .windows import LONG_WINDOW, Windows
 
 __all__ = [
     "BlockLayout",
@@ -80,9 +82,11 @@ _MOST_KNOWN = 256
 class BlockLayout:
     """Offsets of the columns of a feed's batches, and the origin of each column."""
 
-    def __init__(self, fields: Mapping[str, Field], num_unroll: int) -> None:
+    def __init__(self, fields: Mapping[str, Field], geometry: Geometry) -> None:
         self.fields = dict(fields)
-        self.num_unroll = num_unroll
+        self.geometry = geometry
+        self.num_unroll, self.stride = geometry.num_unroll, geometry.stride
+        self.in_context = geometry.width > geometry.num_unroll
         numbers = [n for n, f in fields.items() if f.dtype != BYTES]
         self.strings = [n for n, f in fields.items() if f.dtype == BYTES]
         self.of_batch = [(n, _OF_BATCH[n]) for n in numbers if n in _OF_BATCH]
@@ -189,15 +193,26 @@ class SegmentBlock:
         for name, of_it in layout.of_batch:
             places.array(block, name)[:] = getattr(batch, of_it)
         for offer, at, rows in self._groups:
-            begins = batch.segments[at] * layout.num_unroll
+            begins = batch.segments[at] * layout.stride
+            sizes: Any = layout.num_unroll
+            framed = layout.in_context or offer.firsts is not None
+            if framed:
+                firsts = None if offer.firsts is None else offer.firsts[rows]
+                begins = layout.geometry.begins(batch.segments[at], firsts)
+                sizes = layout.geometry.sizes(batch.segments[at], firsts)
             for name in layout.of_offers:
-                places.array(block, name)[at] = self._values(name, offer, rows, begins)
+                places.array(block, name)[at] = self._values(name, offer, rows, begins, sizes)
             for name, source in layout.sequences:
                 column = offer.sequences[source]
                 assert isinstance(column, Ragged)
                 window = column.item_bytes * layout.num_unroll
-                if window:
-                    offset = places.arrays[name][2]
+                if not window:
+                    continue
+                offset = places.arrays[name][2]
+                if framed:
+                    windows = Windows(layout.geometry, begins, sizes)
+                    windows.write(block, offset, self.rows, column, at, rows)
+                else:
                     _windows(block, offset, self.rows, window, column, at, rows, begins)
 
     def states(self, block: np.ndarray) -> States:
@@ -209,14 +224,20 @@ class SegmentBlock:
             if name.startswith("state:") or name == "@state_of"
         }
 
-    def _values(self, name: str, offer: Offer, rows: np.ndarray, begins: np.ndarray) -> np.ndarray:
+    def _values(
+        self, name: str, offer: Offer, rows: np.ndarray, begins: np.ndarray, sizes: Any
+    ) -> np.ndarray:
         if name == "@total_length":
             totals: np.ndarray = offer.totals[rows]
             return totals
         if name == "@length":
             left: np.ndarray = offer.totals[rows] - begins
-            clipped: np.ndarray = np.minimum(np.maximum(left, 0), self._layout.num_unroll)
+            clipped: np.ndarray = np.minimum(np.maximum(left, 0), sizes)
             return clipped
+        if name == "@left_length":
+            return self._layout.geometry.left_lengths(offer.totals[rows], begins)
+        if name == "@right_length":
+            return self._layout.geometry.right_lengths(offer.totals[rows], begins, sizes)
         if name.startswith("context:"):
             column = offer.context[name[8:]]
             assert isinstance(column, np.ndarray)
@@ -253,11 +274,17 @@ class SegmentBlock:
             return own
         texts = offer.sequences[name[10:]]
         assert isinstance(texts, RaggedStrings)
-        unroll = self._layout.num_unroll
-        window = texts.row_strings(row).take(slice(segment * unroll, (segment + 1) * unroll))
-        flat: list[bytes] = window.to_objects().reshape(-1).tolist()
-        each = int(np.prod(texts.inner, dtype=np.int64))
-        return flat + [b""] * (unroll * each - len(flat))
+        geometry = self._layout.geometry
+        firsts = None if offer.firsts is None else offer.firsts[row : row + 1]
+        at = np.array([segment])
+        (begin,), (size,) = geometry.begins(at, firsts), geometry.sizes(at, firsts)
+        steps, each = texts.row_strings(row), int(np.prod(texts.inner, dtype=np.int64))
+        flat: list[bytes] = []
+        for first, stop, room in geometry.parts(int(begin), int(size)):
+            blank = [b""] * (max(0, -first) * each)
+            part = steps.take(slice(max(0, first), max(0, stop))).to_objects().reshape(-1).tolist()
+            flat += blank + part + [b""] * (room * each - len(blank) - len(part))
+        return flat
 
 
 def groups(chunks: np.ndarray, rows: np.ndarray, offers: Mapping[int, Offer]) -> list[_Group]:
@@ -270,10 +297,6 @@ def groups(chunks: np.ndarray, rows: np.ndarray, offers: Mapping[int, Offer]) ->
         places = np.flatnonzero(chunks == number)
         found.append((offers[number], places, rows[places]))
     return found
-
-
-#: Bytes per window above which copying windows singly beats an index, which copies twice.
-_LONG_WINDOW = 8192
 
 
 def _windows(
@@ -291,7 +314,7 @@ def _windows(
     starts = column.starts[rows] + begins * item
     sizes = (column.extents[rows, 0] - begins) * item
     alone = (sizes < window).nonzero()[0]
-    if window > _LONG_WINDOW or window > raw.size:
+    if window > LONG_WINDOW or window > raw.size:
         alone = np.arange(len(rows))
     else:
         whole = starts.copy()

@@ -52,7 +52,7 @@ class SegmentMaker:
         self.most_rows: int | None = cutting.capacity
         self.schema: Mapping[str, Field] = cutting.fields(intake.fact_fields)
         self.properties: Mapping[str, Any] = cutting.properties()
-        self.layout = BlockLayout(self.schema, cutting.num_unroll)
+        self.layout = BlockLayout(self.schema, cutting.geometry)
         self.offers: dict[int, Offer] = {}
         self.states = (HandedStates if cutting.at_trainer else StateTable)(cutting.states)
         self._origins: dict[int, Origin] = {}

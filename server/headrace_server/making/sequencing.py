@@ -19,10 +19,11 @@ from headrace_proto.errors import DataError, LimitExceeded
 from headrace_proto.schema import RESERVED, Field
 
 from ..core import chance
+from ..core.geometry import Geometry
 from ..core.lanes import Lanes
 from ..core.segments import SegmentQueue
 from ..pipeline.declaration import Shape
-from ..pipeline.segment_options import columns_by_name, fitted
+from ..pipeline.segment_options import columns_by_name, fitted, not_whole
 from ..pipeline.selectors import selector_text
 from ..reading.chunk import Chunk
 from ..reading.columns import Column, Ragged, RaggedStrings, Strings
@@ -44,6 +45,7 @@ class Offer:
     steps: np.ndarray  # int64 [n], real length of the sequences
     totals: np.ndarray  # int32 [n], length that the user declares
     counts: np.ndarray  # int64 [n], segments
+    firsts: np.ndarray | None  # int64 [n], steps of the first segment, where that is drawn
     sequences: Mapping[str, Ragged | RaggedStrings]
     context: Mapping[str, Column]
     initial: Mapping[str, Column]  # of states that each example brings
@@ -101,7 +103,16 @@ class Cutting:
             options = fitted(shape.options, known)
         except (TypeError, ValueError) as error:
             raise DataError(f"batch_sequences_with_states: {error}") from None
-        self.num_unroll = int(options["num_unroll"])
+        self.num_unroll = unroll = int(options["num_unroll"])
+        self.geometry = Geometry(
+            unroll,
+            options.get("stride") or unroll,
+            options.get("left", 0),
+            options.get("right", 0),
+        )
+        self._phased = "phase" in options
+        self._phase_seed = options.get("phase_seed", 0)
+        self._not_whole = not_whole(options)
         self.batch_size = int(options["batch_size"])
         self.lanes = options["order"] == "lanes"
         self.at_trainer = options["state_placement"] == "trainer"
@@ -154,13 +165,16 @@ class Cutting:
             "@total_length": Field("int32", (rows,)),
             "@insertion_index": Field("int64", (rows,)),
         }
+        for side in ("left", "right"):
+            if getattr(self.geometry, side):
+                fields[f"@{side}_length"] = Field("int32", (rows,))
         if self.lanes:
             fields["@lane"] = Field("int32", (rows,))
         for name, fact in facts.items():
             fields[RESERVED + name] = Field(fact.dtype, (rows, *fact.shape))
         for name, field in self.sequences.items():
             fields["sequences:" + name] = Field(
-                field.dtype, (rows, self.num_unroll, *field.shape[1:])
+                field.dtype, (rows, self.geometry.width, *field.shape[1:])
             )
         for name, field in self.context.items():
             fields["context:" + name] = Field(field.dtype, (rows, *field.shape))
@@ -180,6 +194,7 @@ class Cutting:
             "order": "lanes" if self.lanes else "arrival",
             "placement": "trainer" if self.at_trainer else "server",
             "states": [[s.name, s.field.dtype, list(s.field.shape)] for s in self.states],
+            **({"left": self.geometry.left} if self.geometry.left else {}),
         }
 
     # Chunks
@@ -209,16 +224,25 @@ class Cutting:
             steps = steps[rows]
             totals = None if totals is None else totals[rows]
         facts = {name: fact for name, fact in chunk.facts.items() if name != "total"}
+        firsts = self._drawn_firsts(chunk, epoch) if self._phased else None
         return chunk, Offer(
             self._keys(chunk, epoch),
             steps,
             np.minimum(steps if totals is None else totals, _MOST_STEPS).astype(np.int32),
-            -(-steps // self.num_unroll),
+            self.geometry.counts(steps, firsts),
+            firsts,
             sequences,
             {name: chunk.columns[column] for name, column in self._context.items()},
             {s.name: chunk.columns[s.column] for s in self.states if s.column is not None},
             facts,
         )
+
+    def _drawn_firsts(self, chunk: Chunk, epoch: int) -> np.ndarray:
+        """How many steps the first segment of each example has: 1 … stride, each as likely."""
+        stride = self.geometry.stride
+        drawn = chance.uniform(self._phase_seed, chance.PHASES, epoch, chunk.ordinals) * stride
+        firsts: np.ndarray = np.minimum(drawn.astype(np.int64), stride - 1) + 1
+        return firsts
 
     def _keys(self, chunk: Chunk, epoch: int) -> list[bytes]:
         column = chunk.columns[self.key]
@@ -238,7 +262,7 @@ class Cutting:
         totals: np.ndarray | None,
     ) -> Iterator[tuple[int, str, str]]:
         """Row, text and reason of each broken rule."""
-        first, unroll = self._sequences[next(iter(sequences))], self.num_unroll
+        first, geometry = self._sequences[next(iter(sequences))], self.geometry
         for name, column in sequences.items():
             others = column.extents[:, 0]
             for row in np.flatnonzero(others != steps).tolist():
@@ -250,15 +274,16 @@ class Cutting:
         for row in np.flatnonzero(steps > _MOST_STEPS).tolist():
             yield row, f"column {first!r} has {steps[row]} steps; {_MOST_STEPS} at most", "long"
         if not self._pad:
-            for row in np.flatnonzero(steps % unroll).tolist():
-                text = f"column {first!r} has {steps[row]} steps, which is no multiple of "
-                remedy = f"num_unroll={unroll}: declare pad=True to fill it up"
-                yield row, text + remedy, "no_multiple"
+            for row in np.flatnonzero(geometry.padded(steps) != steps).tolist():
+                text = f"column {first!r} has {steps[row]} steps, which is {self._not_whole}: "
+                yield row, f"{text}declare pad=True to fill it up", "no_multiple"
         if totals is not None:
             what = f"input_length ({selector_text(self._length)})"
-            padded = -(-steps // unroll) * unroll
+            # With a phase padding differs between epochs, and an example is good in all or none.
+            padded = steps if self._phased else geometry.padded(steps)
             for row in np.flatnonzero(totals > padded).tolist():
-                text = f"past the {padded[row]} steps that {first!r} has with padding"
+                with_it = "" if self._phased else " with padding"
+                text = f"past the {padded[row]} steps that {first!r} has{with_it}"
                 yield row, f"{what} is {totals[row]}, {text}", "length_past_end"
             for row in np.flatnonzero(totals < -_MOST_STEPS).tolist():
                 yield row, f"{what} is {totals[row]}; {-_MOST_STEPS} at least", "length_too_small"

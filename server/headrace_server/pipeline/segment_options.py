@@ -18,6 +18,7 @@ from headrace_proto.schema import Field
 
 from .argument_checks import (
     MAX_COUNT,
+    checked,
     checked_int,
     checked_name,
     checked_names,
@@ -27,16 +28,23 @@ from .argument_checks import (
 from .initial import block_name
 
 __all__ = [
+    "GEOMETRY",
     "check_number_of_columns",
     "checked_capacity",
     "checked_columns",
+    "checked_geometry",
     "columns_by_name",
     "consistent",
     "fitted",
+    "not_whole",
 ]
 
-#: Columns of a batch beside sequences, context and states, in its largest form.
+#: Columns of a batch beside sequences, context and states, in its largest form without context.
 _OWN_COLUMNS = 9
+#: Options of the geometry, which are plain data only where they are not the default: so a feed
+#: that does not use them is the one that was stored before there were any.
+GEOMETRY = ("stride", "left", "right", "phase", "phase_seed")
+_MOST_STEPS = 2**31 - 1
 
 
 def consistent(options: dict[str, Any]) -> dict[str, Any]:
@@ -76,9 +84,41 @@ def checked_capacity(value: Any, rows: int) -> int | None:
     return held
 
 
+def checked_geometry(
+    options: Mapping[str, Any],
+    stride: Any,
+    left: Any,
+    right: Any,
+    phase: Any,
+    phase_seed: Any,
+) -> dict[str, Any]:
+    """The options of the geometry that are not the default."""
+    unroll, pad = options["num_unroll"], options["pad"]
+    given = checked(left=left, right=right, phase=phase, phase_seed=phase_seed)
+    step = checked_int("stride", stride, 1, _MOST_STEPS, or_none=True)
+    if step is not None and step > unroll:
+        raise ValueError(
+            f"stride={step} is more than num_unroll={unroll}: the steps between one segment and "
+            "the next would be in none"
+        )
+    if (width := unroll + given["left"] + given["right"]) > _MOST_STEPS:
+        raise ValueError(
+            f"num_unroll={unroll}, left={left} and right={right} make {width} steps; the most is "
+            f"{_MOST_STEPS}"
+        )
+    if given["phase"] is None and given["phase_seed"] is not None:
+        raise ValueError(f"phase_seed={phase_seed} needs phase='random': nothing is drawn")
+    if given["phase"] is not None and not pad:
+        raise ValueError(
+            "phase='random' needs pad=True: a first segment of 1 … stride steps must be filled up"
+        )
+    given["stride"] = None if step == unroll else step
+    return {name: given[name] for name in GEOMETRY if given[name]}
+
+
 def check_number_of_columns(options: Mapping[str, Any]) -> None:
     columns = sum(len(options[kind]) for kind in ("sequences", "context", "states"))
-    most = limits.MAX_COLUMNS - _OWN_COLUMNS
+    most = limits.MAX_COLUMNS - _OWN_COLUMNS - ("left" in options) - ("right" in options)
     if columns > most:
         raise ValueError(
             f"input_sequences, input_context and initial_states name {columns} columns; the "
@@ -178,9 +218,19 @@ def _fit_sequences(options: Mapping[str, Any], known: Mapping[str, Field]) -> No
                 "example must be equally long"
             )
         first = first or (column, steps)
-    unroll = options["num_unroll"]
-    if first is not None and first[1] % unroll and not options["pad"]:
+    unroll, stride = options["num_unroll"], options.get("stride") or options["num_unroll"]
+    if first is None or options["pad"]:
+        return
+    if first[1] < unroll or (first[1] - unroll) % stride:
         raise ValueError(
-            f"input_sequences: {first[0]!r} has {first[1]} steps, which is no multiple of "
-            f"num_unroll={unroll}: that needs batch_sequences_with_states(pad=True)"
+            f"input_sequences: {first[0]!r} has {first[1]} steps, which is {not_whole(options)}: "
+            "that needs batch_sequences_with_states(pad=True)"
         )
+
+
+def not_whole(options: Mapping[str, Any]) -> str:
+    """Why segments do not fit a number of steps without padding, in words."""
+    unroll, stride = options["num_unroll"], options.get("stride")
+    if stride is None:
+        return f"no multiple of num_unroll={unroll}"
+    return f"not num_unroll={unroll} and a multiple of stride={stride} more"

@@ -21,9 +21,11 @@ from .former import former
 from .initial import checked_states, declared_state
 from .sampler_steps import Sampling
 from .segment_options import (
+    GEOMETRY,
     check_number_of_columns,
     checked_capacity,
     checked_columns,
+    checked_geometry,
     consistent,
     fitted,
 )
@@ -59,6 +61,11 @@ class Sequencing(Sampling):
         *,
         order: Literal["arrival", "lanes"] = "arrival",
         state_placement: Literal["server", "trainer"] = "server",
+        stride: int | None = None,
+        left: int = 0,
+        right: int = 0,
+        phase: Literal["random"] | None = None,
+        phase_seed: int | None = None,
     ) -> Self:
         """Batches of segments of ``num_unroll`` steps, each with the states saved for the one
         before it.  Only ``input_length`` and what follows ``batch_size`` may be left out.
@@ -85,6 +92,12 @@ class Sequencing(Sampling):
         With ``order="arrival"`` the oldest examples come first, and rows move up when one ends.
         With ``"lanes"`` a row stays with its example to the end and then takes the next, so with
         ``state_placement="trainer"`` states can stay in the trainer's memory.
+
+        Segment k begins at step k·``stride`` (None: ``num_unroll``, at most that), with the state
+        before that step.  ``left`` and ``right`` steps of context stand before and after its own
+        ``num_unroll`` in ``sequences``; ``left_length`` and ``right_length`` count the real ones.
+        With ``phase="random"`` the first segment has 1 … ``stride`` steps, drawn anew for each
+        example and epoch from ``phase_seed`` (None: 0), and its successor begins after them.
         """
         needed = {
             "initial_states": initial_states,
@@ -106,6 +119,7 @@ class Sequencing(Sampling):
         )
         options["states"] = checked_states("initial_states", initial_states)
         options = consistent(options)
+        options |= checked_geometry(options, stride, left, right, phase, phase_seed)
         options["capacity"] = checked_capacity(capacity, options["batch_size"])
         options["key"] = checked_name("input_key", input_key)
         options["sequences"] = checked_columns("input_sequences", "sequences", input_sequences)
@@ -151,10 +165,14 @@ class Sequencing(Sampling):
         *,
         order: Literal["arrival", "lanes"] = "arrival",
         state_placement: Literal["server", "trainer"] = "server",
+        stride: int | None = None,
+        left: int = 0,
+        right: int = 0,
     ) -> Self:
         """Like ``batch_sequences_with_states``, of sequences that need no padding.
 
-        Every T is a multiple of ``num_unroll``; ``input_length`` tells how many of its steps count.
+        Every T is a multiple of ``num_unroll``, or as many steps and a multiple of ``stride`` more;
+        ``input_length`` tells how many of them count.
         """
         return self.batch_sequences_with_states(
             input_key,
@@ -169,6 +187,9 @@ class Sequencing(Sampling):
             pad=False,
             order=order,
             state_placement=state_placement,
+            stride=stride,
+            left=left,
+            right=right,
         )
 
 
@@ -192,4 +213,5 @@ def declared_by(options: Mapping[str, Any]) -> str:
             arguments["make_keys_unique_seed"] = options["make_keys_unique_seed"]
     arguments["order"] = options["order"]
     arguments["state_placement"] = options["state_placement"]
+    arguments |= {name: options[name] for name in GEOMETRY if name in options}
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"

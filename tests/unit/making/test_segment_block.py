@@ -16,6 +16,7 @@ import headrace_server as hs
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import aligned_bytes, arrange, strings_at
 from headrace_proto.schema import Field
+from headrace_server.core.geometry import Geometry
 from headrace_server.core.sequences import FIRST_INDEX
 from headrace_server.making.run import Done
 from headrace_server.making.segment_block import BlockLayout, write_strings
@@ -288,7 +289,7 @@ def test_places_are_reckoned_once_for_the_same_sizes_and_do_not_pile_up():
         "@starts": Field("int32", (None,)),
         "state:s": Field("float32", (None, 3)),
     }
-    layout = BlockLayout(fields, 2)
+    layout = BlockLayout(fields, Geometry(2, 2))
     places = layout.places(5, 2, 1, [7])
     assert [(s.shape, s.offset, s.nbytes) for s in places.slots] == [
         ((5,), 192, 8 * 6 + 7),

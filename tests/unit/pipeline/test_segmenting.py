@@ -101,7 +101,10 @@ def test_names_order_and_defaults_are_those_of_tensorflow():
 def test_what_tensorflow_does_not_have_goes_by_name(method):
     parameters = inspect.signature(method).parameters.values()
     named = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-    assert named == {"order": "arrival", "state_placement": "server"}
+    padded = any(p.name == "pad" for p in parameters)
+    drawn = {"phase": None, "phase_seed": None} if padded else {}
+    cut = {"stride": None, "left": 0, "right": 0, **drawn}
+    assert named == {"order": "arrival", "state_placement": "server", **cut}
 
 
 def test_arguments_may_be_given_by_position():
@@ -153,6 +156,60 @@ def test_what_is_declared():
         "order": "arrival",
         "state_placement": "server",
     }
+
+
+def test_the_geometry_is_declared_where_it_is_not_the_default():
+    whole = {"stride": 5, "left": 2, "right": 3, "phase": "random", "phase_seed": -4}
+    declared = options(batch(num_unroll=6, **whole))
+    assert {name: declared[name] for name in whole} == whole
+    assert "stride=5, left=2, right=3, phase='random', phase_seed=-4)" in shown(
+        batch(num_unroll=6, **whole)
+    )
+    default = {"stride": 20, "left": 0, "right": 0, "phase": None, "phase_seed": None}
+    assert batch(**default) == batch()
+    assert saver(stride=10, left=1) != saver() and options(saver(left=1))["left"] == 1
+    assert "phase_seed" not in options(batch(phase="random", phase_seed=0))
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        ({"stride": 0}, ValueError, "stride=0 is too small: the least is 1"),
+        ({"stride": 21}, ValueError, "stride=21 is more than num_unroll=20: the steps between"),
+        ({"stride": True}, TypeError, "stride=True is a bool; it is an int or None"),
+        ({"stride": 2.0}, TypeError, "stride=2.0 is a float; it is an int or None"),
+        ({"stride": ""}, TypeError, "stride='' is a str"),
+        ({"left": -1}, ValueError, "left=-1 is too small: the least is 0"),
+        ({"left": None}, TypeError, "left=None is a NoneType; it is an int"),
+        ({"right": -1}, ValueError, "right=-1 is too small: the least is 0"),
+        ({"right": 2**31}, ValueError, "right=2147483648 is too large: the most is 2147483647"),
+        ({"left": 2**30, "right": 2**30}, ValueError, "make 2147483668 steps; the most is 214748"),
+        ({"phase": "even"}, ValueError, "phase='even' is not one of None, 'random'"),
+        ({"phase": 1}, TypeError, "phase=1 is not one of None, 'random'"),
+        ({"phase": ""}, ValueError, "phase='' is not one of"),
+        ({"phase_seed": 7}, ValueError, "phase_seed=7 needs phase='random': nothing is drawn"),
+        ({"phase": "random", "phase_seed": 0.5}, TypeError, "phase_seed=0.5 is a float"),
+        ({"phase": "random", "phase_seed": 2**63}, ValueError, "phase_seed=.* is too large"),
+        (
+            {"phase": "random", "pad": False, "input_length": "label"},
+            ValueError,
+            "phase='random' needs pad=True",
+        ),
+    ],
+)
+def test_a_mistake_in_the_geometry_names_argument_value_and_limit(given, error, text):
+    with pytest.raises(error, match=text):
+        batch(**given)
+
+
+def test_without_padding_the_steps_must_be_those_of_whole_segments():
+    for unroll, stride in ((4, 4), (4, 2), (6, 3), (12, 1), (8, 1)):
+        saver(input_sequences=["twelve"], num_unroll=unroll, stride=stride)
+    text = "'twelve' has 12 steps, which is not num_unroll=5 and a multiple of stride=2 more"
+    with pytest.raises(ValueError, match=text):
+        saver(input_sequences=["twelve"], num_unroll=5, stride=2)
+    with pytest.raises(ValueError, match="which is not num_unroll=13 and"):
+        saver(input_sequences=["twelve"], num_unroll=13, stride=1)
 
 
 def test_both_calls_declare_the_same_shape():
@@ -491,6 +548,11 @@ def test_a_declaration_survives_the_wire():
         {"order": "lanes", "state_placement": "trainer"},
         {"input_context": []},
         {"input_length": "label"},
+        {"stride": 10},
+        {"left": 1},
+        {"right": 1},
+        {"phase": "random"},
+        {"phase": "random", "phase_seed": 1},
     ],
 )
 def test_what_is_declared_otherwise_is_another_pipeline(changed):

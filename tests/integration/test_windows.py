@@ -1,0 +1,187 @@
+"""Windows with stride, context and phase through a whole server, and what shows them besides."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+from headrace_server.cli import main
+from tests.patience import PATIENCE_S
+
+STEPS = [9, 1, 14, 5, 6]
+
+
+def examples() -> list[dict[str, Any]]:
+    return [{"k": b"k%d" % i, "x": 100 * i + np.arange(t) + 1, "n": t} for i, t in enumerate(STEPS)]
+
+
+def windows(**options: Any) -> hs.Pipeline:
+    arguments = {
+        "initial_states": {"s": hs.zeros((), "int64")},
+        "num_unroll": 4,
+        "batch_size": 2,
+        "stride": 3,
+        "left": 2,
+        "right": 1,
+        **options,
+    }
+    source = hs.from_examples(examples())
+    return source.batch_sequences_with_states("k", {"x": "x", "again": "x"}, ["n"], **arguments)
+
+
+def connect(server: hs.Server, **options: Any) -> headrace.Feed:
+    return headrace.connect(server.address, **{"timeout": PATIENCE_S, **options})
+
+
+def shown(feed: headrace.Feed) -> list[Any]:
+    seen = []
+    for batch in feed:
+        x, lengths = batch.sequences["x"], (batch.left_length, batch.length, batch.right_length)
+        assert (batch.sequences["again"] == x).all()
+        seen.append((batch.keys(), x.tolist(), [one.tolist() for one in lengths]))
+        batch.save_state("s", batch.state("s") + 1)
+    return seen
+
+
+def test_a_batch_shows_its_windows_and_counts_their_steps():
+    with hs.run(windows(), workers=0) as server, connect(server, prefetch=0) as feed:
+        batches = shown(feed)
+    assert batches[0] == (
+        [b"00000_of_00003:k0", b"00000_of_00001:k1"],
+        [[0, 0, 1, 2, 3, 4, 5], [0, 0, 101, 0, 0, 0, 0]],
+        [[0, 0], [4, 1], [1, 0]],
+    )
+    assert batches[2][1][0] == [5, 6, 7, 8, 9, 0, 0] and batches[2][2] == [[2, 2], [3, 4], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {},
+        {"order": "lanes"},
+        {"order": "lanes", "state_placement": "trainer"},
+        {"phase": "random"},
+        {"phase": "random", "order": "lanes"},
+    ],
+)
+def test_one_feed_has_the_same_windows_from_any_number_of_partitions_and_after_a_restart(
+    kind: dict[str, Any], tmp_path: Path
+):
+    def rows(seen: list[Any]) -> list[Any]:
+        columns = [zip(keys, x, *lengths, strict=True) for keys, x, lengths in seen]
+        return sorted((key, row, *rest) for batch in columns for key, row, *rest in batch)
+
+    with hs.run(windows(**kind), workers=0) as server, connect(server) as feed:
+        whole = rows(shown(feed))
+    with hs.run(windows(**kind), workers=0, partitions=3) as server, connect(server) as feed:
+        assert rows(shown(feed)) == whole
+    parts: list[Any] = []
+    for _ in range(3):
+        with hs.run(windows(**kind), workers=0, state_dir=tmp_path) as server:
+            with connect(server, prefetch=0) as feed:
+                parts += shown_some(feed, 2)
+    with hs.run(windows(**kind), workers=0, state_dir=tmp_path) as server:
+        with connect(server) as feed:
+            parts += shown(feed)
+    assert rows(parts) == whole
+
+
+def shown_some(feed: headrace.Feed, count: int) -> list[Any]:
+    class Some:
+        def __iter__(self) -> Any:
+            return (next(feed) for _ in range(count))
+
+    return shown(Some())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [{}, {"order": "lanes"}, {"phase": "random"}])
+def test_empty_rows_of_ranks_in_step_have_no_steps_in_any_part(kind: dict[str, Any]):
+    def train(server: hs.Server, rank: int) -> int:
+        batches = 0
+        with connect(server, rank=rank, world_size=2) as feed:
+            for batch in feed:
+                empty = ~batch.valid
+                for one in (batch.sequences["x"], batch.left_length, batch.right_length):
+                    assert not one[empty].any()
+                batch.save_state("s", batch.state("s") + 1)
+                batches += 1
+        return batches
+
+    with hs.run(windows(**kind), workers=0) as server, ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(train, [server] * 2, range(2))
+    assert one == other > 0
+
+
+def test_a_state_directory_keeps_its_stride_and_phase(tmp_path: Path):
+    with hs.run(windows(), workers=0, state_dir=tmp_path) as server, connect(server) as feed:
+        next(feed)
+    for changed in ({"stride": 2}, {"phase": "random"}):
+        with pytest.raises(headrace.HeadraceError, match=r"pipeline.shape.(stride|phase)"):
+            hs.run(windows(**changed), workers=0, state_dir=tmp_path, allow_config_change=True)
+    wider = windows(left=5)
+    with hs.run(wider, workers=0, state_dir=tmp_path, allow_config_change=True) as server:
+        with connect(server) as feed:
+            assert next(feed).sequences["x"].shape[1] == 10
+
+
+def test_a_feed_without_context_counts_none():
+    with hs.run(windows(left=0, right=0), workers=0) as server, connect(server) as feed:
+        batch = next(feed)
+        assert batch.sequences["x"].shape == (2, 4)
+        for name, why in (("left_length", "left=0"), ("right_length", "right=0")):
+            with pytest.raises(AttributeError, match=f"{name}: this feed has no such .*{why}"):
+                getattr(batch, name)
+
+
+def test_a_replay_serves_the_same_windows(tmp_path: Path):
+    pipeline = windows(phase="random", phase_seed=3)
+    with hs.run(pipeline, workers=0, state_dir=tmp_path, record="states") as server:
+        with connect(server, prefetch=0) as feed:
+            seen = shown(feed)
+    with hs.replay(tmp_path, pipeline) as server, connect(server, prefetch=0) as feed:
+        assert shown(feed) == seen
+
+
+def test_a_preview_counts_context_as_data_and_the_rest_as_padding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    rows = "\n".join(json.dumps({"k": f"k{i}", "x": [1.0] * t}) for i, t in enumerate(STEPS))
+    (tmp_path / "rows.jsonl").write_text(rows)
+    (tmp_path / "feeds.py").write_text(f"""
+import headrace_server as hs
+
+def windows():
+    source = hs.read_jsonl({str(tmp_path / "rows.jsonl")!r})
+    return source.batch_sequences_with_states(
+        "k", ["x"], [], initial_states={{"s": 0.0}}, num_unroll=4, batch_size=2, stride=3, left=2,
+        right=1,
+    )
+""")
+    main(["preview", f"{tmp_path}/feeds.py:windows", "-n", "1", "--json"])
+    (batch,) = json.loads(capsys.readouterr().out)["batches"]
+    column = next(one for one in batch["columns"] if one["name"] == "sequences:x")
+    assert column["shape"] == [2, 7] and column["padding"] == round(1 - 6 / 14, 4)
+
+
+def test_tensorflow_and_keras_see_the_context():
+    tf = pytest.importorskip("tensorflow")
+    pytest.importorskip("keras")
+    import headrace.keras
+
+    with hs.run(windows(), workers=0) as server, connect(server, framework="tf") as feed:
+        data = feed.as_dataset()
+        assert data.element_spec["left_length"] == tf.TensorSpec((None,), tf.int32, "left_length")
+        batches = headrace.keras.batches(feed, lambda batch: (batch["sequences"]["x"],))
+        ticket, x = next(iter(batches))
+        assert x.shape == (2, 7)
+        assert (ticket["weights"].numpy() > 0).tolist() == [
+            [False, False, True, True, True, True, False],
+            [False, False, True, False, False, False, False],
+        ]
