@@ -47,9 +47,10 @@ def connect(
 ) -> Feed:
     """Join a feed as a trainer.
 
-    ``address`` is that of a server.  Where several servers share a feed it lists theirs, in a list
-    or with commas between them, or is one name that stands for all.  They must have the whole feed
-    together: a ValueError names what differs or is missing.
+    ``address`` is that of a server, ``tcp://host:port``.  Where several servers share a feed it
+    lists theirs, in a list, with commas between them or as a range (``tcp://feeder-{0..3}:5557``),
+    or is one name that stands for all.  They must have the whole feed together: a ValueError names
+    what differs or is missing.
 
     ``feed`` may be left out where the server serves one.  ``framework`` is ``"numpy"``, ``"tf"``,
     ``"torch"`` or ``"jax"``.  ``prefetch`` batches are held beyond the one in hand; with 0 a batch

@@ -1,5 +1,9 @@
 """Checks addresses of servers: ``tcp://host:port`` or ``ipc:///path``.
 
+    "tcp://a:5557, tcp://b:5557"            addresses in one text
+    "tcp://headrace-{0..3}.headrace:5557"   four of them: numbers as in a shell
+    "headrace-{0..3}.headrace:5557"         the same: a range is of tcp://
+
 ZeroMQ takes the port modulo 65536, so a mistyped one would be another port, in silence.
 """
 
@@ -7,9 +11,12 @@ from __future__ import annotations
 
 import re
 
+from .placement import MOST_SHARES
+
 __all__ = ["check_address", "check_addresses", "host_and_port"]
 
 _TCP = re.compile(r"tcp://(.+):([0-9]+|\*)")
+_RANGE = re.compile(r"(.*)\{([0-9]{1,6})\.\.([0-9]{1,6})\}(.*)", re.DOTALL)
 
 
 def check_address(argument: str, address: object) -> str:
@@ -36,7 +43,7 @@ def check_addresses(argument: str, addresses: object) -> list[str]:
     if not listed:
         raise ValueError(f"{argument}={addresses!r} names no server")
     found: list[str] = []
-    for address in listed:
+    for address in (one for part in listed for one in _expanded(argument, part)):
         checked = check_address(argument, address)
         if "," in checked:
             raise ValueError(f"{argument}: {checked!r:.200} in a list is not one address")
@@ -44,6 +51,24 @@ def check_addresses(argument: str, addresses: object) -> list[str]:
             raise ValueError(f"{argument}={addresses!r:.200} names {checked} twice")
         found.append(checked)
     return found
+
+
+def _expanded(argument: str, address: object) -> list[object]:
+    """The addresses that one with a range ``{a..b}`` stands for; others as they are."""
+    if not isinstance(address, str) or not {"{", "}"} & {*address}:
+        return [address]
+    if "://" not in address:
+        address = f"tcp://{address}"
+    if not address.startswith("tcp://"):
+        return [address]
+    match = _RANGE.fullmatch(address)
+    numbers = range(int(match[2]), int(match[3]) + 1) if match else range(0)
+    if match is None or _RANGE.fullmatch(match[1]) or not 1 <= len(numbers) <= MOST_SHARES:
+        raise ValueError(
+            f"{argument}={address!r:.200}: a range is one {{a..b}} with a ≤ b, of at most "
+            f"{MOST_SHARES} servers"
+        )
+    return [f"{match[1]}{number}{match[4]}" for number in numbers]
 
 
 def host_and_port(address: str) -> tuple[str, str] | None:

@@ -36,6 +36,7 @@ from tests.patience import PATIENCE_S
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
 KUBERNETES = ROOT / "packaging" / "kubernetes"
+SHARES = ROOT / "packaging" / "kubernetes-shares"
 SYSTEMD = ROOT / "packaging" / "systemd"
 HEALTHY = ROOT / "docker" / "healthy.py"
 USER = 10001
@@ -138,6 +139,28 @@ def test_systemd_signals_the_parent_alone_and_waits_longer_than_it_drains() -> N
     assert stop and drain and int(stop[1]) >= int(drain[1]) + 5
     # Workers that got the signal too would die of it, and nothing could be drained.
     assert re.search(r"^KillMode=mixed$", unit, re.MULTILINE)
+
+
+def test_the_pods_of_several_servers_are_those_of_one_but_for_their_share() -> None:
+    config = yaml.safe_load((SHARES / "kustomization.yaml").read_text())
+    assert (SHARES / config["resources"][0]).resolve() == KUBERNETES
+    patch = yaml.safe_load((SHARES / "statefulset.yaml").read_text())["spec"]
+    [server] = patch["template"]["spec"]["containers"]
+    one = set(commands()["kubernetes"])
+    assert {word for word in server["args"] if word not in one} == {"--partitions=64"}
+    assert len(server["args"]) == len(one)
+    environment = {entry["name"]: entry for entry in server["env"]}
+    index = environment["POD_INDEX"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert index == "metadata.labels['apps.kubernetes.io/pod-index']"
+    share = environment["HEADRACE_SHARE"]["value"]
+    assert share == f"$(POD_INDEX)/{patch['replicas']}"
+    assert "--share" in options_of_serve()
+    address = re.search(
+        r"tcp://headrace-\{0\.\.(\d+)\}\.headrace:5557", (ROOT / "docs/many-hosts.md").read_text()
+    )
+    assert address and int(address[1]) == patch["replicas"] - 1
+    budget = yaml.safe_load((SHARES / "disruption.yaml").read_text())["spec"]
+    assert budget["selector"] == manifests()["StatefulSet"]["spec"]["selector"]
 
 
 def test_the_example_of_the_cluster_is_a_pipeline() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_proto.address import check_address
+from headrace_proto.address import check_address, check_addresses
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,52 @@ def test_a_port_that_zeromq_would_take_modulo_65536_is_refused_with_the_limit():
 def test_anything_but_a_string_is_a_type_error_that_names_the_argument():
     with pytest.raises(TypeError, match="address=5557 is not a string"):
         check_address("address", 5557)
+
+
+@pytest.mark.parametrize(
+    ("given", "addresses"),
+    [
+        ("tcp://a:1", ["tcp://a:1"]),
+        ("tcp://a:1, tcp://b:2", ["tcp://a:1", "tcp://b:2"]),
+        (["tcp://a:1", "ipc:///b"], ["tcp://a:1", "ipc:///b"]),
+        ("s-{0..2}.s:5557", [f"tcp://s-{i}.s:5557" for i in range(3)]),
+        ("tcp://s-{9..10}:5557,tcp://t:1", ["tcp://s-9:5557", "tcp://s-10:5557", "tcp://t:1"]),
+        (["tcp://10.0.0.{7..7}:1"], ["tcp://10.0.0.7:1"]),
+    ],
+)
+def test_addresses_of_several_servers_may_be_a_list_a_text_or_a_range(
+    given: object, addresses: list[str]
+):
+    assert check_addresses("address", given) == addresses
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("", "address='' is not like tcp://127.0.0.1:5557"),
+        ([], "address=[] names no server"),
+        ("a:1", "address='a:1' is not like tcp://127.0.0.1:5557"),
+        ("a", "address='a' is not like tcp://127.0.0.1:5557"),
+        ("tcp://a:1,", "address='' is not like tcp://127.0.0.1:5557"),
+        ("tcp://a:1,tcp://a:1", "address='tcp://a:1,tcp://a:1' names tcp://a:1 twice"),
+        ("a-{1..1}:1,tcp://a-1:1", "address='a-{1..1}:1,tcp://a-1:1' names tcp://a-1:1 twice"),
+        ("a-{0..}:1", "address='tcp://a-{0..}:1': a range is one"),
+        ("a-{0..3:1", "address='tcp://a-{0..3:1': a range is one"),
+        (
+            "a-{3..0}:1",
+            "address='tcp://a-{3..0}:1': a range is one {a..b} with a ≤ b, of at most 4096",
+        ),
+        ("a-{0..4096}:1", "address='tcp://a-{0..4096}:1': a range is one"),
+        ("a-{0..1}-{0..1}:1", "address='tcp://a-{0..1}-{0..1}:1': a range is one"),
+    ],
+)
+def test_texts_that_name_no_servers_are_refused_with_the_reason(given: object, text: str):
+    with pytest.raises(ValueError) as caught:
+        check_addresses("address", given)
+    assert str(caught.value).startswith(text)
+
+
+@pytest.mark.parametrize("given", [None, 5557, {"a": 1}, ["tcp://a:1", 5557]])
+def test_addresses_of_another_type_are_a_type_error(given: object):
+    with pytest.raises(TypeError, match=r"^address="):
+        check_addresses("address", given)
