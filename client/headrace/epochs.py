@@ -11,6 +11,7 @@ alike.
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -97,6 +98,15 @@ class EpochLoops(ABC):
             assert epochs.number is not None
             yield epochs.number, EpochBatches(self, epochs)
 
+    def _next_epoch(self) -> int | None:
+        """Return the number of the next loop's epoch; None where batches cross epochs."""
+        _ = self.schema
+        epochs = self._epochs
+        if epochs is None:
+            return None
+        self._look_for_epoch(epochs)
+        return sys.maxsize if epochs.number is None else epochs.number + epochs.is_over
+
     def _look_for_epoch(self, epochs: Epochs) -> None:
         """Wait for the next batch where only that shows which epoch comes next."""
         if epochs.in_doubt:
@@ -134,6 +144,11 @@ class Epochs:
             return False
         self._entered = True
         return True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the loop over this epoch has come to its end."""
+        return self._over
 
     @property
     def in_doubt(self) -> bool:

@@ -78,7 +78,9 @@ PARTS: dict[str, list[Entry]] = {
     "batch": [("headrace:Batch", "headrace.Batch", "batch", ())],
     "segments": [("headrace:SegmentBatch", "headrace.SegmentBatch", "batch", ())],
     "keras": _functions(
-        "headrace.keras:", "headrace.keras.", ("batches", "StatefulModel", "CommitTrained")
+        "headrace.keras:",
+        "headrace.keras.",
+        ("batches", "StatefulModel", "CommitTrained", "Checkpoint"),
     ),
     "torch": [
         ("headrace.torch:FeedDataset", "headrace.torch.FeedDataset", "dataset", ()),
