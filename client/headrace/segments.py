@@ -121,7 +121,7 @@ class SegmentBatch(SegmentRows, Traceable):
         With ranks the round and the rank, which are of one batch of a partition alone.
         """
         meta = self.meta
-        if "round" in meta:
+        if "rank" in meta:
             return pack("<qq", meta["round"], meta["rank"])
         block, places, index = self._block.data, self._places, self._layout.index
         first, first_bytes, _ = places[index["@insertion_index"][0]]

@@ -248,8 +248,7 @@ class Lanes(InStep):
     def _end_rounds(self, members: RoundMembers) -> list[Segments]:
         """Drop what is in lanes, once no member is out: no whole round can be formed."""
         if not members.out:
-            for number in members.stripes:
-                lanes = self._stripes[number].lanes
+            for lanes in [self._stripes[number].lanes for number in members.stripes]:
                 self._drop(lanes[lanes >= 0], "cancelled" if self._cancelled else "remainder")
                 lanes[:] = -1
             self._drop_leftovers()

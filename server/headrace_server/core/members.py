@@ -8,7 +8,8 @@ A *member* is the batch of one rank in one round: a block of ``batch_size`` rows
 without an example are empty.  The members of a round are drafted together, and a round that was
 drafted never changes.  The next round is drafted when all members of the last one are done, so it
 depends on nothing but what was read and saved.  Where a batch needs no states of the server, it is
-drafted as soon as trainers want it.
+drafted as soon as trainers want it.  Where no batch crosses the border of an epoch, the number of a
+round begins with its epoch, so all partitions' rounds of an epoch come before those of the next.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ import numpy as np
 from .sequences import READ_AHEAD, Sequences
 from .slots import RoundMember, Segments
 
-__all__ = ["InStep", "MemberRows", "Place", "RoundMembers", "place_of"]
+__all__ = ["EPOCH_BITS", "InStep", "MemberRows", "Place", "RoundMembers", "place_of"]
 
 #: Number of a round, and a rank.
 Place = tuple[int, int]
+#: A round is the epoch, and below it in so many bits its number in the epoch; see ``Partition``.
+EPOCH_BITS = 32
 #: They name a member in the claim of a trainer, as two integers of this form.
 _CLAIM = "<qq"
 
@@ -60,14 +63,18 @@ class MemberRows:
 class RoundMembers:
     """The members of one partition's rounds that are not done."""
 
-    def __init__(self, world: int, run: int, stripe: int, size: int) -> None:
-        """``size``: rows of a member's block.  Ranks have the stripes from this number on."""
+    def __init__(self, world: int, run: int, stripe: int, size: int, epoch: int = 0) -> None:
+        """``size``: rows of a member's block.  Ranks have the stripes from this number on.
+
+        ``epoch``: of the first round, where no batch crosses the border of an epoch.
+        """
         self.world = world
         self.run = run
         self.size = size
         self.stripes = list(range(stripe, stripe + world))
-        self.next_round = 0
-        self.wanted = 0  # rounds
+        self.next_round = epoch << EPOCH_BITS
+        self.wanted = 0  # rounds, since these members began …
+        self.rounds = 0  # … and how many there were
         self.drafted: deque[Segments] = deque()  # not planned yet
         self.out: dict[Place, Segments] = {}  # drafted, and not done
         self.again: dict[Place, MemberRows | None] = {}  # to be drafted; None: of any rows
@@ -131,14 +138,14 @@ class InStep(Sequences):
     first_stripe = 0  # of batches of any trainer in the order of arrival
     ahead = False  # whether a batch is drafted before the one before it is done
 
-    def deal(self, world: int, run: int, stripe: int) -> None:
+    def deal(self, world: int, run: int, stripe: int, epoch: int = 0) -> None:
         """Draft rounds for so many ranks from now on, or with 0 batches for any trainer.
 
         All that is out is ready again, with the states that are kept here.
         """
         self.members = None
         self._recall()
-        self.members = RoundMembers(world, run, stripe, self.batch_size) if world else None
+        self.members = RoundMembers(world, run, stripe, self.batch_size, epoch) if world else None
         self.first_stripe = stripe
         self._deal_rows()
 
@@ -169,7 +176,13 @@ class InStep(Sequences):
         """Number of rows that are drafted together: of a batch, or of a round."""
         return self.batch_size if self.members is None else self.members.rows
 
-    # RoundMembers
+    def begin_epoch(self) -> None:
+        super().begin_epoch()
+        members = self.members
+        if members is not None:
+            members.next_round = ((members.next_round >> EPOCH_BITS) + 1) << EPOCH_BITS
+
+    # Members
 
     def _next_member(self, members: RoundMembers) -> Segments | None:
         if not members.drafted and not (members.wanted and self._draft_more(members)):
@@ -181,12 +194,13 @@ class InStep(Sequences):
         if members.again:
             return self.draft_again(min(members.again))
         waits = members.out and not self.ahead
-        if waits or members.next_round >= members.wanted:
+        if waits or members.rounds >= members.wanted:
             return False
         parts = self._round(members)
         if parts:
             members.newest = parts
             members.next_round += 1
+            members.rounds += 1
             for batch in parts:
                 members.add(batch)
             self._drop_leftovers()

@@ -60,14 +60,18 @@ class Rounds:
 
         No rank gets its member before.
         """
-        whole = rank == self.world - 1 and at == self._next_round.get(partition, 0)
+        whole = rank == self.world - 1 and at >= self._next_round.get(partition, 0)
         if whole:
             self._next_round[partition] = at + 1
         return whole
 
     def begin_at(self, partition: int, number: int) -> None:
         """Go on after the rounds of a partition before this one."""
-        self._next_round[partition] = number
+        self._next_round[partition] = max(number, self._next_round.get(partition, 0))
+
+    def next_place(self, partition: int) -> _Place:
+        """Return the place of a partition's next round."""
+        return self._next_round.get(partition, 0), partition
 
     def take(self, at: int, partition: int, rank: int) -> Batch | None:
         """Take a rank's batch of a round out of its turn, if it waits."""

@@ -14,14 +14,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from .handover import Batch, Deal, Dealt, Effect, Leave, Want
+from .handover import Batch, Deal, Dealt, Effect, JoinRefused, Leave, Want
 from .hands import Hands
+from .members import EPOCH_BITS
 from .redealing import DealtRounds
 from .rounds import Rounds
 from .segment_supply import Asking, SegmentSupply
 from .trainers import Trainer, Trainers
 
-__all__ = ["SegmentRounds", "following"]
+__all__ = ["SegmentRounds", "check_rows", "following"]
 
 #: Number of a round, and its partition.
 _Place = tuple[int, int]
@@ -41,7 +42,9 @@ class SegmentRounds(SegmentSupply):
         self._stripes: list[int] = []
         self._left: dict[int, int] = {}  # rank by stripe that it has left
         self._rounds = Rounds(world)
-        self._asked = dict.fromkeys(before.partitions, 0)  # rounds, by partition
+        #: By partition: rounds that were asked for, and those that came.
+        self._asked = dict.fromkeys(before.partitions, 0)
+        self._came = dict.fromkeys(before.partitions, 0)
         #: Ranks that lack a member of a round, which is made again.
         self._lacking: defaultdict[_Place, set[int]] = defaultdict(set)
         self._resumed: set[int] = set()  # partitions that have to make members again
@@ -53,10 +56,11 @@ class SegmentRounds(SegmentSupply):
     def begin(self, stripe: int) -> None:
         """Give each rank a stripe, from this number on."""
         self._stripes = list(range(stripe, stripe + self.world))
+        for number, here in self.partitions.items():
+            self._rounds.begin_at(number, here.epoch << EPOCH_BITS)
 
     def go_on(self, partition: int, dealt: DealtRounds) -> None:
         """Go on with the rounds of an earlier life of this run."""
-        self._asked[partition] = dealt.next_round
         self._rounds.begin_at(partition, dealt.next_round)
         for at, rank in dealt.members:
             self._lacking[at, partition].add(rank)
@@ -70,12 +74,13 @@ class SegmentRounds(SegmentSupply):
         at, stripe = batch.meta.get("round", -1), batch.meta.get("stripe", -1)
         if not 0 <= rank < self.world or self._stripes[rank] != stripe:
             if self._left.get(stripe) == rank:
-                self._rounds.pass_by(at, batch.partition, rank)
+                self._came[batch.partition] += self._rounds.pass_by(at, batch.partition, rank)
                 self._lacking[at, batch.partition].add(rank)
             return False
         self._found(at, batch.partition, rank)
         batch.rank, batch.round = rank, at
         if self._rounds.place(batch):
+            self._came[batch.partition] += 1
             self._hands.effects.append(Dealt((batch.partition,)))
         return True
 
@@ -169,16 +174,23 @@ class SegmentRounds(SegmentSupply):
         live = self._live()
         present = self._trainers.present
         here = {present[session].rank: credits for session, credits in asking}
-        needed = max(n - self._rounds.waiting(rank) for rank, n in here.items())
-        needed -= sum(self._asked[n] - self._rounds.next_round.get(n, 0) for n in live)
         asked = self._resumed.intersection(live)
         self._resumed.clear()
-        while live and needed > 0:
-            number = min(live, key=lambda n: (self._asked[n], n))
+        coming = {n: self._asked[n] - self._came[n] for n in live}
+        needed = max(n - self._rounds.waiting(rank) for rank, n in here.items())
+        needed -= sum(coming.values())
+        first = min(live, key=self._rounds.next_place, default=-1)
+        while live and (needed > 0 or not coming[first]):  # others' rounds wait for the first
+            number = min(live, key=lambda n: (self._rounds.next_place(n)[0] + coming[n], n))
             self._asked[number] += 1
+            coming[number] += 1
             asked.add(number)
             needed -= 1
         return [Want(number, max(1, self._asked[number])) for number in sorted(asked)]
+
+    def begin_epoch(self, partition: int, turn: int) -> None:
+        super().begin_epoch(partition, turn)
+        self._rounds.begin_at(partition, self.partitions[partition].epoch << EPOCH_BITS)
 
     def is_idle(self, session: int) -> bool:
         return False
@@ -218,3 +230,13 @@ def following(
             supply.go_on(number, dealt)
     hands.effects += [Deal(n, world, run, first) for n in supply.partitions if n not in same]
     return supply
+
+
+def check_rows(world_size: int, batch_size: int, capacity: int | None) -> None:
+    """JoinRefused where a partition can not have the examples of a whole round in flight."""
+    rows = world_size * batch_size
+    if capacity is not None and capacity < rows:
+        raise JoinRefused(
+            f"world_size={world_size}: a round is of world_size x batch_size={rows} examples in "
+            f"flight, and the feed has capacity={capacity}; declare capacity={rows} or more"
+        )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from .handover import Batch, Effect, Idle, Passed, Want, of_numbers
 from .hands import Hands
+from .members import EPOCH_BITS
 from .redealing import DealtRounds
 from .supply import Supply
 from .trainers import Trainer, Trainers
@@ -29,6 +30,7 @@ class PartitionDemand:
     ended: bool = False
     starved: bool = False
     held: bool = False  # claims on it are being judged: ask it for nothing
+    epoch: int = 0  # where no batch crosses its border
 
 
 class SegmentSupply(Supply):
@@ -76,6 +78,12 @@ class SegmentSupply(Supply):
         """Take so many numbers of stripes; return the first."""
         self.next_stripe += n
         return self.next_stripe - n
+
+    def start(self, partition: int, number: int, turn: int = -1) -> None:
+        self.begin_epoch(partition, turn)
+
+    def begin_epoch(self, partition: int, turn: int) -> None:
+        self.partitions[partition].epoch = max(0, turn >> EPOCH_BITS)
 
     @abstractmethod
     def drain(self) -> list[Batch]:

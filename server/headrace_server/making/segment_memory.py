@@ -176,7 +176,8 @@ class SegmentMemory(Memory):
                     self._changes.append(change)
 
     def deal(self, world: int, run: int, stripe: int) -> None:
-        self._machine.deal(world, run, stripe)
+        machine = self._partition
+        self._machine.deal(world, run, stripe, 0 if machine.across_batches else machine.epoch)
         self._out.clear()
         self._after.clear()
         self._rounds.dealt(run)

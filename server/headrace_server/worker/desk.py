@@ -22,6 +22,7 @@ from ..core.handover import Batch, JoinRefused, Send
 from ..core.recalls import Acknowledged
 from ..core.redealing import DealtRounds
 from ..core.runs import Runs
+from ..core.segment_rounds import check_rows
 from ..flight.recorder import LeaseRecorder
 from ..process.config import FeedConfig, RunConfig
 from ..process.relay import BlockPlace
@@ -276,17 +277,9 @@ class Desk:
         if not self.dispatcher.segmented:
             return
         if self._run.replay is not None:
-            raise JoinRefused(
-                f"world_size={world_size}: a replay of segments gives recorded batches to any "
-                "trainer; connect without rank= and world_size="
-            )
-        size, capacity = self._shape["batch_size"], self._shape["capacity"]
-        if capacity is not None and capacity < world_size * size:
-            raise JoinRefused(
-                f"world_size={world_size}: a round is of world_size x batch_size="
-                f"{world_size * size} examples in flight, and the feed has capacity={capacity}; "
-                f"declare capacity={world_size * size} or more"
-            )
+            text = "a replay of segments has no ranks; connect without rank= and world_size="
+            raise JoinRefused(f"world_size={world_size}: {text}")
+        check_rows(world_size, self._shape["batch_size"], self._shape["capacity"])
 
     def on_hello(self, session: int, hello: Hello) -> None:
         """Claim the batches that a new session has of an earlier server.

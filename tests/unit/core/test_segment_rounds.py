@@ -154,6 +154,32 @@ def test_other_ranks_and_trainers_without_begin_anew():
     assert [e.batch.number for e in at.take(Send)] == [4]
 
 
+def test_all_rounds_of_an_epoch_come_before_those_of_the_next_where_none_crosses_its_border():
+    at = Ranks(2, joined=())
+    at.d.epoch_begun(0, 1 << 32)
+    at.rank(0)
+    assert at.take(Want) == [Want(1, 1)], "partition 1 is still in epoch 0"
+    at.rank(1)
+    at.round(1, 0, 0)
+    assert sorted(at.sent()) == [(0, 0, 1), (1, 0, 1)]
+    at.d.epoch_begun(1, 1 << 32)
+    at.d.window(10, 2)
+    at.d.window(11, 2)
+    assert at.take(Want) == [Want(0, 1)]
+    at.round(0, 0, 1 << 32)
+    assert sorted(at.sent()) == [(0, 1 << 32, 0), (1, 1 << 32, 0)]
+
+
+def test_the_partition_whose_turn_it_is_is_asked_although_another_has_a_round():
+    at = Ranks(2, joined=())
+    at.rank(0)
+    at.take()
+    at.round(1, 0, 0)
+    assert at.take(Send) == []
+    at.round(0, 0, 0)
+    assert len(at.sent()) == 1
+
+
 def test_ranks_of_several_owners_are_told_neither_of_idleness_nor_of_ended_partitions():
     at = Ranks(2, shared=True)
     at.d.starved(0)
@@ -180,7 +206,7 @@ def test_the_same_run_goes_on_and_members_that_are_not_done_come_first():
     at = resumed([2, 1])
     at.rank(0)
     at.rank(1)
-    assert at.take() == [Want(0, 4)]
+    assert at.take() == [Want(0, 1)]
     at.member(0, 0, 2, 1)
     at.round(0, 1, 3)
     assert sorted(at.sent()) == [(0, 3, 0), (1, 2, 0)]
