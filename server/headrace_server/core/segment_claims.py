@@ -37,7 +37,16 @@ class SegmentClaims(Claims):
         #: By partition that is held: tokens of queued claims, the oldest last.
         self._unsaid: dict[int, list[int]] = {}
         self._awaited: dict[int, int] = {}  # by partition: token of the claim that others wait for
+        self._void: dict[int, int] = {}  # by token: partition of claims that are judged in vain
         self._others_come = False  # whether trainers of an earlier server may still greet
+
+    def serve(self, supply: SegmentSupply) -> None:
+        """Claim batches of another supply from now on; trainers of the one before have left."""
+        self.supply = supply
+        self._void.update({token: c.place.partition for token, c in self.by_token.items()})
+        self.by_token.clear()
+        self._unsaid.clear()
+        self._awaited.clear()
 
     def add(self, session: int, place: Any, saved: bool) -> Iterable[ClaimedBatch]:
         if not self._is_sound(session, place):
@@ -76,6 +85,9 @@ class SegmentClaims(Claims):
     def judged(self, token: int, verdict: str, number: int) -> Iterable[ClaimedBatch]:
         claim = self.by_token.get(token)
         if claim is None:
+            partition = self._void.pop(token, -1)
+            if verdict == "yes" and partition >= 0:  # it has taken a number of its partition
+                self.supply.partitions[partition].made += 1
             return ()
         doubtful = verdict == "no" and self._may_be_made_up(claim)
         partition = claim.place.partition

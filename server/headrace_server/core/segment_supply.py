@@ -72,7 +72,7 @@ class SegmentSupply(Supply):
         self.partitions = before.partitions
         self.stripe = self.next_stripe = before.next_stripe
         for here in self.partitions.values():
-            here.wanted, here.starved = here.made, False
+            here.wanted, here.starved, here.held = here.made, False, False
 
     def take_stripes(self, n: int) -> int:
         """Take so many numbers of stripes; return the first."""

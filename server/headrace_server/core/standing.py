@@ -70,7 +70,8 @@ class Standing:
         if isinstance(supply, SegmentSupply) and isinstance(claims, SegmentClaims):
             if (run, world_size) != (supply.run, supply.world) or supply.loaded:
                 supply = following(supply, self._hands, self._trainers, run, world_size)
-                self._supply = claims.supply = supply
+                self._supply = supply
+                claims.serve(supply)
         else:
             supply.start_run(run, world_size)
 

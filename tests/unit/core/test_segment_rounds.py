@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import struct
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from headrace_proto.messages import Handed
 from headrace_server.core.handover import (
     Answer,
@@ -21,8 +24,10 @@ from headrace_server.core.handover import (
     Want,
 )
 from headrace_server.core.redealing import DealtRounds
+from tests.examples import some
 
 from .at_segments import At
+from .rank_world import World
 
 RUN = 9
 
@@ -275,3 +280,30 @@ def test_a_claim_of_another_rank_or_of_segments_is_none():
     assert at.take(Claim) == []
     at.d.save(10, 5, "states")
     assert at.take(Answer) == [Answer(10, (), (5,))]
+
+
+# Anything
+
+
+def test_ranks_end_together_whatever_dies_and_whatever_crosses():
+    """Owners die and come back, ranks too, and other numbers of ranks go on."""
+
+    @settings(max_examples=some(150), deadline=None, derandomize=True)
+    @given(
+        st.lists(st.lists(st.integers(1, 4), max_size=9), min_size=1, max_size=3),
+        st.sampled_from(["arrival", "lanes"]),
+        st.booleans(),
+        st.integers(1, 3),
+        st.integers(0, 2**32),
+        st.integers(0, 400),
+    )
+    def check(counts, order, small, world, seed, steps):
+        ranks = World(seed, counts, order, small, world)
+        ranks.some_steps(steps)
+        ranks.to_the_end()
+        for partition in ranks.partitions:
+            dropped = sum(partition.machine.dropped().values())
+            assert not (small and dropped)
+            assert not small or partition.next == partition.counts
+
+    check()

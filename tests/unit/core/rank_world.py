@@ -1,0 +1,346 @@
+"""Ranks in step over partitions with lazy channels: real machines behind a real dispatcher.
+
+    ranks ──► Dispatcher ──orders──► partition: SegmentQueue or Lanes ──► what it has stored
+      ▲           │        ◄───words────
+      └ deliveries┘
+
+Ranks train synchronously: a rank saves its batch when every rank has one of the same round, and
+asks for the next when it has saved.  All that is on its way waits in queues until it is its turn.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from random import Random
+
+import numpy as np
+
+from headrace_proto.messages import Handed
+from headrace_server.core.changes import Examples
+from headrace_server.core.dispatch import Dispatcher
+from headrace_server.core.handover import (
+    Answer,
+    Batch,
+    Claim,
+    Deal,
+    Dealt,
+    Leave,
+    Release,
+    Send,
+    StoreCommit,
+    Want,
+)
+from headrace_server.core.lanes import Lanes
+from headrace_server.core.members import MemberRows, RoundMembers, place_of
+from headrace_server.core.redealing import DealtRounds
+from headrace_server.core.segments import SegmentQueue
+from headrace_server.core.sequences import BEGUN
+
+FIRST = -(2**63)
+CHUNK = 3
+
+
+class Partition:
+    """One partition: takes orders one by one, works, and stores all that it has taken."""
+
+    def __init__(self, number, counts, order, small):
+        self.number, self.counts = number, counts
+        self.order, self.small = order, small
+        self.next = [0] * len(counts)  # of each example the next segment, as it is stored
+        self.dealt = None  # world, run, next round, members that are not done
+        self.rows = []  # of the last round
+        self.tokens = set()  # of commits
+        self.begin()
+
+    def begin(self):
+        """A life, from what is stored."""
+        size = 2, 6 + self.number, self.small, self.number
+        self.machine = SegmentQueue(*size) if self.order == "arrival" else Lanes(*size)
+        self.index = self.machine.next_index
+        self.input = deque(range(0, len(self.counts), CHUNK))
+        self.orders, self.words, self.out = deque(), deque(), {}
+        self.made, self.chunk, self.finished = 0, 100, False
+        going = [e for e, n in enumerate(self.next) if 0 < n < self.counts[e]]
+        self.known = {e for e, n in enumerate(self.next) if n}
+        numbers = [[e, self.index + e, 0, e, self.next[e], self.counts[e]] for e in going]
+        columns = np.array(numbers, np.int64).reshape(-1, 6).T
+        self.machine.resume(Examples(columns, [(0, b"%d" % e) for e in going], ()))
+        if self.dealt is not None and self.dealt[0]:
+            world, run, next_round, left = self.dealt
+            members = RoundMembers(world, run, 0, 2)
+            members.next_round = next_round
+            members.again = dict.fromkeys((at, rank) for at, rank in left)
+            rows = {(at, rank): MemberRows.from_plain(plain) for at, rank, *plain in self.rows}
+            self.machine.resume_rounds(members, rows)
+
+    def store(self):
+        """All that was taken is stored at once, as in one record of the journal."""
+        members = self.machine.members
+        if members is not None:
+            self.dealt = members.world, members.run, members.next_round, members.left
+            self.rows = members.newest_rows() or self.rows
+
+    def obey(self):
+        order = self.orders.popleft()
+        if isinstance(order, Want):
+            self.machine.want(order.upto, order.stripe)
+        elif isinstance(order, Deal):
+            self.machine.deal(order.world, order.run, order.stripe)
+            self.out.clear()
+            self.dealt, self.rows = (order.world, order.run, 0, []), []
+        elif isinstance(order, Claim):
+            self.words.append(("claimed", order.place.token, *self.claim(order.place)))
+        elif isinstance(order, Release):
+            if order.number in self.out:
+                self.machine.release(self.out.pop(order.number))
+        elif isinstance(order, StoreCommit):
+            self.words.append(("kept", order.batch.number))
+            if order.token in self.tokens:
+                return
+            self.tokens.add(order.token)
+            batch = self.out.pop(order.batch.number)
+            assert self.machine.saved(batch) is not None
+            for index, segment in zip(batch.indices.tolist(), batch.segments, strict=True):
+                assert self.next[index - self.index] == segment, "once, and in order"
+                self.next[index - self.index] += 1
+            self.store()
+        else:
+            assert not isinstance(order, Leave)
+
+    def claim(self, place):
+        if place.token in self.tokens:
+            return "done", 0
+        at = place_of(place.segments)
+        machine, members = self.machine, self.machine.members
+        batch = machine.member_out(at)
+        if batch is None:
+            if members is None or at not in members.again:
+                return "no", 0
+            while not machine.draft_again(at, claimed=True):
+                self.offer()
+            batch = members.drafted.pop()
+        elif batch in members.drafted:
+            members.drafted.remove(batch)
+        else:
+            return "yes", next(n for n, out in self.out.items() if out is batch)
+        self.out[self.made] = batch
+        self.made += 1
+        return "yes", self.made - 1
+
+    def offer(self):
+        start = self.input.popleft()
+        rows = range(start, min(start + CHUNK, len(self.counts)))
+        facts = {"key": [(0, b"%d" % e) for e in rows], "line": start}
+        facts["count"] = self.counts[rows.start : rows.stop]
+        facts["known"] = np.array([BEGUN * (e in self.known) for e in rows])
+        self.machine.offer(self.chunk, len(rows), facts)
+        self.chunk += 1
+
+    def work(self):
+        """One step; False where there is nothing to do."""
+        if self.finished:
+            return False
+        machine = self.machine
+        draft = machine.next_draft()
+        if draft is not None:
+            at, rank, size = draft.member
+            meta = {"stripe": draft.stripe, "round": at, "rank": rank, "empty": size - len(draft)}
+            self.out[self.made] = draft
+            self.words.append(("made", self.made, size, meta))
+            self.made += 1
+        elif machine.hungry and self.input:
+            self.offer()
+        elif not self.input and not machine._finished:
+            machine.finish()
+        elif machine.done:
+            self.finished = True
+            self.store()
+            self.words.append(("finished",))
+        else:
+            return False
+        return True
+
+
+class Rank:
+    """A trainer: the batches that have come, the one in its hands, and how many it has saved."""
+
+    def __init__(self):
+        self.wire = deque()  # token and batch
+        self.hand = None  # token, partition, round
+        self.unanswered = {}  # by token: partition, round
+        self.places = []  # that it has trained
+        self.got = 0
+
+
+class World:
+    def __init__(self, seed, counts, order, small, world):
+        self.random = Random(seed)
+        self.partitions = [Partition(p, c, order, small) for p, c in enumerate(counts)]
+        self.order = order
+        self.session = self.run = self.term = 0
+        self.sessions = {}
+        self.ranks = {}
+        self.start()
+        self.begin_run(world)
+
+    def start(self):
+        self.term += 1
+        numbers = range(len(self.partitions))
+        self.d = Dispatcher(numbers, 10.0, 4, self.term, self.order, False)
+        for p in self.partitions:
+            if p.dealt is not None:
+                world, run, next_round, left = p.dealt
+                self.d.load_rounds(p.number, DealtRounds(world, run, next_round, left))
+
+    def begin_run(self, world):
+        for session in list(self.sessions):
+            self.leave(session)
+        self.run += 1
+        self.world = world
+        self.ranks = {rank: Rank() for rank in range(world)}
+        for rank in range(world):
+            self.join(rank)
+
+    def join(self, rank):
+        self.session += 1
+        self.sessions[self.session] = rank
+        self.d.join(self.session, 0.0, rank, self.world, self.run)
+        self.act()
+        return self.session
+
+    def leave(self, session):
+        del self.sessions[session]
+        self.d.leave(session)
+        self.act()
+
+    def restart(self):
+        """The owner dies with all that was not stored; the ranks greet the next life."""
+        for partition in self.partitions:
+            partition.begin()
+        self.start()
+        held = dict(self.ranks)
+        self.sessions.clear()
+        self.d.wait_for_others(True)
+        self.d.paused = True
+        ranks = list(held)
+        self.random.shuffle(ranks)
+        for rank in ranks:
+            trainer = held[rank]
+            trainer.wire.clear()
+            trainer.got = 0
+            session = self.join(rank)
+            for token, place in dict(trainer.unanswered).items():
+                self.claim(session, rank, token, place, saved=True)
+            if trainer.hand is not None:
+                self.claim(session, rank, trainer.hand[0], trainer.hand[1:], saved=False)
+            for token in trainer.unanswered:
+                self.d.save(session, token)
+            self.act()
+        self.d.wait_for_others(False)
+        self.d.paused = False
+        self.act()
+
+    def claim(self, session, rank, token, place, saved):
+        partition, at = place
+        handed = Handed(token, partition, 0, 2, struct.pack("<qq", at, rank))
+        self.d.claim(session, handed, saved)
+
+    def act(self):
+        for effect in self.d.take_effects():
+            if isinstance(effect, Send):
+                trainer = self.ranks[self.sessions[effect.session]]
+                trainer.wire.append((effect.seq, effect.token, effect.batch))
+            elif isinstance(effect, Dealt):
+                for partition in effect.partitions:
+                    self.partitions[partition].store()  # before what is sent after it
+            elif isinstance(effect, StoreCommit):
+                self.partitions[effect.batch.partition].orders.append(effect)
+            elif isinstance(effect, (Want, Deal, Claim, Release, Leave)):
+                self.partitions[effect.partition].orders.append(effect)
+            elif isinstance(effect, Answer):
+                assert not effect.stale and not effect.faults, "no work of a rank is lost"
+                for token in effect.committed if effect.session in self.sessions else ():
+                    self.ranks[self.sessions[effect.session]].unanswered.pop(token, None)
+
+    def word(self, partition):
+        kind, *rest = partition.words.popleft()
+        if kind == "made":
+            number, rows, meta = rest
+            self.d.made(Batch(partition.number, number, rows, "bytes", meta))
+        elif kind == "kept":
+            self.d.kept(partition.number, *rest)
+        elif kind == "claimed":
+            self.d.claimed(*rest)
+        else:
+            self.d.partition_ended(partition.number)
+        self.act()
+
+    # Ranks
+
+    def step(self, session):
+        """A rank takes its next batch, or saves the one in its hands once all ranks have theirs."""
+        rank = self.sessions[session]
+        trainer = self.ranks[rank]
+        if trainer.hand is None:
+            self.d.window(session, trainer.got + 1 + rank % 3)  # some fetch ahead
+            self.act()
+            if trainer.wire:
+                trainer.got, token, batch = trainer.wire.popleft()
+                trainer.hand = token, batch.partition, batch.round
+                trainer.places.append((batch.round, batch.partition))
+                return True
+            return any(partition.orders for partition in self.partitions)
+        steps = len(trainer.places)
+        if any(len(other.places) < steps for other in self.ranks.values()):
+            return False  # it waits in the all-reduce
+        assert {tuple(other.places[:steps]) for other in self.ranks.values()} == {
+            tuple(trainer.places)
+        }
+        token, *place = trainer.hand
+        trainer.hand = None
+        trainer.unanswered[token] = tuple(place)
+        self.d.save(session, token)
+        self.act()
+        return True
+
+    def dies(self, session):
+        """A rank dies, and comes back with the model of its last step."""
+        rank = self.sessions[session]
+        before = self.ranks[rank]
+        if before.unanswered:  # it would not know whether its last step counts
+            return
+        self.leave(session)
+        trainer = self.ranks[rank] = Rank()
+        trainer.places = before.places
+        if before.hand is not None:  # it gets that batch again
+            trainer.places = before.places[:-1]
+        self.join(rank)
+
+    def some_steps(self, steps):
+        for _ in range(steps):
+            act = self.random.randrange(40)
+            if act == 0:
+                self.begin_run(self.random.randrange(1, 4))
+            elif act == 1:
+                self.restart()
+            elif act == 2:
+                self.dies(self.random.choice(list(self.sessions)))
+            else:
+                self.any_step()
+
+    def any_step(self):
+        """Something that can be done; False where there is nothing."""
+        steps = [lambda p=p: p.orders and (p.obey() or True) for p in self.partitions]
+        steps += [lambda p=p: p.words and (self.word(p) or True) for p in self.partitions]
+        steps += [lambda p=p: not p.orders and p.work() for p in self.partitions]
+        steps += [lambda s=s: self.step(s) for s in list(self.sessions)]
+        self.random.shuffle(steps)
+        return any(step() for step in steps)
+
+    def to_the_end(self):
+        while self.any_step():
+            pass
+        assert self.d.ended, self.d.describe(0.0)
+        assert len({tuple(rank.places) for rank in self.ranks.values()}) == 1
+        assert all(not rank.unanswered and rank.hand is None for rank in self.ranks.values())
