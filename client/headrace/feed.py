@@ -21,7 +21,6 @@ from .committing import DatasetRun, TakenBatches, tokens_of
 from .epochs import EpochLoops, Epochs
 from .framework import Framework
 from .leases import Received
-from .requests import TakeSnapshot
 from .saving import Saving
 from .segment_layout import SegmentLayout
 from .segments import BY_STATES, SegmentBatch
@@ -287,7 +286,7 @@ class Feed(EpochLoops, Steering):
         self._link.settle()
         if self._saving is not None:
             self._saving.flush()
-        answer = self._link.ask(TakeSnapshot())
+        answer = self._link.snapshot()
         if answer.code:
             raise from_code(answer.code, answer.text)
         return dict(answer.value)

@@ -45,7 +45,7 @@ class Request(ABC):
 
     #: How a trainer calls it, for the text of a deadline.
     call: ClassVar[str]
-    #: Whether each owner of the feed is asked; else any answers for all.
+    #: Whether each owner of the feed is asked; else any of a server answers for all of that.
     of_each_owner: ClassVar[bool] = True
     #: Whether commits that were refused meanwhile are told to who waits for the answer.
     tells_refusals: ClassVar[bool] = True
@@ -128,13 +128,22 @@ class CountReady(Request):
 
 @record
 class TakeSnapshot(Request):
-    """Keep all of the feed's state."""
+    """Keep all of the feed's state: each server its share, under one name.
+
+    With ``whole`` every server has its share.
+    """
 
     call = "snapshot"
     of_each_owner = False
 
+    name: str = ""
+    whole: bool = False
+
     def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
-        return [(Snapshot(session, number),)]
+        return [(Snapshot(session, number, self.name, self.whole),)]
+
+    def joined(self, answers: Sequence[Answered]) -> Answered:
+        return next((answer for answer in answers if answer.code), answers[0])
 
 
 @record

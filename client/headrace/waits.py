@@ -28,13 +28,13 @@ from headrace_proto.errors import (
     HeadraceError,
 )
 from headrace_proto.messages import Answered, Delivery, Welcome
+from headrace_proto.token import new_snapshot
 
 from .ahead import Ahead
-from .driver import Driver
 from .finding import Finder
 from .leases import Received
-from .merge import Merge, merge_of
-from .requests import Request
+from .owners import Owners
+from .requests import Request, TakeSnapshot
 from .session import Session
 from .wait_errors import too_late
 
@@ -50,7 +50,7 @@ _LOOK_S = 0.2
 _LEAVE_S = 10.0
 
 
-class Link:
+class Link(Owners):
     """A trainer's side of its sessions with the owners of one feed, which are driven."""
 
     def __init__(
@@ -62,28 +62,14 @@ class Link:
         keys: Keys | None = None,
     ) -> None:
         """``address``: of a server, or of several with commas between them."""
-        self.address = address
-        self.addresses = address.split(",")
-        self.session = session  # the one that was opened first
+        super().__init__(address, session, ahead or Ahead(session.prefetch), keys)
         self.left = False  # the trainer closed the feed
         self.looked_at = 0.0  # when a wait of this trainer looked last
         self.explain: Callable[[float], str] = lambda now: ""  # what a trainer owes, in words
         self._pid = os.getpid()
         self._timeout_s = timeout_s
         self._keys = keys
-        session.address = self.addresses[0]
-        others = [session.elsewhere(address) for address in self.addresses[1:]]
-        if others:
-            session.shares = 0
-        self._driver = Driver(address, session, keys, others)
-        self.sessions = self._driver.sessions  # by the number of the owner, see placement.py
-        self.lock = self._driver.lock
-        self.clock = self._driver.clock
-        self._ahead = ahead or Ahead(session.prefetch)
         self._nbytes = 0  # of the last batch
-        self._merge: Merge = merge_of([session], session)
-        self._owner_of = self._merge.placement.owner_of
-        self._driver.regroup = self._regroup
 
     def again(self, resume: str) -> Link:
         """Another link to the same feed, in the same way, which goes on from a snapshot."""
@@ -97,89 +83,8 @@ class Link:
         Finder(self, self._timeout_s).run()
         welcome = self.session.welcome
         assert welcome is not None
-        self._order()
+        self.order()
         return welcome
-
-    def add(self, session: Session) -> None:
-        """Have another session, with another owner or server."""
-        self._driver.add(session)
-        with self.lock:
-            self.sessions = self._driver.sessions
-
-    def keep(self, sessions: list[Session], lead: Session) -> None:
-        """Have these sessions alone, of which ``lead`` is the first to be opened."""
-        self._driver.replace(lambda: sessions)
-        with self.lock:
-            self.sessions, self.session = sessions, lead
-
-    def _order(self) -> None:
-        """Number the owners, and take their batches in the order of the feed."""
-        with self.lock:
-            self.sessions = sorted(self.sessions, key=lambda s: (s.share, s.owner))
-            self._merge = merge_of(self.sessions, self.session)
-            self._owner_of = self._merge.placement.owner_of
-
-    def _regroup(self) -> list[Session]:
-        """A server was started again with another number of owners: a session with each."""
-        sessions: list[Session] = []
-        for share in sorted({session.share for session in self.sessions}):
-            before = [session for session in self.sessions if session.share == share]
-            owners = max(session.regrouped for session in before)
-            sessions += self._regrouped(before, owners) if owners else before
-        if not any(one is self.session for one in sessions):
-            self.session = next(one for one in sessions if one.share == self.session.share)
-        self.sessions = sessions
-        self._order()
-        return sessions
-
-    def _regrouped(self, before: list[Session], owners: int) -> list[Session]:
-        """Sessions with so many owners, in place of those with the server's owners before."""
-        sessions = [before[0].beside(owner) for owner in range(owners)]
-        for session in sessions:
-            session.owners, session.prefetch = owners, self._ahead.batches
-        for session in before:
-            session.hand_over(sessions)
-        return sessions
-
-    # All sessions together
-
-    @property
-    def failure(self) -> HeadraceError | None:
-        """Why this feed can not be used any more; a copy, for a traceback keeps all it names."""
-        for session in self.sessions:
-            if session.failure is not None:
-                return session.failed()
-        return None
-
-    @property
-    def properties(self) -> dict[str, Any]:
-        """The description of the feed beside its schema; empty where it is not known yet."""
-        welcome = self.session.welcome
-        known = None if welcome is None else welcome.properties
-        return known if isinstance(known, dict) else {}
-
-    @property
-    def hint(self) -> str:
-        """Why nobody may answer, in words."""
-        return self._driver.hint
-
-    @property
-    def connected(self) -> bool:
-        return all(session.connected for session in self.sessions)
-
-    @property
-    def ended(self) -> bool:
-        """Whether the feed has ended for this trainer: its own commits were answered too."""
-        return all(session.ended for session in self.sessions)
-
-    @property
-    def local(self) -> bool:
-        """Whether batches come through shared memory."""
-        return all(session.memory is not None for session in self.sessions)
-
-    def session_of(self, partition: int) -> Session:
-        """The session with the owner of a partition."""
-        return self.sessions[self._owner_of(partition)]
 
     def check_usable(self) -> None:
         """ForkedProcess or FeedClosed where this can not be used any more."""
@@ -306,7 +211,7 @@ class Link:
 
         ``of``: these owners; else each one or any, as it needs.
         """
-        every = self.sessions if request.of_each_owner else [self.session]
+        every = self.sessions if request.of_each_owner else self.of_each_server
         asked = every if of is None else list(of)
         with self.lock:
             for session in asked:
@@ -338,6 +243,14 @@ class Link:
             raise_refused=request.tells_refusals,
         )
         return request.joined(answered)
+
+    def snapshot(self) -> Answered:
+        """Have every server keep its share of the feed's state; the answer has the token."""
+        if self.session.shares == 1:
+            return self.ask(TakeSnapshot())
+        name = new_snapshot()
+        taken = self.ask(TakeSnapshot(name))
+        return taken if taken.code else self.ask(TakeSnapshot(name, whole=True))
 
     def settle(self, at_most_s: float = inf) -> None:
         """Wait until every commit was answered."""

@@ -215,10 +215,15 @@ class Flush:
 @FROM_TRAINER.message(9)
 @record
 class Snapshot:
-    """Keep all of the feed's state, with everything that was answered to be committed."""
+    """Keep all of the feed's state, with everything that was answered to be committed.
+
+    Servers that share a feed each keep their share, and then learn that all of them have.
+    """
 
     session: Count
     request: Count  # the answer carries it
+    name: Text = ""  # of the snapshot, where servers share the feed; else the server names it
+    whole: Flag = False  # every server has its share of the snapshot of this name
 
 
 @FROM_TRAINER.message(10)

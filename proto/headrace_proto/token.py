@@ -10,16 +10,25 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["SNAPSHOT", "Token"]
+__all__ = ["SNAPSHOT", "STAMP", "Token", "new_snapshot"]
 
 _FORMAT = 1
 #: The name of a snapshot: when it was made, and something that no other has.
 SNAPSHOT = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{12}")
+#: The form of the time in it.
+STAMP = "%Y%m%dT%H%M%SZ"
 _EXAMPLE = '{"headrace": 1, "feed": …, "snapshot": …}'
+
+
+def new_snapshot() -> str:
+    """Return a name for a snapshot that is made now."""
+    return f"{datetime.now(UTC).strftime(STAMP)}-{secrets.token_hex(6)}"
 
 
 @dataclass(frozen=True, slots=True)

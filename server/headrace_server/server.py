@@ -9,8 +9,6 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from headrace_proto.placement import WHOLE
-
 from .arguments import (
     as_feeds,
     as_tokens,
@@ -266,8 +264,6 @@ def run(settings: RunSettings) -> Server:
     if settings.http is not None:
         refuse_taken([("http", settings.http)])
     tokens = as_tokens(settings.resume, {feed.name for feed in config.feeds})
-    if tokens and share != WHOLE:
-        raise ValueError(f"resume: a server with share={share} goes on from no snapshot")
     if settings.record == "off" and settings.record_bytes is not None:
         raise ValueError(f"record_bytes={settings.record_bytes} needs record, which is 'off'")
     if settings.state_dir is not None:
@@ -282,6 +278,7 @@ def run(settings: RunSettings) -> Server:
         settings.snapshots,
         settings.keep_snapshots,
         settings.allow_config_change,
+        share,
     )
     try:
         config = _served(durable.begin(config, tokens, settings.partitions is None))

@@ -254,6 +254,7 @@ def test_a_server_that_is_killed_and_returns_loses_nothing(shares: Shares, ledge
     with connect(shares.servers, prefetch=0) as one, connect(shares.servers, prefetch=0) as two:
         for index in range(_SERVERS):
             at_once([lambda f=f: train(f, ledger, 3) for f in (one, two)])
+            at_once([one.commit, two.commit])  # a server that starts again knows no trainer
             shares.kill(index)
             shares.servers[index] = shares.start(index)
         at_once([lambda f=f: train(f, ledger) for f in (one, two)], PATIENCE_S)
@@ -332,3 +333,110 @@ def test_a_server_with_another_number_of_workers_is_greeted_at_each(
         train(feed, ledger)
         eventually(lambda: len(feed._link.sessions) == 3)
     ledger.assert_complete()
+
+
+@contextlib.contextmanager
+def kept(pipeline: Any, path: Path, servers: int, **options: Any) -> Iterator[list[hs.Server]]:
+    """Servers of threads with state directories in ``path``, and snapshots beside it."""
+    with contextlib.ExitStack() as running:
+        common = {"partitions": 5, "workers": 0, "durability": "process"}
+        yield [
+            running.enter_context(
+                hs.run(
+                    pipeline,
+                    share=(index, servers),
+                    state_dir=path / f"{index}-of-{servers}",
+                    snapshots=str(path.parent / "far"),
+                    **common,
+                    **options,
+                )
+            )
+            for index in range(servers)
+        ]
+
+
+def test_one_token_takes_all_servers_back(tmp_path: Path, ledger: Ledger):
+    """By a trainer that resumes, by one that loads it, and by servers that begin with it."""
+    pipeline = chained(list_of(ledger), batch_size=3)
+    with kept(pipeline, tmp_path / "old", 2) as servers:
+        with connect(servers, prefetch=0) as feed:
+            train(feed, ledger, 9)
+            before = list(ledger.seen)
+            token = feed.snapshot()
+            train(feed, ledger, 5)
+            ledger.seen[:] = before
+            feed.load_state_dict(token)
+            train(feed, ledger, 5)
+        ledger.seen[:] = before
+        with connect(servers, prefetch=0, resume=token) as feed:
+            train(feed, ledger)
+        ledger.assert_complete()
+    ledger.seen[:] = before
+    with kept(pipeline, tmp_path / "new", 2, resume=token) as new:
+        with connect(new, prefetch=0, resume=token) as feed:
+            train(feed, ledger)
+    ledger.assert_complete()
+
+
+@pytest.mark.parametrize(("taken_on", "goes_on_at"), [(3, 2), (2, 1), (1, 2)])
+def test_a_snapshot_goes_on_at_another_number_of_servers(
+    tmp_path: Path, ledger: Ledger, taken_on: int, goes_on_at: int
+):
+    pipeline = chained(list_of(ledger), batch_size=3)
+    with (
+        kept(pipeline, tmp_path / "state", taken_on) as servers,
+        connect(servers, prefetch=0) as feed,
+    ):
+        train(feed, ledger, 9)
+        token = feed.snapshot()
+        before, at = list(ledger.seen), len(ledger.batches)
+        train(feed, ledger)
+        rest = ledger.batches[at:]
+    ledger.seen[:], at = before, len(ledger.batches)
+    with kept(pipeline, tmp_path / "state", goes_on_at, resume=token) as servers:
+        with connect(servers, prefetch=0, resume=token) as feed:
+            train(feed, ledger)
+    ledger.assert_complete()
+    assert sorted(ledger.batches[at:]) == sorted(rest)
+
+
+def test_a_snapshot_that_one_server_can_not_take_is_none(tmp_path: Path):
+    with (
+        kept(numbers(), tmp_path / "state", 2, keep_snapshots=1) as servers,
+        connect(servers) as feed,
+    ):
+        next(feed)
+        token = feed.snapshot()
+        blocked = tmp_path / "state/1-of-2/snapshots"
+        blocked.rename(tmp_path / "aside")
+        blocked.write_text("a file")
+        next(feed)
+        with pytest.raises(headrace.ServerError, match="the snapshot was not made"):
+            feed.snapshot()
+        blocked.unlink()
+        (tmp_path / "aside").rename(blocked)
+        with connect(servers, resume=token) as again:
+            assert len(rows(again)) == 116
+        with connect(servers, restart=True) as again:
+            next(again)
+            last = again.snapshot()
+        for index in range(2):
+            found = {p.name for p in (tmp_path / f"state/{index}-of-2/snapshots/default").iterdir()}
+            assert found == {last["snapshot"]}
+
+
+def test_one_server_takes_no_snapshot_of_its_share(tmp_path: Path):
+    with kept(numbers(), tmp_path / "state", 2) as servers:
+        with pytest.raises(headrace.ServerError, match="has share 0/2 of the feed, and a snapshot"):
+            servers[0].snapshot()
+
+
+def test_a_feed_is_started_anew_on_all_servers_unless_it_is_used():
+    with shared(numbers()) as servers:
+        with connect(servers) as feed:
+            assert len(rows(feed)) == 120
+        with connect(servers, restart=True) as feed:
+            next(feed)
+            with pytest.raises(headrace.FeedInUse):
+                servers[1].restart()
+            assert len(rows(feed)) == 116

@@ -18,6 +18,7 @@ import time
 from collections.abc import Container, Mapping
 from pathlib import Path
 
+from headrace_proto.placement import WHOLE, Share
 from headrace_proto.token import Token
 
 from ..core.rewinding import BEGINNING
@@ -52,6 +53,7 @@ class Durable:
         snapshots: str | None = None,
         keep: int | None = None,
         allow_change: bool = False,
+        share: Share = WHOLE,
     ) -> None:
         self._durability = durability
         self._keep = keep
@@ -59,7 +61,7 @@ class Durable:
         self._state = StateDirectory(path)
         try:
             finish(self._state.path)
-            self.shelf = Shelf(self._state.path, snapshots, keep)
+            self.shelf = Shelf(self._state.path, snapshots, keep, share)
             self.shelf.sweep()
         except BaseException:
             self._state.close()
@@ -80,7 +82,7 @@ class Durable:
         for name, token in tokens.items():
             shelf = self.shelf
             if token.url and not shelf.far:
-                shelf = Shelf(self.path, token.url)
+                shelf = Shelf(self.path, token.url, share=config.share)
             found[name], term = shelf.fetch(name, token.snapshot)
             terms.append(term)
         if keep_partitions:

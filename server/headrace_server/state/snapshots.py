@@ -5,9 +5,13 @@
                                             K.journal       partition K
                                             quarantine.json rows that are left out, if any
     anywhere else:   URL/FEED/ID/           the same, where copies are wanted
+                     URL/FEED/ID/I-of-N/    … of share I, where N servers share the feed
 
 A snapshot that is being made lies in ``ID.part``; the final name means that it is whole.  At a URL
 a snapshot is whole once its ``snapshot.json`` is there, which is written last.
+
+Servers that share a feed each keep their share of a snapshot, all under one name.  Once a trainer
+knows that every one has its share, older ones may be forgotten.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import contextlib
 import hashlib
 import json
 import os
-import secrets
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,10 +29,12 @@ from pathlib import Path
 from typing import Any
 
 from headrace_proto.errors import ServerError
-from headrace_proto.token import SNAPSHOT, Token
+from headrace_proto.placement import WHOLE, Share
+from headrace_proto.token import SNAPSHOT, STAMP, Token, new_snapshot
 
 from ..files.durable_file import sync_directory, write_durably, writing
 from ..files.extras import PackageMissing, require
+from .redividing import redivide
 
 __all__ = ["BESIDE", "Shelf", "SnapshotDamaged", "Stored", "sync_file"]
 
@@ -36,8 +42,11 @@ _FORMAT = 1
 _LEAF = "snapshot.json"
 BESIDE = ("feed.json", "functions.json", "quarantine.json")
 _PART = ".part"
+#: The file that says that every server of the feed has its share of a snapshot.
+_SETTLED = "SETTLED"
+#: The directory of one share at a URL.
+_SHARE_OF = re.compile(r"([0-9]{1,4})-of-([0-9]{1,4})")
 _REMEDY = "make room there, or keep fewer snapshots (keep_snapshots)"
-_STAMP = "%Y%m%dT%H%M%SZ"
 _READ_BYTES = 1 << 20
 
 
@@ -57,11 +66,19 @@ class Stored:
 class Shelf:
     """The snapshots of one state directory, and their copies at a URL.
 
-    ``keep`` is how many of each feed stay; the oldest go first.  None: all.
+    ``keep`` is how many of each feed stay; the oldest go first.  None: all.  ``share`` is that of
+    the server.
     """
 
-    def __init__(self, state: Path, url: str | None = None, keep: int | None = None) -> None:
+    def __init__(
+        self,
+        state: Path,
+        url: str | None = None,
+        keep: int | None = None,
+        share: Share = WHOLE,
+    ) -> None:
         self._state = state
+        self._share = share
         self._root = state / "snapshots"
         self._keep = keep
         self._far = None if url is None else _Far(url)
@@ -78,11 +95,17 @@ class Shelf:
 
     # Making one
 
-    def begin(self, feed: str) -> tuple[str, Path]:
-        """Begin a snapshot: return its name, and the directory for the copies of its stores."""
-        stamp = datetime.now(UTC).strftime(_STAMP)
-        name = f"{stamp}-{secrets.token_hex(6)}"
+    def begin(self, feed: str, name: str = "") -> tuple[str, Path]:
+        """Begin a snapshot: return its name, and the directory for the copies of its stores.
+
+        ``name``: that under which the other servers of the feed make it, too.
+        """
+        name = name or new_snapshot()
         part = self._root / feed / f"{name}{_PART}"
+        if not SNAPSHOT.fullmatch(name):
+            raise ServerError(f"{name!r:.80} is not the name of a snapshot")
+        if part.exists():
+            raise ServerError(f"snapshot {name} is being made: ask again later")
         with writing(part, remedy=_REMEDY):
             part.mkdir(parents=True)
         return name, part
@@ -98,28 +121,32 @@ class Shelf:
             if source.exists():
                 with writing(part / beside, source.stat().st_size, _REMEDY):
                     shutil.copyfile(source, part / beside)
-        files = {}
-        for path in sorted(part.iterdir()):
-            sync_file(path)
-            files[path.name] = _sum(path)
-        leaf: dict[str, Any] = {
-            "format": _FORMAT,
-            "feed": feed,
-            "snapshot": name,
-            "epoch": term,  # the name of the term in a stored snapshot
-            "files": files,
-        }
-        leaf["sum"] = _sum_of(leaf)
-        write_durably(part / _LEAF, json.dumps(leaf, indent=1))
+        files = _write_leaf(part, feed, name, term)
         whole = part.with_suffix("")
         os.rename(part, whole)
         sync_directory(whole.parent)
         sync_directory(self._root)
         sync_directory(self._state)
         if self._far is not None:
-            self._far.put(feed, name, whole, [*files, _LEAF])
-        self._forget_old(feed)
+            self._far.put(feed, name, whole, self._share, [*files, _LEAF])
+        if self._share == WHOLE:
+            self._forget_old(feed)
+        return self.token(feed, name)
+
+    def has(self, feed: str, name: str) -> bool:
+        """Whether a snapshot of this name lies in the state directory."""
+        return bool(SNAPSHOT.fullmatch(name)) and (self._root / feed / name / _LEAF).exists()
+
+    def token(self, feed: str, name: str) -> Token:
+        """Return the token of a snapshot."""
         return Token(feed, name, "" if self._far is None else self._far.url)
+
+    def settle(self, feed: str, name: str) -> None:
+        """Note that every server of the feed has its share of a snapshot; forget old ones."""
+        if not self.has(feed, name):
+            raise ServerError(self._missing(feed, name))
+        write_durably(self._root / feed / name / _SETTLED, "")
+        self._forget_old(feed)
 
     def abandon(self, feed: str, name: str) -> None:
         """Remove a snapshot that can not be made."""
@@ -127,10 +154,17 @@ class Shelf:
 
     def _forget_old(self, feed: str) -> None:
         names = [stored.snapshot for stored in self.stored(feed)]
-        for name in names[: -self._keep] if self._keep else []:
-            shutil.rmtree(self._root / feed / name, ignore_errors=True)
-            if self._far is not None:
-                self._far.remove(feed, name)
+        if not self._keep:
+            return
+        settled = names
+        if self._share != WHOLE:
+            settled = [name for name in names if (self._root / feed / name / _SETTLED).exists()]
+        kept = settled[-self._keep :]
+        for name in names:
+            if name not in kept and name < settled[-1]:
+                shutil.rmtree(self._root / feed / name, ignore_errors=True)
+                if self._far is not None:
+                    self._far.remove(feed, name, self._share)
 
     # Finding one
 
@@ -140,7 +174,7 @@ class Shelf:
         for path in sorted((self._root / feed).glob("*")):
             if SNAPSHOT.fullmatch(path.name) and (path / _LEAF).exists():
                 stamp = path.name.partition("-")[0]
-                made = datetime.strptime(stamp, _STAMP).replace(tzinfo=UTC).isoformat()
+                made = datetime.strptime(stamp, STAMP).replace(tzinfo=UTC).isoformat()
                 nbytes = sum(file.stat().st_size for file in path.iterdir())
                 found.append(Stored(path.name, made, nbytes))
         return found
@@ -159,8 +193,10 @@ class Shelf:
             try:
                 with writing(part, remedy=_REMEDY):
                     part.mkdir(parents=True)
-                if self._far is None or not self._far.get(feed, name, part):
+                if self._far is None:
                     raise ServerError(self._missing(feed, name))
+                if not self._far.get(feed, name, part, self._share):
+                    self._redivide(self._far, feed, name, part)
                 term = _check(part, feed, name)
                 shutil.rmtree(whole, ignore_errors=True)
                 os.rename(part, whole)
@@ -169,12 +205,53 @@ class Shelf:
             return whole, term
         return whole, _check(whole, feed, name)
 
+    def _redivide(self, far: _Far, feed: str, name: str, part: Path) -> None:
+        """Make a snapshot for this share of those of another number of servers."""
+        shares, terms, fetched = far.shares(feed, name), [], []
+        if not shares:
+            raise ServerError(self._missing(feed, name))
+        servers = shares[0][1]
+        if [index for index, of in shares if of == servers] != list(range(servers)):
+            there = ", ".join(f"{index}/{of}" for index, of in shares)
+            raise ServerError(
+                f"snapshot {name} of feed {feed!r} at {far.url} has not the shares of all "
+                f"servers; there are {there}"
+            )
+        for share in shares:
+            directory = part / far.leaf_of(share)
+            directory.mkdir()
+            far.get(feed, name, directory, share)
+            terms.append(_check(directory, feed, name))
+            fetched.append(directory)
+        redivide(fetched, self._share, part)
+        for directory in fetched:
+            shutil.rmtree(directory)
+        _write_leaf(part, feed, name, max(terms))
+
     def _missing(self, feed: str, name: str) -> str:
         listed = ", ".join(stored.snapshot for stored in self.stored(feed)[-3:]) or "none"
         places = str(self._root / feed)
         if self._far is not None:
             places += f" and {self._far.url}"
         return f"there is no snapshot {name} of feed {feed!r} in {places}; the last ones: {listed}"
+
+
+def _write_leaf(directory: Path, feed: str, name: str, term: int) -> list[str]:
+    """Write the checksums of a snapshot's files beside them; return the names of these."""
+    files = {}
+    for path in sorted(directory.iterdir()):
+        sync_file(path)
+        files[path.name] = _sum(path)
+    leaf: dict[str, Any] = {
+        "format": _FORMAT,
+        "feed": feed,
+        "snapshot": name,
+        "epoch": term,  # the name of the term in a stored snapshot
+        "files": files,
+    }
+    leaf["sum"] = _sum_of(leaf)
+    write_durably(directory / _LEAF, json.dumps(leaf, indent=1))
+    return list(files)
 
 
 def _check(directory: Path, feed: str, name: str) -> int:
@@ -243,16 +320,37 @@ class _Far:
         except Exception as error:  # each file system raises its own errors
             raise ServerError(f"{what} {self.url}: {type(error).__name__}: {error}") from error
 
-    def put(self, feed: str, name: str, directory: Path, files: list[str]) -> None:
-        place = f"{self._path}/{feed}/{name}"
+    @staticmethod
+    def leaf_of(share: Share) -> str:
+        """Return the name of the directory of a share, in that of its snapshot."""
+        return f"{share[0]}-of-{share[1]}"
+
+    def _place(self, feed: str, name: str, share: Share) -> str:
+        whole = f"{self._path}/{feed}/{name}"
+        return whole if share == WHOLE else f"{whole}/{self.leaf_of(share)}"
+
+    def shares(self, feed: str, name: str) -> list[Share]:
+        """Return the shares of a snapshot that lie here, of whichever number of servers."""
+        whole = f"{self._path}/{feed}/{name}"
+        with self._named("a snapshot could not be looked for at"):
+            if not self._system.exists(whole):
+                return []
+            if self._system.exists(f"{whole}/{_LEAF}"):
+                return [WHOLE]
+            names = [path.rsplit("/", 1)[-1] for path in self._system.ls(whole, detail=False)]
+            found = [match for one in names if (match := _SHARE_OF.fullmatch(one))]
+            return sorted((int(match[1]), int(match[2])) for match in found)
+
+    def put(self, feed: str, name: str, directory: Path, share: Share, files: list[str]) -> None:
+        place = self._place(feed, name, share)
         with self._named("the snapshot is in the state directory and could not be copied to"):
             self._system.makedirs(place, exist_ok=True)
             for file in files:
                 self._system.put_file(str(directory / file), f"{place}/{file}")
 
-    def get(self, feed: str, name: str, directory: Path) -> bool:
-        """Fetch a snapshot.  False where there is none."""
-        place = f"{self._path}/{feed}/{name}"
+    def get(self, feed: str, name: str, directory: Path, share: Share) -> bool:
+        """Fetch a share of a snapshot.  False where there is none."""
+        place = self._place(feed, name, share)
         with self._named("a snapshot could not be brought from"):
             if not self._system.exists(f"{place}/{_LEAF}"):
                 return False
@@ -262,8 +360,8 @@ class _Far:
                     self._system.get_file(path, str(directory / file))
         return True
 
-    def remove(self, feed: str, name: str) -> None:
-        place = f"{self._path}/{feed}/{name}"
+    def remove(self, feed: str, name: str, share: Share) -> None:
+        place = self._place(feed, name, share)
         with self._named("an old snapshot could not be removed from"):
             if self._system.exists(place):
                 self._system.rm(place, recursive=True)

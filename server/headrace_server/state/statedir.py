@@ -35,6 +35,7 @@ from ..process.config import FeedConfig
 from .old_store import OLD_SUFFIX
 
 __all__ = [
+    "SHARE",
     "STATES",
     "SUFFIX",
     "ConfigChanged",
@@ -52,7 +53,7 @@ STATES = frozenset({SUFFIX, OLD_SUFFIX})
 _FORMAT = 1
 _FIELDS = frozenset({"format", "partitions", "pipeline", "files"})
 #: A field that is there where the feed has several servers.
-_SHARE = "share"
+SHARE = "share"
 #: The file that holds the term; its name is that of earlier releases.
 _TERM_FILE = "epoch"
 #: Tokens carry the term above 32 bits, and are below 2**63.
@@ -191,7 +192,7 @@ def compare_feed(state: Path, feed: FeedConfig, file: Path, allow_change: bool) 
     known = _known(file)
     if known is None or known == now:
         return known is not None
-    _check_share(state, feed, known.get(_SHARE, WHOLE))
+    _check_share(state, feed, known.get(SHARE, WHOLE))
     changes = [*_unlike(known, now), *_files_unlike(known["files"], now["files"])]
     for change, why in _never(known, now):
         raise ConfigChanged(
@@ -221,7 +222,7 @@ def _check_share(state: Path, feed: FeedConfig, known: Sequence[int]) -> None:
         raise ConfigChanged(f"{text}: each share needs a state directory of its own")
     raise ConfigChanged(
         f"{text}: positions and states belong to the partitions of that share.  Start it as share "
-        f"{was}/{of}, or begin anew in another state_dir"
+        f"{was}/{of}, or resume from a snapshot that all {of} servers have put at a URL (snapshots)"
     )
 
 
@@ -245,7 +246,7 @@ def described(feed: FeedConfig) -> dict[str, Any]:
         "files": [file.to_plain() for file in feed.files],
     }
     if feed.share != WHOLE:
-        whole[_SHARE] = feed.share
+        whole[SHARE] = feed.share
     described: dict[str, Any] = json.loads(stable_name(json.dumps(whole, default=jsonable)))
     return described
 
@@ -260,7 +261,7 @@ def _known(file: Path) -> dict[str, Any] | None:
         return None
     except ValueError as error:
         raise ServerError(f"{file} is damaged: {error}. {_NEXT}") from None
-    if not isinstance(known, dict) or known.keys() - {_SHARE} != _FIELDS:
+    if not isinstance(known, dict) or known.keys() - {SHARE} != _FIELDS:
         raise ServerError(f"{file} is damaged: it lacks fields. {_NEXT}")
     if known["format"] != _FORMAT:
         raise ServerError(

@@ -57,7 +57,7 @@ class InMemory:
     def take_back(self, feed: str, snapshot: str) -> None:
         self.restart(feed, None)
 
-    def on_snapshot(self, owner: int, feed: str, session: int, request: int) -> None:
+    def on_snapshot(self, owner: int, **of: Any) -> None:
         """Do nothing: owners refuse it themselves."""
 
     def on_take_back(self, owner: int, feed: str, snapshot: str, generation: int) -> None:
@@ -102,31 +102,39 @@ class SnapshotRequests:
             raise ServerError(f"the snapshot of {feed!r} took longer than {timeout_s:g} s")
         return making.result().to_plain()
 
-    def _make(self, feed: str) -> Token:
-        """Make a snapshot.  An error has the code of its cause."""
+    def _make(self, feed: str, name: str = "", whole: bool = False) -> Token:
+        """Make a snapshot, or settle one that is ``whole``.  An error has the code of its cause."""
         try:
             if not self._places.acquire(blocking=False):
                 raise ServerError(f"{_MOST} snapshots are being made: ask again later")
             try:
-                token = self._copied(feed)
+                token = self._settled(feed, name) if whole else self._copied(feed, name)
             finally:
                 self._places.release()
         except Exception as error:
             text = f"the snapshot was not made: {error}"
             logger.error("feed %r: %s", feed, text)
             raise from_code(code_of(error), text) from error
-        logger.info("feed %r: snapshot %s is made", feed, token.snapshot)
+        logger.info(
+            "feed %r: snapshot %s is %s", feed, token.snapshot, "settled" if whole else "made"
+        )
         return token
 
-    def _copied(self, feed: str) -> Token:
+    def _settled(self, feed: str, name: str) -> Token:
+        self.durable.shelf.settle(feed, name)
+        return self.durable.shelf.token(feed, name)
+
+    def _copied(self, feed: str, name: str) -> Token:
         index, servers = self.share
-        if servers > 1:
+        if servers > 1 and not name:
             raise ServerError(
                 f"this server has share {index}/{servers} of the feed, and a snapshot of one share "
-                "is none of the feed"
+                "is none of the feed: take it by feed.snapshot() of a trainer"
             )
         shelf = self.durable.shelf
-        name, directory = shelf.begin(feed)
+        if name and shelf.has(feed, name):  # a trainer asks again
+            return shelf.token(feed, name)
+        name, directory = shelf.begin(feed, name)
         try:
             answers = self.ask("copy", None, self._ended, feed=feed, directory=str(directory))
             for answer in answers.values():
@@ -140,11 +148,13 @@ class SnapshotRequests:
     def _ended(self) -> ServerError | None:
         return _Over("the server was stopped") if self._over else None
 
-    def on_snapshot(self, owner: int, feed: str, session: int, request: int) -> None:
+    def on_snapshot(
+        self, owner: int, feed: str, session: int, request: int, name: str = "", whole: bool = False
+    ) -> None:
         def answer() -> None:
             token, code, text = None, "", ""
             try:
-                token = self._make(feed).to_plain()
+                token = self._make(feed, name, whole).to_plain()
             except HeadraceError as error:
                 code, text = code_of(error), str(error)
             if not self._over:  # else it asks the next start

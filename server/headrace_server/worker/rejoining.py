@@ -86,7 +86,8 @@ class Rejoining(Rewinding):
             self._unused()
 
     def _unused(self) -> None:
-        self.untouched = self.snapshot == BEGINNING
+        """Note that no batch was ever done: the feed is at its beginning, wherever it began."""
+        self.untouched = self.untouched or self.snapshot == BEGINNING
 
     def rewound(self) -> FeedRewound:
         """Return the error for trainers of the earlier state."""

@@ -91,7 +91,14 @@ class FeedRequests:
         if failure is not None:
             self.outbox.snapshotted(Answered(session.number, request, None, *failure))
         else:
-            self.pipe.report("snapshot", feed=desk.name, session=session.number, request=request)
+            self.pipe.report(
+                "snapshot",
+                feed=desk.name,
+                session=session.number,
+                request=request,
+                name=message.name,
+                whole=message.whole,
+            )
 
     def _drain(self, session: Session, desk: Desk, message: Drain, frames: list[bytes]) -> None:
         """Close the input of a feed for a trainer."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace_proto.errors import ServerError
+from headrace_proto.token import new_snapshot
 from headrace_server.state.snapshots import Shelf, SnapshotDamaged
 
 FEED = "speech"
@@ -135,3 +136,51 @@ def test_a_place_that_can_not_be_written_is_named(tmp_path: Path):
 def test_a_url_of_no_known_kind_is_refused(tmp_path: Path):
     with pytest.raises(ValueError, match="snapshots='nosuch://x'"):
         Shelf(tmp_path, "nosuch://x")
+
+
+def test_servers_of_one_feed_keep_their_shares_under_one_name(tmp_path: Path):
+    url, name = f"file://{tmp_path}/far", new_snapshot()
+    shelves = [
+        Shelf(state(tmp_path / str(index)), url, keep=1, share=(index, 2)) for index in range(2)
+    ]
+    for index, shelf in enumerate(shelves):
+        _, directory = shelf.begin(FEED, name)
+        (directory / f"{index}.journal").write_bytes(b"store")
+        assert shelf.finish(FEED, name, 3).snapshot == name
+        assert shelf.has(FEED, name)
+    far = tmp_path / "far" / FEED / name
+    assert {path.name for path in far.iterdir()} == {"0-of-2", "1-of-2"}
+    other = Shelf(tmp_path / "other", url, share=(1, 2))
+    assert (other.fetch(FEED, name)[0] / "1.journal").exists()
+
+
+def test_old_shares_are_forgotten_once_every_server_has_a_newer_one(tmp_path: Path):
+    shelf = Shelf(state(tmp_path), keep=1, share=(0, 2))
+    names = [made(shelf) for _ in range(3)]
+    names.sort()
+    assert len(shelf.stored(FEED)) == 3
+    shelf.settle(FEED, names[1])
+    assert [stored.snapshot for stored in shelf.stored(FEED)] == names[1:]
+    shelf.settle(FEED, names[2])
+    assert [stored.snapshot for stored in shelf.stored(FEED)] == names[2:]
+    with pytest.raises(ServerError, match="there is no snapshot"):
+        shelf.settle(FEED, new_snapshot())
+
+
+def test_a_name_of_a_trainer_must_be_one_and_is_used_once_at_a_time(tmp_path: Path):
+    shelf = Shelf(state(tmp_path), share=(0, 2))
+    for name in ("../x", "x"):
+        with pytest.raises(ServerError, match="not the name of a snapshot"):
+            shelf.begin(FEED, name)
+    name, _ = shelf.begin(FEED, new_snapshot())
+    with pytest.raises(ServerError, match="is being made"):
+        shelf.begin(FEED, name)
+
+
+def test_a_snapshot_that_lacks_a_share_is_refused_with_those_that_are_there(tmp_path: Path):
+    url, name = f"file://{tmp_path}/far", new_snapshot()
+    shelf = Shelf(state(tmp_path), url, share=(1, 3))
+    shelf.begin(FEED, name)
+    shelf.finish(FEED, name, 3)
+    with pytest.raises(ServerError, match="not the shares of all servers; there are 1/3"):
+        Shelf(tmp_path / "other", url, share=(0, 2)).fetch(FEED, name)

@@ -315,7 +315,10 @@ def test_feeds_are_apart(directory: StateDirectory):
     ("share", "text"),
     [
         ((1, 2), "share 0/2, and this server has share 1/2: each share needs a state directory"),
-        ((0, 4), "share 0/2, and this server has share 0/4: .* Start it as share 0/2"),
+        (
+            (0, 4),
+            "share 0/2, and this server has share 0/4: .* Start it as .*, or resume from a sn",
+        ),
         ((0, 1), "share 0/2, and this server has share 0/1"),
     ],
 )

@@ -117,6 +117,13 @@ def test_a_feed_that_was_taken_back_to_a_snapshot_is_not_at_its_beginning():
         desk.admit(hello(S), [], 1.0)
 
 
+def test_a_feed_that_begins_with_a_snapshot_without_commits_is_joined():
+    desk = Rejoining(feed(1, S, untouched=True), durable=True)
+    desk.opened(used=False)
+    desk.admit(hello(S), [], 1.0)
+    assert desk.reports == []
+
+
 def test_of_several_owners_none_judges_a_token_before_it_knows_what_the_others_have():
     """What was done at another owner counts as if it had been done here."""
     for used, touched, judged in ((False, False, None), (True, False, Later), (False, True, Later)):

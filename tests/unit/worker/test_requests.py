@@ -138,7 +138,7 @@ def test_a_drain_is_answered_when_partitions_have_been_told_and_they_are_told_on
 def test_a_snapshot_is_the_supervisors_and_one_that_asks_again_is_answered_again(owner: Owner):
     owner.say(Snapshot(7, 4))
     owner.say(Snapshot(7, 4))
-    told = {"feed": "f", "session": 7, "request": 4}
+    told = {"feed": "f", "session": 7, "request": 4, "name": "", "whole": False}
     assert owner.pipe.made == [("report", "snapshot", told)] and owner.outbox.made == []
     owner.session.snapshotted = SimpleNamespace()
     owner.say(Snapshot(7, 4))

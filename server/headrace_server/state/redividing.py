@@ -1,0 +1,50 @@
+"""A snapshot that n servers took of their shares, for a server that is one of another number.
+
+    0-of-4/  1-of-4/  2-of-4/  3-of-4/ ─► the stores of the partitions of share 1/2
+                                       ─► feed.json with that share
+                                       ─► the rows that any of them leaves out
+
+The store of a partition is the same whichever server owns it, so nothing in it changes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from headrace_proto.errors import ServerError
+from headrace_proto.placement import WHOLE, Share
+
+from .omissions import Omissions
+from .statedir import SHARE, STATES
+
+__all__ = ["redivide"]
+
+_OMISSIONS = "quarantine.json"
+
+
+def redivide(parts: Iterable[Path], share: Share, into: Path) -> None:
+    """Move what a share needs from the snapshots of all shares of another number of servers."""
+    left_out = Omissions()
+    for part in parts:
+        for path in sorted(part.iterdir()):
+            if path.suffix in STATES:
+                if int(path.stem) % share[1] == share[0]:
+                    os.rename(path, into / path.name)
+            elif path.name == _OMISSIONS:
+                left_out.add(Omissions.read(path))
+            elif path.name in ("feed.json", "functions.json"):
+                os.replace(path, into / path.name)
+    if left_out.deadly or left_out.skipped:
+        left_out.write(into / _OMISSIONS)
+    file = into / "feed.json"
+    try:
+        noted = json.loads(file.read_text())
+        noted.pop(SHARE, None)
+    except (OSError, ValueError, AttributeError) as error:
+        raise ServerError(f"{file} of the snapshot is damaged: {error!r:.200}") from None
+    if share != WHOLE:
+        noted[SHARE] = share
+    file.write_text(json.dumps(noted, indent=1, sort_keys=True))
