@@ -17,7 +17,7 @@ from headrace_proto.schema import RESERVED, Field
 
 from .framework import Framework
 
-__all__ = ["Batch", "KnownSlots", "replayed", "slot_of", "slots_of"]
+__all__ = ["Batch", "KnownSlots", "replayed", "rows_open", "slot_of", "slots_of"]
 
 
 def slots_of(delivery: Delivery, schema: Mapping[str, Field]) -> dict[str, Slot]:
@@ -25,10 +25,20 @@ def slots_of(delivery: Delivery, schema: Mapping[str, Field]) -> dict[str, Slot]
     columns = delivery.columns
     if not isinstance(columns, list) or len(columns) != len(schema):
         raise ProtocolError(f"a batch does not have the {len(schema)} columns of its feed")
-    return {
-        name: slot_of(name, field, column, delivery.nbytes)
-        for (name, field), column in zip(schema.items(), columns, strict=True)
-    }
+    try:
+        return {
+            name: slot_of(name, field, column, delivery.nbytes)
+            for (name, field), column in zip(schema.items(), columns, strict=True)
+        }
+    except ProtocolError:
+        if delivery.meta.get("resized") is not True or schema == rows_open(schema):
+            raise
+        return slots_of(delivery, rows_open(schema))
+
+
+def rows_open(schema: Mapping[str, Field]) -> dict[str, Field]:
+    """The schema of batches that may have any number of rows."""
+    return {name: Field(f.dtype, (None, *f.shape[1:])) for name, f in schema.items()}
 
 
 class KnownSlots:

@@ -15,7 +15,7 @@ from headrace_proto.errors import from_code
 from headrace_proto.schema import RESERVED, Field, schema_from_wire
 from headrace_proto.token import Token
 
-from .batch import Batch, KnownSlots
+from .batch import Batch, KnownSlots, rows_open
 from .blocks import Blocks, MemoryGone
 from .committing import DatasetRun, TakenBatches, tokens_of
 from .epochs import EpochLoops, Epochs
@@ -95,22 +95,28 @@ class Feed(EpochLoops, Steering):
                     raise failure
                 self._claim = self._within_epochs(Session.take)
                 return {}
-            self._layout = schema_from_wire(welcome.schema)
             known = self._link.properties
+            layout = schema_from_wire(welcome.schema)
+            self._layout = rows_open(layout) if known.get("resized") is True else layout
             self._durable = known.get("durable") is True
             self._recovers = self._durable or known.get("recovers") is True
             if known.get("shape") == "sequences":
-                layout = SegmentLayout(self._layout, known)
-                if layout.states:
-                    self._saving = Saving(self._link, layout, self._framework)
+                segments = SegmentLayout(self._layout, known)
+                if segments.states:
+                    self._saving = Saving(self._link, segments, self._framework)
                 else:
-                    self._segments = layout
+                    self._segments = segments
             if self._saving is None and self._commits.explicit:
                 self._link.explain = self._commits.explain
             saving = self._saving
             self._claim = self._within_epochs(Session.take if saving is None else saving.claim)
             self._schema = {n: f for n, f in self._layout.items() if n[0] != RESERVED}
         return self._schema
+
+    def _leave_rows_open(self) -> None:
+        _ = self.schema
+        self._layout = rows_open(self._layout)
+        self._schema = {n: f for n, f in self._layout.items() if n[0] != RESERVED}
 
     @property
     def facts(self) -> Mapping[str, Field]:

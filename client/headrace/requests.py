@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from headrace_proto.messages import Answered, Drain, Flush, Retarget, Snapshot, Stats
+from headrace_proto.messages import Answered, Drain, Flush, Resize, Retarget, Snapshot, Stats
 from headrace_proto.record import record
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "FlushStates",
     "Request",
     "Requests",
+    "SetBatchSizes",
     "SetTargetProbs",
     "StatesPart",
     "TakeSnapshot",
@@ -82,16 +83,8 @@ class DrainInput(Request):
         return Answered(session, 0)
 
 
-@record
-class SetTargetProbs(Request):
-    """Draw classes in other proportions."""
-
-    call = "set_target_probs"
-
-    probs: tuple[float, ...]
-
-    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
-        return [(Retarget(session, number, self.probs),)]
+class _Change(Request):
+    """A change of what partitions make: from which batch on, each of them answers."""
 
     def at_end(self, session: int) -> Answered:
         return Answered(session, 0, [], "server", _ENDED)
@@ -103,6 +96,30 @@ class SetTargetProbs(Request):
         first = next((answer for answer in counting if answer.code), counting[0])
         since = [pair for answer in running for pair in answer.value]
         return Answered(first.session, first.request, since, first.code, first.text)
+
+
+@record
+class SetTargetProbs(_Change):
+    """Draw classes in other proportions."""
+
+    call = "set_target_probs"
+
+    probs: tuple[float, ...]
+
+    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
+        return [(Retarget(session, number, self.probs),)]
+
+
+@record
+class SetBatchSizes(_Change):
+    """Make batches of other sizes."""
+
+    call = "set_batch_size"
+
+    sizes: tuple[int, ...]
+
+    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
+        return [(Resize(session, number, self.sizes),)]
 
 
 @record

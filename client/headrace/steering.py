@@ -1,25 +1,33 @@
 """Requests of a trainer that concern its feed as a whole: a part of ``Feed``.
 
     feed.drain(), set_target_probs() ─┐
-    feed.stats()                      ├─► Link.ask ─► every owner ─► answers, joined
-                                      ┘
+    feed.set_batch_size()             ├─► Link.ask ─► every owner ─► answers, joined
+    feed.stats()                      ┘
 
 Each takes effect, or counts, for all trainers of the feed.
 """
 
 from __future__ import annotations
 
+import operator
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from headrace_proto.errors import from_code
 
-from .requests import CountReady, DrainInput, SetTargetProbs
+from .requests import CountReady, DrainInput, SetBatchSizes, SetTargetProbs
 from .waits import Link
 
 __all__ = ["Steering"]
 
+#: Maximum number of sizes, so that they fit the header of a message.
+_MOST_SIZES = 4096
 
-class Steering:
+
+class Steering(ABC):
     """The requests that a ``Feed`` inherits."""
 
     _link: Link
@@ -40,10 +48,32 @@ class Steering:
         """
         self._link.check_usable()
         wanted = tuple(float(p) for p in probs)
-        answer = self._link.ask(SetTargetProbs(wanted))
+        return self._change(SetTargetProbs(wanted), str([*wanted]))
+
+    def set_batch_size(self, batch_size: int | Sequence[int]) -> dict[int, int]:
+        """Change how many rows batches have, for all trainers: one size, or one for each bucket.
+
+        Returns for each partition the number of the first batch that the new sizes reach; batches
+        before it are full already.  ValueError where the feed can not have such batches: of a feed
+        of segments ``take(batch_size=…)`` takes one.
+
+        ``schema``, and what ``as_dataset`` gives after it, leave the number of rows open.
+        """
+        self._link.check_usable()
+        sizes = _sizes_of(batch_size)
+        since = self._change(SetBatchSizes(sizes), repr(batch_size))
+        self._leave_rows_open()
+        return since
+
+    def _change(self, change: SetBatchSizes | SetTargetProbs, given: str) -> dict[int, int]:
+        answer = self._link.ask(change)
         if answer.code:
-            raise ValueError(f"set_target_probs({list(wanted)}): {answer.text}")
+            raise ValueError(f"{change.call}({given:.80}): {answer.text}")
         return dict(answer.value)
+
+    @abstractmethod
+    def _leave_rows_open(self) -> None:
+        """Let the schema have any number of rows."""
 
     def stats(self) -> dict[str, int]:
         """Count what is ready, incomplete and in flight, over all partitions and workers.
@@ -60,3 +90,35 @@ class Steering:
         if answer.code:
             raise from_code(answer.code, answer.text)
         return dict(answer.value)
+
+
+def _sizes_of(batch_size: Any) -> tuple[int, ...]:
+    """The sizes as integers; TypeError or ValueError where they can be no feed's."""
+    several = isinstance(batch_size, (Sequence, np.ndarray)) and not isinstance(
+        batch_size, (str, bytes)
+    )
+    if isinstance(batch_size, np.ndarray) and batch_size.ndim != 1:
+        several = False
+    given = [*batch_size] if several else [batch_size]
+    if len(given) > _MOST_SIZES:
+        raise ValueError(
+            f"batch_size has {len(given)} sizes; the most is {_MOST_SIZES}: give one for all"
+        )
+    if not given:
+        raise ValueError(f"batch_size={batch_size!r} is empty: give one size, or one a bucket")
+    sizes = []
+    for i, size in enumerate(given):
+        name = f"batch_size[{i}]" if several else "batch_size"
+        try:
+            if isinstance(size, (bool, np.bool_)):
+                raise TypeError
+            sizes.append(operator.index(size))
+        except TypeError:
+            raise TypeError(
+                f"{name}={size!r:.80} is a {type(size).__name__}; it is an int, or a list of ints"
+            ) from None
+        if sizes[-1] < 1:
+            raise ValueError(f"{name}={sizes[-1]} is too small: the least is 1")
+        if sizes[-1] >= 2**63:
+            raise ValueError(f"{name}={sizes[-1]:.4g} is too large: the most is 1048576")
+    return tuple(sizes)

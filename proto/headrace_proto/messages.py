@@ -14,9 +14,9 @@
       ◄─────────────────────────── Outcome          committed, or stale
       Flush               + states ────────►        lanes: where they stand, for their next trainer
       Snapshot ────────────────────────────►        keep all of the feed's state, as of now
-      Retarget, Drain ─────────────────────►        other proportions of classes; no more input
+      Retarget, Resize, Drain ─────────────►        other proportions, other sizes; no more input
       Stats ───────────────────────────────►        how much is ready, and how much in flight
-      ◄─────────────────────────── Answered         to each of these five, when it is done
+      ◄─────────────────────────── Answered         to each of these six, when it is done
       Renew ───────────────────────────────►        every heartbeat: what is held
       ◄─────────────────────────── Pulse            alive, and what the feed waits for
       ◄─────────────────────────── Ended            all is committed, or why it stopped;
@@ -84,6 +84,7 @@ __all__ = [
     "Pulse",
     "Refused",
     "Renew",
+    "Resize",
     "Retarget",
     "Retired",
     "Save",
@@ -235,6 +236,16 @@ class Stats:
     request: Count  # the answer carries it
 
 
+@FROM_TRAINER.message(11)
+@record
+class Resize:
+    """Make batches of other sizes from now on: one for all, or one for each bucket."""
+
+    session: Count
+    request: Count  # the answer carries it
+    sizes: Counts
+
+
 @FROM_SERVER.message(1)
 @record
 class Welcome:
@@ -318,8 +329,8 @@ class Retired:
 class Answered:
     """The answer to a request: what it brings, or an error's code and text.
 
-    Of a Snapshot its token; of a Retarget ``[partition, first batch]`` for each partition; of Stats
-    the counts by name.
+    Of a Snapshot its token; of a Retarget or Resize ``[partition, first batch]`` for each
+    partition; of Stats the counts by name.
     """
 
     session: Count

@@ -2,6 +2,9 @@
 
 offer(chunk) … ──► rows waiting ──► next_draft()        full batches
 finish()       ──►              ──► next_draft()        the rest, if smaller ones are allowed
+
+Another batch size reaches the rows that make no whole batch yet.  So a stream depends on the place
+of the change among rows and batches, and not on how many batches were drafted by then.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .plan import Draft, Part, stored
+from .plan import RESIZED, Draft, Part, stored
 
 __all__ = ["PlainBatches"]
 
@@ -25,7 +28,9 @@ class PlainBatches:
     done = True
 
     def __init__(self, batch_size: int, allow_smaller_final_batch: bool = False) -> None:
-        self.batch_size = batch_size
+        self.batch_size = batch_size  # of batches that are not whole yet
+        self._declared = batch_size
+        self._older: deque[list[int]] = deque()  # number and size of whole batches of other sizes
         self.allow_smaller = allow_smaller_final_batch
         self._waiting: deque[tuple[int, int, int]] = deque()  # chunk, start, stop
         self._rows = 0
@@ -44,7 +49,26 @@ class PlainBatches:
         if drop:
             self._drop("cancelled", self._rows)
         elif not self.allow_smaller:
-            self._drop("remainder", self._rows % self.batch_size)
+            self._drop("remainder", self._loose % self.batch_size)
+
+    @property
+    def _loose(self) -> int:
+        """Rows after the whole batches of older sizes."""
+        return self._rows - sum(count * size for count, size in self._older)
+
+    @property
+    def resized(self) -> bool:
+        """Whether batches may have another size than was declared."""
+        return bool(self._older) or self.batch_size != self._declared
+
+    def set_batch_size(self, batch_size: int) -> None:
+        """Make batches of another size of all rows that are in no whole batch."""
+        whole = self._loose // self.batch_size
+        if whole:
+            self._older.append([whole, self.batch_size])
+        self.batch_size = batch_size
+        if self._finished and not self.allow_smaller:
+            self._drop("remainder", self._loose % batch_size)
 
     def begin_epoch(self) -> None:
         self._finished = False
@@ -62,7 +86,7 @@ class PlainBatches:
                 self._waiting.append((chunk, start, stop - cut))
 
     def next_draft(self) -> Draft | None:
-        wanted = self.batch_size
+        size = wanted = self._older[0][1] if self._older else self.batch_size
         if self._rows < wanted:
             if not self._finished or not self._rows:
                 return None
@@ -76,11 +100,16 @@ class PlainBatches:
             wanted -= cut
             if start + cut < stop:
                 self._waiting.appendleft((chunk, start + cut, stop))
-        return Draft(tuple(parts))
+        if self._older:
+            self._older[0][0] -= 1
+            if not self._older[0][0]:
+                self._older.popleft()
+        return Draft(tuple(parts), {} if size == self._declared else RESIZED)
 
     def ready(self) -> int:
         """Whole batches that were not taken."""
-        return self._rows // self.batch_size
+        older = sum(count for count, _ in self._older)
+        return older + self._loose // self.batch_size
 
     def waiting(self) -> int:
         return self._rows
@@ -92,8 +121,10 @@ class PlainBatches:
         return self._dropped
 
     def snapshot(self) -> dict[str, Any]:
+        sizes = {"sizes": [self.batch_size, [*self._older]]} if self.resized else {}
         return {
-            "batch_size": self.batch_size,
+            **sizes,
+            "batch_size": self._declared,
             "waiting": [list(entry) for entry in self._waiting],
             "finished": self._finished,
             "dropped": dict(self._dropped),
@@ -104,8 +135,10 @@ class PlainBatches:
             state,
             "a shape 'batch'",
             {"waiting": list, "finished": bool, "dropped": dict},
-            batch_size=self.batch_size,
+            batch_size=self._declared,
         )
+        self.batch_size, older = state.get("sizes", (self._declared, ()))
+        self._older = deque([count, size] for count, size in older)
         self._waiting = deque((c, a, b) for c, a, b in waiting)
         self._rows = sum(b - a for _, a, b in self._waiting)
         self._finished = finished

@@ -14,154 +14,22 @@ length would fit is a full one, not a remainder.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from .padding import Padding
-from .plan import Draft, Part, packed_integers, stored, unpacked_integers
+from .plan import RESIZED, Draft, stored
+from .row_queue import MAX_COUNTER, QueuedRows, below, decoded
 
-__all__ = ["Buckets", "QueuedRows", "RowQueue", "bucket_of", "decoded"]
-
-_MAX = 2**63 - 1  # counters saturate here: what is sent and stored are 64-bit integers
+__all__ = ["Buckets", "bucket_of"]
 
 
 def bucket_of(lengths: np.ndarray, boundaries: np.ndarray) -> np.ndarray:
     """Return the bucket of each length: the number of boundaries that it reaches."""
     return np.searchsorted(boundaries, lengths, side="right")
-
-
-class RowQueue:
-    """Rows that wait, first in first out; each may bring its length."""
-
-    __slots__ = ("_segments", "rows")
-
-    def __init__(self) -> None:
-        self._segments: deque[tuple[int, np.ndarray, np.ndarray | None]] = deque()
-        self.rows = 0
-
-    def append(self, chunk: int, rows: np.ndarray, lengths: np.ndarray | None = None) -> None:
-        self._segments.append((chunk, rows, lengths))
-        self.rows += len(rows)
-
-    def take(self, count: int) -> tuple[list[Part], int, int]:
-        """The first rows, the largest of their lengths, and their sum (0 where none are known)."""
-        parts, longest, total = [], 0, 0
-        self.rows -= count
-        while count:
-            chunk, rows, lengths = self._segments.popleft()
-            if len(rows) > count:
-                rest = None if lengths is None else lengths[count:]
-                self._segments.appendleft((chunk, rows[count:], rest))
-                rows, lengths = rows[:count], None if lengths is None else lengths[:count]
-            count -= len(rows)
-            parts.append(_part(chunk, rows))
-            if lengths is not None:
-                largest = int(lengths.max())
-                longest = max(longest, largest)
-                exact = largest * len(lengths) <= _MAX
-                total += int(lengths.sum()) if exact else sum(lengths.tolist())
-        return parts, longest, total
-
-    def drop_last(self, count: int) -> None:
-        self.rows -= count
-        while count:
-            chunk, rows, lengths = self._segments.pop()
-            kept = max(len(rows) - count, 0)
-            count -= len(rows) - kept
-            if kept:
-                rest = None if lengths is None else lengths[:kept]
-                self._segments.append((chunk, rows[:kept], rest))
-
-    def longest_of_last(self, count: int) -> int:
-        longest = 0
-        for _, _, lengths in reversed(self._segments):
-            if not count or lengths is None:
-                break
-            last = lengths[-count:]
-            longest = max(longest, int(last.max()))
-            count -= len(last)
-        return longest
-
-    def chunks(self) -> set[int]:
-        return {chunk for chunk, _, _ in self._segments}
-
-    def to_plain(self) -> list[list[Any]]:
-        """Each stretch as [chunk, rows] or [chunk, rows, lengths]; see ``packed_integers``."""
-        return [
-            [chunk, packed_integers(rows)]
-            if lengths is None
-            else [chunk, packed_integers(rows), packed_integers(lengths)]
-            for chunk, rows, lengths in self._segments
-        ]
-
-    @classmethod
-    def from_plain(cls, plain: list[list[Any]]) -> RowQueue:
-        queue = cls()
-        for chunk, rows, *lengths in plain:
-            arrays = [unpacked_integers(values) for values in (rows, *lengths)]
-            if len(arrays) > 2 or not len(rows) or len({array.shape for array in arrays}) > 1:
-                raise ValueError(f"chunk {chunk} of a queue has rows {rows!r:.60}")
-            queue.append(int(chunk), *arrays)
-        return queue
-
-
-def _part(chunk: int, rows: np.ndarray) -> Part:
-    first, last = int(rows[0]), int(rows[-1])
-    if last - first + 1 == len(rows):  # rows of a chunk ascend in every queue
-        return Part(chunk, slice(first, last + 1))
-    return Part(chunk, rows)
-
-
-class QueuedRows:
-    """Rows in queues, of which batches are drafted: the part that shapes with queues share."""
-
-    hungry = True
-    done = True
-
-    def __init__(self, queues: int) -> None:
-        self._queues = [RowQueue() for _ in range(queues)]
-        self._dropped: dict[str, int] = {}
-        self._finished = False
-
-    def _check_open(self, chunk: int) -> None:
-        if self._finished:
-            raise ValueError(f"chunk {chunk} is offered after the input has ended")
-
-    def _count(self, reason: str, rows: int) -> None:
-        if rows:
-            self._dropped[reason] = self._dropped.get(reason, 0) + rows
-
-    def begin_epoch(self) -> None:
-        self._finished = False
-
-    def waiting(self) -> int:
-        """Rows held, those of drafted batches that were not taken included."""
-        return sum(queue.rows for queue in self._queues)
-
-    def chunks(self) -> set[int]:
-        return set().union(*(queue.chunks() for queue in self._queues if queue.rows))
-
-    def dropped(self) -> Mapping[str, int]:
-        return self._dropped
-
-    def _plain(self) -> dict[str, Any]:
-        """The part of a snapshot that ``_unpacked`` reads."""
-        return {
-            "waiting": [
-                [i, queue.to_plain()] for i, queue in enumerate(self._queues) if queue.rows
-            ],
-            "finished": self._finished,
-            "dropped": dict(self._dropped),
-        }
-
-    def _unpacked(self, waiting: list[Any]) -> list[RowQueue]:
-        queues = [RowQueue() for _ in self._queues]
-        for number, plain in waiting:
-            queues[_below(number, len(queues))] = RowQueue.from_plain(plain)
-        return queues
 
 
 class Buckets(QueuedRows):
@@ -182,7 +50,10 @@ class Buckets(QueuedRows):
     ) -> None:
         """``padding`` gives the lengths that are padded to; None: the longest of each batch."""
         self._padding = padding
-        self.batch_sizes = tuple(batch_sizes)
+        self.batch_sizes = tuple(batch_sizes)  # of batches that are not full yet
+        self._declared = self.batch_sizes
+        self.resized = False  # whether batches may have other sizes than were declared
+        self._sized = not allow_smaller_final_batch and max_padded_elements is None
         self.allow_smaller = allow_smaller_final_batch
         self.max_padded_elements = max_padded_elements
         if not self.batch_sizes:
@@ -236,6 +107,19 @@ class Buckets(QueuedRows):
         full.sort(key=itemgetter(0))
         self._full.extend((bucket, size) for _, bucket, size in full)
 
+    def set_batch_sizes(self, batch_sizes: Sequence[int]) -> None:
+        """Make batches of other sizes of all rows that are in no full batch.
+
+        Buckets that then have full batches come in their order.
+        """
+        self.batch_sizes, self.resized = tuple(batch_sizes), True
+        for bucket, size in enumerate(batch_sizes):
+            full, self._open[bucket] = divmod(self._open[bucket], size)
+            self._full.extend([(bucket, size)] * full)
+            if full and self.max_padded_elements is not None:
+                left = self._queues[bucket].longest_of_last(self._open[bucket])
+                self._longest[bucket] = left
+
     def _checked(
         self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray | None]:
@@ -263,7 +147,9 @@ class Buckets(QueuedRows):
             raise ValueError(f"chunk {chunk} differs from those before it in having 'length'")
         if lengths is not None:
             # The clip is for uint64, of which the upper half would turn negative.
-            lengths = np.minimum(lengths, lengths.dtype.type(_MAX & np.iinfo(lengths.dtype).max))
+            lengths = np.minimum(
+                lengths, lengths.dtype.type(MAX_COUNTER & np.iinfo(lengths.dtype).max)
+            )
             lengths = lengths.astype(np.int64)
         return ids, lengths
 
@@ -271,7 +157,8 @@ class Buckets(QueuedRows):
         self, bucket: int, rows: np.ndarray, lengths: np.ndarray
     ) -> list[tuple[int, int, int]]:
         """Full batches of a bucket under the budget; a step for each batch, not for each row."""
-        budget, size = self.max_padded_elements or 0, self.batch_sizes[bucket] or len(rows) + _MAX
+        budget = self.max_padded_elements or 0
+        size = self.batch_sizes[bucket] or len(rows) + MAX_COUNTER
         held, longest, at = self._open[bucket], self._longest[bucket], 0
         full: list[tuple[int, int, int]] = []
         window = 64  # rows looked at in one step, of the order of a batch
@@ -332,10 +219,12 @@ class Buckets(QueuedRows):
             return None
         bucket, count = self._full.popleft()
         parts, longest, real = self._queues[bucket].take(count)
-        meta = {"bucket": bucket}
+        meta: dict[str, Any] = {"bucket": bucket}
+        if self._sized and count != self._declared[bucket]:
+            meta.update(RESIZED)
         if self._with_lengths:
             padded = self._padded(longest, bucket) * count
-            meta["padded"], meta["real"] = min(padded, _MAX), min(real, _MAX)
+            meta["padded"], meta["real"] = min(padded, MAX_COUNTER), min(real, MAX_COUNTER)
         return Draft(tuple(parts), meta)
 
     def ready(self) -> int:
@@ -343,8 +232,10 @@ class Buckets(QueuedRows):
         return len(self._full)
 
     def snapshot(self) -> dict[str, Any]:
+        sizes = {"sizes": list(self.batch_sizes)} if self.resized else {}
         return {
-            "batch_sizes": list(self.batch_sizes),
+            **sizes,
+            "batch_sizes": list(self._declared),
             "max_padded_elements": self.max_padded_elements,
             "lengths": None if self._with_lengths is None else int(self._with_lengths),
             "full": [list(entry) for entry in self._full],
@@ -363,17 +254,19 @@ class Buckets(QueuedRows):
                 "finished": bool,
                 "dropped": dict,
             },
-            batch_sizes=list(self.batch_sizes),
+            batch_sizes=list(self._declared),
             max_padded_elements=self.max_padded_elements,
         )
         count = len(self._queues)
         queues = decoded("waiting", lambda: self._unpacked(waiting))
-        entries = decoded("full", lambda: [(_below(b, count), int(n)) for b, n in full])
+        entries = decoded("full", lambda: [(below(b, count), int(n)) for b, n in full])
         held = [queue.rows for queue in queues]
         for bucket, size in entries:
             held[bucket] -= size
             if size < 1 or held[bucket] < 0:
                 raise ValueError(f"the field 'full' has more of bucket {bucket} than 'waiting'")
+        self.resized = "sizes" in state
+        self.batch_sizes = tuple(state.get("sizes", self._declared))
         self._queues, self._full = queues, deque(entries)
         self._open = held
         self._with_lengths = None if lengths is None else bool(lengths)
@@ -382,17 +275,3 @@ class Buckets(QueuedRows):
             self._longest = [q.longest_of_last(n) for q, n in zip(queues, held, strict=True)]
         self._finished = finished
         self._dropped = dict(dropped)
-
-
-def decoded(name: str, read: Callable[[], Any]) -> Any:
-    """The content of a field of a snapshot, or a ValueError that names the field."""
-    try:
-        return read()
-    except (TypeError, ValueError, IndexError, OverflowError) as error:
-        raise ValueError(f"the field {name!r} of the snapshot can not be read: {error}") from error
-
-
-def _below(number: int, limit: int) -> int:
-    if not 0 <= number < limit:
-        raise ValueError(f"{number} is not in 0 … {limit - 1}")
-    return number

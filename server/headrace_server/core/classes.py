@@ -30,8 +30,8 @@ import numpy as np
 
 from . import chance
 from .accept import probabilities
-from .bucket import QueuedRows, RowQueue, decoded
-from .plan import Draft, Part, stored
+from .plan import RESIZED, Draft, Part, stored
+from .row_queue import QueuedRows, RowQueue, decoded
 
 __all__ = ["ClassQueues", "multinomial"]
 
@@ -78,7 +78,9 @@ class ClassQueues(QueuedRows):
                 raise ValueError(f"{name}={value}; the least is 1")
         super().__init__(num_classes)
         self.num_classes = num_classes
-        self.batch_size = batch_size
+        self.batch_size = batch_size  # of batches that are not formed yet
+        self._declared = batch_size
+        self.resized = False  # whether batches may have another size than was declared
         self.queue_capacity = queue_capacity
         self.max_examples_in_flight = max_examples_in_flight
         self._seed = chance.derive(seed, chance.CLASSES, stage)
@@ -112,9 +114,18 @@ class ClassQueues(QueuedRows):
             self._count("never_wanted", int(self._open[label]))
             self._queues[label].drop_last(int(self._open[label]))
             self._open[label] = 0
+        self._form_all()
+        return since
+
+    def set_batch_size(self, batch_size: int) -> None:
+        """Draw as many rows for each batch that is not yet formed."""
+        self.batch_size, self.resized = batch_size, True
+        self._wanted = self._draw()
+        self._form_all()
+
+    def _form_all(self) -> None:
         while not self._finished and (self._open >= self._wanted).all():
             self._form()
-        return since
 
     def _mix(self, probs: Any) -> np.ndarray:
         mix = probabilities("probs", probs)
@@ -123,7 +134,10 @@ class ClassQueues(QueuedRows):
         return mix
 
     def _draw(self) -> np.ndarray:
-        return multinomial(self.batch_size, self.probs, self._seed, self._number)
+        seed = self._seed
+        if self.batch_size != self._declared:  # no draw of one size is a part of another's
+            seed = chance.derive(seed, chance.CLASSES, self.batch_size)
+        return multinomial(self.batch_size, self.probs, seed, self._number)
 
     def _form(self) -> None:
         self._formed.append(self._wanted)
@@ -216,7 +230,10 @@ class ClassQueues(QueuedRows):
         for label, count in enumerate(counts):
             if count:
                 parts += self._queues[label].take(count)[0]
-        return Draft(tuple(parts), {"counts": counts})
+        meta: dict[str, Any] = {"counts": counts}
+        if sum(counts) != self._declared:
+            meta.update(RESIZED)
+        return Draft(tuple(parts), meta)
 
     def waits_for(self) -> str:
         """The rows that the next batch lacks, for the text of a deadline error."""
@@ -233,9 +250,11 @@ class ClassQueues(QueuedRows):
         return [queue.rows for queue in self._queues]
 
     def snapshot(self) -> dict[str, Any]:
+        sizes = {"size": self.batch_size} if self.resized else {}
         return {
+            **sizes,
             "num_classes": self.num_classes,
-            "batch_size": self.batch_size,
+            "batch_size": self._declared,
             "number": self._number,
             "changes": [[number, probs.tolist()] for number, probs in self._changes],
             "formed": [counts.tolist() for counts in self._formed],
@@ -256,8 +275,9 @@ class ClassQueues(QueuedRows):
                 "dropped": dict,
             },
             num_classes=self.num_classes,
-            batch_size=self.batch_size,
+            batch_size=self._declared,
         )
+        resized = "size" in state
         classes = self.num_classes
         known = decoded("changes", lambda: [(int(n), self._mix(probs)) for n, probs in changes])
         if not known:
@@ -266,13 +286,15 @@ class ClassQueues(QueuedRows):
         held = np.array([queue.rows for queue in queues], np.int64)
         batches = decoded("formed", lambda: [np.array(counts, np.int64) for counts in formed])
         for counts in batches:
-            if counts.shape != (classes,) or counts.sum() != self.batch_size or counts.min() < 0:
+            right = resized or counts.sum() == self._declared
+            if counts.shape != (classes,) or not right or counts.min() < 0:
                 raise ValueError(f"the field 'formed' has a batch of {counts.tolist()}")
             held -= counts
         if held.min() < 0:
             raise ValueError("the field 'formed' has more rows than 'waiting'")
         self._queues, self._open, self._formed = queues, held, deque(batches)
         self._number, self._changes = number, known
+        self.resized, self.batch_size = resized, state.get("size", self._declared)
         self._wanted = self._draw()
         self._finished = finished
         self._dropped = dict(dropped)

@@ -1,4 +1,4 @@
-"""Orders that change what a partition makes: the end of its input, other proportions of classes.
+"""Orders that change what a partition makes: the end of its input, other classes, other sizes.
 
     given(read, number, order) ─► listed, and stored with the partition
     restore(count)             ─► those that the cursor does not show are pending
@@ -22,7 +22,11 @@ _REMEMBERED = 64
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """``kind`` is "close", with whether to cancel, or "target", with proportions."""
+    """One order, by its ``kind``.
+
+    "close" says whether to cancel, "target" has proportions of classes, "batch_size" a size for
+    each bucket.
+    """
 
     count: int  # number of orders up to this one
     read: int  # rows of the source read before it
@@ -65,6 +69,10 @@ class Orders:
         if self._pending:
             self._pending.append(order)
         return order
+
+    def will(self, kind: str) -> bool:
+        """Whether an order of this kind is pending."""
+        return any(order.kind == kind for order in self._pending)
 
     def known(self, kind: str, what: Any) -> bool:
         """Whether such an order was given before."""

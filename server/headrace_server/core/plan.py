@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 __all__ = [
+    "RESIZED",
     "Draft",
     "Part",
     "Plan",
@@ -60,6 +61,10 @@ class Part:
         if len(plain) == 3:
             return cls(plain[0], slice(plain[1], plain[2]))
         return cls(plain[0], np.array(plain[1], np.int64))
+
+
+#: Description of a batch whose number of rows need not be the one that was declared.
+RESIZED: Mapping[str, Any] = {"resized": True}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

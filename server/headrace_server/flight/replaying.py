@@ -187,6 +187,9 @@ class _RowMemory(PlainMemory):
     def close(self, cancel: bool) -> None:
         super().close(True)
 
+    def set_batch_sizes(self, batch_sizes: Sequence[int]) -> int:
+        raise ValueError("a replay makes the batches that were recorded, of their sizes")
+
     def lacks(self) -> tuple[str, int]:
         return "", -1
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from headrace_proto.schema import Field
 
-from ..core.plan import Plan, Read
+from ..core.plan import RESIZED, Plan, Read
 from ..pipeline.declaration import Shape
 from ..pipeline.selectors import RESERVED
 from ..reading.chunk import Chunk
@@ -43,7 +42,6 @@ class PlainMaker:
     """The maker of one partition.  ``held`` are its chunks in memory."""
 
     made_ahead = True
-    properties: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(
         self,
@@ -66,8 +64,18 @@ class PlainMaker:
         self._known_fields: Mapping[str, Field] | None = None  # up to the next chunk
 
     @property
+    def properties(self) -> Mapping[str, Any]:
+        """Description of the feed for trainers, beside its schema."""
+        return RESIZED if self.shaping.resized else {}
+
+    def sizes_changed(self) -> None:
+        """Adapt the bound of a read to the batch sizes that hold now."""
+        self.shaping.sizes_changed()
+        self.most_rows = self.shaping.most_rows
+
+    @property
     def schema(self) -> dict[str, Field]:
-        """The schema of a batch."""
+        """The schema of a batch, with the declared batch size."""
         return batch_schema(self.shaping.padded_fields(self._fields), self.shaping.batch_size)
 
     @property

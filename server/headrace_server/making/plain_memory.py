@@ -2,7 +2,7 @@
 
     announced() ─► cursor after that batch ─┐
     saved()     ─► which batches are done ──┴─► Change ─► store        resume() ◄─ Saved
-    close(), set_target() ─► Orders ────────────┘
+    close(), set_target(), set_batch_sizes() ─► Orders ────────────┘
 
 A later process goes on from the cursor behind the last batch before which all are done, passes over
 those after it that are done, and follows each order at the place where it was given.
@@ -141,6 +141,18 @@ class PlainMemory(Memory):
         self._note("target", probs, first)
         return first
 
+    def set_batch_sizes(self, batch_sizes: Sequence[int]) -> int:
+        shaping = self._maker.shaping
+        sizes = shaping.sizes_checked(batch_sizes)
+        if self._orders.waits:
+            shaping.change_comes = True
+            first = self._machine.next_number + shaping.ready()
+            return self._note("batch_size", sizes, first).since
+        first = shaping.set_batch_sizes(sizes, self._machine.next_number)
+        self._maker.sizes_changed()
+        self._note("batch_size", sizes, first)
+        return first
+
     def _note(self, kind: str, value: Any, since: int = 0) -> Order:
         """Store an order, which a later process has to follow at the same place."""
         order = self._orders.given(self._rows_read, self._machine.next_number, kind, value, since)
@@ -151,6 +163,11 @@ class PlainMemory(Memory):
         """Carry out an order that was given to an earlier process."""
         if order.kind == "close":
             self._machine.close(order.what)
+        elif order.kind == "batch_size":
+            shaping = self._maker.shaping
+            shaping.change_comes = self._orders.will("batch_size")
+            shaping.set_batch_sizes(order.what, self._machine.next_number)
+            self._maker.sizes_changed()
         else:
             (target,) = self._maker.targets()
             target.set_target(order.what, order.since)
@@ -192,6 +209,7 @@ class PlainMemory(Memory):
             if stages is not None:
                 self._intake.restore_stages(stages)
             self._maker.read_again(read, stages, without.get(read.chunk, []))
+        self._maker.sizes_changed()
         self._intake.restore_stages(cursor["stages"])
         self._intake.resume(machine["epoch"], machine["position"], cursor["dropped"])
         self._read_before = cursor.get("read", 0) - self._intake.rows_read
@@ -207,6 +225,7 @@ class PlainMemory(Memory):
         if "cursor" in saved.meta:
             self.restore(msgpack.unpackb(saved.meta["cursor"], strict_map_key=False))
             base = self._machine.first_number
+        self._maker.shaping.change_comes = self._orders.will("batch_size")
         self._numbers = Numbers(base, saved.done)
         if "closing" in saved.meta:  # by a release that stored no orders
             self.close(saved.meta["closing"] == b"cancel")

@@ -26,8 +26,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Final
 
+from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import Slot
 from headrace_proto.schema import Field
 
@@ -175,6 +177,13 @@ class Memory(ABC):
     def set_target(self, target: Target, probs: list[float]) -> int:
         """Draw in other proportions from now on; number of the first batch that shows it."""
         raise ValueError("the proportions of this feed can not be changed")
+
+    def set_batch_sizes(self, batch_sizes: Sequence[int]) -> int:
+        """Make batches of other sizes from now on; number of the first one."""
+        raise ValueError(
+            "a feed of segments has one batch size; feed.take(batch_size=n) takes one batch of "
+            "another"
+        )
 
     @abstractmethod
     def take_changes(self) -> list[Change]:
@@ -325,6 +334,20 @@ class Run:
                 "set_target_probs() needs exactly one"
             )
         return self.memory.set_target(targets[0], probs)
+
+    def set_batch_sizes(self, batch_sizes: Sequence[int]) -> int:
+        """Make batches of other sizes; number of the first one."""
+        least = max(batch_sizes, default=0) * sum(
+            numpy_dtype(field.dtype).itemsize * prod(n or 0 for n in field.shape[1:])
+            for field in self.schema.values()
+            if field.dtype != BYTES
+        )
+        if self.made_ahead and least > self._slab.budget_bytes:
+            raise ValueError(
+                f"batch_size={max(batch_sizes)}: such a batch has {least} bytes or more, and the "
+                f"slab of a worker {self._slab.budget_bytes} (slab_bytes)"
+            )
+        return self.memory.set_batch_sizes(batch_sizes)
 
     def claim(self, number: int, segments: bytes) -> int | None:
         """Number of the batch that a trainer holds from before a restart; None if not its own."""

@@ -10,7 +10,7 @@ Facts of rows that go to trainers (length, label, rate) travel as columns whose 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from ..core.batch import PlainBatches
 from ..core.bucket import Buckets, bucket_of
 from ..core.classes import ClassQueues
 from ..core.padding import Padding
-from ..core.plan import Shaper
+from ..pipeline.argument_checks import MAX_BATCH_SIZE, checked_int
 from ..pipeline.declaration import Shape
 from ..pipeline.padding_options import size_fault
 from ..pipeline.selectors import RESERVED
@@ -38,7 +38,7 @@ __all__ = ["Shaping", "with_facts"]
 _MAX = 2**63 - 1
 
 
-def _machine(shape: Shape, partition: int) -> Shaper:
+def _machine(shape: Shape, partition: int) -> PlainBatches | Buckets | ClassQueues:
     options = shape.options
     if shape.kind == "batch":
         return PlainBatches(options["batch_size"], options["allow_smaller_final_batch"])
@@ -83,7 +83,9 @@ class Shaping:
         self._options: Mapping[str, Any] = shape.options
         self._kind = shape.kind
         self.dynamic_pad = bool(shape.options["dynamic_pad"])
-        self.most_rows = shape.read_bound
+        self._shape = shape
+        self.most_rows = shape.read_bound()
+        self.change_comes = False  # whether a stored change of sizes has not taken effect yet
         self._bucket = self._values("which_bucket", "bucket")
         self._length = self._values("input_length", "length")
         self._cost = self._values("cost", "cost")
@@ -110,6 +112,55 @@ class Shaping:
         sizes = set(options["batch_sizes"])
         alike = len(sizes) == 1 and options["max_padded_elements"] is None
         return sizes.pop() if alike else None
+
+    @property
+    def resized(self) -> bool:
+        """Whether batches may have other sizes than were declared."""
+        return self.machine.resized or self.change_comes
+
+    def sizes_checked(self, batch_sizes: Sequence[int]) -> list[int]:
+        """The batch sizes that a trainer asks for, one for each bucket; ValueError where wrong."""
+        sizes, wanted = [*batch_sizes], 1
+        if isinstance(self.machine, Buckets):
+            wanted = len(self.machine.batch_sizes)
+            sizes = sizes * wanted if len(sizes) == 1 else sizes
+        if len(sizes) != wanted:
+            of = f"{wanted} buckets" if wanted > 1 else "one size for all batches"
+            raise ValueError(f"there are {len(sizes)} sizes; the feed has {of}")
+        for i, size in enumerate(sizes):
+            name = "batch_size" if len(batch_sizes) == 1 else f"batch_size[{i}]"
+            checked_int(name, size, 1, MAX_BATCH_SIZE)
+        most = self._options.get("max_examples_in_flight")
+        least = sum(size - 1 for size in sizes) + 1
+        if isinstance(self.machine, Buckets) and most is not None and most < least:
+            raise ValueError(
+                f"max_examples_in_flight={most} is too small: {wanted} buckets that each lack one "
+                f"row of such a batch hold {least - 1}"
+            )
+        return sizes
+
+    def set_batch_sizes(self, sizes: Sequence[int], number: int) -> int:
+        """Change the sizes of all batches that are not formed; number of the first of them.
+
+        ``number``: of the next batch.
+        """
+        machine = self.machine
+        if isinstance(machine, ClassQueues):
+            if sizes[0] != machine.batch_size:  # else repeated after the worker was replaced
+                machine.set_batch_size(sizes[0])
+            return machine.first_not_formed
+        since = number + self.ready()
+        if isinstance(machine, Buckets):
+            if tuple(sizes) != machine.batch_sizes:
+                machine.set_batch_sizes(sizes)
+        elif sizes[0] != machine.batch_size:
+            machine.set_batch_size(sizes[0])
+        return since
+
+    def sizes_changed(self) -> None:
+        """Adapt the bound of a read to the sizes that hold now."""
+        if isinstance(self.machine, Buckets):
+            self.most_rows = self._shape.read_bound(self.machine.batch_sizes)
 
     @property
     def capacity(self) -> int | None:

@@ -62,6 +62,11 @@ class Slab:
         return self.used_bytes / self._arena.budget_bytes
 
     @property
+    def budget_bytes(self) -> int:
+        """Bytes of all blocks together at most, and so of one."""
+        return self._arena.budget_bytes
+
+    @property
     def used_bytes(self) -> int:
         """Bytes of all blocks that are not lent."""
         return self._arena.used_bytes - sum(block.nbytes for block in self._lent.values())

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+import numpy as np
+
 from headrace_proto.schema import Field
 
 from .argument_checks import MAX_BATCH_SIZE, MAX_COUNT, checked, checked_int
@@ -202,13 +204,20 @@ def _batch_sizes(value: Any, count: int, budget: int | None) -> list[int | None]
                 "batch_size=None needs max_padded_elements: something must fill a batch"
             )
         return [None] * count
-    if isinstance(value, (list, tuple)):
+    if _is_several(value):
         return list(_per_bucket("batch_size", value, count, MAX_BATCH_SIZE))
     return [checked(batch_size=value)["batch_size"]] * count
 
 
+def _is_several(value: Any) -> bool:
+    """Whether a value is a sequence of numbers: a list, a range, an array of one dimension."""
+    if isinstance(value, np.ndarray):
+        return value.ndim == 1
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
 def _per_bucket(argument: str, value: Any, count: int, most: int) -> list[int]:
-    if not isinstance(value, (list, tuple)):
+    if not _is_several(value):
         raise TypeError(f"{argument}={value!r:.80} is a {type(value).__name__}; it is a list")
     if len(value) != count:
         raise ValueError(f"{argument} has {len(value)} entries; it must have exactly {count}")

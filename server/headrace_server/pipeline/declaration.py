@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -142,14 +142,17 @@ class Shape:
     kind: str
     options: Mapping[str, Plain] = field(default_factory=dict)
 
-    @property
-    def read_bound(self) -> int | None:
-        """Rows that may be read at once, where the shape bounds what a partition holds."""
+    def read_bound(self, batch_sizes: Sequence[int | None] | None = None) -> int | None:
+        """Rows that may be read at once, where the shape bounds what a partition holds.
+
+        ``batch_sizes`` take the place of those that are declared.
+        """
         bounds = list(self.options.get("bucket_capacities") or [])
         most = self.options.get("max_examples_in_flight")
         if most is not None and "batch_sizes" in self.options:
             budget = self.options["max_padded_elements"]
-            sizes = [budget if size is None else size for size in self.options["batch_sizes"]]
+            declared = self.options["batch_sizes"]
+            sizes = [budget if size is None else size for size in batch_sizes or declared]
             bounds.append(most - sum(size - 1 for size in sizes))
         return min(bounds, default=None)
 

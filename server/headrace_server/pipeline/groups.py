@@ -26,7 +26,7 @@ def grouped(stages: tuple[Stage, ...], shape: Shape) -> tuple[Stage, ...]:
             f"weighted_resample() is called with groups of {sorted(groups)}: what is read at once "
             "is one group, so they must be alike"
         )
-    group, bound = max(groups, default=0), shape.read_bound
+    group, bound = max(groups, default=0), shape.read_bound()
     if bound is not None and group > bound:
         raise ValueError(
             f"weighted_resample() reads group={group} examples at once, and bucket_capacities or "

@@ -19,6 +19,7 @@ from headrace_proto.schema import Field
 from ..core.dispatch import Dispatcher
 from ..core.farewell import Farewell
 from ..core.handover import Batch, JoinRefused, Send
+from ..core.plan import RESIZED
 from ..core.recalls import Acknowledged
 from ..core.redealing import DealtRounds
 from ..core.runs import Runs
@@ -204,6 +205,10 @@ class Desk:
                 dealt = dealt.left(message.next, frozenset(message.done))
             self.dispatcher.load_rounds(message.partition, dealt)
             self.runs.goes_on(dealt.run)
+
+    def resized(self) -> None:
+        """Note that batches may have other sizes than the schema says."""
+        self.properties.update(RESIZED)
 
     def touched(self) -> None:
         """Note that a trainer commits a batch."""

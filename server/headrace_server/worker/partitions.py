@@ -348,6 +348,14 @@ class Partitions:
 
     def retarget(self, feed: str, question: int, probs: Sequence[float]) -> None:
         """Draw classes in other proportions from now on."""
+        self._change(feed, question, lambda run: run.set_target_probs(list(probs)))
+
+    def resize(self, feed: str, question: int, batch_sizes: Sequence[int]) -> None:
+        """Make batches of other sizes from now on."""
+        self._change(feed, question, lambda run: run.set_batch_sizes(batch_sizes))
+
+    def _change(self, feed: str, question: int, change: Callable[[Run], int]) -> None:
+        """Change what the partitions of a feed make; each replies from which batch on."""
         for of, partition in self._made:
             if of == feed:
                 self._send(Replied(feed, partition, question))
@@ -356,7 +364,7 @@ class Partitions:
                 continue
             fault = ""
             try:
-                since = run.set_target_probs(list(probs))
+                since = change(run)
                 self._stores.submit((feed, partition), run)
                 self.store()
             except Exception as error:  # the numbers come from a trainer

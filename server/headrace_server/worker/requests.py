@@ -1,6 +1,7 @@
 """Requests of trainers and of the supervisor that concern a whole feed.
 
-    trainer     ─ Retarget, Drain, Stats ┐
+    trainer     ─ Retarget, Resize ──────┐
+                  Drain, Stats ──────────┤
     supervisor  ─ copy, inspect, close ──┴─► all partitions ─► answered() by each ─► one answer
     trainer     ─ Snapshot ─► supervisor, which asks all owners for copies
     trainer     ─ Flush    ─► the partition of its lanes
@@ -19,7 +20,7 @@ from math import inf
 from typing import Any
 
 from headrace_proto.clock import AwakeClock
-from headrace_proto.messages import Answered, Drain, Flush, Retarget, Snapshot, Stats
+from headrace_proto.messages import Answered, Drain, Flush, Resize, Retarget, Snapshot, Stats
 
 from ..core.asking import Asking
 from ..process.child import Pipe
@@ -57,6 +58,7 @@ class FeedRequests:
             Flush: self._flush,
             Snapshot: self._snapshot,
             Retarget: self._retarget,
+            Resize: self._resize,
             Drain: self._drain,
             Stats: self._stats,
         }
@@ -109,6 +111,23 @@ class FeedRequests:
         self, session: Session, desk: Desk, message: Retarget, frames: list[bytes]
     ) -> None:
         """Change the proportions of classes for a trainer."""
+        self._change(session, desk, message.request, self.partitions.retarget, message.probs)
+
+    def _resize(self, session: Session, desk: Desk, message: Resize, frames: list[bytes]) -> None:
+        """Change the batch sizes for a trainer."""
+        resize = self.partitions.resize
+        self._change(session, desk, message.request, resize, message.sizes, desk.resized)
+
+    def _change(
+        self,
+        session: Session,
+        desk: Desk,
+        request: int,
+        change: Callable[[str, int, Any], None],
+        value: Any,
+        done: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Change what all partitions make; answer from which batch on each of them does."""
 
         def answer(answers: dict[int, Replied], unheard: list[int]) -> None:
             if desk.failure is None:  # else all trainers are told of the failure
@@ -116,12 +135,12 @@ class FeedRequests:
                 fault = next((one.fault for one in answers.values() if one.fault), "")
                 fault = fault[:1000] if since else _TOO_LATE
                 code = "server" if fault else ""
-                request = message.request
+                if not fault:
+                    done()
                 self.outbox.tell(Answered(session.number, request, sorted(since), code, fault))
 
         question = self._asking[desk.name].ask(desk.partitions, answer)
-        retarget = partial(self.partitions.retarget, desk.name, question, message.probs)
-        self._calls[desk.name].append(retarget)
+        self._calls[desk.name].append(partial(change, desk.name, question, value))
 
     def _stats(self, session: Session, desk: Desk, message: Stats, frames: list[bytes]) -> None:
         """Count for a trainer what is ready and in flight."""

@@ -10,10 +10,11 @@ from headrace.requests import (
     FlushStates,
     Request,
     Requests,
+    SetBatchSizes,
     SetTargetProbs,
     StatesPart,
 )
-from headrace_proto.messages import Answered, Drain, Flush, Retarget, Stats
+from headrace_proto.messages import Answered, Drain, Flush, Resize, Retarget, Stats
 
 
 def part(*rows):
@@ -26,9 +27,10 @@ def part(*rows):
     [
         (DrainInput(True), lambda session: Drain(session, 1, True)),
         (SetTargetProbs((0.25, 0.75)), lambda session: Retarget(session, 1, (0.25, 0.75))),
+        (SetBatchSizes((8, 16)), lambda session: Resize(session, 1, (8, 16))),
         (CountReady(), lambda session: Stats(session, 1)),
     ],
-    ids=["drain", "retarget", "stats"],
+    ids=["drain", "retarget", "resize", "stats"],
 )
 def test_a_request_is_said_again_in_any_session_until_it_is_answered(request_, message, anew):
     requests = Requests()

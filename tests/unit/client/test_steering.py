@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 import pytest
 
@@ -72,3 +74,134 @@ def test_batches_of_other_feeds_are_counted_over_all_partitions(workers: int) ->
         assert stats == {"ready": 4, "incomplete": 60 - 4 * 5, "in_flight": 1}
         assert sum(batch.rows for batch in feed) == 36, "each partition drops two of each bucket"
         assert feed.stats() == {"ready": 0, "incomplete": 0, "in_flight": 0}
+
+
+def streams(feed: headrace.Feed) -> dict[int, list[int]]:
+    """Rows of the batches that are left, by partition."""
+    rows: dict[int, list[int]] = {}
+    for batch in feed:
+        rows.setdefault(batch.partition, []).append(batch.rows)
+    return rows
+
+
+NUMBERS = hs.from_examples([{"i": i, "n": i % 3, "y": i % 2} for i in range(2000)])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("size", [3, np.int32(3)], ids=["int", "numpy"])
+def test_plain_batches_have_another_size_from_the_batch_that_is_told(workers, size) -> None:
+    seen = []
+
+    def take(feed: headrace.Feed, most: int) -> None:
+        seen.extend((b.partition, b.number, b.rows, b["i"].tolist()) for b in islice(feed, most))
+
+    with (
+        hs.run(NUMBERS.batch(5), workers=workers, partitions=2) as server,
+        connect(server) as feed,
+    ):
+        with connect(server) as other:
+            take(feed, 2)
+            take(other, 2)
+            assert feed.schema["i"].shape == (5,)
+            since = feed.set_batch_size(size)
+            assert since.keys() == {0, 1} and min(since.values()) > 0
+            assert feed.schema["i"].shape == (None,) and other.schema["i"].shape == (5,)
+            take(other, 300)
+        with connect(server) as late:
+            assert late.schema["i"].shape == (None,), "a later trainer knows"
+            take(late, 5)
+        take(feed, 10**6)
+    for partition, number, rows, values in seen:
+        assert rows == (5 if number < since[partition] else 3) == len(values)
+    assert len(seen) > 500, "both trainers together have all"
+
+
+@pytest.mark.parametrize("sizes", [[2, 7, 4], (2, 7, 4), np.array([2, 7, 4]), range(2, 5), 6])
+def test_buckets_have_a_size_each(sizes) -> None:
+    each = [sizes] * 3 if isinstance(sizes, int) else list(map(int, sizes))
+    pipeline = NUMBERS.bucket("n", np.array([5, 5, 5]), 3, capacity=1)
+    with hs.run(pipeline, workers=0) as server, connect(server) as feed:
+        next(feed)
+        since = feed.set_batch_size(sizes)[0]
+        for batch in feed:
+            assert batch.rows == (5 if batch.number < since else each[batch.bucket])
+
+
+def test_sampled_batches_have_another_size() -> None:
+    feeds = {
+        "rejected": NUMBERS.rejection_sample(0.9, 6),
+        "stratified": NUMBERS.stratified_sample("y", [0.3, 0.7], 6, init_probs=[0.5, 0.5]),
+        "unknown": NUMBERS.stratified_sample_unknown_dist("y", [0.3, 0.7], 6),
+    }
+    with hs.run(feeds, workers=0) as server:
+        for name in feeds:
+            with connect(server, feed=name) as feed:
+                next(feed)
+                since = feed.set_batch_size(4)[0]
+                rows = [(batch.number, batch.rows) for batch in feed]
+                assert rows and all(n == (6 if k < since else 4) for k, n in rows), name
+
+
+def test_sizes_that_can_not_be_are_refused_and_change_nothing() -> None:
+    with hs.run({"plain": NUMBERS.batch(5), "states": sequences([2])}, workers=0) as server:
+        with connect(server, feed="plain") as feed:
+            wrong = [
+                (0, ValueError, "batch_size=0 is too small: the least is 1"),
+                (-1, ValueError, "batch_size=-1 is too small"),
+                ([], ValueError, r"batch_size=\[\] is empty"),
+                (True, TypeError, "batch_size=True is a bool"),
+                (2.0, TypeError, "batch_size=2.0 is a float"),
+                (None, TypeError, "batch_size=None is a NoneType"),
+                ("4", TypeError, "batch_size='4' is a str"),
+                ([4, None], TypeError, r"batch_size\[1\]=None is a NoneType"),
+                (np.ones((1, 1), int), TypeError, "is a ndarray"),
+                (np.ones(2), TypeError, r"batch_size\[0\]=.*is a float64"),
+                ([4, 4], ValueError, r"set_batch_size\(\[4, 4\]\): there are 2 sizes"),
+                (2**21, ValueError, "batch_size=2097152 is too large"),
+                (2**70, ValueError, r"batch_size=1.181e\+21 is too large"),
+                ([1] * 4097, ValueError, "batch_size has 4097 sizes; the most is 4096"),
+                ([2**20] * 4096, ValueError, "there are 4096 sizes"),
+            ]
+            for size, kind, text in wrong:
+                with pytest.raises(kind, match=text):
+                    feed.set_batch_size(size)
+            assert streams(feed) == {0: [5] * 400}
+        with (
+            connect(server, feed="states") as feed,
+            pytest.raises(ValueError, match=r"a feed of segments has one batch size; feed.take"),
+        ):
+            feed.set_batch_size(4)
+
+
+def test_another_size_outlives_the_server_and_a_snapshot(tmp_path) -> None:
+    pipeline = NUMBERS.batch(5)
+    with (
+        hs.run(pipeline, workers=0, state_dir=tmp_path / "state") as server,
+        connect(server) as feed,
+    ):
+        next(feed)
+        since = feed.set_batch_size(3)[0]
+        next(feed)
+        token = feed.snapshot()
+        whole = [(batch.number, batch["i"].tolist()) for batch in feed]
+    with (
+        hs.run(pipeline, workers=0, state_dir=tmp_path / "state", resume=token) as server,
+        connect(server) as feed,
+    ):
+        assert feed.schema["i"].shape == (None,)
+        again = [(batch.number, batch["i"].tolist()) for batch in feed]
+    assert again == whole and {len(i) for n, i in again if n >= since} == {3}
+
+
+@pytest.mark.tf
+def test_a_dataset_after_the_change_leaves_the_number_of_rows_open() -> None:
+    pytest.importorskip("tensorflow", reason="needs TensorFlow")
+    with (
+        hs.run(NUMBERS.batch(5), workers=0) as server,
+        connect(server, framework="tf") as feed,
+    ):
+        since = feed.set_batch_size(8)[0]
+        data = feed.as_dataset()
+        assert data.element_spec["i"].shape.as_list() == [None]
+        rows = [element["i"].shape[0] for element in data]
+    assert rows == [5] * since + [8] * (len(rows) - since)

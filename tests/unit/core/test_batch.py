@@ -129,3 +129,63 @@ def test_a_snapshot_that_can_not_be_honoured_is_refused_and_changes_nothing(chan
     with pytest.raises(ValueError, match=f"lacks its field '{next(iter(change))}'"):
         shaper.restore(state)
     assert shaper.snapshot() == before
+
+
+CHANGES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5), st.integers(1, 7)), max_size=4)
+
+
+@given(chunks=sizes, size=st.integers(1, 7), smaller=st.booleans(), changes=CHANGES)
+def test_another_size_reaches_the_rows_that_are_in_no_whole_batch(chunks, size, smaller, changes):
+    """Neither the drafts by then nor a restart at that place show in the batches."""
+    want, loose, now = [], [], size
+    for step, rows in enumerate(chunks):
+        loose += [(step, row) for row in range(rows)]
+        for _, _, other in [change for change in changes if change[0] == step]:
+            while len(loose) >= now:
+                want.append(loose[:now])
+                del loose[:now]
+            now = other
+    while len(loose) >= now or (smaller and loose):
+        want.append(loose[:now])
+        del loose[:now]
+
+    shaper, got = PlainBatches(size, smaller), []
+    for step, rows in enumerate(chunks):
+        shaper.offer(step, rows, {})
+        for _, taken, other in [change for change in changes if change[0] == step]:
+            got += [draft for _ in range(taken) if (draft := shaper.next_draft()) is not None]
+            since = len(got) + shaper.ready()
+            shaper.set_batch_size(other)
+            assert len(got) + shaper.ready() >= since
+            state = msgpack.unpackb(msgpack.packb(shaper.snapshot()))
+            shaper = PlainBatches(size, smaller)
+            shaper.restore(state)
+    shaper.finish()
+    while (draft := shaper.next_draft()) is not None:
+        got.append(draft)
+    assert [rows_of(draft) for draft in got] == want
+    assert sum(shaper.dropped().values()) == len(loose)
+    for draft in got[:-1] if smaller else got:
+        assert draft.meta == ({} if draft.rows == size else {"resized": True})
+
+
+def test_a_size_that_never_changes_is_in_no_snapshot_and_no_batch():
+    shaper = PlainBatches(4)
+    shaper.offer(0, 9, {})
+    assert shaper.next_draft().meta == {} and "sizes" not in shaper.snapshot()
+    shaper.set_batch_size(2)
+    shaper.set_batch_size(4)
+    assert shaper.resized and shaper.next_draft().meta == {} and shaper.next_draft() is None
+    assert not shaper.resized and "sizes" not in shaper.snapshot(), "as it was declared"
+    shaper.offer(1, 5, {})
+    shaper.set_batch_size(2)
+    assert [shaper.next_draft().meta, shaper.next_draft().meta] == [{}, {"resized": True}]
+
+
+def test_a_size_after_the_end_drops_what_is_no_whole_batch_any_more():
+    shaper = PlainBatches(4)
+    shaper.offer(0, 5, {})
+    shaper.finish()
+    shaper.set_batch_size(3)
+    assert [len(draft) for draft in drafts_of(shaper)] == [4], "it was whole before"
+    assert shaper.dropped() == {"remainder": 1}

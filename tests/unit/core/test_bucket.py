@@ -16,6 +16,20 @@ steady = settings(derandomize=True, deadline=None, database=None)
 
 def by_hand(ids, lengths, sizes, budget, smaller):
     """One row at a time: batches as (bucket, row numbers), and how many rows are dropped."""
+    opened, batches = by_hand_open(ids, lengths, sizes, budget)
+    dropped = 0
+    for bucket, mine in enumerate(opened):
+        longest = max((max(lengths[r], 1) for r in mine), default=0)
+        packed = budget is not None and longest * (len(mine) + 1) > budget
+        if mine and (smaller or packed):
+            batches.append((bucket, mine))
+        else:
+            dropped += len(mine)
+    return batches, dropped
+
+
+def by_hand_open(ids, lengths, sizes, budget):
+    """The rows of each bucket that are in no full batch, and the full batches."""
     opened = [[] for _ in sizes]
     batches = []
     for row, bucket in enumerate(ids):
@@ -29,15 +43,7 @@ def by_hand(ids, lengths, sizes, budget, smaller):
         if len(mine) == sizes[bucket]:
             batches.append((bucket, list(mine)))
             mine.clear()
-    dropped = 0
-    for bucket, mine in enumerate(opened):
-        longest = max((max(lengths[r], 1) for r in mine), default=0)
-        packed = budget is not None and longest * (len(mine) + 1) > budget
-        if mine and (smaller or packed):
-            batches.append((bucket, mine))
-        else:
-            dropped += len(mine)
-    return batches, dropped
+    return opened, batches
 
 
 def drafts(shape):
@@ -314,3 +320,52 @@ def test_a_snapshot_of_an_earlier_release_which_lists_rows_is_read():
     assert earlier.snapshot() == state
     first, second = earlier.next_draft(), shape.next_draft()
     assert first.meta == second.meta == {"bucket": 0, "padded": 6, "real": 5}
+
+
+@steady
+@given(st.data())
+def test_other_sizes_reach_the_rows_that_are_in_no_full_batch(data):
+    """As one row at a time, and whatever was drafted or restored by then."""
+    count = data.draw(st.integers(1, 3))
+    rows = data.draw(st.integers(0, 60))
+    ids = data.draw(st.lists(st.integers(0, count - 1), min_size=rows, max_size=rows))
+    lengths = data.draw(st.lists(st.integers(0, 6), min_size=rows, max_size=rows))
+    budget = data.draw(st.none() | st.integers(1, 30))
+    smaller = data.draw(st.booleans())
+    per_bucket = st.lists(st.integers(1, 6), min_size=count, max_size=count)
+    sizes, others = data.draw(per_bucket), data.draw(per_bucket)
+    at = data.draw(st.integers(0, rows))
+
+    opened, want = by_hand_open(ids[:at], lengths, sizes, budget)
+    for bucket, mine in enumerate(opened):
+        while len(mine) >= others[bucket]:
+            want.append((bucket, mine[: others[bucket]]))
+            del mine[: others[bucket]]
+    left = sorted(row for mine in opened for row in mine)
+    rest = [*left, *range(at, rows)]
+    # Rows that are left come first again: the queues of the buckets know no other order.
+    later, dropped = by_hand(
+        [ids[row] for row in rest], [lengths[row] for row in rest], others, budget, smaller
+    )
+    want += [(bucket, [rest[row] for row in batch]) for bucket, batch in later]
+    shape = Buckets(sizes, smaller, budget)
+    facts = {"bucket": np.array(ids[:at], np.int64), "length": np.array(lengths[:at], np.int64)}
+    shape.offer(0, at, facts)
+    early = data.draw(st.integers(0, 3))
+    got = [draft for _ in range(early) if (draft := shape.next_draft()) is not None]
+    shape.set_batch_sizes(others)
+    twin = Buckets(sizes, smaller, budget)
+    twin.restore(msgpack.unpackb(msgpack.packb(shape.snapshot())))
+    assert twin.batch_sizes == tuple(others) and twin.resized
+    twin.offer(
+        1,
+        rows - at,
+        {n: np.array(v[at:], np.int64) for n, v in (("bucket", ids), ("length", lengths))},
+    )
+    twin.finish()
+    got += list(drafts(twin))
+    assert [(d.meta["bucket"], rows_of(d, {0: 0, 1: at})) for d in got] == want
+    if not smaller and budget is None:
+        for draft in got:
+            assert ("resized" in draft.meta) == (draft.rows != sizes[draft.meta["bucket"]])
+    assert sum(twin.dropped().values()) == dropped

@@ -280,3 +280,37 @@ def test_a_snapshot_that_does_not_fit_is_refused_by_field_and_changes_nothing(ch
     with pytest.raises(ValueError, match=text):
         shape.restore({**before, **change})
     assert shape.snapshot() == before
+
+
+def test_another_size_holds_from_the_next_batch_that_is_not_formed():
+    machine = ClassQueues(2, [0.5, 0.5], 6, seed=3)
+    machine.offer(0, 40, {"label": np.arange(40) % 2})
+    formed = machine.first_not_formed
+    first = machine.next_draft()
+    machine.set_batch_size(4)
+    assert machine.first_not_formed >= formed > 1
+    twin = ClassQueues(2, [0.5, 0.5], 6, seed=3)
+    twin.restore(msgpack.unpackb(msgpack.packb(machine.snapshot())))
+    drawn = []
+    for one in (machine, twin):
+        one.offer(1, 400, {"label": np.arange(400) % 2})
+        drafts = []
+        while (draft := one.next_draft()) is not None:
+            drafts.append(draft)
+        drawn.append([(draft.meta, [str(part) for part in draft.parts]) for draft in drafts])
+    assert drawn[0] == drawn[1] and first.meta == {"counts": first.meta["counts"]}
+    rows = [sum(meta["counts"]) for meta, _ in drawn[0]]
+    assert rows == [6] * (formed - 1) + [4] * (len(rows) - formed + 1) and len(rows) > 80
+    assert all(
+        meta.get("resized", False) == (n != 6) for (meta, _), n in zip(drawn[0], rows, strict=True)
+    )
+    assert len({tuple(meta["counts"]) for meta, _ in drawn[0][formed:]}) > 2, "still by chance"
+
+
+def test_a_size_that_a_batch_that_waits_has_forms_it():
+    machine = ClassQueues(1, [1.0], 8)
+    machine.offer(0, 5, {"label": np.zeros(5, np.int64)})
+    assert machine.next_draft() is None
+    machine.set_batch_size(2)
+    assert machine.next_draft().rows == machine.next_draft().rows == 2
+    assert machine.next_draft() is None and machine.waiting() == 1

@@ -72,6 +72,10 @@ def parts(example: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"i": example["i"], "k": np.arange(k)}
 
 
+def of_two_classes(example: dict[str, Any]) -> dict[str, Any]:
+    return {"i": example["i"], "y": int(example["i"] % 5 > 1)}
+
+
 def doubled(example: dict[str, Any]) -> dict[str, Any]:
     return {"twice": 2 * example["i"]}
 
@@ -392,6 +396,106 @@ def test_a_close_between_any_two_steps_ends_the_next_process_at_the_same_row(
     again.resume(Saved(meta, Examples(), {}, [], []))
     assert play(there, again) == batches and again.dropped() == feed.dropped()
     assert steps < 11 or read_next > 1, "the steps include reads that were to come"
+
+
+RESIZED: dict[str, tuple[Callable[[], Pipeline], list[list[int]]]] = {
+    "plain": (lambda: numbered(700).batch(10, dynamic_pad=True), [[4], [25], [10]]),
+    "the last batch is smaller": (
+        lambda: (
+            numbered(705)
+            .shuffle(seed=4)
+            .repeat(2)
+            .batch(10, allow_smaller_final_batch=True, dynamic_pad=True)
+        ),
+        [[3], [7], [64]],
+    ),
+    "each epoch ends its batches": (
+        lambda: numbered(250).repeat(3, across_batches=False).batch(8, dynamic_pad=True),
+        [[5], [9], [2]],
+    ),
+    "buckets": (
+        lambda: numbered(700).bucket_by_sequence_length(
+            "v", [5, 6, 7], [1, 2], dynamic_pad=True, max_examples_in_flight=40
+        ),
+        [[9], [2, 3, 4], [12, 5, 1]],
+    ),
+    "a budget": (
+        lambda: numbered(700).bucket_by_sequence_length(
+            "v", None, [1], dynamic_pad=True, max_padded_elements=16
+        ),
+        [[3, 5], [8], [1]],
+    ),
+    "classes": (
+        lambda: (
+            numbered(700)
+            .map(f"{__name__}:of_two_classes")
+            .stratified_sample_unknown_dist("y", [0.3, 0.7], 6)
+        ),
+        [[2], [11], [6]],
+    ),
+    "a sampler": (
+        lambda: (
+            numbered(900)
+            .map(f"{__name__}:of_two_classes")
+            .stratified_sample("y", [0.3, 0.7], 6, init_probs=[0.5, 0.5])
+        ),
+        [[2], [11], [6]],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RESIZED)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(5))
+@given(data=st.data())
+def test_batches_of_other_sizes_are_made_again_by_the_next_process(
+    name: str, data: st.DataObject, place: Callable[..., Place]
+):
+    """Whatever was read, made and committed by the time of each change."""
+    make, asked = RESIZED[name]
+    here = place(make())
+    feed, batches, meta, committed = here.feed(), [], {}, 0
+    for sizes in asked:
+        for _ in range(data.draw(st.integers(0, 12))):
+            made = feed.advance()
+            if isinstance(made, MadeBatch):
+                batches.append(contents(here, made))
+                here.slab.free(made.block)
+                feed.announced()
+        while committed < len(batches) and data.draw(st.booleans()):
+            assert feed.saved(committed) == ("", "")
+            committed += 1
+        since = feed.set_batch_sizes(sizes)
+        assert since >= len(batches) and feed.set_batch_sizes(sizes) >= since, "asked again"
+        for change in feed.take_changes():
+            meta.update(change.meta)
+    there = place(make())
+    again = there.feed()
+    again.resume(Saved(meta, Examples(), {}, [], []))
+    base = again.next_number
+    assert base <= committed and (base or again.schema == feed.schema)
+    batches += play(here, feed)
+    assert play(there, again) == batches[base:] and again.dropped() == feed.dropped()
+    assert again.properties == feed.properties
+
+
+def test_sizes_that_can_not_be_are_refused_and_change_nothing(place: Callable[..., Place]):
+    bounded = numbered(40).bucket("i", 4, 40, dynamic_pad=True, max_examples_in_flight=130)
+    refused: list[tuple[Pipeline, list[int], str]] = [
+        (numbered(40).batch(4, dynamic_pad=True), [4, 5], "there are 2 sizes; the feed has one"),
+        (numbered(40).batch(4, dynamic_pad=True), [0], "batch_size=0 is too small"),
+        (numbered(40).batch(4, dynamic_pad=True), [2**18], r"2097152 bytes or more, and the slab"),
+        (bounded, [4] * 39, "there are 39 sizes; the feed has 40 buckets"),
+        (bounded, [4] * 39 + [0], r"batch_size\[39\]=0 is too small"),
+        (bounded, [5], "max_examples_in_flight=130 is too small: 40 buckets"),
+    ]
+    for pipeline, sizes, text in refused:
+        here = place(pipeline)
+        feed = here.feed()
+        while not isinstance(made := feed.advance(), MadeBatch) and made is Busy:
+            pass
+        with pytest.raises(ValueError, match=text):
+            feed.set_batch_sizes(sizes)
+        assert not feed.take_changes() and feed.properties == {}
 
 
 def test_a_cancel_leaves_the_batch_that_waits_for_room(place: Callable[..., Place]):

@@ -232,3 +232,16 @@ def test_a_cost_takes_the_place_of_the_length_in_a_budget_and_nowhere_else():
     assert chunk.facts["length"].tolist() == [1, 4, 5]
     with pytest.raises(DataError, match=r"record 0.*cost .* is -0\.5; a cost is finite and 0 or"):
         shape.facts(of_lengths([0]), BadRecords())
+
+
+def test_sizes_are_one_for_all_or_one_for_each_bucket():
+    shape = by_length([3])
+    assert shape.sizes_checked([7]) == [7, 7] and shape.sizes_checked([1, 2]) == [1, 2]
+    for sizes, text in [
+        ([1, 2, 3], "there are 3 sizes; the feed has 2 buckets"),
+        ([2**20 + 1], "batch_size=1048577 is too large: the most is 1048576"),
+        ([1, 0], r"batch_size\[1\]=0 is too small"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            shape.sizes_checked(sizes)
+    assert shape.set_batch_sizes([2, 9], 5) == 5 and shape.resized

@@ -31,6 +31,7 @@ from headrace_proto.messages import (
     Pulse,
     Refused,
     Renew,
+    Resize,
     Retarget,
     Retired,
     Save,
@@ -61,6 +62,7 @@ MESSAGES = {
         Flush(7, 1, 2**40, (0, 5), COLUMNS, True),
         Snapshot(7, 3),
         Stats(7, 4),
+        Resize(7, 5, (8, 16)),
     ],
     FROM_SERVER: [
         Welcome(1, "0.1.0", 7, "speech", SCHEMA, 1.0, 30.0, 64, "/d", "/d/f", True, {"a": 1}),

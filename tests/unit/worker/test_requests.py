@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import headrace_server as hs
-from headrace_proto.messages import Answered, Drain, Retarget, Snapshot, Stats
+from headrace_proto.messages import Answered, Drain, Resize, Retarget, Snapshot, Stats
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.events import Replied
@@ -91,6 +91,23 @@ def test_proportions_that_can_not_be_drawn_are_told_why(owner: Owner):
     told = owner.answer(Replied("f", 0, 1, 0, "three classes"), Replied("f", 1, 1, 0, "no"))
     answer = Answered(7, 40, [[0, 0], [1, 0]], "server", "three classes")
     assert told == [("tell", answer)]
+
+
+def test_other_sizes_are_answered_as_other_proportions_and_later_trainers_hear_of_them(
+    owner: Owner,
+):
+    owner.say(Resize(7, 40, (8,)))
+    assert owner.partitions.made == [("resize", "f", 1, (8,))]
+    owner.answer(Replied("f", 1, 1, 12))
+    assert "resized" not in owner.desk.properties
+    told = owner.answer(Replied("f", 0, 1, 5))
+    assert told == [("tell", Answered(7, 40, [[0, 5], [1, 12]]))]
+    assert owner.desk.properties["resized"] is True
+    owner.outbox.made.clear()
+    owner.say(Resize(7, 41, (9, 9)))
+    assert owner.answer(Replied("f", 0, 2, 0, "two sizes"), Replied("f", 1, 2, 0)) == [
+        ("tell", Answered(7, 41, [[0, 0], [1, 0]], "server", "two sizes"))
+    ]
 
 
 def test_counts_of_all_partitions_are_added_to_those_of_the_hand_over(owner: Owner):
