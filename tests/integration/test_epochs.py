@@ -120,3 +120,21 @@ def test_trainers_that_share_a_feed_count_the_same_epochs() -> None:
                 (1, []),
                 (2, []),
             ]
+
+
+def test_segments_of_a_server_that_others_can_follow_tell_their_epoch(tmp_path: Path) -> None:
+    """With a state directory each batch tells which segments it has, for a server after this one."""
+    examples = [{"key": f"k{i}", "x": [float(i)] * (1 + i % 3)} for i in range(5)]
+    segments = hs.from_examples(examples).repeat(2, across_batches=False)
+    segments = segments.batch_sequences_with_states(
+        "key", ["x"], [], None, {"h": hs.zeros((1,))}, 2, 2, allow_small_batch=True
+    )
+    with hs.run(segments, workers=0, state_dir=tmp_path) as server:
+        with headrace.connect(server.address) as feed:
+            for number, batches in feed.epochs():
+                ended = 0
+                for batch in batches:
+                    assert batch.epoch == number
+                    ended += int(batch.last.sum())
+                    batch.save_state("h", batch.state("h"))
+                assert ended == 5
