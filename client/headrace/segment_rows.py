@@ -76,16 +76,16 @@ class SegmentRows:
     @property
     def left_length(self) -> Any:
         """How many steps of the context before each segment are data.  They end where it begins."""
-        return self._context_fact("left_length", "left=0")
+        return self._context_fact("left_length")
 
     @property
     def right_length(self) -> Any:
         """How many steps of the context after each segment are data."""
-        return self._context_fact("right_length", "right=0")
+        return self._context_fact("right_length")
 
-    def _context_fact(self, name: str, declared: str) -> Any:
-        if RESERVED + name not in self._layout.index:
-            raise AttributeError(f"batch.{name}: this feed has no such context, {declared}")
+    def _context_fact(self, name: str) -> Any:
+        if RESERVED + name not in self._layout.index:  # declared with left=0, or right=0
+            return self.sequence * 0
         return self._column(RESERVED + name)
 
     @property
