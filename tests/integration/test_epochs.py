@@ -123,7 +123,7 @@ def test_trainers_that_share_a_feed_count_the_same_epochs() -> None:
 
 
 def test_segments_of_a_server_that_others_can_follow_tell_their_epoch(tmp_path: Path) -> None:
-    """With a state directory each batch tells which segments it has, for a server after this one."""
+    """With a state directory each batch tells its segments, for a server after this one."""
     examples = [{"key": f"k{i}", "x": [float(i)] * (1 + i % 3)} for i in range(5)]
     segments = hs.from_examples(examples).repeat(2, across_batches=False)
     segments = segments.batch_sequences_with_states(
