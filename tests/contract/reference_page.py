@@ -40,6 +40,7 @@ _STAGES = [
         "unbatch",
         "filter",
         "select",
+        "cache",
     ),
     *("rejection_sample", "stratified_sample", "resample_at_rate", "weighted_resample", "options"),
 ]

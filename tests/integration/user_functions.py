@@ -39,3 +39,29 @@ def images(n: int) -> Iterator[dict[str, Any]]:
     base = np.arange(224 * 224 * 3, dtype=np.uint32)
     for i in range(n):
         yield {"image": (base * (2 * i + 1) >> 3).astype(np.uint8).reshape(224, 224, 3), "i": i}
+
+
+def pieces(example: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Give none to four pieces of an example."""
+    for k in range(int(example["i"]) % 5):
+        yield {"i": example["i"], "k": k, "v": np.full(k, example["i"])}
+
+
+def shaken(example: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {**example, "u": rng.random()}
+
+
+def all_shaken(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {**columns, "w": rng.random(len(columns["i"]))}
+
+
+def fail_at_21(example: dict[str, Any]) -> dict[str, Any]:
+    if example["i"] == 21:
+        raise ValueError("the piece of one too many")
+    return example
+
+
+def tables(n: int) -> Iterator[dict[str, Any]]:
+    for k in range(n):
+        i = np.arange(10 * k, 10 * k + 10)
+        yield {"i": i, "x": np.outer(i, [1.0, 2.0])}

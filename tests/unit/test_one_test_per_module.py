@@ -49,6 +49,7 @@ TESTED_IN = {
     "headrace_server.files.mapped_files": "test_tfrecord.py",
     "headrace_server.reading.user_columns": "test_stages.py",
     "headrace_server.reading.row_functions": "test_stages.py",
+    "headrace_server.reading.cached_rows": "test_cache.py",
     "headrace_server.reading.sources.arrow_columns": "test_arrow.py",
     "headrace_server.reading.sources.example_columns": "test_tfrecord.py",
     "headrace_server.reading.sources.factory": "test_function.py",

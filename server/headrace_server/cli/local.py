@@ -30,6 +30,7 @@ from ..making.run import Busy, Done, MadeBatch, Resting
 from ..making.slab import Slab
 from ..pipeline.declaration import Declaration
 from ..process.rundir import RunDirectory
+from ..reading.cache import cached
 from ..reading.reader import BadRecords, Reader
 from ..reading.sources import open_reader
 
@@ -65,7 +66,8 @@ class LocalFeed:
         partitions: int = 1,
     ) -> None:
         self._declaration = declaration
-        self.reader: Reader = open_reader(declaration.source, files, bad, cache)
+        opened = open_reader(declaration.source, files, bad, cache)
+        self.reader: Reader = cached(opened, declaration, files)
         self._directory = RunDirectory()
         try:
             self._slab = Slab(self._directory.path, 0, 0, _SLAB_BYTES, _SEGMENT_BYTES)

@@ -32,7 +32,7 @@ __all__ = [
 Plain = Any  # nested lists, maps with str keys, numbers, strings, bytes, None
 
 #: Stages that make of an example the same in every epoch.
-_REPEATABLE = ("map", "flat_map", "unbatch", "filter", "select")
+_REPEATABLE = ("map", "flat_map", "unbatch", "filter", "select", "cache")
 
 
 @dataclass(frozen=True, slots=True)

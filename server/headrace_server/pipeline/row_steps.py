@@ -1,12 +1,15 @@
 """The part of the builder that works on examples one by one, by functions of the user's mostly.
 
-.map        one for one             .filter     one or none         .select   fewer columns
-.flat_map   any number for one      .unbatch    a row for one of a batch
+    .map        one for one             .filter     one or none         .select   fewer columns
+    .flat_map   any number for one      .unbatch    each of its rows    .cache    the same, kept
+
+Functions are named and not sent: workers import them.
 """
 
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Self
@@ -108,6 +111,35 @@ class RowSteps(SourceSteps):
         return self._with_stage(
             Stage("select", {"names": checked_names("names", names, self.fields)})
         )
+
+    def cache(self, directory: str | os.PathLike[str]) -> Self:
+        """Keep what the stages up to here make of the examples in Arrow files, for later epochs.
+
+        The first epoch writes them, and the rest of the pipeline reads them once every example is
+        there; until then, and where anything before this call, its functions or the source's files
+        have changed, it reads the source.  The stream is the same either way.  Other servers may
+        use the directory too.  It needs the extra ``arrow``, a source that can be read by number,
+        and stages that do not draw by chance before it.
+        """
+        self._open("cache")
+        for stage in self._stages:
+            if not stage.repeatable:
+                raise ValueError(
+                    f".cache() comes after .{stage.kind}(), which draws anew in each epoch: call "
+                    ".cache() before it"
+                )
+            if stage.kind == "cache":
+                raise ValueError(".cache() is called twice: one cache holds all stages before it")
+        return self._with_stage(Stage("cache", {"directory": _directory(directory)}))
+
+
+def _directory(value: Any) -> str:
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"directory={value!r:.80} is a {type(value).__name__}, not a path")
+    path = os.fsdecode(value)
+    if not path or "://" in path:
+        raise ValueError(f"directory={path!r} is no directory of this machine")
+    return os.path.abspath(path)
 
 
 def unbatched_field(name: str, field: Field) -> Field:

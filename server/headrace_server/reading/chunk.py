@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .columns import Column, concatenate, take
+
+if TYPE_CHECKING:
+    from .cache import CachedRead
 
 __all__ = ["Chunk", "Origin"]
 
@@ -60,6 +64,8 @@ class Chunk:
     ordinals: np.ndarray  # int64 [n]
     origin: Origin
     facts: Mapping[str, np.ndarray] = field(default_factory=dict)
+    #: Where the source has a cache: how the whole chunk was read.
+    read: CachedRead | None = None
 
     def __len__(self) -> int:
         return len(self.ordinals)
@@ -88,9 +94,11 @@ class Chunk:
         if len(parts) == 1:
             return parts[0]
         names = list(parts[0].columns)
+        reads = [part.read for part in parts if part.read is not None]
         return Chunk(
             {name: concatenate([part.columns[name] for part in parts]) for name in names},
             np.concatenate([part.ordinals for part in parts]),
             Origin.join([part.origin for part in parts]),
             {name: np.concatenate([p.facts[name] for p in parts]) for name in parts[0].facts},
+            reads[0].joined(reads) if len(reads) == len(parts) else None,
         )

@@ -106,7 +106,10 @@ class Intake:
         self.rows_read += len(chunk)
         if self._counted_elsewhere:
             self.bad.counts.clear()
-        return self._stages.apply(chunk, self.bad, read.epoch), position
+        after = self._stages.apply(chunk, self.bad, read.epoch, to_cache=True)
+        if position is None and chunk.read is not None:
+            chunk.read.cache.flush()
+        return after, position
 
     def end(self) -> None:
         """After a read that was worked up: counts, and how much to read the next time."""

@@ -16,6 +16,7 @@ from headrace_proto.schema import Field, schema_from_wire
 
 from ..pipeline.declaration import Stage
 from ..pipeline.selectors import RESERVED
+from .cache import CachedRead
 from .chunk import Chunk
 from .columns import column_from_rows
 from .draws import Draws
@@ -27,6 +28,9 @@ from .unfolding import FlatMap, Unbatch
 __all__ = ["RowStages"]
 
 Fields = Mapping[str, Field]
+
+#: The fact that tells of each row, up to a cache, which example of the source it comes from.
+_SOURCE = "cached example"
 
 
 class _Step(Protocol):
@@ -44,7 +48,12 @@ class RowStages:
         #: Rows dropped on purpose, by reason.
         self.counts: dict[str, int] = {}
         self._source = fields
+        kinds = [stage.kind for stage in stages]
+        #: The steps before a cache.  It is no step: without one the numbers of steps are the same.
+        self._before_cache = kinds.index("cache") if "cache" in kinds else 0
+        stages = tuple(stage for stage in stages if stage.kind != "cache")
         self._steps = [_step(stage, i, self.counts) for i, stage in enumerate(stages)]
+        self._cached_fields: Fields | None = None
         #: The samplers, in their order.
         self.samplers = [step for step in self._steps if isinstance(step, Sampler)]
         drawing = (step.draws for step in self._steps if isinstance(step, Map))
@@ -60,9 +69,15 @@ class RowStages:
     @property
     def fields(self) -> Fields | None:
         """The schema of what comes out; None until it is known."""
+        return self._fields_after(len(self._steps))
+
+    def _fields_after(self, count: int) -> Fields | None:
+        """The schema after so many steps, if it is known."""
         known: Fields | None = self._source
-        for step in self._steps:
+        for i, step in enumerate(self._steps[:count], 1):
             known = step.fields_after(known)
+            if i == self._before_cache and known is None:
+                known = self._cached_fields
         return known
 
     @property
@@ -87,23 +102,51 @@ class RowStages:
             if state is not None:
                 sampler.restore(state)
 
-    def apply(self, chunk: Chunk, bad: BadRecords, epoch: int = 0) -> Chunk:
-        """The chunk after all stages: the rows that are left, in their order."""
+    def apply(self, chunk: Chunk, bad: BadRecords, epoch: int = 0, to_cache: bool = False) -> Chunk:
+        """The chunk after all stages: the rows that are left, in their order.
+
+        ``to_cache``: what it is before a cache is written there.
+        """
         for sampler in self.samplers:
             sampler.epoch = epoch
         for draws in self._draws:
             draws.epoch = epoch
-        fields: Fields | None = self._source
-        for step in self._steps:
+        last, first = len(self._steps), 0
+        if chunk.read is not None:
+            first = self._before_cache
+            chunk = self._up_to_cache(chunk, chunk.read, bad, to_cache)
+        chunk = self._through(chunk, first, last, bad)
+        if len(chunk) or (chunk.columns and not self._steps):
+            return chunk
+        known = self.fields or {}
+        return chunk.with_columns({name: column_from_rows([], f) for name, f in known.items()})
+
+    def _through(self, chunk: Chunk, first: int, last: int, bad: BadRecords) -> Chunk:
+        """The chunk after some of the steps."""
+        fields = self._fields_after(first)
+        for step in self._steps[first:last]:
             if not len(chunk):
                 break
             assert fields is not None  # rows came out of the step before, so its fields are known
             chunk = step.apply(chunk, fields, bad)
             fields = step.fields_after(fields)
-        if len(chunk) or not self._steps:
+        return chunk
+
+    def _up_to_cache(
+        self, chunk: Chunk, read: CachedRead, bad: BadRecords, to_cache: bool
+    ) -> Chunk:
+        """The chunk before the steps that follow a cache."""
+        if read.from_cache:
+            if self._cached_fields is None and read.cache.rows is not None:
+                self._cached_fields = read.cache.rows.fields
             return chunk
-        known = self.fields or {}
-        return chunk.with_columns({name: column_from_rows([], f) for name, f in known.items()})
+        numbered = chunk.with_fact(_SOURCE, chunk.ordinals)
+        chunk = self._through(numbered, 0, self._before_cache, bad)
+        sources, chunk = chunk.facts[_SOURCE], chunk.without_fact(_SOURCE)
+        fields = self._fields_after(self._before_cache)
+        if to_cache and fields is not None:
+            read.cache.add(chunk, sources, read.asked, fields)
+        return chunk
 
     def probe(self, chunk: Chunk) -> Fields | None:
         """Learn the schema from a chunk that is not used otherwise.

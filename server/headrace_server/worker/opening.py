@@ -27,6 +27,7 @@ from ..making.slab import Slab
 from ..pipeline.fingerprint import fingerprints
 from ..process.config import FeedConfig, RunConfig
 from ..process.diary import Diary
+from ..reading.cache import cached
 from ..reading.reader import BadRecords, IndexedReader, Reader
 from ..reading.sources import open_reader
 from ..reading.trace import NO_TRACING, NoTracing, Tracing
@@ -119,6 +120,7 @@ class Opener:
             )
             try:
                 opened = open_reader(source, config.files, bad, self._cache)
+                opened = cached(opened, config.declaration, config.files)
             except HeadraceError:
                 raise
             except (ValueError, OSError) as error:  # a source refuses its declaration

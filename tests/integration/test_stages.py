@@ -1,0 +1,108 @@
+"""Stages that draw, unfold and keep rows give one stream, whatever serves it or dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+import headrace_server as hs
+from tests.patience import PATIENCE_S
+
+from . import user_functions as functions
+from .streams import frozen
+
+Stream = list[Any]
+
+
+def unfolded(directory: Path | None = None) -> hs.Pipeline:
+    """Nearly every stage, over epochs: with a directory what comes before chance is kept there."""
+    numbers = hs.from_examples([{"i": i} for i in range(150)])
+    pipeline = numbers.skip(30).concat(numbers.take(20)).shuffle(seed=5).repeat(3)
+    pipeline = pipeline.flat_map(functions.pieces)
+    if directory is not None:
+        pipeline = pipeline.cache(directory)
+    drawing = pipeline.map(functions.shaken, seed=7).map(
+        functions.all_shaken, vectorized=True, seed=7
+    )
+    return drawing.batch(8, dynamic_pad=True, pad_to_multiple=4)
+
+
+def stream(
+    pipeline: hs.Pipeline, kill_at: int | None = None, workers: int = 1, **options: Any
+) -> Stream:
+    """All batches; with ``kill_at`` a worker dies after so many of them."""
+    found: Stream = []
+    with hs.run(pipeline, partitions=2, workers=workers, **options) as server:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            for batch in feed:
+                found.append(frozen(batch))
+                if len(found) == kill_at:
+                    workers_ = [pid for name, pid in server.pids.items() if "worker" in name]
+                    os.kill(workers_[0], signal.SIGKILL)
+    return found
+
+
+@pytest.mark.slow
+def test_a_killed_worker_changes_no_stream_and_leaves_no_half_cache(tmp_path: Path) -> None:
+    undisturbed = stream(unfolded(), workers=0)
+    assert len(undisturbed) > 90
+    assert stream(unfolded(), kill_at=20, workers=2) == undisturbed
+    kept = tmp_path / "kept"
+    assert stream(unfolded(kept), kill_at=10, workers=2) == undisturbed
+    assert list(kept.glob("*/complete.json")), "later epochs wrote the rows that were lost"
+    assert stream(unfolded(kept), workers=0) == undisturbed
+
+
+def test_a_server_goes_on_from_its_state_between_two_outputs_of_an_example(tmp_path: Path) -> None:
+    undisturbed = stream(unfolded(), workers=0)
+    found: Stream = []
+    for stop in (7, 13, 10**6):
+        state = str(tmp_path / "state")
+        with hs.run(unfolded(), partitions=2, workers=0, state_dir=state) as server:
+            with headrace.connect(server.address, timeout=PATIENCE_S, commit="explicit") as feed:
+                for _, batch in zip(range(stop), feed, strict=False):
+                    found.append(frozen(batch))
+                    batch.commit()
+    assert found == undisturbed
+
+
+def test_any_number_of_partitions_gives_the_same_rows() -> None:
+    numbers = hs.from_examples([{"i": i} for i in range(60)]).skip(7).take(50)
+    pipeline = numbers.repeat(2).flat_map(functions.pieces).map(functions.shaken, seed=7)
+
+    def rows(partitions: int) -> list[tuple[int, int, float]]:
+        found = []
+        shape = pipeline.select(["i", "k", "u"]).batch(4, allow_smaller_final_batch=True)
+        with hs.run(shape, partitions=partitions, workers=0) as server:
+            with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+                for batch in feed:
+                    found += zip(*(batch[name].tolist() for name in ("i", "k", "u")), strict=True)
+        return sorted(found)
+
+    assert rows(1) == rows(3) == rows(7)
+    assert len({u for _, _, u in rows(1)}) > len({(i, k) for i, k, _ in rows(1)})
+
+
+def test_a_batched_function_and_an_unbatched_table_give_the_rows_of_the_table() -> None:
+    def all_of(pipeline: hs.Pipeline) -> list[int]:
+        with hs.run(pipeline.batch(6, True), workers=0) as server:
+            with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+                return [i for batch in feed for i in batch["i"].tolist()]
+
+    assert all_of(hs.from_function(functions.tables, 5, batched=True)) == list(range(50))
+    assert all_of(hs.from_function(functions.tables, 5).unbatch()) == list(range(50))
+
+
+def test_an_error_of_an_output_names_the_example_that_it_comes_from() -> None:
+    pipeline = hs.from_examples([{"i": i} for i in range(30)]).flat_map(functions.pieces)
+    with hs.run(pipeline.map(functions.fail_at_21).batch(4), workers=0) as server:
+        with (
+            headrace.connect(server.address, timeout=PATIENCE_S) as feed,
+            pytest.raises(headrace.DataError, match="examples, record 21: map function"),
+        ):
+            list(feed)

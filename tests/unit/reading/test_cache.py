@@ -1,0 +1,250 @@
+"""A pipeline gives the same rows with a cache and without, whoever wrote it."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import headrace_server as hs
+from headrace_proto.errors import DataError
+from headrace_server.core.plan import Read
+from headrace_server.files.index_cache import IndexCache
+from headrace_server.files.manifest import resolve
+from headrace_server.pipeline.builder import Pipeline
+from headrace_server.reading import cache as module
+from headrace_server.reading.cache import cached
+from headrace_server.reading.intake import Intake
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.sources import open_reader
+from tests.unit.readers import OPEN, numbered
+
+
+class Calls:
+    """Examples that a function was called with: no plain value, which would count as its code."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+
+CALLS = Calls()
+
+
+def spelled(example):
+    CALLS.seen.append(int(example["i"]))
+    if example["i"] == 999:
+        raise ValueError("not this one")
+    return {"i": example["i"], "v": np.arange(example["i"] % 4), "t": b"t%d" % example["i"]}
+
+
+def several(example):
+    return [{**example, "k": k} for k in range(int(example["i"]) % 3)]
+
+
+def no_fives(example):
+    return bool(example["i"] % 5)
+
+
+def drawn(example, rng):
+    return {**example, "u": rng.random()}
+
+
+class Worker:
+    """One process with all or some partitions of a feed."""
+
+    def __init__(self, pipeline: Pipeline, partitions: int = 1, own: Any = None) -> None:
+        self.declaration = pipeline.batch(2, dynamic_pad=True).declaration()
+        skips = self.declaration.policy.on_bad_example == "skip"
+        self.bad = BadRecords(skips)
+        source = self.declaration.source
+        files = resolve(source.paths)
+        opened = open_reader(source, files, self.bad, IndexCache(None))
+        self.reader: Any = cached(opened, self.declaration, files)
+        OPEN.append(self.reader)
+        self.intakes = {
+            partition: Intake(self.reader, self.declaration, partition, partitions, self.bad)
+            for partition in (range(partitions) if own is None else own)
+        }
+
+    @property
+    def complete(self) -> bool:
+        return self.reader._cache.rows is not None
+
+    def epoch(self, epoch: int, limit: int = 7, stop: int = 10**9) -> list[Any]:
+        """The rows of one epoch of each partition, as far as ``stop`` reads go."""
+        rows: list[Any] = []
+        for intake in self.intakes.values():
+            position = intake.start()
+            for _ in range(stop):
+                intake.begin()
+                chunk, position = intake.chunk(Read(0, epoch, position, limit))
+                intake.end()
+                rows += numbered(chunk)
+                if position is None:
+                    break
+        return rows
+
+
+def source(n: int = 40) -> Pipeline:
+    return hs.from_examples([{"i": i} for i in range(n)]).shuffle(seed=3).repeat(None)
+
+
+def declared(directory: Any = None, n: int = 40) -> Pipeline:
+    pipeline = source(n).filter(no_fives).map(spelled).flat_map(several)
+    if directory is not None:
+        pipeline = pipeline.cache(directory)
+    return pipeline.map(drawn, seed=7).filter(no_fives)
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.glob("*/*"))
+
+
+def test_later_epochs_read_the_cache_and_give_the_same_rows(tmp_path: Path) -> None:
+    plain, kept = Worker(declared()), Worker(declared(tmp_path))
+    assert kept.epoch(0) == plain.epoch(0) and kept.complete
+    CALLS.seen.clear()
+    assert [kept.epoch(e) for e in (1, 2)] != [[], []] and not CALLS.seen
+    assert [kept.epoch(e, limit=50) for e in (1, 2)] == [plain.epoch(e, 50) for e in (1, 2)]
+
+
+def test_a_second_server_reads_it_from_its_first_epoch_on_with_any_partitions(
+    tmp_path: Path,
+) -> None:
+    Worker(declared(tmp_path)).epoch(0)
+    CALLS.seen.clear()
+    other = Worker(declared(tmp_path), partitions=3)
+    assert other.complete
+    rows = other.epoch(0)
+    assert not CALLS.seen
+    assert rows == Worker(declared(), partitions=3).epoch(0)
+    assert other.intakes[0].fields == Worker(declared()).intakes[0].fields
+
+
+def test_workers_write_their_parts_and_the_last_one_completes(tmp_path: Path) -> None:
+    one, two = (Worker(declared(tmp_path), 2, own=[k]) for k in range(2))
+    plain = Worker(declared(), 2)
+    first = one.epoch(0)
+    assert not one.complete and "complete.json" not in files(tmp_path)
+    assert first + two.epoch(0) == plain.epoch(0)
+    assert two.complete and "complete.json" in files(tmp_path)
+    assert one.epoch(1) + two.epoch(1) == plain.epoch(1)
+
+
+def test_a_part_that_a_killed_worker_left_is_not_used(tmp_path: Path) -> None:
+    killed = Worker(declared(tmp_path))
+    killed.epoch(0, stop=4)  # and it does nothing more
+    assert [name for name in files(tmp_path) if name.endswith(".arrow")] == []
+    again = Worker(declared(tmp_path))
+    assert not again.complete
+    assert again.epoch(0) == Worker(declared()).epoch(0)
+    assert again.complete
+    assert not [name for name in files(tmp_path) if name.endswith(".part")]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@given(stops=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=4))
+def test_whatever_lives_wrote_rows_come_once(tmp_path: Path, stops: list[Any]) -> None:
+    directory = tmp_path / str(len(list(tmp_path.iterdir())))
+    lives = [Worker(declared(directory)) for _ in stops]
+    for epoch, (life, (stop, limit)) in enumerate(zip(lives, stops, strict=True)):
+        life.epoch(epoch, limit, stop)
+        life.reader._cache.flush()
+    last = Worker(declared(directory))
+    plain = Worker(declared())
+    assert [last.epoch(e) for e in range(2)] == [plain.epoch(e) for e in range(2)]
+    assert last.complete
+
+
+def test_small_parts_are_finished_as_they_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PART_ROWS", 5)
+    worker = Worker(declared(tmp_path))
+    worker.epoch(0)
+    assert len([name for name in files(tmp_path) if name.endswith(".arrow")]) > 3
+    assert worker.epoch(1) == Worker(declared()).epoch(1)
+
+
+def test_another_declaration_has_a_cache_of_its_own(tmp_path: Path) -> None:
+    Worker(declared(tmp_path)).epoch(0)
+    other = source().map(spelled).cache(tmp_path)
+    assert not Worker(other).complete
+    assert not Worker(declared(tmp_path, n=41)).complete
+    later = source().filter(no_fives).map(spelled).flat_map(several).cache(tmp_path)
+    assert Worker(later).complete, "what follows the cache does not count"
+
+
+def test_changed_files_of_the_source_make_another_cache(tmp_path: Path) -> None:
+    for n in (5, 6):
+        np.savez(tmp_path / "a.npz", i=np.arange(n))
+        worker = Worker(hs.read_npz(str(tmp_path / "a.npz")).cache(tmp_path / "kept"))
+        assert not worker.complete
+        assert len(worker.epoch(0)) == n and worker.complete
+
+
+def test_an_example_that_is_bad_is_no_row_and_one_that_ends_the_feed_is_not_kept(
+    tmp_path: Path,
+) -> None:
+    rows = hs.from_examples([{"i": i} for i in (1, 2, 999, 4)]).repeat(None)
+    strict = Worker(rows.map(spelled).cache(tmp_path))
+    with pytest.raises(DataError, match="record 2: map function"):
+        strict.epoch(0, limit=1)
+    assert not strict.complete
+    skips = Worker(rows.map(spelled).options(on_bad_example="skip").cache(tmp_path))
+    first = skips.epoch(0, limit=1)
+    assert skips.complete and len(first) == 3
+    assert skips.epoch(1, limit=1) == first
+
+
+def test_a_full_disk_ends_the_writing_and_not_the_feed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(module, "put_in_place", full)
+    worker = Worker(declared(tmp_path))
+    plain = Worker(declared())
+    assert [worker.epoch(e) for e in range(2)] == [plain.epoch(e) for e in range(2)]
+    assert "is not written any more: [Errno 28] no room" in caplog.text
+    assert not worker.complete and "complete.json" not in files(tmp_path)
+
+
+def test_a_cache_without_its_mark_is_completed_again(tmp_path: Path) -> None:
+    Worker(declared(tmp_path)).epoch(0)
+    mark = next(tmp_path.glob("*/complete.json"))
+    assert json.loads(mark.read_text())["length"] == 40
+    mark.unlink()
+    again = Worker(declared(tmp_path))
+    assert again.epoch(0) == Worker(declared()).epoch(0)
+    assert again.complete
+
+
+def test_a_source_that_is_read_forward_has_no_cache(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("i\n1\n")
+    with pytest.raises(ValueError, match=r"cache\(\): the source \(csv\) can only be read forward"):
+        Worker(hs.read_csv(str(tmp_path / "a.csv")).cache(tmp_path / "kept"))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda p: p.cache(3), TypeError, "directory=3 is a int, not a path"),
+        (lambda p: p.cache(""), ValueError, "directory='' is no directory"),
+        (lambda p: p.cache("s3://x/y"), ValueError, "is no directory of this machine"),
+        (lambda p: p.map(drawn, seed=1).cache("/x"), ValueError, "after .map.., which draws anew"),
+        (lambda p: p.rejection_sample(0.5).cache("/x"), ValueError, "after .rejection_sample"),
+        (lambda p: p.cache("/x").cache("/y"), ValueError, "cache.. is called twice"),
+        (lambda p: p.batch(1).cache("/x"), ValueError, "the shape ends a pipeline"),
+    ],
+)
+def test_a_wrong_call_is_refused(call: Any, error: Any, text: str) -> None:
+    with pytest.raises(error, match=text):
+        call(source())
