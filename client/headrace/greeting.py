@@ -33,6 +33,7 @@ class Greeting(Leases):
     resume: str = ""  # the snapshot that the feed is to go on from
     host: str = ""  # for who looks at the server: where this trainer runs
     explicit: bool = False  # batches are committed by name, not by asking for the next
+    any_order: bool = False  # batches may come in another order than the feed's
     restart: bool = False  # the feed is to be started from its beginning
     owner: int = -1  # which of its server's owners it is with; -1 leaves it to the server
     owners: int = 0  # how many there are; 0 where that is not known yet
@@ -52,7 +53,7 @@ class Greeting(Leases):
         shared = self.rank, self.world_size, self.process, self.resume, self.host, self.explicit
         alike = type(self)(self.feed, self.nonce, self.prefetch, *shared)
         alike.refused, alike.meter = self.refused, self.meter
-        alike.address, alike.owner = address, owner
+        alike.address, alike.owner, alike.any_order = address, owner, self.any_order
         return alike
 
     def elsewhere(self, address: str) -> Self:

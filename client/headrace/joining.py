@@ -29,6 +29,7 @@ logger = logging.getLogger("headrace")
 _FRAMEWORKS = ("numpy", "tf", "torch", "jax")
 _MAX_PREFETCH = 63
 _COMMITS = ("on_next", "explicit")
+_ORDERS = ("feed", "any")
 
 
 def connect(
@@ -43,6 +44,7 @@ def connect(
     timeout: float = 120.0,
     resume: Any = None,
     restart: bool = False,
+    order: str = "feed",
     keys: str | os.PathLike[str] | None = None,
 ) -> Feed:
     """Join a feed as a trainer.
@@ -75,6 +77,10 @@ def connect(
     trainers use the feed.  Without it one line in the log says where a feed that was used before
     goes on.
 
+    ``order`` is ``"feed"``: batches come in the feed's order, which does not depend on the numbers
+    of servers and workers; or ``"any"``: each batch comes as soon as it is there, so a server or a
+    worker that is away delays only its own partitions.  Not with ranks, and not for lanes.
+
     ``keys`` is the directory with this trainer's secret key and ``server.public``, or the file of
     the secret; the environment's ``HEADRACE_KEYS`` where it is not given.
     """
@@ -90,6 +96,12 @@ def connect(
     for name, number in (("rank", rank), ("world_size", world_size)):
         if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
             raise TypeError(f"{name}={number!r} is not an integer")
+    if order not in _ORDERS:
+        raise ValueError(f"order={order!r} is not one of {', '.join(map(repr, _ORDERS))}")
+    if order == "any" and rank is not None:
+        raise ValueError(
+            f"order='any' and rank={rank}: ranks take the same rounds, in the feed's order"
+        )
     if feed is not None and not isinstance(feed, str):
         raise TypeError(f"feed={feed!r:.80} is not the name of a feed")
     if (rank is None) != (world_size is None):
@@ -122,6 +134,7 @@ def connect(
         "" if token is None else token.snapshot,
         f"{socket.gethostname()}:{os.getpid()}",
         explicit=commit == "explicit",
+        any_order=order == "any",
         restart=restart,
         owner=-1 if rank is None else 0,  # of several the one that tells a rank its run
     )

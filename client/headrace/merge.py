@@ -12,6 +12,7 @@ taken.
     ByNumber   of a plain feed: the smallest (number, partition), once no owner can have a smaller
     InTurn     of segments in the order of arrival: partitions in turn, of owners that can give some
     ByLanes    of segments in lanes: one owner, and another when it has no work left
+    AsTheyCome where the trainer takes any order: each batch that is there, of owners in turn
 
 Other trainers take batches of an owner, too, so the smallest that it can still have is known when
 it gives one, or tells that it has no room to make it (``following``).
@@ -32,7 +33,7 @@ from headrace_proto.placement import Placement
 from .leases import Received
 from .session import Session
 
-__all__ = ["Alone", "ByLanes", "ByNumber", "InTurn", "Merge", "merge_of"]
+__all__ = ["Alone", "AsTheyCome", "ByLanes", "ByNumber", "InTurn", "Merge", "merge_of"]
 
 _Claim = Callable[[Session], Received | None]
 #: Where a batch stands in the order of a feed: its number, or that of its round, and its partition.
@@ -243,6 +244,31 @@ class ByLanes(Merge):
             session.prefetch = self._prefetch if session is owner else 0
 
 
+class AsTheyCome(Merge):
+    """Any order: an owner whose server is away is waited for only once no other can give more."""
+
+    def __init__(self, sessions: Sequence[Session], prefetch: int) -> None:
+        self._turn = 0  # the owner that comes first
+        super().__init__(sessions, prefetch)
+
+    def _rotated(self) -> list[Session]:
+        return [*self._sessions[self._turn :], *self._sessions[: self._turn]]
+
+    def _next(self) -> Session | None:
+        there = (session for session in self._rotated() if session.ready and session.connected)
+        return next(there, None)
+
+    def _wanted(self) -> list[Session]:
+        able = [one for one in self._rotated() if _is_able(one) and one.connected]
+        if able:
+            return able if self._prefetch else able[:1]
+        return [session for session in self._sessions if not session.finished]
+
+    def _took(self, session: Session, received: Received) -> None:
+        owner = self.placement.owner_of(received.delivery.partition)
+        self._turn = (owner + 1) % len(self._sessions)
+
+
 def _head(session: Session) -> _Place:
     return _place(session.ready[0])
 
@@ -254,10 +280,20 @@ def _place(received: Received) -> _Place:
 
 
 def merge_of(sessions: Sequence[Session], first: Session) -> Merge:
-    """The order in which a feed's batches are taken; ``first`` was opened first."""
+    """The order in which a feed's batches are taken; ``first`` was opened first.
+
+    ValueError where a trainer that takes any order would lose its lanes.
+    """
     prefetch, welcome = first.prefetch, first.welcome
+    if first.any_order and welcome is not None and welcome.properties.get("order") == "lanes":
+        raise ValueError(
+            f"order='any': the rows of feed {welcome.feed!r} stay in lanes, which one owner has; "
+            "leave order out"
+        )
     if len(sessions) == 1 or welcome is None:
         return Alone(sessions, prefetch)
+    if first.any_order:
+        return AsTheyCome(sessions, prefetch)
     partitions = welcome.partitions
     if welcome.properties.get("shape") != "sequences" or first.rank >= 0:
         return ByNumber(sessions, prefetch)

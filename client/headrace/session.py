@@ -87,7 +87,7 @@ class Session(Greeting):
         nonce = secrets.token_bytes(16)
         shared = self.prefetch, self.rank, self.world_size, self.process
         again = Session(feed, nonce, *shared, resume, self.host, self.explicit)
-        again.owner = -1 if self.rank < 0 else 0
+        again.owner, again.any_order = -1 if self.rank < 0 else 0, self.any_order
         return again
 
     def hand_over(self, sessions: Sequence[Session]) -> None:

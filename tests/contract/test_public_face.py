@@ -34,7 +34,7 @@ SERVER = {
     *("Pipeline", "Declaration", "Feature", "scalar", "sequence", "fixed"),
     *("read_tfrecord", "read_arrow", "read_parquet", "read_jsonl", "read_csv", "read_npz"),
     *("read_tar", "read_tokens", "from_function", "from_examples", "zeros", "by_source"),
-    *("SequenceQueueingStateSaver", "final_state", "from_pool"),
+    "SequenceQueueingStateSaver",
 }
 
 
@@ -62,7 +62,7 @@ def test_connect_takes_what_is_promised_with_the_promised_defaults():
     parameters = inspect.signature(headrace.connect).parameters
     assert list(parameters) == [
         *("address", "feed", "framework", "prefetch", "commit", "rank", "world_size", "timeout"),
-        *("resume", "restart", "keys"),
+        *("resume", "restart", "order", "keys"),
     ]
     defaults = {name: p.default for name, p in parameters.items() if name != "timeout"}
     assert defaults == {
@@ -75,10 +75,11 @@ def test_connect_takes_what_is_promised_with_the_promised_defaults():
         "world_size": None,
         "resume": None,
         "restart": False,
+        "order": "feed",
         "keys": None,
     }
     named_only = [p.kind is inspect.Parameter.KEYWORD_ONLY for p in parameters.values()]
-    assert named_only == [False, *[True] * 10]
+    assert named_only == [False, *[True] * 11]
 
 
 def test_run_takes_what_is_promised_and_all_but_the_pipelines_by_name():

@@ -440,3 +440,23 @@ def test_a_feed_is_started_anew_on_all_servers_unless_it_is_used():
             with pytest.raises(headrace.FeedInUse):
                 servers[1].restart()
             assert len(rows(feed)) == 116
+
+
+def test_in_any_order_a_trainer_goes_on_with_the_servers_that_are_there(
+    shares: Shares, ledger: Ledger
+):
+    with connect(shares.servers, prefetch=0, order="any") as feed:
+        train(feed, ledger, 5)
+        shares.kill(1)
+        of_0 = train(feed, ledger, 8)
+        assert of_0 == 8 and not feed._link.sessions[1].connected
+        shares.servers[1] = shares.start(1)
+        train(feed, ledger)
+    ledger.assert_complete()
+
+
+def test_rows_in_lanes_come_in_no_other_order(ledger: Ledger):
+    pipeline = chained(list_of(ledger), batch_size=3, order="lanes", capacity=12)
+    with shared(pipeline) as servers:
+        with pytest.raises(ValueError, match="order='any': the rows of feed 'default' stay in"):
+            connect(servers, order="any")

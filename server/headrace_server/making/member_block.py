@@ -109,7 +109,6 @@ def blank_offer(fields: Mapping[str, Field]) -> Offer:
         context=context,
         initial={},
         facts=facts,
-        draws={},
     )
 
 

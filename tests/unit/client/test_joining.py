@@ -21,6 +21,13 @@ from .serving import properties, served
         ({"prefetch": True}, TypeError, "prefetch=True is neither an integer nor .auto."),
         ({"commit": "auto"}, ValueError, "commit='auto' is not one of 'on_next', 'explicit'"),
         ({"commit": None}, ValueError, "commit=None is not one of"),
+        ({"order": "all"}, ValueError, "order='all' is not one of 'feed', 'any'"),
+        ({"order": None}, ValueError, "order=None is not one of"),
+        (
+            {"order": "any", "rank": 0, "world_size": 2},
+            ValueError,
+            "order='any' and rank=0: ranks take the same rounds",
+        ),
         ({"rank": 0}, ValueError, "rank=0 and world_size=None: give both or neither"),
         ({"world_size": 2}, ValueError, "rank=None and world_size=2"),
         ({"rank": "0", "world_size": 2}, TypeError, "rank='0' is not an integer"),

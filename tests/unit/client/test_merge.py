@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.merge import Merge, merge_of
+from headrace.merge import AsTheyCome, Merge, merge_of
 from headrace.session import Session
 from headrace_proto.messages import (
     Deliver,
@@ -22,6 +22,7 @@ from headrace_proto.messages import (
     Step,
     Welcome,
 )
+from headrace_proto.placement import WHOLE, Share, partitions_of
 
 SEED = 5
 PLAIN: dict[str, Any] = {}
@@ -36,17 +37,23 @@ class Owner:
     """
 
     def __init__(
-        self, owner: int, counts: list[int], owners: int, turns: bool = False, room: int = 1000
+        self,
+        owner: int,
+        counts: list[int],
+        owners: int,
+        turns: bool = False,
+        room: int = 1000,
+        share: Share = WHOLE,
     ) -> None:
         self._room = room
-        self._of = range(owner, len(counts), owners)
+        self._of = partitions_of(owner, owners, len(counts), share)
         mine = [(n, p) for p in self._of for n in range(counts[p])]
         self.waiting = deque(sorted(mine))
         self._left = {p: counts[p] for p in self._of}
         self._turn = 0
         self._turns = turns
         self.out: dict[int, tuple[int, int]] = {}  # by token
-        self._tokens = 1000 * owner
+        self._tokens = 1000 * owner + 100_000 * share[0]
         self._seqs: dict[int, int] = {}
         self._windows: dict[int, int] = {}
         self._told: set[int] = set()
@@ -97,13 +104,24 @@ class Owner:
 class Trainer:
     """A trainer that commits a batch when it asks for the next."""
 
-    def __init__(self, owners: int, partitions: int, prefetch: int, told: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        owners: int | list[int],
+        partitions: int,
+        prefetch: int,
+        told: dict[str, Any],
+        any_order: bool = False,
+    ) -> None:
+        """``owners``: of the only server, or of each of several."""
         self.sessions = []
-        for owner in range(owners):
-            session = Session("f", b"nonce", prefetch, owner=owner)
-            welcome = Welcome(1, "t", 7, "f", [], 1e9, 30.0, 64, properties=told)
-            session.receive(_with(welcome, owner, owners, partitions), [], 0.0)
-            self.sessions.append(session)
+        servers = [owners] if isinstance(owners, int) else owners
+        for share, of_server in enumerate(servers):
+            for owner in range(of_server):
+                session = Session("f", b"nonce", prefetch, owner=owner, any_order=any_order)
+                session.share, session.shares = share, len(servers)
+                welcome = Welcome(1, "t", 7, "f", [], 1e9, 30.0, 64, properties=told)
+                session.receive(_with(welcome, owner, of_server, partitions), [], 0.0)
+                self.sessions.append(session)
         self.merge: Merge = merge_of(self.sessions, self.sessions[0])
         self.took: list[tuple[int, int]] = []
         self._in_hand: tuple[Session, int] | None = None
@@ -176,6 +194,64 @@ def test_one_trainer_gets_the_feeds_own_order_whatever_comes_when(
         run(chance, [trainer], served)
         assert trainer.took == list(turns(counts)), (counts, owners)
         assert trainer.took == sorted(trainer.took)
+
+
+def owners_of(servers: list[int], counts: list[int], turns: bool = False) -> list[Owner]:
+    """The owners of several servers, in the order of a trainer's sessions."""
+    return [
+        Owner(owner, counts, owners, turns, share=(share, len(servers)))
+        for share, owners in enumerate(servers)
+        for owner in range(owners)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("told", "prefetch"), [(PLAIN, 0), (PLAIN, 3), (ARRIVAL, 0)], ids=["plain-0", "plain-3", "arr"]
+)
+def test_one_trainer_gets_the_feeds_own_order_of_servers_with_any_numbers_of_workers(
+    told: dict[str, Any], prefetch: int
+) -> None:
+    for seed in range(40):
+        chance = random.Random(SEED + seed)
+        servers = [chance.randint(1, 3) for _ in range(chance.randint(2, 4))]
+        least = len(servers) * max(servers)  # each owner has a partition
+        counts = [chance.randint(0, 6) for _ in range(chance.randint(least, least + 5))]
+        counts[0] += 1
+        trainer = Trainer(servers, len(counts), prefetch, told)
+        run(chance, [trainer], owners_of(servers, counts, told is ARRIVAL))
+        assert trainer.took == list(turns(counts)), (counts, servers)
+
+
+@pytest.mark.parametrize("told", [PLAIN, ARRIVAL], ids=["plain", "arrival"])
+@pytest.mark.parametrize("prefetch", [0, 1, 5])
+def test_in_any_order_all_comes_once_and_an_owner_that_is_away_delays_its_own_alone(
+    told: dict[str, Any], prefetch: int
+) -> None:
+    for seed in range(30):
+        chance = random.Random(SEED + seed)
+        servers, counts = [1, 2], [chance.randint(1, 6) for _ in range(6)]
+        trainer = Trainer(servers, len(counts), prefetch, told, any_order=True)
+        assert isinstance(trainer.merge, AsTheyCome)
+        owners = owners_of(servers, counts, told is ARRIVAL)
+        away, *others = zip(owners, trainer.sessions, strict=True)
+        away[1].lose()
+        there = [(n, p) for p in (1, 3, 5) for n in range(counts[p])]
+        for _ in range(1500):
+            owner, session = chance.choice(others)
+            owner.serve(session)
+            trainer.step()
+        assert sorted(trainer.took) == sorted(there)
+        assert trainer.merge.awaited is away[1] and not trainer.over
+        away[1]._on_welcome(away[1].welcome)
+        run(chance, [trainer], owners)
+        assert sorted(trainer.took) == sorted(turns(counts))
+
+
+def test_lanes_have_no_other_order() -> None:
+    with pytest.raises(ValueError, match="order='any': the rows of feed 'f' stay in lanes"):
+        Trainer(2, 4, 0, LANES, any_order=True)
+    with pytest.raises(ValueError, match="stay in lanes"):
+        Trainer(1, 4, 0, LANES, any_order=True)
 
 
 @pytest.mark.parametrize("told", [PLAIN, LANES], ids=["plain", "lanes"])
