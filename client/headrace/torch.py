@@ -14,7 +14,7 @@ A kept state is the tensor that was saved, detached: whoever writes into it afte
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +113,7 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
     elements are batches already, and the server has the workers.
     """
 
-    def __init__(self, address: str, **options: Any) -> None:
+    def __init__(self, address: str | Sequence[str], **options: Any) -> None:
         from .joining import connect
 
         if "framework" in options:

@@ -24,6 +24,7 @@ except ImportError as error:
         'pip install "headrace[transformers]"'
     ) from error
 
+from .segments import SegmentBatch
 from .torch import FeedDataset
 
 __all__ = ["FeedTrainer"]
@@ -105,10 +106,9 @@ class _Loader:
         self._device = device
 
     def __iter__(self) -> Iterator[Any]:
-        batches = iter(self.feed_dataset)
-        if self.feed_dataset.feed.states:
-            return ({"batch": batch.to(self._device)} for batch in batches)
-        return batches
+        for batch in self.feed_dataset:
+            segments = isinstance(batch, SegmentBatch)  # Trainer wants mappings, and moves them
+            yield {"batch": batch.to(self._device)} if segments else batch
 
     def __len__(self) -> int:
         return len(self.feed_dataset)

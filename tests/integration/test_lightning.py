@@ -26,17 +26,22 @@ def plain(rows: int = 12) -> hs.Pipeline:
     return hs.from_examples([{"i": np.float32(i)} for i in range(rows)]).batch(2)
 
 
-def segments() -> hs.Pipeline:
+def segments(**options: Any) -> hs.Pipeline:
     rows = [{"key": b"%d" % i, "x": np.ones(1 + 3 * i, np.float32)} for i in range(5)]
     return hs.from_examples(rows).batch_sequences_with_states(
         input_key="key",
         input_sequences=["x"],
         input_context=[],
-        initial_states={"sum": hs.zeros(())},
         num_unroll=3,
         batch_size=2,
         capacity=4,
+        **{"initial_states": {"sum": hs.zeros(())}, **options},
     )
+
+
+def lanes() -> hs.Pipeline:
+    """Without states: they commit as plain batches do."""
+    return segments(initial_states={}, order="lanes")
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +53,7 @@ def lightning() -> Any:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[hs.Server]:
     feeds = {"plain": plain(), "val": plain(8), "segments": segments(), "val-segments": segments()}
+    feeds["lanes"] = lanes()
     with hs.run(feeds, workers=0, state_dir=tmp_path / "state") as server:
         yield server
 
@@ -74,6 +80,8 @@ def module_of(lightning: Any, by_hand: bool = False) -> Any:
                 seen.append(batch["i"].tolist())
                 return batch["i"].mean()
             seen.append([key.decode() for key in batch.key])
+            if getattr(self.trainer.datamodule, "stateless", False):
+                return batch.sequences["x"].mean()
             if by_hand:
                 self.manual_backward(self.weight * 2)
                 self.optimizers().step()
@@ -138,6 +146,21 @@ def test_a_pass_over_segments_waits_for_no_state_that_its_own_loop_holds(
     assert len(keys) == len(set(keys)) == 1 + 2 + 3 + 4 + 5
     assert sorted(key for batch in module.validated for key in batch) == keys
     assert trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+
+
+def test_a_pass_over_lanes_without_states_commits_what_was_trained(
+    lightning: Any, server: hs.Server, tmp_path: Path
+) -> None:
+    from headrace.lightning import FeedDataModule
+
+    module = module_of(lightning)
+    data = FeedDataModule(dataset_of(server, "lanes"))
+    data.stateless = True
+    trainer_of(lightning, tmp_path, max_steps=2, max_epochs=-1).fit(module, datamodule=data)
+    assert server.stats()["lanes"]["rows"] == sum(map(len, module.seen)) == 4
+    trainer_of(lightning, tmp_path).fit(module, datamodule=data)
+    keys = [key for batch in module.seen for key in batch]
+    assert len(keys) == len(set(keys)) == 15
 
 
 def test_states_may_be_saved_after_the_backward_pass(

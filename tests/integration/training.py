@@ -5,7 +5,7 @@
 It goes on from the last checkpoint in the directory, if there is one.  It prints a JSON line with
 the loss of each step, all its bits.  At STEP it kills itself by SIGKILL, in the middle of the step:
 the loss is there, and the weights are not changed yet.  A checkpoint is taken after each second
-step.
+step.  DEVICES in the environment is the number of Lightning's processes.
 """
 
 from __future__ import annotations
@@ -139,8 +139,11 @@ def lightning(net: Net, dataset: FeedDataset, directory: Path) -> None:
     checkpoint = lightning.pytorch.callbacks.ModelCheckpoint(
         directory, filename="at", every_n_train_steps=CHECKPOINT, enable_version_counter=False
     )
+    devices = int(os.environ.get("DEVICES", "1"))
     trainer = lightning.Trainer(
         accelerator="cpu",
+        devices=devices,
+        strategy="ddp_find_unused_parameters_true" if devices > 1 else "auto",
         max_epochs=EPOCHS,
         logger=False,
         enable_progress_bar=False,
@@ -190,7 +193,7 @@ def parallel(net: Net, dataset: FeedDataset, directory: Path) -> None:
         optimizer.load_state_dict(saved["optimizer"])
         dataset.load_state_dict(saved["data"])
         step = saved["step"]
-    for batch in dataset:
+    for batch in (batch for _ in range(EPOCHS) for batch in dataset):
         loss = model(batch=batch)["loss"]
         optimizer.zero_grad()
         loss.backward()
