@@ -162,7 +162,7 @@ def test_every_option_that_a_document_names_exists_somewhere() -> None:
         "--health-cmd",
         "--no-healthcheck",
     }  # those are docker's, and systemctl's
-    known |= {"--standalone", "--nproc-per-node"}  # torchrun's
+    known |= {"--standalone", "--nproc-per-node", "--nodes"}  # torchrun's and srun's
     for path in DOCUMENTS:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", path.read_text()))
         assert named <= known, f"{_name(path)}: {sorted(named - known)}"
