@@ -23,7 +23,7 @@ import numpy as np
 from .batch import Batch
 from .segments import SegmentBatch
 
-__all__ = ["DatasetRun", "TakenBatches", "tokens_of"]
+__all__ = ["DatasetRun", "TakenBatches", "of_replicas", "tokens_of"]
 
 #: Committed batches that are remembered, so that a second commit of one is known for what it is.
 _REMEMBERED = 10_000
@@ -212,6 +212,12 @@ class TakenBatches:
         return tokens
 
 
+def of_replicas(value: Any) -> tuple[Any, ...] | None:
+    """Return this process's values in a ``PerReplica`` of TensorFlow; None where it is none."""
+    values = getattr(value, "values", None)
+    return values if isinstance(values, tuple) else None
+
+
 def tokens_of(name: str, batches: Any, feed: Any = None) -> list[int]:
     """The tokens of a batch of this feed, a token, or several of them.  Errors name the argument.
 
@@ -227,6 +233,9 @@ def tokens_of(name: str, batches: Any, feed: Any = None) -> list[int]:
             )
         return [batches.token]
     if not isinstance(batches, (str, bytes, bool)):
+        replicas = of_replicas(batches)
+        if replicas is not None:
+            batches = list(replicas)
         try:
             return [operator.index(batches)]
         except TypeError:

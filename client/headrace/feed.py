@@ -218,7 +218,8 @@ class Feed(EpochLoops, Steering):
         """Save states of the batch with this ``token``: all of ``values``, or none of them.
 
         For training that has no batch at hand but its arrays, as that on ``as_dataset``.  Otherwise
-        as ``SegmentBatch.save_state``: in a ``tf.function`` it returns an operation.
+        as ``SegmentBatch.save_state``: in a ``tf.function`` it returns an operation.  Of values by
+        replica, as ``strategy.run`` returns them, those of this process are saved.
         """
         self._link.check_usable()
         _ = self.schema

@@ -29,6 +29,7 @@ from headrace_proto.errors import (
     from_code,
 )
 
+from .committing import of_replicas
 from .framework import Framework
 from .lanes import Lanes, parts_of
 from .leases import NAMED_KEYS, Received, named
@@ -99,8 +100,17 @@ class Saving:
     # Saving
 
     def save_token(self, token: Any, values: Mapping[str, Any]) -> Any:
-        """Save states of the batch with this token; in a traced function, the operation."""
+        """Save states of the batch with this token; in a traced function, the operation.
+
+        Of values by replica those of this process are saved, each with its token.
+        """
         self._link.check_usable()
+        replicas = of_replicas(token)
+        if replicas is not None:
+            for number, one in enumerate(replicas):
+                local = {name: (of_replicas(v) or (v,))[number] for name, v in values.items()}
+                self.save_token(one, local)
+            return None
         try:
             batch = self._in_hand.get(int(token))
         except TypeError:

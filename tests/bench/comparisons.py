@@ -59,6 +59,10 @@ ALL = [
         _w1("headrace first epoch", "tf.data service first epoch", 1.5), workload="W1 first epoch"
     ),
     _w1("headrace default settings", _SERVICE, 3.5, cpu=0.3),
+    _w1("headrace as_dataset", _SERVICE),
+    _w1("headrace as_dataset", "tf.data in process", long=True),
+    _w1("headrace fit", f"{_SERVICE} fit"),
+    _w1("headrace fit", "tf.data in process fit", long=True),
     _w1("headrace shm tf", _SERVICE, long=True),
     _w1("headrace from Arrow", _SERVICE, 6.0),
     _w1("headrace from Parquet", _SERVICE, 4.0),

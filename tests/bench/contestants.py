@@ -19,6 +19,7 @@ from . import grain_peers, reverb_peers, sequences, servers, skewed, tensorpack_
 from . import torch_peers as torch
 from .crowds import crowd
 from .environments import EARLIER, EARLIER_COMMIT
+from .keras_fit import fit_steps
 from .processes import helper, last_line
 from .state_peers import barrier, windows
 from .state_trainers import trainer
@@ -53,9 +54,15 @@ _AHEAD = 16
 
 
 def _headrace(
-    kind: str, framework: str, check: Check, *, tcp: bool = False, prefetch: int | None = _AHEAD
+    kind: str,
+    framework: str,
+    check: Check,
+    *,
+    tcp: bool = False,
+    prefetch: int | None = _AHEAD,
+    by: str = "loop",
 ) -> Contestant:
-    """``prefetch=None``: nothing but the framework is asked for."""
+    """``prefetch=None``: nothing but the framework is asked for.  ``by``: loop, dataset or fit."""
     asked: dict[str, Any] = {} if prefetch is None else {"prefetch": prefetch}
 
     def steps(directory: Path) -> Steps:
@@ -72,9 +79,11 @@ def _headrace(
             with headrace.connect(address, framework=framework, **asked) as feed:
                 if feed.local is tcp:
                     raise AssertionError(f"shared memory: {feed.local}, where tcp is {tcp}")
+                if by == "fit":
+                    yield from fit_steps(feed.as_dataset())
                 names = list(feed.schema)
                 checked = False
-                for batch in feed:
+                for batch in feed if by == "loop" else feed.as_dataset():
                     for name in names:
                         batch[name]
                     if not checked:
@@ -113,6 +122,10 @@ def _w1_dataset(directory: Path, files: int, by_record: bool) -> Any:
     ).prefetch(tf.data.AUTOTUNE)
 
 
+def _w1_whole(directory: Path) -> Any:
+    return _w1_dataset(directory, ONE, False)
+
+
 def _w3_dataset(directory: Path) -> Any:
     import tensorflow as tf
 
@@ -126,7 +139,9 @@ def _w3_dataset(directory: Path) -> Any:
     return tf.data.Dataset.range(4, output_type=tf.int32).map(batch).cache().repeat()
 
 
-def _tfdata(make: Callable[[Path], Any], check: Check, *, service: bool) -> Contestant:
+def _tfdata(
+    make: Callable[[Path], Any], check: Check, *, service: bool, fit: bool = False
+) -> Contestant:
     def steps(directory: Path) -> Steps:
         import tensorflow as tf
 
@@ -143,6 +158,8 @@ def _tfdata(make: Callable[[Path], Any], check: Check, *, service: bool) -> Cont
                 dataset = dataset.apply(
                     remote.distribute(remote.ShardingPolicy.OFF, address, compression=None)
                 ).prefetch(tf.data.AUTOTUNE)
+            if fit:
+                yield from fit_steps(dataset)
             checked = False
             for batch in dataset:
                 for name in batch:
@@ -263,6 +280,8 @@ CONTESTANTS: dict[str, Contestant] = {
     "headrace shm numpy": _headrace("headrace-w1", "numpy", _w1),
     "headrace tcp tf": _headrace("headrace-w1", "tf", _w1, tcp=True),
     "headrace default settings": _headrace("headrace-w1", "tf", _w1, prefetch=None),
+    "headrace as_dataset": _headrace("headrace-w1", "tf", _w1, prefetch=None, by="dataset"),
+    "headrace fit": _headrace("headrace-w1", "tf", _w1, prefetch=None, by="fit"),
     "headrace, 1 trainer": crowd(1),
     "headrace, 8 trainers": crowd(8),
     "headrace first epoch": _headrace("headrace-w1-once", "tf", _w1),
@@ -279,6 +298,8 @@ CONTESTANTS: dict[str, Contestant] = {
     "headrace rejection": _headrace("headrace-rejection", "tf", _mixed),
     **_both_ways("", lambda d: _w1_dataset(d, ONE, False), _w1),
     **_both_ways("by record", lambda d: _w1_dataset(d, ONE, True), _w1),
+    "tf.data in process fit": _tfdata(_w1_whole, _w1, service=False, fit=True),
+    "tf.data service fit": _tfdata(_w1_whole, _w1, service=True, fit=True),
     "tf.data service first epoch": _tfdata(lambda d: _w1_dataset(d, ALL, False), _w1, service=True),
     **_both_ways("sequences", lambda d: sequences.dataset(d, False), _w2),
     **_both_ways("sequences by record", lambda d: sequences.dataset(d, True), _w2),

@@ -232,3 +232,10 @@ def test_a_batch_a_token_or_several_of_them_are_taken(given: Any, tokens: list[i
 def test_anything_else_is_named_with_its_value(wrong: Any):
     with pytest.raises(TypeError, match=r"=.* is no batch and no token, which is an integer"):
         tokens_of("batches", wrong)
+
+
+def test_tokens_by_replica_are_those_of_this_process():
+    commits = after(3)
+    replicas = SimpleNamespace(values=(np.int64(1), np.int64(3)))
+    assert tokens_of("batches", replicas) == [1, 3]
+    assert commits.commit(tokens_of("batches", replicas)) == [1, 3]

@@ -1,0 +1,121 @@
+"""A worker of MultiWorkerMirroredStrategy, which trains on a feed as its rank.
+
+    python mirrored_trainer.py ADDRESS FEED LOOP    with TF_CONFIG in the environment
+
+Prints a JSON line: its steps in each epoch, what it trained on, and all weights at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import headrace
+
+EPOCHS, UNROLL = 3, 4
+
+#: What was trained on: numbers of rows, or keys and segments.
+TRAINED: list[Any] = []
+STEPS: list[int] = []
+
+
+def loop(strategy: Any, feed: Any) -> list[Any]:
+    """Train on rows, whose tokens come by replica."""
+    with strategy.scope():
+        dense = keras.layers.Dense(1)
+        dense.build((None, 4))
+        optimizer = keras.optimizers.SGD(0.01)
+        optimizer.build(dense.trainable_variables)
+
+    def train(batch: dict[str, Any]) -> None:
+        with tf.GradientTape() as tape:
+            errors = tf.square(dense(batch["x"])[:, 0] - tf.cast(batch["i"], tf.float32))
+            loss = tf.reduce_mean(errors) / strategy.num_replicas_in_sync
+        weights = dense.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+
+    @tf.function(reduce_retracing=True)
+    def step(batch: dict[str, Any]) -> None:
+        strategy.run(train, (batch,))
+
+    data = strategy.distribute_datasets_from_function(lambda _: feed.as_dataset(tokens=True))
+    for _ in range(EPOCHS):
+        STEPS.append(0)
+        for batch in data:
+            step(batch)
+            feed.commit(batch["token"])
+            for one in strategy.experimental_local_results(batch["i"]):
+                TRAINED.extend(one.numpy().tolist())
+            STEPS[-1] += 1
+    return [weight.numpy() for weight in dense.trainable_variables]
+
+
+def segments(strategy: Any, feed: Any, in_graph: bool = False) -> list[Any]:
+    """Train on segments, whose states are saved after the step, by replica, or within it."""
+    with strategy.scope():
+        gru = keras.layers.GRU(3, return_sequences=True, return_state=True)
+        dense = keras.layers.Dense(1)
+        gru.build((None, UNROLL, 1))
+        dense.build((None, UNROLL, 3))
+        weights = gru.trainable_variables + dense.trainable_variables
+        optimizer = keras.optimizers.SGD(0.01)
+        optimizer.build(weights)
+
+    def train(batch: dict[str, Any]) -> Any:
+        mask = tf.sequence_mask(batch["length"], UNROLL, tf.float32)
+        with tf.GradientTape() as tape:
+            steps, after = gru(batch["sequences"]["x"], initial_state=batch["state"]["h"])
+            errors = tf.square(dense(steps)[..., 0] - 1) * mask
+            loss = tf.reduce_sum(errors) / 16 / strategy.num_replicas_in_sync
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        if in_graph:
+            feed.save_states(batch["token"], {"h": after})
+        return after
+
+    @tf.function(reduce_retracing=True)
+    def step(batch: dict[str, Any]) -> Any:
+        return strategy.run(train, (batch,))
+
+    data = strategy.distribute_datasets_from_function(lambda _: feed.as_dataset())
+    for _ in range(EPOCHS):
+        STEPS.append(0)
+        for batch in data:
+            after = step(batch)
+            if not in_graph:
+                feed.save_states(batch["token"], {"h": after})
+            (local,) = strategy.experimental_local_results(batch)
+            rows = zip(local["key"].numpy(), local["valid"].numpy(), strict=True)
+            TRAINED.extend(key.decode() for key, valid in rows if valid)
+            STEPS[-1] += 1
+    return [weight.numpy() for weight in weights]
+
+
+def segments_in_graph(strategy: Any, feed: Any) -> list[Any]:
+    return segments(strategy, feed, in_graph=True)
+
+
+def main() -> None:
+    address, name, way = sys.argv[1:]
+    keras.utils.set_random_seed(5)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    ranks = {
+        "rank": json.loads(os.environ["TF_CONFIG"])["task"]["index"],
+        "world_size": strategy.num_replicas_in_sync,
+    }
+    explicit = {"commit": "explicit"} if way == "loop" else {}
+    with headrace.connect(
+        address, feed=name, framework="tf", timeout=60, **ranks, **explicit
+    ) as feed:
+        weights = globals()[way](strategy, feed)
+    flat = [np.asarray(weight, np.float32).tobytes().hex() for weight in weights]
+    print(json.dumps({"steps": STEPS, "trained": TRAINED, "weights": flat}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
