@@ -102,4 +102,4 @@ def _are_tensors(value: Any) -> bool:
     """True if a value can only be the tensors of an example: columns, in a dict or a list."""
     if isinstance(value, Mapping):
         return True
-    return isinstance(value, (list, tuple)) and any(not isinstance(v, int) for v in value)
+    return isinstance(value, (list, tuple)) and any(not isinstance(v, (int, float)) for v in value)

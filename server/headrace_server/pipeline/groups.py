@@ -13,12 +13,14 @@ from .declaration import Shape, Stage
 
 __all__ = ["grouped"]
 
+#: Examples over which a mean of weights moves, where a budget and no size ends batches.
+_WEIGHTED_AT_ONCE = 32
 #: Examples of one draw of a vectorized map with a seed: enough for whole arrays to pay.
 _DRAWN_AT_ONCE = 256
 
 
 def grouped(stages: tuple[Stage, ...], shape: Shape) -> tuple[Stage, ...]:
-    """The stages with their groups; ValueError where they have none, or differ."""
+    """The stages with their groups; ValueError where they differ, or do not fit the shape."""
     stages = tuple(_weighted(stage, shape) for stage in stages)
     groups = {stage.options["group"] for stage in stages if stage.kind == "weighted_resample"}
     if len(groups) > 1:
@@ -42,13 +44,11 @@ def grouped(stages: tuple[Stage, ...], shape: Shape) -> tuple[Stage, ...]:
 
 
 def _weighted(stage: Stage, shape: Shape) -> Stage:
-    """The stage; a weighted resampling without a group gets the batch size as its group."""
+    """The stage; a weighted resampling without a group gets the batch size as its group, if any."""
     if stage.kind != "weighted_resample" or stage.options["group"] is not None:
         return stage
     sizes = shape.options.get("batch_sizes") or [shape.options["batch_size"]]
     known = [size for size in sizes if size is not None]
-    if not known:
-        raise ValueError(
-            "weighted_resample() needs group=: the batches have no size to take for it"
-        )
-    return Stage(stage.kind, {**stage.options, "group": max(known)})
+    bound = shape.read_bound() or _WEIGHTED_AT_ONCE
+    group = max(known, default=min(_WEIGHTED_AT_ONCE, bound))
+    return Stage(stage.kind, {**stage.options, "group": group})

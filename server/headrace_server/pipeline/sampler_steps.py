@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Self
 
+import numpy as np
+
 from ..core.accept import acceptance, probabilities
 from ..core.copies import MAX_RATE
 from .argument_checks import MAX_COUNT, checked, checked_int
@@ -164,21 +166,26 @@ class Sampling(Bucketing):
     @former("overall_rate", tensors=0)
     def weighted_resample(
         self,
-        weights: Value,
+        weights: Value | Sequence[float],
         overall_rate: float,
         mean_decay: float = 0.999,
         warmup: int | None = 10,
         *,
         seed: int = 0,
         group: int | None = None,
+        labels: Value | None = None,
     ) -> Self:
         """Repeat examples in proportion to their weights, ``overall_rate`` times on the average.
 
         The rate of an example is its weight times ``overall_rate`` over the running mean of
         weights; ``batch.rate`` holds it, so a loss can be weighted by 1 / rate.  The mean moves
-        once for every ``group`` examples of the source (default: the batch size) and includes them.
+        once for every ``group`` examples of the source (default: the batch size, and 32 where a
+        budget alone ends batches) and includes them.
         ``warmup`` groups weigh the same before the mean forgets by ``mean_decay``; with
         ``warmup=None`` it forgets from the start and is corrected for that.
+
+        With ``labels``, a column or function that gives each example's class, ``weights`` lists the
+        weight of each class.
         """
         rate = _number("overall_rate", overall_rate, 0, MAX_RATE)
         decay = _number("mean_decay", mean_decay, 0, 1)
@@ -186,12 +193,38 @@ class Sampling(Bucketing):
         if warmup is None and decay == 1:
             raise ValueError("mean_decay=1 needs warmup: a mean that never moves is never learnt")
         options = {
-            "weights": checked_value("weights", weights, self.fields),
+            **self._weights(weights, labels),
             "overall_rate": rate,
             "mean_decay": decay,
             **given,
         }
         return self._with_stage(Stage("weighted_resample", options))
+
+    def _weights(self, weights: Any, labels: Value | None) -> dict[str, Any]:
+        """The weights of examples, or those of classes and the labels that tell the classes."""
+        listed = isinstance(weights, (list, tuple, np.ndarray))
+        if labels is None:
+            if listed:
+                raise ValueError(
+                    f"weights={weights!r:.80} lists weights of classes: labels= says of which each "
+                    "example is"
+                )
+            return {"weights": checked_value("weights", weights, self.fields)}
+        if not listed:
+            raise TypeError(
+                f"weights={weights!r:.80} is a {type(weights).__name__}; with labels= it is a list "
+                "of one weight per class"
+            )
+        if not 0 < len(weights) <= MAX_CLASSES:
+            raise ValueError(f"weights has {len(weights)} classes; 1 to {MAX_CLASSES} can be")
+        numbers = [one.item() if isinstance(one, np.generic) else one for one in weights]
+        given = [_number(f"weights[{i}]", one, 0, math.inf) for i, one in enumerate(numbers)]
+        if not any(given):
+            raise ValueError("weights are all 0: at least one class is wanted")
+        return {
+            "labels": checked_value("labels", labels, self.fields, integer=True),
+            "class_weights": given,
+        }
 
     def _sampled(self, stage: Stage, batch_size: int | None, smaller: bool, pad: bool) -> Self:
         """The pipeline with a stage more, ended in batches where a size is given."""

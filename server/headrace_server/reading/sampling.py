@@ -276,6 +276,11 @@ class _WeightedResample(_Resample):
     argument, rule = "weights", "a weight is finite and 0 or more"
 
     def __init__(self, stage: Stage, number: int, counts: dict[str, int]) -> None:
+        listed = stage.options.get("class_weights")
+        self._class_weights = None if listed is None else np.array(listed, np.float64)
+        if listed is not None:
+            self.argument, self.reason = "labels", "label_out_of_range"
+            self.rule = f"it must be an integer in 0 … {len(listed) - 1}"
         super().__init__(stage, number, counts)
         options = stage.options
         self._mean = RunningMean(
@@ -283,11 +288,16 @@ class _WeightedResample(_Resample):
         )
 
     def fits(self, values: np.ndarray) -> np.ndarray:
-        return (values >= 0) & (values < np.inf)
+        if self._class_weights is None:
+            return (values >= 0) & (values < np.inf)
+        whole: np.ndarray = values == np.floor(values)
+        return whole & (values >= 0) & (values < len(self._class_weights))
 
     def _sampled(self, chunk: Chunk, weights: np.ndarray, bad: BadRecords) -> Chunk:
         if not len(chunk):
             return chunk
+        if self._class_weights is not None:
+            weights = self._class_weights[weights.astype(np.int64)]
         try:
             # A chunk is a group of the source, however many rows the stages before made of it.
             rates = self._mean.rates(weights)

@@ -86,8 +86,8 @@ def test_a_group_is_the_batch_size_unless_it_is_given():
     assert group(source().weighted_resample("w", 1).batch(6)) == 6
     assert group(source().weighted_resample("w", 1, group=9).batch(6)) == 9
     budget = {"batch_size": None, "bucket_boundaries": [3], "max_padded_elements": 99}
-    with pytest.raises(ValueError, match=r"weighted_resample\(\) needs group="):
-        source().weighted_resample("w", 1).bucket_by_sequence_length("v", **budget)
+    budgeted = source().weighted_resample("w", 1)
+    assert group(budgeted.bucket_by_sequence_length("v", **budget)) == 32
     with_group = source().weighted_resample("w", 1, group=9)
     assert group(with_group.bucket_by_sequence_length("v", **budget)) == 9
 
@@ -213,3 +213,26 @@ def test_more_classes_than_counters_fit_are_refused():
         source.stratified_sample("y", [1.0] + [0.0] * 1000)
     with pytest.raises(ValueError, match="probs has 1001 classes; the most is 1000"):
         source.stratified_sample_unknown_dist("y", [1.0] + [0.0] * 1000, 4)
+
+
+def test_weights_by_class_are_declared_with_the_labels():
+    options = source().weighted_resample([1, 0.5], 2.0, labels="x").batch(4).declaration().stages[0]
+    assert options.options["class_weights"] == [1.0, 0.5]
+    assert options.options["labels"] == ["column", "x"] and "weights" not in options.options
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"weights": [1.0, 2.0]}, ValueError, "lists weights of classes: labels= says"),
+        ({"weights": "w", "labels": "x"}, TypeError, "with labels= it is a list"),
+        ({"weights": [], "labels": "x"}, ValueError, "weights has 0 classes"),
+        ({"weights": [0, 0.0], "labels": "x"}, ValueError, "weights are all 0"),
+        ({"weights": [1, -1], "labels": "x"}, ValueError, r"weights\[1\]=-1 does not lie"),
+        ({"weights": [1, "a"], "labels": "x"}, TypeError, r"weights\[1\]='a' is a str"),
+        ({"weights": [1, 2], "labels": "nobody"}, ValueError, "labels='nobody' is not one of"),
+    ],
+)
+def test_wrong_weights_of_classes_are_refused(arguments, error, text):
+    with pytest.raises(error, match=text):
+        source().weighted_resample(**arguments, overall_rate=1.0)

@@ -410,3 +410,21 @@ def test_what_is_told_of_rows_hides_from_the_functions_of_the_user():
     )
     assert seen == [["y"]] and out.facts["label"].tolist() == [1, 1]
     assert run.fact_fields == {"label": Field("int64")}
+
+
+def test_weights_by_class_are_those_of_a_column_of_them():
+    y = np.arange(24) % 3
+    table = [0.5, 2.0, 0.0]
+
+    def by_class(p):
+        return p.weighted_resample(table, 2.0, labels="y", seed=4)
+
+    def by_column(p):
+        return p.weighted_resample("w", 2.0, seed=4)
+
+    listed, _ = applied(by_class, y=y, cut=4)
+    weighed, _ = applied(by_column, w=np.array(table)[y], cut=4)
+    assert ordinals(listed) == ordinals(weighed)
+    assert listed.facts["rate"].tolist() == weighed.facts["rate"].tolist()
+    with pytest.raises(DataError, match=r"record 0: weighted_resample: labels .* is 3; it must be"):
+        applied(by_class, y=np.array([3]))
