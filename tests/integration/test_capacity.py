@@ -1,0 +1,136 @@
+"""``capacity`` and its like bound what a trainer sees of a feed: no shape takes them in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+from tests.patience import PATIENCE_S, eventually
+
+FEATURES = {"n": hs.scalar("int64"), "y": hs.scalar("int64"), "x": hs.sequence("float64")}
+ROWS = hs.from_examples(
+    [{"n": i % 3, "y": i % 2, "x": np.zeros(1 + i % 9)} for i in range(3000)], FEATURES
+)
+PARTITIONS = 2
+
+
+def connect(server: hs.Server, **options: Any) -> headrace.Feed:
+    return headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0, **options)
+
+
+def sequences(capacity: int, **options: Any) -> hs.Pipeline:
+    examples = [{"key": f"k{i}", "x": np.arange(2 * (1 + i % 4))} for i in range(200)]
+    return hs.from_examples(examples).batch_sequences_with_states(
+        input_key="key",
+        input_sequences=["x"],
+        input_context=[],
+        num_unroll=2,
+        batch_size=4,
+        capacity=capacity,
+        **{"initial_states": {"s": hs.zeros((), "int64")}, **options},
+    )
+
+
+BUCKETS: dict[str, Callable[..., hs.Pipeline]] = {
+    "bucket": lambda **options: ROWS.select(["n"]).bucket("n", 4, 3, **options),
+    "bucket_by_sequence_length": lambda **options: ROWS.select(["x"]).bucket_by_sequence_length(
+        "x", 4, [3, 6], dynamic_pad=True, **options
+    ),
+}
+
+
+@pytest.mark.parametrize("capacity", [1, 3])
+@pytest.mark.parametrize("name", BUCKETS)
+def test_capacity_is_how_many_batches_of_a_partition_wait(name: str, capacity: int) -> None:
+    pipeline = BUCKETS[name](capacity=capacity)
+    with (
+        hs.run(pipeline, workers=0, partitions=PARTITIONS) as server,
+        connect(server) as feed,
+    ):
+        for _ in range(5):
+            eventually(lambda: feed.stats()["ready"] == PARTITIONS * capacity)
+            next(feed)
+            assert feed.stats()["ready"] <= PARTITIONS * capacity
+
+
+@pytest.mark.parametrize(
+    "bounds", [{"bucket_capacities": [2, 3, 4]}, {"max_examples_in_flight": 12}]
+)
+@pytest.mark.parametrize("name", BUCKETS)
+def test_rows_that_wait_in_buckets_are_bounded(name: str, bounds: dict[str, Any]) -> None:
+    """Beside the batch that each bucket gathers: 3 rows of it, and what is read at a time."""
+    most = PARTITIONS * (bounds.get("max_examples_in_flight") or 3 * 3 + 2)
+    with hs.run(
+        {"bounded": BUCKETS[name](capacity=2, **bounds), "free": BUCKETS[name](capacity=2)},
+        workers=0,
+        partitions=PARTITIONS,
+    ) as server:
+        with connect(server, feed="bounded") as feed:
+            for _ in range(5):
+                eventually(lambda: feed.stats()["ready"] == PARTITIONS * 2)
+                assert feed.stats()["incomplete"] <= most
+                next(feed)
+        with connect(server, feed="free") as feed:
+            eventually(lambda: feed.stats()["ready"] == PARTITIONS * 2)
+            assert feed.stats()["incomplete"] > most, "a whole chunk is read at a time"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"order": "lanes"},
+        {"order": "lanes", "state_placement": "trainer"},
+        {"order": "lanes", "initial_states": {}},
+    ],
+    ids=["arrival", "lanes", "states at the trainer", "no states"],
+)
+def test_capacity_is_how_many_examples_of_a_partition_are_in_flight(
+    options: dict[str, Any],
+) -> None:
+    most = {}
+    for capacity in (5, 9):
+        with hs.run(sequences(capacity, **options), workers=0) as server, connect(server) as feed:
+            seen = []
+            for batch in feed:
+                seen.append(feed.stats()["in_flight"])
+                if feed.states:
+                    batch.save_state("s", batch.state("s"))
+        most[capacity] = max(seen)
+    assert 4 <= most[5] <= 5 < most[9] <= 9
+
+
+def test_the_queues_of_classes_bound_the_rows_that_wait() -> None:
+    """Rows of the class that is hardly ever wanted wait, or overflow and are counted."""
+    wanted = [0.999, 0.001]
+    dropped = {}
+    for most in (20, 400):
+        pipeline = ROWS.select(["y"]).stratified_sample_unknown_dist(
+            "y", wanted, 8, queue_capacity=2, max_examples_in_flight=most
+        )
+        with hs.run(pipeline, workers=0) as server:
+            with connect(server) as feed:
+                assert sum(batch.rows for batch in feed) > 1000
+            assert server.wait(PATIENCE_S)
+            dropped[most] = server.stats()["default"]["dropped"]["overflow"]
+    assert dropped[20] > dropped[400] + 300
+
+
+@pytest.mark.parametrize(
+    ("argument", "declare"),
+    [
+        ("capacity", lambda **gone: ROWS.batch(4, **gone)),
+        ("queue_capacity", lambda **gone: ROWS.stratified_sample("y", [0.5, 0.5], 4, **gone)),
+        ("prebatch_capacity", lambda **gone: ROWS.rejection_sample(0.5, 4, **gone)),
+    ],
+)
+def test_a_capacity_of_a_queue_that_is_gone_is_refused_with_the_reason(
+    argument: str, declare: Callable[..., Any]
+) -> None:
+    with pytest.raises(TypeError, match=rf"has no argument {argument}: .*\w+"):
+        declare(**{argument: 8})
