@@ -54,8 +54,8 @@ class Steering(ABC):
         """Change how many rows batches have, for all trainers: one size, or one for each bucket.
 
         Returns for each partition the number of the first batch that the new sizes reach; batches
-        before it are full already.  ValueError where the feed can not have such batches: of a feed
-        of segments ``take(batch_size=…)`` takes one.
+        before it are full already.  ValueError where the feed can not have such batches; one of
+        segments has the size that it is declared with.
 
         ``schema``, and what ``as_dataset`` gives after it, leave the number of rows open.
         """

@@ -181,8 +181,8 @@ class Memory(ABC):
     def set_batch_sizes(self, batch_sizes: Sequence[int]) -> int:
         """Make batches of other sizes from now on; number of the first one."""
         raise ValueError(
-            "a feed of segments has one batch size; feed.take(batch_size=n) takes one batch of "
-            "another"
+            "a feed of segments has the batch size that it is declared with: rows that continue "
+            "have their places in its batches; declare another one and start the server again"
         )
 
     @abstractmethod

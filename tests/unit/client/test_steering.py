@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from itertools import islice
 
 import numpy as np
@@ -168,7 +170,7 @@ def test_sizes_that_can_not_be_are_refused_and_change_nothing() -> None:
             assert streams(feed) == {0: [5] * 400}
         with (
             connect(server, feed="states") as feed,
-            pytest.raises(ValueError, match=r"a feed of segments has one batch size; feed.take"),
+            pytest.raises(ValueError, match="has the batch size that it is declared with"),
         ):
             feed.set_batch_size(4)
 
@@ -205,3 +207,34 @@ def test_a_dataset_after_the_change_leaves_the_number_of_rows_open() -> None:
         assert data.element_spec["i"].shape.as_list() == [None]
         rows = [element["i"].shape[0] for element in data]
     assert rows == [5] * since + [8] * (len(rows) - since)
+
+
+def test_a_replay_has_the_sizes_that_batches_had_and_takes_no_others(tmp_path) -> None:
+    with (
+        hs.run(NUMBERS.batch(5), workers=0, state_dir=tmp_path) as server,
+        connect(server) as feed,
+    ):
+        seen = [next(feed)["i"].tolist()]
+        feed.set_batch_size(7)
+        seen += [batch["i"].tolist() for batch in feed]
+    with hs.replay(tmp_path, NUMBERS.batch(5)) as server, connect(server) as feed:
+        again = [next(feed)["i"].tolist()]
+        with pytest.raises(ValueError, match="a replay makes the batches that were recorded"):
+            feed.set_batch_size(3)
+        again += [batch["i"].tolist() for batch in feed]
+    assert again == seen and {len(rows) for rows in seen} == {5, 7}
+
+
+def test_another_size_outlives_the_worker() -> None:
+    with hs.run(NUMBERS.batch(5), workers=1) as server, connect(server) as feed:
+        next(feed)
+        since = feed.set_batch_size(7)[0]
+        found = []
+        for batch in feed:
+            found.append((batch.number, batch["i"].tolist()))
+            if batch.number == since + 3:
+                os.kill(server.pids["worker-0-0"], signal.SIGKILL)
+    assert [n for n, _ in found] == list(range(1, len(found) + 1))
+    assert all(len(rows) == (5 if n < since else 7) for n, rows in found)
+    whole = [i for _, rows in found for i in rows]
+    assert whole == list(range(5, 5 + len(whole))) and len(whole) > 1980
