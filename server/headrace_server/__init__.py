@@ -16,6 +16,7 @@ from headrace_proto import __version__
 if TYPE_CHECKING:
     from .pipeline.builder import Pipeline
     from .pipeline.by_source import by_source
+    from .pipeline.carried import final_state, from_pool
     from .pipeline.declaration import Declaration, Feature
     from .pipeline.initial import zeros
     from .pipeline.sources import (
@@ -45,9 +46,11 @@ __all__ = [
     "Server",
     "__version__",
     "by_source",
+    "final_state",
     "fixed",
     "from_examples",
     "from_function",
+    "from_pool",
     "read_arrow",
     "read_csv",
     "read_jsonl",
@@ -72,6 +75,8 @@ _ELSEWHERE = {
     "SequenceQueueingStateSaver": "pipeline.state_saver",
     "Server": "server",
     "by_source": "pipeline.by_source",
+    "final_state": "pipeline.carried",
+    "from_pool": "pipeline.carried",
     "replay": "replay_server",
     "run": "server",
     "zeros": "pipeline.initial",

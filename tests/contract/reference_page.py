@@ -60,7 +60,11 @@ PARTS: dict[str, list[Entry]] = {
     "stages": _functions("headrace_server:Pipeline.", ".", _STAGES),
     "shapes": [
         *_functions("headrace_server:Pipeline.", ".", _SHAPES),
-        *_functions("headrace_server:", "hs.", ("zeros", "SequenceQueueingStateSaver")),
+        *_functions(
+            "headrace_server:",
+            "hs.",
+            ("zeros", "final_state", "from_pool", "SequenceQueueingStateSaver"),
+        ),
     ],
     "declarations": [
         ("headrace_server:Pipeline", "hs.Pipeline", "pipeline", ("fields", "declaration")),

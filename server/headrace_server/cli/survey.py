@@ -207,7 +207,7 @@ class _Surveyor:
             if options["state_placement"] != "trainer" and found.waiting_examples is not None:
                 states = (one for one in options["states"] if "dtype" in one and "shape" in one)
                 state_bytes = sum(StateSource.of(one).blank(1).nbytes for one in states)
-                found.state_bytes = state_bytes * found.waiting_examples
+                found.state_bytes = state_bytes * (found.waiting_examples + _carried(options))
         else:
             most, most_bytes = bounds(
                 options.get("capacity"), 1, run.max_ahead, run.max_ahead_bytes, run.slab_bytes
@@ -281,6 +281,12 @@ def _weight(reader: Reader) -> int | None:
     if not len(chunk):
         return None
     return sum(flattened(column).nbytes for column in chunk.columns.values()) // len(chunk)
+
+
+def _carried(options: Any) -> int:
+    """Return how many final states of ended examples a partition keeps at most."""
+    carries = [state["carry"] for state in options["states"] if "carry" in state]
+    return sum({carry["by"]: carry.get("most", carry.get("size")) for carry in carries}.values())
 
 
 def _waiting(options: Any) -> int | None:

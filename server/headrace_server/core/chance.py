@@ -29,6 +29,8 @@ __all__ = [
     "KEYS",
     "MAPS",
     "PHASES",
+    "POOL",
+    "POOL_PLACE",
     "SHUFFLE",
     "STREAM_ORDER",
     "WINDOW",
@@ -47,6 +49,8 @@ CLASSES: Final = 6  # how many rows of a batch each class supplies
 KEYS: Final = 7  # what is appended to keys to make them unique
 MAPS: Final = 8  # the generators that functions of the user's are given
 PHASES: Final = 9  # how many steps the first segment of an example has
+POOL: Final = 10  # whether an example starts from the final state of another
+POOL_PLACE: Final = 11  # from which one
 
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: neighbours land far apart
 _PASS: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))

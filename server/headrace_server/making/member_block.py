@@ -109,6 +109,7 @@ def blank_offer(fields: Mapping[str, Field]) -> Offer:
         context=context,
         initial={},
         facts=facts,
+        draws={},
     )
 
 

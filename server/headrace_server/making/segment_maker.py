@@ -23,6 +23,7 @@ from ..reading.chunk import Chunk, Origin
 from ..reading.intake import Intake
 from ..reading.sampling import Stratified
 from ..reading.trace import NO_TRACING, NoTracing, Trace
+from .carried_states import CarriedStates
 from .line_record import LineRecord
 from .member_block import BLANK, blank_offer, whole, whole_states
 from .preparing import Preparing
@@ -54,7 +55,8 @@ class SegmentMaker:
         self.properties: Mapping[str, Any] = cutting.properties()
         self.layout = BlockLayout(self.schema, cutting.geometry)
         self.offers: dict[int, Offer] = {}
-        self.states = (HandedStates if cutting.at_trainer else StateTable)(cutting.states)
+        kind = HandedStates if cutting.at_trainer else StateTable
+        self.states = (CarriedStates if cutting.carried else kind)(cutting.states)
         self._origins: dict[int, Origin] = {}
         self._intake = intake
         self._lines = lines
@@ -124,6 +126,8 @@ class SegmentMaker:
             return self.written(batch), None
         if not self.cutting.at_trainer:
             self.states.grow(self.cutting.machine.slots)
+            if self.cutting.carried:  # others may have ended since
+                self.states.begin(batch, self.offers)
             prepared[0].extra = self.states.columns(batch, self.offers)[0]
         return prepared
 
@@ -180,6 +184,8 @@ class SegmentMaker:
         """Counters by class, where there are classes, and of segments."""
         machine = self.cutting.machine
         segments = {"in_flight": machine.in_flight, "rewound": machine.rewound}
+        if isinstance(self.states, CarriedStates):
+            segments |= self.states.counts()
         return {**(of_stages[-1] if of_stages else {}), "segments": segments}
 
     def sizes(self) -> dict[str, int]:

@@ -21,6 +21,7 @@ from ..core.plan import Plan, Read
 from ..core.slots import Segments
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
+from .carried_states import CarriedStates, split_stored
 from .leaving_out import EndedLines, LeftOut
 from .line_record import LineRecord
 from .member_record import StoredRounds
@@ -59,6 +60,8 @@ class SegmentMemory(Memory):
         self._early: set[int] = set()  # numbers of _out that are done, and earlier ones are not
         self._saved: list[tuple[Segments, np.ndarray, list[Key], list[np.ndarray]]] = []
         self._changes: list[Change] = []
+        states = maker.states
+        self._carried = states if isinstance(states, CarriedStates) else None
         self._rounds = StoredRounds(self._machine)
 
     # Steps
@@ -128,12 +131,14 @@ class SegmentMemory(Memory):
                 self._after[batch.stripe] = number, batch
             rows = rows[:0]
         arrays: list[np.ndarray] = []
-        if len(rows):
+        if len(rows) or self._carried is not None:
             # Ended examples too: nothing reads their slots before other examples begin there.
             arrays = arrays_of(self._cutting.states, block, columns)
             if batch.member is not None:
                 arrays = [array[batch.lanes] for array in arrays]
             self._maker.states.put(batch.slots, arrays)
+        if self._carried is not None and batch.last.any():
+            self._changes.append(self._carried.end(batch, keys, arrays))
         self._saved.append((batch, rows, keys, arrays))
         return "", ""
 
@@ -279,6 +284,10 @@ class SegmentMemory(Memory):
             self._partition.close(saved.meta["closing"] == b"cancel")
 
     def _go_on(self, saved: Saved) -> None:
+        if self._carried is not None:
+            saved.examples, kept = split_stored(saved.examples)
+            dropped = self._carried.restore(kept)
+            self._changes += [dropped] if dropped else []
         cursor, examples = self._lines.resume(saved), saved.examples
         place = cursor["input"]
         self._partition.resume_reading(place, max([cursor["chunk"], *saved.chunks]) + 1)

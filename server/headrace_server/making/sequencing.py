@@ -50,6 +50,7 @@ class Offer:
     context: Mapping[str, Column]
     initial: Mapping[str, Column]  # of states that each example brings
     facts: Mapping[str, np.ndarray]
+    draws: Mapping[str, np.ndarray]  # float64 [2, n], of states that may come from a pool
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -63,22 +64,23 @@ class StateSource:
     field: Field  # of one example: a fixed shape
     column: str | None = None
     constant: np.ndarray | None = None  # None and no column: zeros
+    carry: Mapping[str, Any] | None = None  # how it comes from examples that ended
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> StateSource:
         name, kind, value = plain["name"], plain["kind"], plain["value"]
         shape: tuple[int, ...] = tuple(plain["shape"])
-        field = Field(plain["dtype"], shape)
+        field, carry = Field(plain["dtype"], shape), plain.get("carry")
         if kind == "column":
-            return cls(name, field, value)
+            return cls(name, field, value, carry=carry)
         if kind == "zeros":
-            return cls(name, field)
+            return cls(name, field, carry=carry)
         if field.dtype == BYTES:
             constant = np.empty(len(value), object)
             constant[:] = value
         else:
             constant = np.frombuffer(value, numpy_dtype(field.dtype))
-        return cls(name, field, constant=constant.reshape(shape))
+        return cls(name, field, constant=constant.reshape(shape), carry=carry)
 
     def blank(self, n: int) -> np.ndarray:
         """An array of n values, all zero or empty."""
@@ -131,6 +133,9 @@ class Cutting:
         self.context = {name: known[column] for name, column in self._context.items()}
         self.states = [StateSource.of(plain) for plain in options["states"]]
         self.stateless = not self.states
+        carried = {state.name: state.carry for state in self.states if state.carry is not None}
+        self.carried = bool(carried)
+        self._pools = {n: c["seed"] for n, c in carried.items() if c["by"] == "from_pool"}
         self.capacity: int = options["capacity"]
         size = self.batch_size, self.capacity, self.small, partition
         self.machine: SegmentQueue | Lanes = (
@@ -235,7 +240,13 @@ class Cutting:
             {name: chunk.columns[column] for name, column in self._context.items()},
             {s.name: chunk.columns[s.column] for s in self.states if s.column is not None},
             facts,
+            {name: self._drawn(seed, chunk, epoch) for name, seed in self._pools.items()},
         )
+
+    def _drawn(self, seed: int, chunk: Chunk, epoch: int) -> np.ndarray:
+        """Whether each example starts from a final state of the pool, and from which: 0 … 1."""
+        streams = (chance.POOL, chance.POOL_PLACE)
+        return np.stack([chance.uniform(seed, one, epoch, chunk.ordinals) for one in streams])
 
     def _drawn_firsts(self, chunk: Chunk, epoch: int) -> np.ndarray:
         """How many steps the first segment of each example has: 1 … stride, each as likely."""

@@ -3,6 +3,7 @@
     zeros((2, 256), "float32")             zeros: of numbers, False, or empty strings
     np.ones(4, "float32"), [0.5], b"a"     a constant, the same for every example
     "column"                               each example brings its own
+    final_state(…), from_pool(…)           other examples leave it, see carried.py
         ─► {"name", "kind", "dtype", "shape", "value"}
 
 A state has a fixed shape that is not empty, and any dtype.  The dtype and shape of one that is
@@ -19,6 +20,7 @@ from typing import Any
 from headrace_proto import dtypes, limits
 
 from .argument_checks import checked_int, checked_name
+from .carried import Carried
 from .examples import as_array
 
 __all__ = ["Constant", "Zeros", "block_name", "checked_states", "declared_state", "zeros"]
@@ -102,6 +104,14 @@ def checked_states(argument: str, value: Any) -> list[dict[str, Any]]:
 
 
 def _state(argument: str, name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, Carried):
+        if isinstance(value.default, Carried):
+            raise TypeError(
+                f"{argument}: default={value.default!r:.80} of {value.function} is carried itself; "
+                "it is zeros(shape, dtype), a constant array or a column's name"
+            )
+        default = _state(f"{argument}: default", name, value.default)
+        return {**default, "carry": value.plain}
     if isinstance(value, Zeros):
         return _plain(name, "zeros", value.dtype, value.shape, None)
     if isinstance(value, str):
@@ -129,8 +139,13 @@ def _plain(
     return {"name": name, "kind": kind, "dtype": dtype, "shape": dims, "value": value}
 
 
-def declared_state(state: Mapping[str, Any]) -> Zeros | Constant | str:
+def declared_state(state: Mapping[str, Any]) -> Zeros | Constant | str | Carried:
     """A state as plain data, as what it was declared by; a constant without its values."""
+    if "carry" in state:
+        default = declared_state({name: state[name] for name in state if name != "carry"})
+        by, of = state["carry"]["by"], state["carry"]["of"]
+        options = {n: v for n, v in state["carry"].items() if n not in ("by", "of")}
+        return Carried(by, of, default, options)
     if state["kind"] == "column":
         return str(state["value"])
     made = Zeros if state["kind"] == "zeros" else Constant

@@ -25,6 +25,7 @@ from .argument_checks import (
     field_of,
     fixed_field,
 )
+from .carried import check_carried
 from .initial import block_name
 
 __all__ = [
@@ -66,6 +67,7 @@ def consistent(options: dict[str, Any]) -> dict[str, Any]:
             f"state_placement='trainer' needs order='lanes', not {order!r}: a trainer finds a "
             "state that stays with it by its row, and only in lanes a row stays with its example"
         )
+    check_carried(options["states"], placement)
     seed = options["make_keys_unique_seed"]
     if seed is not None and not options["make_keys_unique"]:
         raise ValueError(
@@ -189,6 +191,7 @@ def fitted(options: Mapping[str, Any], known: Mapping[str, Field]) -> dict[str, 
             brought = fixed_field(what, state["value"], known)
             state = {**state, "dtype": brought.dtype, "shape": list(brought.shape)}
         states.append(state)
+    check_carried(states, options["state_placement"])
     return {**options, "states": states}
 
 

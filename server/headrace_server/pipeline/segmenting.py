@@ -81,6 +81,7 @@ class Sequencing(Sampling):
         a column in which each example brings its own.  A constant has the dtype that numpy gives
         it: an array keeps its own, of Python's numbers those with a point are float64 and whole
         ones int64.  Strings in a list are a constant of dtype bytes, a str is a column's name.
+        ``final_state`` and ``from_pool`` start an example where others ended.
         With ``order="lanes"`` it may be ``{}``, for models that keep their states themselves: then
         a batch is committed as a plain one is, and those of next segments come ahead.
 

@@ -1,0 +1,112 @@
+"""Initial states that come from examples that ended: of the same key, or of any other.
+
+    final_state("h", default=zeros((256,)))            the state in which the key ended before
+    from_pool("h", 0.2, default=zeros((256,)))         one of the last final states, for a fifth
+
+As plain data they are their default with a ``carry`` beside it: which state, and how it is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from .argument_checks import MAX_COUNT, checked, checked_int, checked_name
+
+__all__ = ["Carried", "check_carried", "final_state", "from_pool"]
+
+#: Maximum number of final states in a ring: a draw may pass over those of its own key.
+_MOST_IN_POOL = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Carried:
+    """An initial state that other examples leave, made by ``final_state`` or ``from_pool``."""
+
+    function: str
+    name: str
+    default: Any
+    options: Mapping[str, Any]
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        return {"by": self.function, "of": self.name, **self.options}
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        return f"{self.function}({self.name!r}, default={self.default!r}, {given})"
+
+
+def final_state(
+    name: str, *, default: Any, most: int = 10_000, max_age: int | None = None
+) -> Carried:
+    """An initial state: the final state ``name`` of the last example of the same key.
+
+    ``default`` is the initial state of a key that has none: ``zeros(shape, dtype)``, a constant or
+    a column.  The final states of the ``most`` keys that ended last are kept, the oldest go first.
+    One whose example came in more than ``max_age`` examples before is not used (None: any age).
+    """
+    options = {
+        "most": checked_int("most", most, 1, MAX_COUNT),
+        "max_age": checked_int("max_age", max_age, 0, MAX_COUNT, or_none=True),
+    }
+    return Carried("final_state", checked_name("name", name), default, options)
+
+
+def from_pool(
+    name: str, probability: float, *, default: Any, size: int = 1000, seed: int = 0
+) -> Carried:
+    """An initial state: with this probability a final state ``name`` of an example of another key.
+
+    It is one of the last ``size`` of the partition, each as likely; else, and while there is none,
+    it is ``default``: ``zeros(shape, dtype)``, a constant or a column.  States with the same
+    probability and ``seed`` come from the same example.
+    """
+    if isinstance(probability, bool) or not isinstance(probability, (int, float)):
+        raise TypeError(
+            f"probability={probability!r:.80} is a {type(probability).__name__}; it is a number"
+        )
+    if not (isfinite(probability) and 0 <= probability <= 1):
+        raise ValueError(f"probability={probability!r} does not lie in 0 … 1")
+    options = {
+        "probability": float(probability),
+        "size": checked_int("size", size, 1, _MOST_IN_POOL),
+        **checked(seed=seed),
+    }
+    return Carried("from_pool", checked_name("name", name), default, options)
+
+
+def check_carried(states: Sequence[Mapping[str, Any]], placement: str) -> None:
+    """Raise ValueError where states can not come from those that they name."""
+    known = {state["name"]: state for state in states}
+    bounds: dict[str, tuple[Any, str]] = {}
+    for state in states:
+        carry = state.get("carry")
+        if carry is None:
+            continue
+        what = f"initial_states[{state['name']!r}]={carry['by']}({carry['of']!r})"
+        if placement == "trainer":
+            raise ValueError(
+                f"{what} needs state_placement='server': final states that stay with trainers "
+                "never come to the server"
+            )
+        source = known.get(carry["of"])
+        if source is None:
+            raise ValueError(f"{what}: there is no such state, only {', '.join(known)}")
+        fields = [(one["dtype"], one["shape"]) for one in (state, source)]
+        if None not in (fields[0][0], fields[1][0]) and fields[0] != fields[1]:
+            (dtype, shape), (other, others) = fields
+            raise ValueError(
+                f"{what} is {dtype}{list(shape)} by its default, and that state is "
+                f"{other}{list(others)}: they must be alike"
+            )
+        names = ("most", "max_age") if carry["by"] == "final_state" else ("size",)
+        bound = [carry[name] for name in names]
+        first, where = bounds.setdefault(carry["by"], (bound, what))
+        if first != bound:
+            given = ", ".join(f"{name}={carry[name]}" for name in names)
+            raise ValueError(
+                f"{what} has {given}, unlike {where}: all states of an example are kept together"
+            )

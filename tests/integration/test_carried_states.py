@@ -1,0 +1,72 @@
+"""Final states through whole servers: a restart and a rewind begin examples as one run does."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+from tests.patience import PATIENCE_S
+
+KEYS = ["a", "b", "c", "a", "b", "c", "a", "b"]
+
+
+def sessions(order: str) -> hs.Pipeline:
+    rows = [{"k": key, "x": np.full(2, i + 1.0, "float32")} for i, key in enumerate(KEYS)]
+    zero = hs.zeros((), "float32")
+    return hs.from_examples(rows).batch_sequences_with_states(
+        input_key="k",
+        input_sequences=["x"],
+        input_context=[],
+        initial_states={
+            "s": hs.final_state("s", default=zero),
+            "t": hs.from_pool("s", 0.5, default=zero, size=4),
+        },
+        num_unroll=1,
+        batch_size=2,
+        capacity=2,
+        order=order,  # type: ignore[arg-type]
+    )
+
+
+def train(feed: headrace.Feed, batches: int = 100) -> list[Any]:
+    """Keys and states of so many batches."""
+    seen = []
+    for batch in islice(feed, batches):
+        seen.append((batch.keys(), batch.state("s").tolist(), batch.state("t").tolist()))
+        batch.save_state("t", batch.state("t"))
+        batch.save_state("s", batch.state("s") + batch.sequences["x"].sum(axis=1))
+    return seen
+
+
+def connect(server: hs.Server, **options: Any) -> headrace.Feed:
+    return headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S, **options)
+
+
+@pytest.mark.parametrize("order", ["arrival", "lanes"])
+def test_a_start_a_restart_and_a_rewind_have_the_same_final_states(order: str, tmp_path: Path):
+    with hs.run(sessions(order), workers=0) as server:
+        with connect(server) as feed:
+            wanted = train(feed)
+        assert server.stats()["default"]["segments"]["final_states"] >= 3
+    firsts = [
+        state
+        for keys, states, _ in wanted
+        for key, state in zip(keys, states, strict=True)
+        if key.startswith(b"00000")
+    ]
+    assert firsts.count(0.0) == 3, "those of a, b and c"
+    with hs.run(sessions(order), workers=0, state_dir=tmp_path) as server, connect(server) as feed:
+        seen = train(feed, 4)
+        token = feed.snapshot()
+    with hs.run(sessions(order), workers=0, state_dir=tmp_path) as server, connect(server) as feed:
+        rest = train(feed)
+    assert seen + rest == wanted
+    with hs.run(sessions(order), workers=0, state_dir=tmp_path) as server:
+        with connect(server, resume=token) as feed:
+            assert train(feed) == rest
