@@ -147,6 +147,10 @@ class Ledger:
         """The chained states that segments must have begun with."""
         return [self.of[key].states[i]["chain"] for key, i in cells]
 
+    def cells(self) -> set[Cell]:
+        """All segments."""
+        return {(key, i) for key, known in self.of.items() for i in range(known.count)}
+
     @property
     def segments(self) -> int:
         """How many segments there are."""

@@ -2,6 +2,7 @@
 
     python segment_trainer.py ADDRESS [--feed NAME] [--prefetch N] [--timeout S]
                               [--hold N] [--flush N] [--leave N] [--until PATH --wait N]
+                              [--rank N --world-size N]
 
 It advances the state ``chain`` and prints one JSON line per event: joined, batch (key, segment and
 state of each row), saved, flushed, stale, error, done.  With batch N in hand, unsaved, ``--hold``
@@ -38,9 +39,16 @@ def main() -> None:
     parser.add_argument("--leave", type=int)
     parser.add_argument("--until")
     parser.add_argument("--wait", type=int, default=1)
+    parser.add_argument("--rank", type=int)
+    parser.add_argument("--world-size", type=int)
     options = parser.parse_args()
     with headrace.connect(
-        options.address, feed=options.feed, prefetch=options.prefetch, timeout=options.timeout
+        options.address,
+        feed=options.feed,
+        prefetch=options.prefetch,
+        timeout=options.timeout,
+        rank=options.rank,
+        world_size=options.world_size,
     ) as feed:
         tell("joined", local=feed.local)
         taken = 0
@@ -52,7 +60,11 @@ def main() -> None:
                 taken += 1
                 cells = cells_of(batch)
                 states = plain(batch.state("chain")).tolist()
-                rows = [[k.decode(), i, s] for (k, i), s in zip(cells, states, strict=True)]
+                rows = [
+                    [k.decode(), i, s]
+                    for (k, i), s, valid in zip(cells, states, batch.valid, strict=True)
+                    if valid
+                ]
                 tell("batch", rows=rows)
                 if taken == options.hold:
                     feed._link.settle()  # all but the batch in hand is saved, and known to be

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,19 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
-from .segment_streams import Ledger, at_once, cells_of, chained, full, of_counts, plain, save_all
+from .processes import HERE, Process
+from .segment_streams import (
+    Cell,
+    Ledger,
+    at_once,
+    cells_of,
+    chained,
+    full,
+    of_counts,
+    plain,
+    save_all,
+)
+from .test_segment_faults import told
 
 COUNTS = [3, 1, 5, 2, 4, 1, 6, 2, 7, 1, 2, 9, 3]
 ORDERS = pytest.mark.parametrize(
@@ -222,3 +235,178 @@ def test_more_rows_than_the_capacity_are_refused_with_the_numbers():
             headrace.ProtocolError, match=r"world_size=3: .*batch_size=9 .*capacity=8"
         ):
             headrace.connect(server.address, rank=0, world_size=3)
+
+
+def test_lanes_without_states_have_rounds_too():
+    """Batches commit like plain ones; a rank that leaves gets again what it has not committed."""
+    examples = of_counts(COUNTS)
+    seen: Counter[Cell] = Counter()
+    steps = [0, 0]
+    shape = {"initial_states": {}, "order": "lanes", "batch_size": 2}
+    with hs.run(chained(examples, **shape), workers=0, partitions=2) as server:
+
+        def train(rank: int) -> None:
+            options = {"rank": rank, "world_size": 2, "timeout": PATIENCE_S}
+            if not rank:
+                feed = headrace.connect(server.address, **options)
+                next(feed)  # not committed
+                with pytest.raises(KeyError), feed:
+                    raise KeyError
+            with headrace.connect(server.address, **options) as feed:
+                for batch in feed:
+                    steps[rank] += 1
+                    seen.update(cells_of(Valid(batch)))
+
+        at_once([lambda: train(0), lambda: train(1)])
+        assert server.wait(PATIENCE_S)
+    assert steps[0] == steps[1] and seen.keys() == Ledger(examples).cells()
+    assert set(seen.values()) == {1}
+
+
+def test_a_rank_that_is_killed_and_started_again_goes_on_where_it_was():
+    examples = of_counts(COUNTS)
+    ledger = Ledger(examples)
+    pipeline = chained(examples, batch_size=2, order="lanes")
+    with hs.run(pipeline, partitions=2, workers=1) as server:
+
+        def rank(number: int, *more: str) -> Process:
+            where = "--rank", str(number), "--world-size", "2", "--timeout", str(PATIENCE_S)
+            return Process(str(HERE / "segment_trainer.py"), server.address, *where, *more)
+
+        with rank(0) as one, rank(1, "--hold", "4") as dies:
+            dies.wait_for("holding")
+            dies.kill()
+            with rank(1) as other:
+                assert other.finish() == 0 and one.finish() == 0
+    before, again = told(dies, ledger), told(other, ledger)
+    assert again[0] == before[-1]
+    assert len(told(one, ledger)) == len(before[:-1]) + len(again)
+    batches = [*told(one, ledger), *before[:-1], *again]
+    cells = [cell for batch in batches for cell in batch]
+    assert Counter(cells) == dict.fromkeys(ledger.cells(), 1)
+
+
+def test_a_feed_of_ranks_is_taken_back_to_a_snapshot(tmp_path: Path):
+    examples = of_counts(COUNTS)
+    pipeline = chained(examples, batch_size=2, order="lanes", state_placement="trainer")
+    with hs.run(pipeline, workers=0, partitions=2, state_dir=tmp_path) as server:
+        ledgers = [Ledger(examples), Ledger(examples)]
+        first = Ranks(server, ledgers[0], 2)
+        token: list[Any] = []
+
+        def some(rank: int) -> None:
+            with first.connect(rank) as feed:
+                for _ in range(3):
+                    first.step(rank, next(feed))
+                feed.commit()  # of all ranks, before one takes the snapshot
+                first.barrier.wait(PATIENCE_S)
+                if not rank:
+                    token.append(feed.snapshot())
+                first.barrier.wait(PATIENCE_S)
+                ledgers[1].seen = list(ledgers[0].seen)
+                first.barrier.wait(PATIENCE_S)
+                for _ in range(2):
+                    first.step(rank, next(feed))
+
+        first.run(lambda: some(0), lambda: some(1))
+        again = Ranks(server, ledgers[1], 2)
+        again.run(*(lambda rank=rank: again.train(rank, resume=token[0]) for rank in range(2)))
+        again.assert_in_step()
+    ledgers[1].assert_complete()
+
+
+@ORDERS
+def test_recorded_rounds_are_replayed_with_their_places(order, tmp_path: Path):
+    examples = of_counts(COUNTS)
+    pipeline = chained(examples, batch_size=2, order=order[0], state_placement=order[1])
+    rounds: dict[tuple[int, int], list[Any]] = {}
+
+    def contents(batch: Any) -> list[Any]:
+        columns = batch.key, batch.valid, batch.length, batch.sequences["steps"]
+        return [plain(column).tolist() for column in columns]
+
+    with hs.run(pipeline, workers=0, state_dir=tmp_path, record="states") as server:
+
+        def train(rank: int) -> None:
+            with headrace.connect(server.address, rank=rank, world_size=2) as feed:
+                for batch in feed:
+                    rounds[batch.meta["round"], rank] = contents(batch)
+                    save_all(batch, {"chain": batch.state("chain")})
+
+        at_once([lambda: train(0), lambda: train(1)])
+        assert server.wait(PATIENCE_S)
+    states = "recorded" if order[1] == "server" else "initial"
+    with hs.replay(tmp_path, pipeline, states=states) as server:
+        with pytest.raises(headrace.ProtocolError, match="replay of segments has no ranks"):
+            headrace.connect(server.address, rank=0, world_size=2)
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            for batch in feed:
+                place = batch.meta["round"], batch.meta["rank"]
+                assert contents(batch) == rounds.pop(place)
+                save_all(batch, {"chain": batch.state("chain")})
+    assert not rounds
+
+
+@ORDERS
+def test_ranks_end_together_when_the_feed_is_drained(order):
+    examples = of_counts([9] * 12)
+    ledger = Ledger(examples)
+    shape = {"batch_size": 2, "order": order[0], "state_placement": order[1], "capacity": 4}
+    with hs.run(chained(examples, **shape), workers=0) as server:
+        ranks = Ranks(server, ledger, 2)
+
+        def drains() -> None:
+            with ranks.connect(0) as feed:
+                for number, batch in enumerate(feed):
+                    ranks.step(0, batch)
+                    if number == 2:
+                        feed.drain()
+
+        ranks.run(drains)
+        assert server.wait(PATIENCE_S)
+    ranks.assert_in_step()
+    begun = {key for key, _ in ledger.seen}
+    assert Counter(ledger.seen) == {cell: 1 for cell in ledger.cells() if cell[0] in begun}
+
+
+@ORDERS
+def test_without_small_batches_what_fills_no_round_is_dropped_and_counted(order):
+    examples = of_counts(COUNTS)
+    ledger = Ledger(examples)
+    shape = {"batch_size": 2, "order": order[0], "state_placement": order[1]}
+    pipeline = chained(examples, allow_small_batch=False, **shape)
+    with hs.run(pipeline, workers=0) as server:
+        ranks = Ranks(server, ledger, 2)
+        ranks.run()
+        assert server.wait(PATIENCE_S)
+        dropped = server.dropped["default"]["remainder"]
+    ranks.assert_in_step()
+    assert len(ledger.seen) + dropped == ledger.segments and dropped
+    assert all(len(cells) == 2 for cells in ledger.batches)
+
+
+def test_all_rounds_of_an_epoch_come_before_those_of_the_next():
+    """Partition 1 has three times as many rounds as partition 0 in each of two epochs."""
+    examples = of_counts([1] * 4 + [3] * 4)
+    epochs: list[list[int]] = [[], []]
+    few = [{name: e[name] for name in ("key", "steps", "label", "origin")} for e in examples]
+    pipeline = (
+        hs.from_examples(few)
+        .repeat(2, across_batches=False)
+        .batch_sequences_with_states(
+            *("key", ["steps"], ["label"], None, {"chain": "origin"}, 4, 2), order="lanes"
+        )
+    )
+    with hs.run(pipeline, workers=0, partitions=2) as server:
+
+        def train(rank: int) -> None:
+            with headrace.connect(
+                server.address, rank=rank, world_size=2, timeout=PATIENCE_S
+            ) as feed:
+                for _, batches in feed.epochs():
+                    for batch in batches:
+                        epochs[rank].append(batch.epoch)
+                        save_all(batch, {"chain": batch.state("chain")})
+
+        at_once([lambda: train(0), lambda: train(1)])
+    assert epochs[0] == epochs[1] == [0] * 4 + [1] * 4

@@ -53,7 +53,7 @@ class Arrivals(SegmentSupply):
     def made(self, batch: Batch) -> bool:
         self._note_made(batch)
         self.partitions[batch.partition].starved = False
-        if batch.meta.get("stripe", 0) != self.stripe:  # made before the ranks had left
+        if self.stripe and batch.meta.get("stripe") != self.stripe:  # made for ranks that left
             return False
         self._ready.push(batch)
         return True

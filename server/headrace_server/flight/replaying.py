@@ -314,8 +314,9 @@ class _Segments(SegmentMaker):
     def epoch_of(self, plan: Plan) -> int:
         made = self._script.made(plan.number)
         assert made.segments is not None
-        epoch: int = made.sources[int(made.segments.chunks[0])].epoch
-        return epoch
+        if len(made.segments):  # else it is an empty batch of a rank
+            self._epoch = made.sources[int(made.segments.chunks[0])].epoch
+        return self._epoch
 
     def made(self, plan: Plan, written: Any, memory: np.ndarray) -> tuple[Mapping[str, Any], None]:
         return _marked(self._script.made(plan.number)), None
