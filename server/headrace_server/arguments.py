@@ -22,7 +22,7 @@ from .files.manifest import resolve
 from .front.exposure import check_exposed
 from .front.keyring import KeyRing
 from .pipeline.builder import Pipeline
-from .pipeline.declaration import Declaration
+from .pipeline.carried import check_partitions
 from .process.child import ParentPipe
 from .process.config import FeedConfig, RunConfig
 from .process.settings import Settings
@@ -80,22 +80,10 @@ def as_feeds(
         if not isinstance(pipeline, Pipeline):
             raise TypeError(f"feed {name!r} is a {type(pipeline).__name__}, not a pipeline")
         declaration = pipeline.declaration()
-        _check_partitions(name, declaration, partitions)
+        check_partitions(name, declaration.shape.options.get("states", ()), partitions)
         files = resolve(declaration.source.paths)
         feeds.append(FeedConfig(name, declaration, files, partitions, share=share))
     return feeds
-
-
-def _check_partitions(feed: str, declaration: Declaration, partitions: int) -> None:
-    """Raise ValueError where the examples of a key would be in several partitions."""
-    states = declaration.shape.options.get("states", ())
-    by_key = [s["name"] for s in states if s.get("carry", {}).get("by") == "final_state"]
-    if by_key and partitions > 1:
-        raise ValueError(
-            f"feed {feed!r}: final_state (initial_states[{by_key[0]!r}]) needs partitions=1, and "
-            f"there are {partitions}: each partition keeps the final states of its own examples, "
-            "and those of one key may be in any"
-        )
 
 
 def share_in(share: object, partitions: int | None) -> Share:

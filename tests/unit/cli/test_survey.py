@@ -168,3 +168,18 @@ def test_large_record_files_are_judged_by_the_smallest(
     assert 700 < (found.examples or 0) < 1000
     exact = looked(pipeline, full=True)
     assert (exact.examples, exact.estimated) == (800, False)
+
+
+def test_final_states_by_key_in_several_partitions_are_a_problem_and_their_memory_is_counted():
+    pipeline = hs.from_examples(EXAMPLES).batch_sequences_with_states(
+        input_key="k",
+        input_sequences=["x"],
+        input_context=[],
+        initial_states={"s": hs.final_state("s", default=hs.zeros((4,)), most=100)},
+        num_unroll=2,
+        batch_size=8,
+        capacity=8,
+    )
+    assert looked(pipeline).state_bytes == (8 + 100) * 16
+    (problem,) = looked(pipeline, partitions=2).problems
+    assert "needs partitions=1, and there are 2" in problem
