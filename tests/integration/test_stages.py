@@ -106,3 +106,20 @@ def test_an_error_of_an_output_names_the_example_that_it_comes_from() -> None:
             pytest.raises(headrace.DataError, match="examples, record 21: map function"),
         ):
             list(feed)
+
+
+def test_servers_share_the_copies_of_remote_files(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pytest.importorskip("fsspec")
+    feather = pytest.importorskip("pyarrow.feather")
+    feather.write_feather(pa.table({"i": range(10)}), str(tmp_path / "a.arrow"), "uncompressed")
+    pipeline = hs.read_arrow(f"file://{tmp_path}/a.arrow").batch(5)
+    copies = tmp_path / "copies"
+    for _ in range(2):
+        with hs.run(pipeline, workers=0, remote_cache=copies, remote_cache_bytes=2**20) as server:
+            with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+                assert [batch["i"].tolist() for batch in feed] == [list(range(5)), [5, 6, 7, 8, 9]]
+        (copy,) = copies.glob("*.copy")
+        assert copy.read_bytes() == (tmp_path / "a.arrow").read_bytes()
+    with pytest.raises(ValueError, match="remote_cache_bytes=1048576 needs remote_cache"):
+        hs.run(pipeline, workers=0, remote_cache_bytes=2**20)

@@ -30,6 +30,7 @@ import numpy as np
 
 from .durable_file import writing
 from .manifest import DataFile
+from .remote_copies import RemoteCopies
 
 __all__ = ["IndexCache"]
 
@@ -55,11 +56,13 @@ class IndexCache:
         directory: str | None,
         progress: Callable[[DataFile, int], None] = lambda file, done: None,
         read_only: bool = False,
+        copies: RemoteCopies | None = None,
     ) -> None:
         """``progress`` is called with the number of bytes of a file that were scanned, at the end
         all of them, and with 0 while another process builds the entry.  ``read_only``: entries
-        that the directory lacks are made in memory."""
+        that the directory lacks are made in memory.  ``copies`` are those of remote files."""
         self.directory = directory
+        self.copies = copies
         self._read_only = read_only
         self._progress = progress
         self._kept: dict[str, dict[str, np.ndarray]] = {}

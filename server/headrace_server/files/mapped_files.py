@@ -5,8 +5,9 @@
 
 Rows taken in shuffled order come from many files at once.  A column has one buffer; with this one
 such rows are, too, some integers and no copy of payload.  Local files are mapped when the buffer
-is made, and need no descriptor after that.  Remote ones are copied into an unlinked temporary file
-when they are first used, and mapped from there, so that their pages can leave memory again.
+is made, and need no descriptor after that.  Remote ones are copied when they are first used, into a
+directory that workers share or else into an unlinked temporary file, and mapped from there, so that
+their pages can leave memory again.
 
 The range lives as long as any array on it.
 """
@@ -30,6 +31,7 @@ from headrace_proto.errors import FilesMissing, LimitExceeded
 
 from .durable_file import writing
 from .manifest import DataFile, is_remote, open_stream
+from .remote_copies import RemoteCopies
 
 __all__ = ["MappedFiles"]
 
@@ -79,14 +81,20 @@ class _Range:
 class MappedFiles:
     """``data`` holds file i from byte ``bases[i]`` on, once it is loaded."""
 
-    def __init__(self, files: Sequence[DataFile], spool: str | None = None) -> None:
-        """``spool`` is a directory for copies of remote files (None: the system's)."""
+    def __init__(
+        self,
+        files: Sequence[DataFile],
+        spool: str | None = None,
+        copies: RemoteCopies | None = None,
+    ) -> None:
+        """``copies`` are those of remote files that workers share; without them a copy of its own
+        lies in ``spool`` (None: the system's directory)."""
         self.files = tuple(files)
         sizes = np.array([file.size for file in files], np.int64)
         rounded = -(-sizes // mmap.PAGESIZE) * mmap.PAGESIZE
         self.bases = np.cumsum(rounded) - rounded
         total = int(rounded.sum())
-        self._spool = spool
+        self._spool, self._copies = spool, copies
         self._range = _Range(total) if total else None
         self.data = np.asarray(self._range) if self._range else np.empty(0, np.uint8)
         self._waiting = {i for i, file in enumerate(files) if is_remote(file.path)}
@@ -109,6 +117,11 @@ class MappedFiles:
 
     def _load(self, i: int) -> None:
         file = self.files[i]
+        if self._copies is not None and self._range is not None and is_remote(file.path):
+            if file.size:
+                with self._copies.opened(file) as descriptor:
+                    self._range.place(int(self.bases[i]), file.size, descriptor)
+            return
         with open_stream(file) as stream:
             if self._range is None or file.size == 0:
                 return

@@ -88,6 +88,16 @@ class Limits:
     max_state_bytes: int = _integer(
         "states of one example that are kept at the server", 1024**2, most=2**40
     )
+    remote_cache: str | os.PathLike[str] | None = _path(
+        "where copies of remote files are kept, shared by workers and servers",
+        absent="each worker has copies of its own, which end with it",
+    )
+    remote_cache_bytes: int | None = _integer(
+        "size of all files in remote_cache, beyond which those not used for longest are removed",
+        least=1024**2,
+        most=2**60,
+        absent="any",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,8 +223,16 @@ class RunSettings(Limits, Settings):
     )
 
     def limits(self) -> dict[str, Any]:
-        """Return the options that ``RunConfig`` takes as they are."""
-        return {one.name: getattr(self, one.name) for one in fields(Limits)}
+        """Return the options that ``RunConfig`` takes as they are, paths absolute."""
+        if self.remote_cache_bytes is not None and self.remote_cache is None:
+            raise ValueError(
+                f"remote_cache_bytes={self.remote_cache_bytes} needs remote_cache, the directory "
+                "that it bounds"
+            )
+        limits = {one.name: getattr(self, one.name) for one in fields(Limits)}
+        if self.remote_cache is not None:
+            limits["remote_cache"] = os.path.abspath(os.fsdecode(self.remote_cache))
+        return limits
 
     def for_threads(self) -> RunSettings:
         """Return these options for a server of threads.  ValueError: one needs processes."""

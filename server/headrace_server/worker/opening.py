@@ -19,6 +19,7 @@ from headrace_proto.errors import HeadraceError, ServerError
 
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
+from ..files.remote_copies import RemoteCopies
 from ..flight.replaying import Replay, replayed
 from ..making.compose import compose
 from ..making.leaving_out import LeftOut
@@ -67,7 +68,11 @@ class Opener:
         self._diary = begun.diary
         self._replay = None if config.replay is None else Replay.from_plain(config.replay)
         index = config.index_directory or Path(config.directory, "index")
-        self._cache = IndexCache(str(index), self._indexed, read_only=self._replay is not None)
+        copies = None
+        if config.remote_cache is not None:
+            copies = RemoteCopies(str(config.remote_cache), config.remote_cache_bytes)
+        read_only = self._replay is not None
+        self._cache = IndexCache(str(index), self._indexed, read_only, copies)
         self._logged = time.monotonic()
         self._functions: dict[str, Any] | None = None  # by feed
         self._readers: dict[str, Reader] = {}

@@ -72,7 +72,7 @@ class _File:
 def open_reader(
     source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
 ) -> IndexedReader:
-    maps = MappedFiles(files)
+    maps = MappedFiles(files, copies=cache.copies)
     number = {file: i for i, file in enumerate(files)}
 
     def opened(file: DataFile) -> tuple[_File, Mapping[str, Field]]:

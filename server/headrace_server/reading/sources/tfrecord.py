@@ -83,7 +83,7 @@ class _Records:
     ) -> None:
         self._parser, self._bad = parser, bad
         self._names = tuple(file.path for file in files)
-        self._files = MappedFiles(files, cache.directory)
+        self._files = MappedFiles(files, cache.directory, cache.copies)
         kind = "tfrecord frames" if verify else "tfrecord frames, unverified"
         indexes = []
         for i, file in enumerate(files):
