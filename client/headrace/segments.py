@@ -15,13 +15,14 @@ import copy
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from struct import error as StructError
 from struct import pack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headrace_proto.dtypes import BYTES
-from headrace_proto.errors import FeedClosed
+from headrace_proto.errors import FeedClosed, ProtocolError
 from headrace_proto.layout import Slot, strings_at
 from headrace_proto.schema import RESERVED, Field
 
@@ -122,7 +123,10 @@ class SegmentBatch(SegmentRows, Traceable):
         """
         meta = self.meta
         if "rank" in meta:
-            return pack("<qq", meta["round"], meta["rank"])
+            try:
+                return pack("<qq", meta["round"], meta["rank"])
+            except (KeyError, StructError):
+                raise ProtocolError(f"a batch of a rank says that it is {dict(meta)}") from None
         block, places, index = self._block.data, self._places, self._layout.index
         first, first_bytes, _ = places[index["@insertion_index"][0]]
         then, then_bytes, _ = places[index["@sequence"][0]]

@@ -35,11 +35,15 @@ class StoredRounds:
         self._dealt = True
         self._newest = -1
 
+    @property
+    def moved(self) -> bool:
+        """Whether anything changed since ``changes`` was called last."""
+        members = self._machine.members
+        return self._dealt or (members is not None and members.moved)
+
     def changes(self) -> list[Change]:
         """The changes since the last call."""
         members = self._machine.members
-        if not (self._dealt or (members is not None and members.moved)):
-            return []
         self._dealt = False
         if members is None:
             return [Change(meta={"dealt": pack([0, self._run, 0, []])})]

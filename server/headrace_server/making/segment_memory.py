@@ -261,7 +261,7 @@ class SegmentMemory(Memory):
     def take_changes(self) -> list[Change]:
         self._settle()
         changes, self._changes = self._changes, []
-        return changes + self._rounds.changes()
+        return changes + self._rounds.changes() if self._rounds.moved else changes
 
     def _settle(self) -> None:
         """Build the changes of commits, after the trainer's next batch was made."""

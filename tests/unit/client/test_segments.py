@@ -1,5 +1,6 @@
 """What a batch of segments tells of its rows, made when it is asked for and not before."""
 
+import struct
 import weakref
 
 import numpy as np
@@ -59,6 +60,16 @@ def test_rows_tell_where_they_stand():
     ]
     assert (batch.batch_size, batch.rows, type(batch.batch_size)) == (2, 2, int)
     assert (batch.token, batch.partition, batch.number) == (1, 0, 1)
+
+
+def test_a_batch_of_a_rank_is_known_by_its_round_and_rank():
+    batch = batch_of()
+    segments = batch.identity()
+    batch.meta = {"round": 5, "rank": 2, "stripe": 7}
+    assert batch.identity() == struct.pack("<qq", 5, 2) != segments
+    batch.meta = {"round": "five", "rank": 2}
+    with pytest.raises(ProtocolError, match="a batch of a rank says that it is"):
+        batch.identity()
 
 
 def test_an_empty_row_is_not_valid_and_has_no_key():
