@@ -3,27 +3,29 @@
     for number, batches in feed.epochs():     0 ……… 1 ……… 2  3 ………      2: others got all of it
     for batch in feed:                          ………   ………      ………      a loop each
 
-A loop ends when the trainer's next batch is of a later epoch, or the feed has ended.  That batch
-stays where it is, for the loop of its epoch.  A loop that is left early is continued by the next
-one.  An epoch of which other trainers got all batches is a loop without one, so all trainers count
-alike.
+A loop ends when the trainer's next batch is of a later epoch, or all batches of its own are
+committed, or the feed has ended.  The next batch stays where it is, for the loop of its epoch.  A
+loop that is left early is continued by the next one.  An epoch of which other trainers got all
+batches is a loop without one, so all trainers count alike.
 """
 
 from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .leases import Received
 from .session import Session
 from .waits import Link
 
-__all__ = ["EpochBatches", "EpochEnds", "EpochLoops", "Epochs"]
+__all__ = ["Claim", "EpochBatches", "EpochEnds", "EpochLoops", "Epochs", "NoneYet"]
 
 #: Takes the next batch from a session, or leaves it there; see ``Link.take``.
 Claim = Callable[[Session], Received | None]
+#: Called while no batch is there, with the sessions of all owners.
+NoneYet = Callable[[Sequence[Session]], object]
 
 
 class EpochEnds(Exception):
@@ -45,7 +47,7 @@ class EpochLoops(ABC):
     def schema(self) -> Any: ...
 
     @abstractmethod
-    def __next__(self, claim: Claim | None = None) -> Any: ...
+    def __next__(self, claim: Claim | None = None, none_yet: NoneYet | None = None) -> Any: ...
 
     def _within_epochs(self, claim: Claim) -> Claim:
         """Return the claim of ``next(feed)``: it notes the epoch, where batches end with theirs."""
@@ -111,7 +113,7 @@ class EpochLoops(ABC):
         """Wait for the next batch where only that shows which epoch comes next."""
         if epochs.in_doubt:
             try:
-                self.__next__(epochs.look)
+                self.__next__(epochs.look, epochs.none_yet)
             except EpochEnds:
                 return
             except StopIteration:
@@ -185,8 +187,15 @@ class Epochs:
         """Take nothing; EpochEnds as soon as the next batch is there."""
         ahead = self._head(session)
         if ahead > 0:
-            self.end(False)
+            self.end(feed_ended=False)
         if ahead >= 0:
+            raise EpochEnds
+
+    def none_yet(self, sessions: Sequence[Session]) -> None:
+        """EpochEnds where every owner has announced that no batch of this epoch will come."""
+        begun = min((one.epoch for one in sessions if not one.finished), default=0)
+        if self.number is not None and begun > self.number:
+            self.end(feed_ended=False)
             raise EpochEnds
 
     def _head(self, session: Session) -> int:
@@ -212,7 +221,7 @@ class EpochBatches(Iterator[Any]):
         if self._over or self._number not in (None, self._epochs.number):
             raise StopIteration
         try:
-            batch = self._feed.__next__(self._epochs.claim_of_epoch)
+            batch = self._feed.__next__(self._epochs.claim_of_epoch, self._epochs.none_yet)
         except EpochEnds:
             self._end(feed_ended=False)
         except StopIteration:
@@ -225,3 +234,5 @@ class EpochBatches(Iterator[Any]):
     def _end(self, feed_ended: bool) -> None:
         self._over = True
         self._epochs.end(feed_ended)
+        if not feed_ended:
+            self._feed._link.say()  # others may wait for the last commit of this epoch

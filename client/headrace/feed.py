@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -18,7 +18,7 @@ from headrace_proto.token import Token
 from .batch import Batch, KnownSlots, rows_open
 from .blocks import Blocks, MemoryGone
 from .committing import DatasetRun, TakenBatches, tokens_of
-from .epochs import EpochLoops, Epochs
+from .epochs import Claim, EpochLoops, Epochs, NoneYet
 from .framework import Framework
 from .leases import Received
 from .saving import Saving
@@ -58,7 +58,7 @@ class Feed(EpochLoops, Steering):
         self._durable = False  # whether there are snapshots of this feed
         self._recovers = False  # whether another process would go on with this feed
         self._epochs: Epochs | None = None
-        self._claim: Callable[[Session], Received | None] = Session.take
+        self._claim: Claim = Session.take
         self._saving: Saving | None = None  # of a feed with states
         self._segments: SegmentLayout | None = None  # of a feed of segments without states
         self._schema: dict[str, Field] | None = None
@@ -141,7 +141,7 @@ class Feed(EpochLoops, Steering):
 
     # Batches
 
-    def __next__(self, claim: Callable[[Session], Received | None] | None = None) -> Any:
+    def __next__(self, claim: Claim | None = None, none_yet: NoneYet | None = None) -> Any:
         """The next ``Batch``, or ``SegmentBatch`` where the feed is one of segments.
 
         Where states stay with the trainer it waits until the batch before is saved.
@@ -152,13 +152,13 @@ class Feed(EpochLoops, Steering):
             _ = self.schema
         while True:
             try:
-                return self._next(claim or self._claim)
+                return self._next(claim or self._claim, none_yet)
             except MemoryGone:  # of a server that is gone: its rows go out again
                 continue
 
-    def _next(self, claim: Callable[[Session], Received | None]) -> Any:
+    def _next(self, claim: Claim, none_yet: NoneYet | None) -> Any:
         link, saving = self._link, self._saving
-        received = link.take(claim)
+        received = link.take(claim, none_yet)
         if received is None:
             raise StopIteration
         if self._schema is None:

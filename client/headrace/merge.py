@@ -13,6 +13,7 @@ taken.
     InTurn     of segments in the order of arrival: partitions in turn, of owners that can give some
     ByLanes    of segments in lanes: one owner, and another when it has no work left
     AsTheyCome where the trainer takes any order: each batch that is there, of owners in turn
+    …WithinEpochs   the same, of the owners in the least epoch, where batches end with theirs
 
 Other trainers take batches of an owner, too, so the smallest that it can still have is known when
 it gives one, or tells that it has no room to make it (``following``).
@@ -91,6 +92,10 @@ class Merge(ABC):
     @abstractmethod
     def _took(self, session: Session, received: Received) -> None:
         """The head of a session was taken."""
+
+    def _present(self) -> Sequence[Session]:
+        """The sessions whose batches may be taken now."""
+        return self._sessions
 
     def _share(self) -> None:
         """Divide what comes ahead among the owners that can give something."""
@@ -193,12 +198,12 @@ class InTurn(Merge):
     def _next(self) -> Session | None:
         there = next((session for session in self._rotated() if session.ready), None)
         # A partition that is over may have a batch that came back.
-        return there or next((session for session in self._sessions if session.ready), None)
+        return there or next((session for session in self._present() if session.ready), None)
 
     def _wanted(self) -> list[Session]:
         rotated = self._rotated()
         able = [session for session in rotated if _is_able(session)]
-        return able[:1] or [session for session in self._sessions if not session.finished]
+        return able[:1] or [session for session in self._present() if not session.finished]
 
     def _took(self, session: Session, received: Received) -> None:
         self._turn = (received.delivery.partition + 1) % self._partitions
@@ -219,20 +224,23 @@ class ByLanes(Merge):
         for ahead in range(self._partitions):
             partition = (self._here + ahead) % self._partitions
             session = self._sessions[self.placement.owner_of(partition)]
-            if partition not in session.passed and _is_able(session):
+            if partition not in session.passed and self._able(session):
                 return session
         return None
+
+    def _able(self, session: Session) -> bool:
+        return _is_able(session)
 
     def _next(self) -> Session | None:
         owner = self._owner()
         if owner is not None and owner.ready:
             return owner
-        return next((session for session in self._sessions if session.ready), None)
+        return next((session for session in self._present() if session.ready), None)
 
     def _wanted(self) -> list[Session]:
         owner = self._owner()
         if owner is None:  # what others leave may come to any
-            return [session for session in self._sessions if not session.finished]
+            return [session for session in self._present() if not session.finished]
         return [owner]
 
     def _took(self, session: Session, received: Received) -> None:
@@ -269,6 +277,59 @@ class AsTheyCome(Merge):
         self._turn = (owner + 1) % len(self._sessions)
 
 
+class _WithinEpochs(Merge):
+    """Takes nothing of an owner that is in a later epoch than another."""
+
+    @property
+    def _epoch(self) -> int:
+        return min((one.epoch for one in self._sessions if not one.finished), default=0)
+
+    def _present(self) -> Sequence[Session]:
+        epoch = self._epoch
+        return [session for session in self._sessions if session.epoch <= epoch]
+
+
+class InTurnWithinEpochs(_WithinEpochs, InTurn):
+    """Partitions in turn, of the owners in the least epoch."""
+
+    _of_turn = 0  # the epoch in which partitions are in turn
+
+    def _rotated(self) -> list[Session]:
+        epoch = self._epoch
+        if epoch != self._of_turn:  # it begins with the first partition
+            self._of_turn, self._turn = epoch, 0
+        return [session for session in super()._rotated() if session.epoch <= epoch]
+
+    def _next(self) -> Session | None:
+        for session in self._rotated():
+            if session.ready:
+                return session
+            if _is_able(session):  # what others were asked for in the epoch before comes later
+                return None
+        return next((session for session in self._present() if session.ready), None)
+
+
+class ByLanesWithinEpochs(_WithinEpochs, ByLanes):
+    """One owner of those in the least epoch."""
+
+    _of_turn = 0  # the epoch in which partitions are in turn
+
+    def _owner(self) -> Session | None:
+        epoch = self._epoch
+        if epoch != self._of_turn:  # it begins with the first partition
+            self._of_turn, self._here = epoch, 0
+        return super()._owner()
+
+    def _next(self) -> Session | None:
+        owner = self._owner()
+        if owner is None:
+            return next((session for session in self._present() if session.ready), None)
+        return owner if owner.ready else None
+
+    def _able(self, session: Session) -> bool:
+        return _is_able(session) and session.epoch <= self._epoch
+
+
 def _head(session: Session) -> _Place:
     return _place(session.ready[0])
 
@@ -282,13 +343,19 @@ def _place(received: Received) -> _Place:
 def merge_of(sessions: Sequence[Session], first: Session) -> Merge:
     """The order in which a feed's batches are taken; ``first`` was opened first.
 
-    ValueError where a trainer that takes any order would lose its lanes.
+    ValueError where a trainer that takes any order would lose its lanes, or mix epochs.
     """
     prefetch, welcome = first.prefetch, first.welcome
     if first.any_order and welcome is not None and welcome.properties.get("order") == "lanes":
         raise ValueError(
             f"order='any': the rows of feed {welcome.feed!r} stay in lanes, which one owner has; "
             "leave order out"
+        )
+    across = welcome is None or welcome.properties.get("across_batches", True)
+    if first.any_order and welcome is not None and not across:
+        raise ValueError(
+            f"order='any': batches of feed {welcome.feed!r} end with their epoch, and any order "
+            "mixes the epochs of its servers; leave order out"
         )
     if len(sessions) == 1 or welcome is None:
         return Alone(sessions, prefetch)
@@ -298,5 +365,6 @@ def merge_of(sessions: Sequence[Session], first: Session) -> Merge:
     if welcome.properties.get("shape") != "sequences" or first.rank >= 0:
         return ByNumber(sessions, prefetch)
     if welcome.properties.get("order") == "lanes":
-        return ByLanes(sessions, prefetch, partitions, first.partitions.start)
-    return InTurn(sessions, prefetch, partitions)
+        by_lanes = ByLanes if across else ByLanesWithinEpochs
+        return by_lanes(sessions, prefetch, partitions, first.partitions.start)
+    return (InTurn if across else InTurnWithinEpochs)(sessions, prefetch, partitions)

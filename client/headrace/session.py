@@ -22,6 +22,7 @@ from headrace_proto.messages import (
     Bye,
     Deliver,
     Ended,
+    EpochBegun,
     Full,
     Idle,
     Outcome,
@@ -60,6 +61,7 @@ class Session(Greeting):
     finished: bool = False
     waiting: str = ""  # what the server said that the feed waits for
     passed: set[int] = field(default_factory=set)  # partitions that make no more batches
+    epoch: int = 0  # no batch of an earlier one comes, where batches end with their epoch
     following: tuple[int, int] = (0, 0)  # no new batch stands before this number and partition
     regrouped: int = 0  # another number of owners, which a server that is started anew has
     stopped: bool = False  # the server has stopped, and announced that it will be back
@@ -196,6 +198,8 @@ class Session(Greeting):
             self._idle_at = message.seq
         elif isinstance(message, Full):
             self.following = message.number, message.partition
+        elif isinstance(message, EpochBegun):
+            self._on_epoch(message)
         elif isinstance(message, Retired):
             self.retired.extend(message.segments)
         elif isinstance(message, Unknown):
@@ -248,7 +252,7 @@ class Session(Greeting):
             self._let_ready_go()
             self.exhausted, self._idle_at, self.following = False, -1, (0, 0)
             self.passed.clear()
-            self.last_seq = 0
+            self.last_seq = self.epoch = 0
             self.mapped.used = False
             self.openings += 1
         self._said_window = 0
@@ -271,6 +275,11 @@ class Session(Greeting):
                 return
             self.failure = self.failure or from_code(message.code, message.text)
         self._said_at = -1e9  # the server waits for the heartbeat that says that this was heard
+
+    def _on_epoch(self, message: EpochBegun) -> None:
+        self.epoch = max(self.epoch, message.epoch)
+        self._idle_at = -1
+        self.passed.clear()
 
     def _property(self, name: str, unknown: int) -> int:
         """A number in the properties of the feed: ``generation``, or ``epoch``, the term."""

@@ -97,10 +97,15 @@ class Link(Owners):
         if self.left:
             raise FeedClosed("this feed was closed; connect again")
 
-    def take(self, claim: Callable[[Session], Received | None] = Session.take) -> Received | None:
+    def take(
+        self,
+        claim: Callable[[Session], Received | None] = Session.take,
+        none_yet: Callable[[Sequence[Session]], object] | None = None,
+    ) -> Received | None:
         """The next batch; None when the feed has ended.
 
         ``claim`` takes it from a session, and may leave it there until something was saved.
+        ``none_yet`` is called while there is none, and may end the wait by an exception.
         """
         meter, looks = self.session.meter, 0
         now = self.clock()
@@ -116,6 +121,8 @@ class Link(Owners):
             looks += 1
             received = self._merge.take(claim)
             if received is None:
+                if none_yet is not None:
+                    none_yet(self.sessions)
                 if looks == 1 and self._ahead.waits(self.session.welcome, self._nbytes):
                     self._merge.come_ahead(self._ahead.batches)
                 self._merge.want()  # of another owner, perhaps

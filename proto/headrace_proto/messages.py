@@ -9,6 +9,7 @@
       ◄─────────────────────────── Deliver ×n       batches under leases
       ◄─────────────────────────── Idle             none before trainers act: ask another owner
       ◄─────────────────────────── Full             which one comes next, once trainers act
+      ◄─────────────────────────── EpochBegun       all of the epochs before are committed
       Step (commits, released, window) ────►        done with these, their memory is free
       Step (saves)        + states ────────►        segments: their states after them
       ◄─────────────────────────── Outcome          committed, or stale
@@ -74,6 +75,7 @@ __all__ = [
     "Delivery",
     "Drain",
     "Ended",
+    "EpochBegun",
     "Flush",
     "Full",
     "Handed",
@@ -388,3 +390,12 @@ class ServedShare:
     server: Text  # names the server, which may have several addresses
     sessions: Count  # that trainers have with it
     declaration: Plain  # a digest of each part of what it serves, by the part's name
+
+
+@FROM_SERVER.message(14)
+@record
+class EpochBegun:
+    """No batch of an epoch before this one comes of this owner: all of them are committed."""
+
+    session: Count
+    epoch: Count

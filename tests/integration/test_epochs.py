@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import headrace
@@ -138,3 +140,150 @@ def test_segments_of_a_server_that_others_can_follow_tell_their_epoch(tmp_path: 
                     ended += int(batch.last.sum())
                     batch.save_state("h", batch.state("h"))
                 assert ended == 5
+
+
+def test_an_epoch_ends_for_a_trainer_whose_next_batches_another_one_has_already() -> None:
+    """All of epoch 0 is committed, and the other trainer holds all batches of epoch 1."""
+    with hs.run(pipeline(2), workers=0) as server:
+        with (
+            headrace.connect(server.address, prefetch=0) as one,
+            headrace.connect(server.address, prefetch=12) as two,
+        ):
+            first = iter(one)
+            next(first)
+            batches = iter(two)
+            assert sum(1 for _ in batches) == 5
+            assert list(first) == [], "its next batch, or the end of the feed, is not waited for"
+            assert sum(1 for _ in two) + sum(1 for _ in one) == 6
+
+
+# Ranks
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ranks_have_equally_many_batches_in_each_epoch_and_no_round_crosses_it(
+    tmp_path: Path, workers: int
+) -> None:
+    """Partitions of 3, 4 and 4 batches of one row: one round of each is incomplete, or none."""
+    each = hs.from_examples(EXAMPLES).shuffle(3).repeat(3, across_batches=False).batch(1)
+    with hs.run(each, partitions=3, workers=workers, state_dir=tmp_path) as server:
+
+        def train(rank: int) -> Seen:
+            with headrace.connect(server.address, rank=rank, world_size=2) as feed:
+                return epochs_of(feed)
+
+        with ThreadPoolExecutor(2) as pool:
+            one, two = pool.map(train, range(2))
+        dropped = server.stats()["default"]["dropped"]
+    for (_, mine), (_, others) in zip(one, two, strict=True):
+        assert len(mine) == len(others) == 5
+        rows = [x for batch in mine + others for x in batch]
+        assert len(set(rows)) == 10
+    assert dropped == {"incomplete_round": 3}
+
+
+# Segments
+
+
+def segments(order: str, placement: str = "server", small: bool = True) -> hs.Pipeline:
+    examples = [
+        {"k": b"%d" % i, "s": np.arange(1 + 7 * i % 5, dtype=np.float32)} for i in range(11)
+    ]
+    return (
+        hs.from_examples(examples)
+        .shuffle(3)
+        .repeat(3, across_batches=False)
+        .batch_sequences_with_states(
+            input_key="k",
+            input_sequences=["s"],
+            input_context=[],
+            input_length=None,
+            initial_states={"h": hs.zeros((), "float32")},
+            num_unroll=2,
+            batch_size=2,
+            capacity=4,
+            allow_small_batch=small,
+            pad=True,
+            order=order,
+            state_placement=placement,
+        )
+    )
+
+
+def segments_of(batches: Iterator[Any], number: int) -> list[tuple[int, list[bytes]]]:
+    seen = []
+    for batch in batches:
+        assert batch.epoch == number
+        seen.append((batch.partition, batch.key.tolist()))
+        batch.save_state("h", batch.state("h") + 1)
+    return seen
+
+
+ORDERS = [("arrival", "server"), ("lanes", "server"), ("lanes", "trainer")]
+
+
+@pytest.mark.parametrize(("order", "placement"), ORDERS)
+def test_all_segments_of_an_epoch_come_before_the_next_whatever_the_workers(
+    order: str, placement: str
+) -> None:
+    streams = []
+    for workers in (0, 2):
+        with hs.run(segments(order, placement), partitions=3, workers=workers) as server:
+            with headrace.connect(server.address, prefetch=0) as feed:
+                streams.append([segments_of(batches, n) for n, batches in feed.epochs()])
+    assert streams[0] == streams[1] and len(streams[0]) == 3
+    keys = [sorted(key for _, rows in stream for key in rows) for stream in streams[0]]
+    assert keys[0] == keys[1] == keys[2] and len(set(keys[0])) == len(keys[0]) == 19
+
+
+@pytest.mark.parametrize("order", ["arrival", "lanes"])
+def test_segments_that_fill_no_batch_are_dropped_at_each_border(order: str) -> None:
+    with hs.run(segments(order, small=False), partitions=2, workers=0) as server:
+        with headrace.connect(server.address) as feed:
+            epochs = [segments_of(batches, n) for n, batches in feed.epochs()]
+            assert all(len(rows) == 2 for epoch in epochs for _, rows in epoch)
+            taken = [sum(len(rows) for _, rows in epoch) for epoch in epochs]
+        stats = server.stats()["default"]
+    assert all(taken) and sum(taken) + stats["dropped"]["remainder"] == 3 * 19
+
+
+@pytest.mark.parametrize("order", ["arrival", "lanes"])
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_trainers_that_share_segments_reach_the_next_epoch_together(
+    order: str, partitions: int
+) -> None:
+    """One that has no segment left of an epoch waits until the other has saved its own."""
+    with hs.run(segments(order), partitions=partitions, workers=0) as server:
+
+        def train(_: int) -> list[int]:
+            with headrace.connect(server.address, prefetch=0) as feed:
+                epochs = [segments_of(batches, number) for number, batches in feed.epochs()]
+            return [sum(len(rows) for _, rows in epoch) for epoch in epochs]
+
+        with ThreadPoolExecutor(2) as pool:
+            one, two = pool.map(train, range(2))
+    assert [mine + others for mine, others in zip(one, two, strict=True)] == [19, 19, 19]
+
+
+@pytest.mark.parametrize(("order", "placement"), ORDERS[:2])
+def test_segments_go_on_within_the_epoch_after_a_restart(
+    tmp_path: Path, order: str, placement: str
+) -> None:
+    seen: list[tuple[int, bytes]] = []
+    while len(seen) < 3 * 19:
+        with hs.run(
+            segments(order, placement), partitions=2, workers=0, state_dir=tmp_path
+        ) as server:
+            with headrace.connect(server.address, prefetch=0) as feed:
+                for number, batches in feed.epochs():
+                    for batch in batches:
+                        seen += [(number, key) for key in batch.key.tolist()]
+                        batch.save_state("h", batch.state("h"))
+                        if len(seen) % 3 == 0:
+                            break
+                    else:
+                        continue
+                    break
+    assert [number for number, _ in seen] == sorted(number for number, _ in seen)
+    by_epoch = [sorted(key for n, key in seen if n == number) for number in range(3)]
+    assert by_epoch[0] == by_epoch[1] and len(by_epoch[0]) == 19

@@ -43,7 +43,8 @@ class Arrivals(SegmentSupply):
         super().__init__(partitions, hands, trainers, stateless, stays)
         self._ready = Line()
         self._again = Line()  # batches that came back
-        self._over: list[int] = []  # ended partitions, where trainers take them in turn
+        # Partitions that have ended, or all of whose epoch is done, where trainers take turns.
+        self._over: list[int] = []
         self._turns = itertools.cycle(self.partitions)  # the partition that is asked next
 
     @property
@@ -63,8 +64,22 @@ class Arrivals(SegmentSupply):
 
     def end(self, partition: int) -> None:
         self.partitions[partition].ended = True
+        self._pass_over(partition)
+
+    def _pass_over(self, partition: int) -> None:
         if self._trainers.shared and partition not in self._over:
             self._over.append(partition)
+
+    def _on_rests(self, partition: int, rests: bool) -> None:
+        here = self.partitions[partition]
+        here.starved, here.wanted = rests, here.made
+        if rests:
+            self._pass_over(partition)
+            return
+        self._turns = itertools.cycle(self.partitions)  # an epoch begins with the first one
+        self._over = [number for number, one in self.partitions.items() if one.ended]
+        for trainer in self._trainers.present.values():
+            trainer.passed = 0
 
     def starved(self, partition: int) -> None:
         """Note that a partition can not make more batches before states come back."""
@@ -193,6 +208,18 @@ class LaneQueues(SegmentSupply):
             if stripe.leaves == self._leaves[stripe.partition]:
                 self._dry.add(stripe.partition)
 
+    def _on_rests(self, partition: int, rests: bool) -> None:
+        if not rests:
+            self._dry.discard(partition)
+            for partitions in self._left.values():
+                partitions.discard(partition)
+            return
+        for session, stripe in list(self._stripes.items()):  # they are empty
+            if stripe.partition == partition:
+                self._close(session)
+                self._left.setdefault(session, set()).add(partition)
+                self._hands.effects.append(Leave(partition, stripe.number))
+
     def _close(self, session: int) -> _Stripe:
         stripe = self._stripes.pop(session)
         del self._by_number[stripe.number]
@@ -263,9 +290,11 @@ class LaneQueues(SegmentSupply):
         return effects
 
     def _open(self, session: int) -> _Stripe | None:
-        load = dict.fromkeys(
-            (n for n, p in self.partitions.items() if not p.ended and n not in self._dry), 0
-        )
+        load = {
+            number: 0
+            for number, here in self.partitions.items()
+            if not (here.ended or here.rests or number in self._dry)
+        }
         if not load:
             return None
         for other in self._stripes.values():

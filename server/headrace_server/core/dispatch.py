@@ -13,6 +13,7 @@ that the events of one round are served together.
                    bytes are free
     plain_supply.py, demand.py   the batches that nobody has, and who gets which; of segments also
                    who is to make more
+    borders.py                   epochs, where batches end with theirs
     claims.py, segment_claims.py, recalls.py   batches and acknowledgements of an earlier server
     standing.py                  queries: where batches and trainers stand
 """
@@ -22,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from .borders import Borders
 from .claims import DONE, STANDS, ClaimedBatch
 from .handover import (
     Answer,
@@ -39,12 +41,11 @@ from .handover import (
 from .lease import OVER, SAVING, CommitVerdict, Lease
 from .recalls import Acknowledged
 from .redealing import DealtRounds
-from .standing import Standing
 
 __all__ = ["Dispatcher"]
 
 
-class Dispatcher(Standing):
+class Dispatcher(Borders):
     """The hand-over of one feed, or of some of its partitions.
 
     The caller calls ``take_effects`` after every event, and carries out the effects.
@@ -66,6 +67,8 @@ class Dispatcher(Standing):
         """Take the next batch of a partition."""
         wanted = self._supply.made(batch)
         self._hands.open += 1
+        if self._epochs is not None:
+            self._epochs.made(batch.epoch)
         self._changed = True
         if not wanted:
             self._hands.void(batch)
@@ -82,15 +85,6 @@ class Dispatcher(Standing):
         self._supply.dry(stripe)
         self._changed = True
 
-    def started(self, partition: int, number: int, turn: int = -1) -> None:
-        """Let a plain partition begin at the batch where an earlier server was."""
-        self._supply.start(partition, number, turn)
-
-    def epoch_begun(self, partition: int, turn: int) -> None:
-        """Note that a partition has made all of an epoch; its next batch has this turn."""
-        self._supply.begin_epoch(partition, turn)
-        self._changed = True
-
     def rounds_dealt(self, partition: int) -> DealtRounds:
         """Return the rounds that this life has dealt of a partition, to be stored."""
         return self._supply.rounds_dealt(partition)
@@ -102,6 +96,7 @@ class Dispatcher(Standing):
     def partition_ended(self, number: int) -> None:
         """Note that a partition makes no more batches."""
         self._supply.end(number)
+        self._end_epochs(number)
         self._end_claims(self._claims.partition_ended(number))
         self._changed = True
 
@@ -357,6 +352,8 @@ class Dispatcher(Standing):
             self._changed = False
             if self._resends:
                 self._send_again()
+            if self._epochs is not None:
+                self._tell_epoch()
             self._supply.deal(self._paused)
             if not self._hands.open and self.ended:
                 self._tell_end()
@@ -384,6 +381,7 @@ class Dispatcher(Standing):
                     trainer.seq = max(trainer.seq, lease.seq)
                     self._hands.effects.append(Send(session, lease.seq, lease.token, lease.batch))
             trainer.knows_end, trainer.idle, trainer.passed, trainer.full = False, False, 0, None
+            trainer.epoch = 0
             self._trainers.ask(session)
         self._resends.clear()
 

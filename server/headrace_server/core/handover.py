@@ -1,6 +1,6 @@
 """The vocabulary of the hand-over: a batch on offer, and the effects that the shell carries out.
 
-Full, Idle and Passed are the messages that trainers get.
+EpochBegun, Full, Idle and Passed are the messages that trainers get.
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from headrace_proto.messages import Full, Idle, Passed
+from headrace_proto.messages import EpochBegun, Full, Idle, Passed
 from headrace_proto.record import record
 
 __all__ = [
     "Answer",
     "Batch",
+    "BeginEpoch",
     "Claim",
     "Deal",
     "Dealt",
     "Effect",
+    "EpochBegun",
     "Finish",
     "Freed",
     "Full",
@@ -27,6 +29,7 @@ __all__ = [
     "JoinRefused",
     "Leave",
     "Line",
+    "PassOver",
     "Passed",
     "Reclaimed",
     "Release",
@@ -223,6 +226,21 @@ class Want:
 
 
 @record
+class BeginEpoch:
+    """Let a partition that rests at the border of an epoch begin the next one."""
+
+    partition: int
+
+
+@record
+class PassOver:
+    """Let a partition count a batch as done, which no trainer gets."""
+
+    partition: int
+    number: int
+
+
+@record
 class Leave:
     """Tell a partition that the trainer of a stripe of lanes has left.
 
@@ -285,9 +303,12 @@ class Rewound:
 
 
 Effect = (
-    Claim
+    BeginEpoch
+    | Claim
     | Deal
     | Dealt
+    | EpochBegun
+    | PassOver
     | Release
     | Send
     | Taken

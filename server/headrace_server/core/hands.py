@@ -13,6 +13,7 @@ from collections.abc import Hashable
 
 from .handover import Batch, Effect, Freed, Returned, Send
 from .lease import Lease, LeaseTable
+from .open_epochs import OpenEpochs
 from .trainers import Trainer
 
 __all__ = ["Hands"]
@@ -25,6 +26,7 @@ class Hands:
         self.leases: LeaseTable[Batch] = LeaseTable(lease_ttl_s, term)
         self.effects: list[Effect] = []
         self.open = 0  # batches made, and neither settled nor void
+        self.epochs: OpenEpochs | None = None  # where batches end with their epoch
         self.counts = {"batches": 0, "rows": 0, "redelivered": 0, "stale": 0, "expired": 0}
         self.dropped: dict[str, int] = {}
 
@@ -64,6 +66,8 @@ class Hands:
         """End the life of a batch; its bytes are free when nobody has it pinned."""
         batch.settled = True
         self.open -= 1
+        if self.epochs is not None:
+            self.epochs.closed(batch.epoch)
         if not batch.pins:
             self._free(batch)
 

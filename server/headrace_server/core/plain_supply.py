@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .handover import Batch, Dealt, Full, Idle, Line, Taken
+from .handover import Batch, Dealt, Full, Idle, Line, PassOver, Taken
 from .hands import Hands
 from .redealing import DealtRounds, Redealing
 from .rounds import Rounds
@@ -176,6 +176,9 @@ class PlainSupply(Supply):
             fresh = self._fresh()
             if fresh is None:
                 return None
+            for batch in self._rounds.begin_epoch(fresh):
+                self._hands.effects.append(PassOver(batch.partition, batch.number))
+                self._hands.drop(batch, "incomplete_round")
             members = self._rounds.add(fresh)
             for member in members:
                 self._hands.leases.void(member)  # from here on it is this rank's

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .handover import Batch, Line
+from .partition import TURN_BITS
 
 __all__ = ["Rounds"]
 
@@ -28,27 +29,43 @@ class Rounds:
 
     def __init__(self, world: int) -> None:
         self.world = world
-        #: By partition and kind: batches of a round that is not complete.
-        self._groups: dict[tuple[int, Any], list[Batch]] = {}
+        #: By partition, kind and epoch: batches of a round that is not complete.
+        self._groups: dict[tuple[int, Any, int], list[Batch]] = {}
         self._dealt = [Line() for _ in range(world)]
         self._next_round: dict[int, int] = {}  # by partition
         self._settled: dict[_Place, int] = {}  # number of ranks that are done, while not all are
 
     def add(self, batch: Batch) -> list[Batch]:
         """Add a new batch; return all batches of its round if the round is complete now."""
-        partition, kind = batch.partition, batch.meta.get("bucket")
-        group = self._groups.setdefault((partition, kind), [])
+        partition = batch.partition
+        name = partition, batch.meta.get("bucket"), batch.turn >> TURN_BITS
+        group = self._groups.setdefault(name, [])
         batch.waits_in = group
         group.append(batch)
         if len(group) < self.world:
             return []
-        del self._groups[partition, kind]
+        del self._groups[name]
         number = self._next_round.get(partition, 0)
         for rank, member in enumerate(group):
             member.rank, member.round = rank, number
             self._dealt[rank].push(member)
         self._next_round[partition] = number + 1
         return group
+
+    def begin_epoch(self, batch: Batch) -> list[Batch]:
+        """Return the batches of rounds that end with their epoch, if a new batch is of a later one.
+
+        Its rounds come after all rounds of the epoch before, of whatever partition.
+        """
+        number = batch.turn >> TURN_BITS << TURN_BITS
+        if number <= self._next_round.get(batch.partition, 0):
+            return []
+        self.begin_at(batch.partition, number)
+        names = [name for name in self._groups if name[0] == batch.partition]
+        left = [one for name in names for one in self._groups.pop(name)]
+        for one in left:
+            one.waits_in = None
+        return left
 
     def place(self, member: Batch) -> bool:
         """Take a member of a round that its partition has formed; whether the round is whole."""

@@ -97,6 +97,9 @@ class SegmentRounds(SegmentSupply):
         for place in [place for place in self._lacking if place[1] == partition]:
             del self._lacking[place]
 
+    def _on_rests(self, partition: int, rests: bool) -> None:
+        """Do nothing: rounds of an epoch come before those of the next."""
+
     def settled(self, batch: Batch) -> None:
         self._hands.counts["rows"] -= batch.meta.get("empty", 0)
 

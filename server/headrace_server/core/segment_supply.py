@@ -31,6 +31,7 @@ class PartitionDemand:
     starved: bool = False
     held: bool = False  # claims on it are being judged: ask it for nothing
     epoch: int = 0  # where no batch crosses its border
+    rests: bool = False  # others are in an earlier epoch, where batches end with theirs
 
 
 class SegmentSupply(Supply):
@@ -72,7 +73,7 @@ class SegmentSupply(Supply):
         self.partitions = before.partitions
         self.stripe = self.next_stripe = before.next_stripe
         for here in self.partitions.values():
-            here.wanted, here.starved, here.held = here.made, False, False
+            here.wanted, here.starved, here.held = here.made, here.rests, False
 
     def take_stripes(self, n: int) -> int:
         """Take so many numbers of stripes; return the first."""
@@ -101,6 +102,16 @@ class SegmentSupply(Supply):
     def hold(self, partition: int, held: bool) -> None:
         """Ask a partition for nothing while claims on it are being judged, or ask it again."""
         self.partitions[partition].held = held
+
+    def set_rests(self, partition: int, rests: bool) -> None:
+        here = self.partitions[partition]
+        if here.rests != rests:
+            here.rests = rests
+            self._on_rests(partition, rests)
+
+    @abstractmethod
+    def _on_rests(self, partition: int, rests: bool) -> None:
+        """Ask a partition for nothing while it rests, or ask it again."""
 
     def claimed(self, batch: Batch) -> Batch:
         """Count a claimed batch as made and wanted; return it.

@@ -102,6 +102,10 @@ class SegmentQueue(InStep):
         else:
             self._wanted = max(self._wanted, upto)
 
+    def begin_epoch(self) -> None:
+        super().begin_epoch()
+        self._wanted = self._made  # what was wanted at the border is asked for again
+
     @property
     def starved(self) -> bool:
         """Whether a batch is wanted that needs states which trainers have."""

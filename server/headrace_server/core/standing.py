@@ -9,6 +9,7 @@ from .demand import Arrivals, LaneQueues
 from .handover import Batch
 from .hands import Hands
 from .lease import Lease
+from .open_epochs import OpenEpochs
 from .plain_supply import PlainSupply
 from .recalls import Recalls
 from .segment_claims import SegmentClaims
@@ -27,6 +28,7 @@ class Standing:
     ``order`` is that of a feed of segments, "arrival" or "lanes"; "" for a plain feed.
     ``stays``: whether states stay with trainers.  ``stateless``: its segments have none.
     ``shared``: whether other owners have partitions of the feed.
+    ``across_batches``: whether a batch may hold rows of two epochs.
     """
 
     def __init__(
@@ -39,11 +41,14 @@ class Standing:
         shared: bool = False,
         stays: bool = False,
         stateless: bool = False,
+        across_batches: bool = True,
     ) -> None:
         self.segmented = bool(order)  # whether batches are of segments …
         self.stateful = self.segmented and not stateless  # … and committed by states
         self._hands = hands = Hands(lease_ttl_s, term)
         self._leases = hands.leases
+        self._of = tuple(partitions)
+        self._epochs = hands.epochs = None if across_batches else OpenEpochs(partitions)
         self._trainers = trainers = Trainers(max_window, self._held_by, shared)
         self._recalls = Recalls()
         self._supply: Supply

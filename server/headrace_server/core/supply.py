@@ -41,6 +41,12 @@ class Supply:
     def begin_epoch(self, partition: int, turn: int) -> None:
         """Note that the next batch of a partition is of the next epoch, and has this turn."""
 
+    def set_rests(self, partition: int, rests: bool) -> None:
+        """Set whether a partition of segments makes no batch, for others are in an earlier epoch.
+
+        Partitions without segments never rest.
+        """
+
     def starved(self, partition: int) -> None:
         """Note that a partition makes no batch before trainers have acted."""
 

@@ -35,6 +35,7 @@ class Trainer:
     knows_end: bool = False  # of the feed
     passed: int = 0  # number of ended partitions that it knows of
     idle: bool = False  # whether it knows that it gets none before trainers act
+    epoch: int = 0  # the epoch before which no batch comes, as far as it knows
     full: tuple[int, int] | None = None  # the next batch of this owner, as far as it knows
 
 

@@ -57,6 +57,6 @@ def compose(
     lines = LineRecord()
     segment_maker = SegmentMaker(intake, cutting, lines, slab, tracing)
     shaper = cast(Shaper, cutting.machine)
-    machine = Partition(shaper, intake.start(), epochs, across, waits=False)
+    machine = Partition(shaper, intake.start(), epochs, across, waits=not across)
     memory = SegmentMemory(intake, machine, segment_maker, lines, left_out)
     return Run(intake, machine, segment_maker, memory, slab)

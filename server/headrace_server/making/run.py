@@ -303,7 +303,8 @@ class Run:
         written.fill(memory)
         meta, trace = self.maker.made(plan, written, memory)
         machine = self._machine
-        turn = -1 if machine.across_batches else machine.turn_of(plan.number)
+        in_turn = self.made_ahead and not machine.across_batches
+        turn = machine.turn_of(plan.number) if in_turn else -1
         epoch = self.maker.epoch_of(plan)
         self.memory.tidy()
         return MadeBatch(
@@ -319,6 +320,11 @@ class Run:
         )
 
     # Orders and claims
+
+    def begin_epoch(self) -> None:
+        """Begin the next epoch, if it rests at the border and was not closed meanwhile."""
+        if self.at_border:
+            self._machine.begin_epoch()
 
     def close(self, cancel: bool) -> None:
         """Read no more: make batches of what was read, or with ``cancel`` drop it."""
@@ -376,6 +382,11 @@ class Run:
     def epoch(self) -> int:
         """The epoch that is read."""
         return self._machine.epoch
+
+    @property
+    def at_border(self) -> bool:
+        """Whether it rests at the border of an epoch until the next one is begun."""
+        return not self._machine.across_batches and self._machine.at_border
 
     @property
     def across_batches(self) -> bool:

@@ -117,6 +117,7 @@ class Desk:
             order=order,
             shared=self.owners > 1 or config.share[1] > 1,
             stays=bool(order) and config.stays,
+            across_batches=run.replay is not None or config.declaration.order.across_batches,
             stateless=config.stateless,
         )
         self.schema: Any = None
@@ -172,7 +173,7 @@ class Desk:
         if not here.open:
             here.open = True
             # A partition does not make again the batches that an earlier server has seen done.
-            self.dispatcher.started(message.partition, message.next, message.turn)
+            self.dispatcher.started(message.partition, message.next, message.turn, message.epoch)
             self._load_rounds(message)
             batches, since, until, *rows = message.used or (0, inf, -inf)
             before = self.counters.go_on(message.partition, batches, sum(rows), self.durable)
@@ -193,9 +194,8 @@ class Desk:
 
     def described(self) -> dict[str, Any]:
         """Return the properties of the feed, for a trainer that joins."""
-        if self._config.declaration.order.across_batches or self.usage().batches:
-            return dict(self.properties)
-        return {**self.properties, "at_epoch": 0}
+        epoch = self.dispatcher.first_epoch(bool(self.usage().batches))
+        return self.properties if epoch is None else {**self.properties, "at_epoch": epoch}
 
     def _load_rounds(self, message: Opened) -> None:
         """Load the rounds that an earlier owner has dealt to ranks and that are not done."""

@@ -2,7 +2,8 @@
 
 Opened            a partition is open, as the last process left it
 Made              batches lie in the slab
-EpochBegun        a partition makes batches of the next epoch, where none crosses the border
+NextEpoch         a partition makes batches of the next epoch, where none crosses the border …
+AtBorder          … or rests before it does
 Finished, Failed  a partition has made all its batches, or can not go on
 Waiting           a partition makes no batch, and lacks something
 Starved, Dry      wanted batches can not be made now, or no more
@@ -22,14 +23,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = [
+    "AtBorder",
     "ClaimJudged",
     "CommitsStored",
     "Dry",
-    "EpochBegun",
     "Failed",
     "Finished",
     "Flushed",
     "Made",
+    "NextEpoch",
     "Opened",
     "Placed",
     "Removed",
@@ -49,7 +51,8 @@ class Opened:
     schema: Any
     properties: dict[str, Any] = field(default_factory=dict)  # for trainers, beside the schema
     next: int = 0  # the first batch that is not done …
-    turn: int = -1  # … and its turn, where batches end with their epoch
+    turn: int = -1  # … its turn …
+    epoch: int = 0  # … and the epoch, where batches end with theirs
     used: Any = None  # number of commits so far, time of the first and the last, rows
     rounds: Any = None  # rounds that an earlier owner dealt to ranks
     done: Iterable[int] = ()  # batches from ``next`` on that are done
@@ -83,13 +86,22 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class EpochBegun:
-    """A partition has made all batches of an epoch, and its next one has this turn at least."""
+class NextEpoch:
+    """A partition has made all batches before an epoch; the next one has this turn at least."""
 
     feed: str
     partition: int
-    epoch: int  # the next one
+    epoch: int
     turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtBorder:
+    """All examples of a partition's epoch have ended, and it rests until all others' have."""
+
+    feed: str
+    partition: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,15 +20,18 @@ from headrace_proto.messages import Answered
 
 from ..core.handover import (
     Answer,
+    BeginEpoch,
     Claim,
     Deal,
     Dealt,
+    EpochBegun,
     Finish,
     Freed,
     Full,
     Idle,
     Leave,
     Passed,
+    PassOver,
     Reclaimed,
     Release,
     Returned,
@@ -46,14 +49,15 @@ from ..process.relay import Ready
 from .dealing import Dealing
 from .desk import Desk
 from .events import (
+    AtBorder,
     ClaimJudged,
     CommitsStored,
     Dry,
-    EpochBegun,
     Failed,
     Finished,
     Flushed,
     Made,
+    NextEpoch,
     Opened,
     Removed,
     Replied,
@@ -121,7 +125,8 @@ class House:
         self._events: dict[type, Callable[[Desk, Any], object]] = {
             Made: Desk.on_made,
             Opened: Desk.on_opened,
-            EpochBegun: lambda desk, e: desk.dispatcher.epoch_begun(e.partition, e.turn),
+            NextEpoch: lambda desk, e: desk.dispatcher.epoch_begun(e.partition, e.epoch, e.turn),
+            AtBorder: lambda desk, e: desk.dispatcher.epoch_rests(e.partition, e.epoch),
             Finished: Desk.on_finished,
             Failed: lambda desk, event: desk.fail(event.code, event.text),
             Waiting: Desk.on_waiting,
@@ -139,6 +144,8 @@ class House:
             Taken: self._on_taken,
             Freed: self._on_freed,
             Want: lambda desk, e: do(partitions.want, desk.name, e.partition, e.upto, e.stripe),
+            PassOver: lambda desk, e: do(partitions.pass_over, desk.name, e.partition, e.number),
+            BeginEpoch: lambda desk, e: do(partitions.begin_epoch, desk.name, e.partition),
             Leave: lambda desk, e: do(
                 partitions.leave, desk.name, e.partition, e.stripe, e.instead
             ),
@@ -152,6 +159,7 @@ class House:
             ),
             Dealt: self._on_dealt,
             Finish: lambda desk, e: outbox.finish(e.session),
+            EpochBegun: lambda desk, message: outbox.tell_turn(message),
             Full: lambda desk, message: outbox.tell_turn(message),
             Idle: lambda desk, message: outbox.tell_turn(message),
             Passed: lambda desk, message: outbox.tell_turn(message),

@@ -222,8 +222,11 @@ class Outbox:
         self._send_answers(number)
         self.tell(Ended(number))
 
-    def tell_turn(self, message: messages.Full | messages.Idle | messages.Passed) -> None:
-        """Send a trainer of several owners what comes of this one, after its batches."""
+    def tell_turn(
+        self,
+        message: messages.EpochBegun | messages.Full | messages.Idle | messages.Passed,
+    ) -> None:
+        """Send a trainer what comes of this owner, after its batches."""
         self.flush()
         self.tell(message)
 

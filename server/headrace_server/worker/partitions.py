@@ -27,11 +27,12 @@ from ..making.slab import Slab
 from .announcing import Announcer
 from .commits import Commits
 from .events import (
+    AtBorder,
     ClaimJudged,
     Dry,
-    EpochBegun,
     Failed,
     Finished,
+    NextEpoch,
     Opened,
     Replied,
     StateFlush,
@@ -162,6 +163,8 @@ class Partitions:
             self._lacks.starved.discard(name)
         for stripe in run.take_dry():
             self._send(Dry(feed, stripe))
+        if step is Resting and run.at_border:
+            self._send(AtBorder(feed, partition, run.epoch))
         if isinstance(step, MadeBatch):
             return step
         self._announce()
@@ -171,7 +174,7 @@ class Partitions:
             self._lacks.wait(name, run)
             if not run.across_batches and run.epoch > self._epochs.get(name, 0):
                 self._epochs[name] = run.epoch
-                self._send(EpochBegun(feed, partition, run.epoch, run.next_turn))
+                self._send(NextEpoch(feed, partition, run.epoch, run.next_turn))
         elif step is Done:
             self._made[name] = self._running.pop(name)
             self._stores.submit(name, run)
@@ -222,6 +225,7 @@ class Partitions:
                     dict(run.properties),
                     next=run.next_number,
                     turn=-1 if run.across_batches else run.next_turn,
+                    epoch=0 if run.across_batches else run.epoch,
                     used=self._stores.used(name),
                     rounds=self._stores.rounds(name),
                     done=run.done_numbers,
@@ -245,6 +249,14 @@ class Partitions:
     def done(self, feed: str, partition: int, number: int, rows: int, token: int) -> None:
         """Note the commit of a batch without states, for ``submit_done``."""
         self._commits.add((feed, partition), number, rows, token)
+
+    def pass_over(self, feed: str, partition: int, number: int) -> None:
+        """Count a batch as done that no trainer gets."""
+        name = feed, partition
+        run = self._running.get(name) or self._made.get(name)
+        if run is not None:
+            run.saved(number)
+            self._stores.submit(name, run)
 
     def submit_done(self) -> None:
         """Have the commits since the last call stored, as one change for each partition."""
@@ -272,6 +284,11 @@ class Partitions:
         """Allow batches of segments up to this number, of these lanes."""
         if run := self._called((feed, partition)):
             run.want(upto, stripe)
+
+    def begin_epoch(self, feed: str, partition: int) -> None:
+        """Let a partition that rests at the border of an epoch begin the next one."""
+        if run := self._called((feed, partition)):
+            run.begin_epoch()
 
     def leave(self, feed: str, partition: int, stripe: int, instead: int) -> None:
         """Take these lanes back from a trainer that left; its rank has others instead."""

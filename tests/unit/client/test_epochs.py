@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.epochs import EpochBatches, EpochLoops, Epochs
+from headrace.epochs import EpochBatches, EpochEnds, EpochLoops, Epochs
 from headrace.waits import Link
 
 
@@ -23,7 +23,7 @@ class Trainer(EpochLoops):
 
     def __init__(self, epochs: Sequence[int], first: int | None = 0, count: int | None = 3) -> None:
         properties = {"across_batches": False, "epochs": count, "at_epoch": first}
-        self._link = cast(Link, SimpleNamespace(properties=properties))
+        self._link = cast(Link, SimpleNamespace(properties=properties, say=int))
         self._epochs: Epochs | None = None
         self.claim = self._within_epochs(lambda session: session.ready.popleft())
         deliveries = [SimpleNamespace(epoch=epoch, at=at) for at, epoch in enumerate(epochs)]
@@ -31,7 +31,7 @@ class Trainer(EpochLoops):
         self.session: Any = SimpleNamespace(ready=ready, connected=True)
         self.asked = 0
 
-    def __next__(self, claim: Callable[..., Any] | None = None) -> tuple[int, int]:
+    def __next__(self, claim: Any = None, none_yet: Any = None) -> tuple[int, int]:
         self.asked += 1
         if not self.session.ready:
             raise StopIteration
@@ -119,6 +119,22 @@ def test_no_border_is_seen_while_the_server_is_away() -> None:
     head = SimpleNamespace(delivery=SimpleNamespace(epoch=1))
     session: Any = SimpleNamespace(ready=deque([head]), connected=False)
     assert epochs.claim_of_epoch(session) is None and taken == [1]
+
+
+def test_a_loop_ends_when_every_owner_has_announced_a_later_epoch() -> None:
+    epochs = Epochs(1)
+    epochs.begin()
+    zero, one, over = (
+        SimpleNamespace(epoch=2, finished=False),
+        SimpleNamespace(epoch=1, finished=False),
+        SimpleNamespace(epoch=0, finished=True),
+    )
+    epochs.none_yet(cast(Any, [zero, one, over]))
+    one.epoch = 3
+    with pytest.raises(EpochEnds):
+        epochs.none_yet(cast(Any, [zero, one, over]))
+    assert epochs.begin() and epochs.number == 2
+    epochs.none_yet(cast(Any, [over]))
 
 
 def test_a_feed_whose_batches_cross_borders_has_one_loop_and_no_epochs() -> None:

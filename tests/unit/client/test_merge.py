@@ -15,6 +15,7 @@ from headrace_proto.messages import (
     Deliver,
     Delivery,
     Ended,
+    EpochBegun,
     Full,
     Idle,
     Outcome,
@@ -252,6 +253,8 @@ def test_lanes_have_no_other_order() -> None:
         Trainer(2, 4, 0, LANES, any_order=True)
     with pytest.raises(ValueError, match="stay in lanes"):
         Trainer(1, 4, 0, LANES, any_order=True)
+    with pytest.raises(ValueError, match="order='any': batches of feed 'f' end with their epoch"):
+        Trainer(2, 4, 0, {"across_batches": False}, any_order=True)
 
 
 @pytest.mark.parametrize("told", [PLAIN, LANES], ids=["plain", "lanes"])
@@ -314,3 +317,49 @@ def test_lanes_are_of_one_owner_until_it_has_no_work_left() -> None:
         for owner, session in zip(served, trainer.sessions, strict=True):
             owner.serve(session)
     assert [partition for _, partition in trainer.took] == [0] * 3 + [1] * 3 + [2] * 3
+
+
+# Segments whose batches end with their epoch
+
+
+def deliver(session: Session, seq: int, partition: int, epoch: int) -> None:
+    batch = Delivery(seq, 100 * session.owner + seq, partition, seq - 1, 1, 0, [], {}, "", 0, 1)
+    batch.epoch = epoch
+    session.receive(Deliver(7, (batch,)), [b""], 0.0)
+
+
+@pytest.mark.parametrize("told", [ARRIVAL, LANES], ids=["arrival", "lanes"])
+def test_an_owner_in_a_later_epoch_waits_for_the_others(told: dict[str, Any]) -> None:
+    """1. Owner 1 has all of epoch 0 behind it.  2. Owner 0 still has a batch of it."""
+    trainer = Trainer(2, 2, 1, {**told, "across_batches": False})
+    zero, one = trainer.sessions
+    one.receive(EpochBegun(7, 1), [], 0.0)
+    deliver(one, 1, 1, epoch=1)
+    assert not trainer.step() and trainer.merge.awaited is zero
+    deliver(zero, 1, 0, epoch=0)
+    assert trainer.step() and trainer.took == [(0, 0)]
+    assert not trainer.step(), "it may have another one of epoch 0"
+    zero.receive(EpochBegun(7, 1), [], 0.0)
+    assert not trainer.step(), "the epoch begins with the first partition"
+    deliver(zero, 2, 0, epoch=1)
+    assert trainer.step() and trainer.took == [(0, 0), (1, 0)]
+
+
+def test_partitions_that_were_passed_over_in_an_epoch_have_work_in_the_next() -> None:
+    trainer = Trainer(2, 2, 1, {**ARRIVAL, "across_batches": False})
+    zero, one = trainer.sessions
+    zero.receive(Passed(7, 1, 0), [], 0.0)
+    zero.receive(Idle(7, 1), [], 0.0)
+    assert not trainer.step() and trainer.merge.awaited is one
+    for session in (zero, one):
+        session.receive(EpochBegun(7, 1), [], 0.0)
+    assert not trainer.step() and trainer.merge.awaited is zero and not zero.idle
+
+
+def test_an_owner_that_has_ended_keeps_no_other_in_its_epoch() -> None:
+    trainer = Trainer(2, 2, 1, {**ARRIVAL, "across_batches": False})
+    zero, one = trainer.sessions
+    zero.receive(Ended(7), [], 0.0)
+    one.receive(EpochBegun(7, 2), [], 0.0)
+    deliver(one, 1, 1, epoch=2)
+    assert trainer.step() and trainer.took == [(0, 1)]

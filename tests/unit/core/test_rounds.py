@@ -81,3 +81,18 @@ def test_rounds_are_of_one_partition_each_and_come_by_round_and_partition():
     assert r.add(of[1][2]) == [] and r.add(of[1][3]) == of[1][2:]
     assert r.pop(0, (0, 1)) is None and r.pop(0, (1,)) is of[1][2]  # partition 0 is over
     assert [r.pop(1, (1,)) for _ in range(4)] == [of[0][1], of[1][1], of[1][3], None]
+
+
+def test_no_round_crosses_the_border_of_an_epoch():
+    r, later = Rounds(2), 1 << 32
+    batches = [Batch(0, n, 1, turn=n if n < 3 else later + n - 3) for n in range(5)]
+    for b in batches[:3]:
+        assert r.begin_epoch(b) == []
+        r.add(b)
+    assert r.begin_epoch(batches[3]) == [batches[2]] and batches[2].waits_in is None
+    assert r.add(batches[3]) == [] and r.begin_epoch(batches[4]) == []
+    assert r.add(batches[4]) == batches[3:] and batches[3].round == later
+    assert r.pop(0, [1]) is batches[0]
+    assert r.pop(0, [1]) is None, "partition 1 may have a round of the epoch before"
+    r.begin_at(1, later)
+    assert r.pop(0, [1]) is batches[3]

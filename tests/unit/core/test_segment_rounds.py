@@ -161,13 +161,13 @@ def test_other_ranks_and_trainers_without_begin_anew():
 
 def test_all_rounds_of_an_epoch_come_before_those_of_the_next_where_none_crosses_its_border():
     at = Ranks(2, joined=())
-    at.d.epoch_begun(0, 1 << 32)
+    at.d.epoch_begun(0, 1, 1 << 32)
     at.rank(0)
     assert at.take(Want) == [Want(1, 1)], "partition 1 is still in epoch 0"
     at.rank(1)
     at.round(1, 0, 0)
     assert sorted(at.sent()) == [(0, 0, 1), (1, 0, 1)]
-    at.d.epoch_begun(1, 1 << 32)
+    at.d.epoch_begun(1, 1, 1 << 32)
     at.d.window(10, 2)
     at.d.window(11, 2)
     assert at.take(Want) == [Want(0, 1)]

@@ -1,0 +1,76 @@
+"""The borders between epochs in the hand-over of a feed: a layer of the dispatcher.
+
+    partition ─► rests ─► all rest? ─► BeginEpoch ─► partition ─► begun ─┐
+    batches of the epoch before ─► settled ──────────────────────────────┴─► EpochBegun ─► trainers
+
+A trainer that waits for a batch then knows that none of the epoch before will come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .handover import BeginEpoch, EpochBegun
+from .standing import Standing
+
+__all__ = ["Borders"]
+
+
+class Borders(Standing):
+    """The events of partitions at the border of an epoch."""
+
+    def started(self, partition: int, number: int, turn: int = -1, epoch: int = 0) -> None:
+        """Let a plain partition begin at the batch where an earlier server was."""
+        self._supply.start(partition, number, turn)
+        if self._epochs is not None:
+            self._epochs.begin(partition, epoch)
+            self._begin(())
+
+    def epoch_begun(self, partition: int, epoch: int, turn: int) -> None:
+        """Note that a partition has made all batches before an epoch, and the next one's turn."""
+        self._supply.begin_epoch(partition, turn)
+        if self._epochs is not None:
+            self._epochs.begin(partition, epoch)
+        self._begin(())
+
+    def epoch_rests(self, partition: int, epoch: int) -> None:
+        """Note that all of a partition's epoch is done, and that it rests at the border."""
+        if self._epochs is not None:
+            if self._supply.world:  # the order of rounds keeps epochs apart
+                self._hands.effects.append(BeginEpoch(partition))
+            else:
+                self._begin(self._epochs.rest(partition, epoch))
+
+    def _end_epochs(self, partition: int) -> None:
+        """Note that a partition has made its last batch: others no longer wait for its epoch."""
+        if self._epochs is not None:
+            self._begin(self._epochs.end(partition))
+
+    def _begin(self, partitions: Sequence[int]) -> None:
+        """Let partitions begin an epoch, and ask those for nothing that are ahead of others."""
+        self._changed = True
+        if self._epochs is not None and self.segmented:
+            for partition in partitions:
+                self._supply.set_rests(partition, True)
+            self._hands.effects += map(BeginEpoch, partitions)
+            for partition in self._of:
+                self._supply.set_rests(partition, self._epochs.is_ahead(partition))
+
+    def first_epoch(self, used: bool) -> int | None:
+        """Return the epoch in which a trainer that joins begins; None if only a batch shows it.
+
+        ``used``: whether a batch of the feed was ever committed.
+        """
+        if self._epochs is None:
+            return None
+        return self._epochs.first_open if used else 0
+
+    def _tell_epoch(self) -> None:
+        """Tell trainers which epoch has begun, once each."""
+        if self._epochs is None:
+            return
+        current = self._epochs.current
+        for trainer in self._trainers.present.values():
+            if trainer.epoch < current:
+                trainer.epoch, trainer.idle = current, False
+                self._hands.effects.append(EpochBegun(trainer.session, current))
