@@ -10,14 +10,14 @@ from urllib.parse import quote
 
 from . import exits
 from .options import JSON, Option
-from .remote import HTTP, Asker, shown
+from .remote import SERVERS, askers, shown
 from .table import Command
 
 __all__ = ["COMMAND"]
 
 _OPTIONS = (
     Option("sequence", "text", "the key of a sequence", metavar="KEY", positional=True),
-    HTTP,
+    SERVERS,
     Option("feed", "text", "its feed", absent="the only feed of segments", metavar="NAME"),
     JSON,
 )
@@ -28,7 +28,10 @@ def _inspect(options: Namespace) -> int:
     path = f"/inspect?key={quote(key)}"
     if options.feed is not None:
         path += f"&feed={quote(options.feed)}"
-    answer = Asker(options).get(path)
+    answers = [asker.get(path) for asker in askers(options)]
+    answer = dict(answers[0])
+    for part in ("found", "unheard"):
+        answer[part] = [one for each in answers for one in each[part]]
     print(json.dumps(answer) if options.json else "\n".join(_lines(answer)))
     return exits.WELL if answer["found"] else exits.FAILED
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from argparse import Namespace
-from typing import Any
 from urllib.parse import urlencode
 
 from headrace_proto.clock import Deadline
@@ -13,7 +12,7 @@ from headrace_proto.errors import ConnectionLost
 
 from . import exits
 from .options import Option
-from .remote import HTTP, TIMEOUT_S, TOKEN, Asker
+from .remote import HTTP, SERVERS, TIMEOUT_S, TOKEN, Asker, askers
 from .table import Command
 
 __all__ = ["COMMANDS"]
@@ -23,25 +22,24 @@ _FEED = Option("feed", "text", "the feed", metavar="FEED", positional=True)
 _WAIT = Option("wait", "seconds", "how long that may take", default=300.0)
 
 
-def _post(options: Namespace, path: str, timeout_s: float = TIMEOUT_S, **query: str | None) -> Any:
+def _post_all(options: Namespace, path: str, timeout_s: float, **query: str | None) -> None:
+    """Post to each server that the options name."""
     fields = {name: value for name, value in query.items() if value}
-    return Asker(options).post(f"{path}?{urlencode(fields)}", timeout_s)
+    for asker in askers(options):
+        asker.post(f"{path}?{urlencode(fields)}", timeout_s)
 
 
 def _drain(options: Namespace) -> int:
-    asker = Asker(options)
-    asker.post("/drain")
+    servers = askers(options)
+    for asker in servers:
+        asker.post("/drain")
     deadline = Deadline(options.wait, gap_s=TIMEOUT_S + _LOOK_S)
     while True:
-        try:
-            feeds = asker.status()["feeds"].values()
-        except ConnectionLost:
-            print("drained: the server has ended")
-            return exits.WELL
-        # Batches that trainers have, or whose states are being stored.
-        left = sum(feed["standing"]["leased"] + feed["standing"]["saving"] for feed in feeds)
+        out = [_out(asker) for asker in servers]
+        left = sum(count for count in out if count is not None)
         if not left:
-            print("drained: nothing is out")
+            ended = "the server has ended" if len(out) == 1 else "the servers have ended"
+            print(f"drained: {'nothing is out' if out.count(None) < len(out) else ended}")
             return exits.WELL
         if not deadline.left_s:
             print(f"draining: {left} batches are still out")
@@ -49,21 +47,32 @@ def _drain(options: Namespace) -> int:
         time.sleep(_LOOK_S)
 
 
+def _out(asker: Asker) -> int | None:
+    """Count batches in hand, or with states that are being stored; None: the server has ended."""
+    try:
+        feeds = asker.status()["feeds"].values()
+    except ConnectionLost:
+        return None
+    return sum(int(feed["standing"]["leased"] + feed["standing"]["saving"]) for feed in feeds)
+
+
 def _end(options: Namespace) -> int:
-    _post(options, "/end", feed=options.feed, cancel="1" if options.cancel else None)
+    cancel = "1" if options.cancel else None
+    _post_all(options, "/end", TIMEOUT_S, feed=options.feed, cancel=cancel)
     print(f"feed {options.feed!r} reads no more: loops end when what was read is committed")
     return exits.WELL
 
 
 def _restart(options: Namespace) -> int:
     force = "1" if options.force else None
-    _post(options, "/restart", options.wait, feed=options.feed, force=force)
+    _post_all(options, "/restart", options.wait, feed=options.feed, force=force)
     print(f"feed {options.feed!r} starts from its beginning")
     return exits.WELL
 
 
 def _snapshot(options: Namespace) -> int:
-    print(json.dumps(_post(options, "/snapshot", options.wait, feed=options.feed)))
+    query = urlencode({"feed": options.feed} if options.feed else {})
+    print(json.dumps(Asker(options).post(f"/snapshot?{query}", options.wait)))
     return exits.WELL
 
 
@@ -73,7 +82,7 @@ COMMANDS = {
         "hold.  headrace serve ends then.  The exit code is 1 where something is still out after "
         "the wait.",
         (
-            HTTP,
+            SERVERS,
             TOKEN,
             Option("wait", "seconds", "how long to wait for the commits of what is out", 60.0),
         ),
@@ -85,7 +94,7 @@ COMMANDS = {
         "headrace restart does.",
         (
             _FEED,
-            HTTP,
+            SERVERS,
             TOKEN,
             Option("cancel", "flag", "drop rows that were read and are in no batch yet", False),
         ),
@@ -97,7 +106,7 @@ COMMANDS = {
         "feed, unless --force is given: they get FeedRewound then.",
         (
             _FEED,
-            HTTP,
+            SERVERS,
             TOKEN,
             Option("force", "flag", "also while trainers use it: their work is undone", False),
             _WAIT,

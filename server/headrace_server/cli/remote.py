@@ -13,6 +13,7 @@ import json
 import os
 from argparse import Namespace
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,7 +25,7 @@ from .exits import paragraph
 from .options import Option
 from .places import variable
 
-__all__ = ["HTTP", "TIMEOUT_S", "TOKEN", "Asker", "shown"]
+__all__ = ["HTTP", "SERVERS", "TIMEOUT_S", "TOKEN", "Asker", "askers", "shown"]
 
 HTTP = Option(
     "http",
@@ -33,6 +34,8 @@ HTTP = Option(
     absent="HEADRACE_HTTP, else 127.0.0.1:8080",
     metavar="HOST:PORT",
 )
+#: The same for commands that ask all servers of a feed.
+SERVERS = replace(HTTP, help=f"{HTTP.help}; of several servers with commas between")
 TOKEN = Option(
     "http_token_file",
     "path",
@@ -49,8 +52,14 @@ _MOST_BYTES = 64 * 1024**2
 class Asker:
     """One server."""
 
-    def __init__(self, options: Namespace) -> None:
-        given = _set(options, HTTP) or _DEFAULT
+    def __init__(self, options: Namespace, address: str = "") -> None:
+        """``address``: of one of several servers; else the options name one."""
+        given = address or _set(options, HTTP) or _DEFAULT
+        if "," in given:
+            raise ValueError(
+                f"--http {given!r:.200} names several servers, and this command asks one: call it "
+                "for each"
+            )
         url = given if "://" in given else f"http://{given}"
         if not _asks(url):
             raise ValueError(f"--http {given!r:.200} is neither HOST:PORT nor a URL with http://")
@@ -110,6 +119,12 @@ class Asker:
         if answer.status == 400:
             raise ValueError(text)
         raise ServerError(f"{self.url} answers {answer.status}: {text}")
+
+
+def askers(options: Namespace) -> list[Asker]:
+    """Return each server that the options name, with commas between them."""
+    given = _set(options, SERVERS) or _DEFAULT
+    return [Asker(options, address.strip() or given) for address in given.split(",")]
 
 
 def _asks(url: str) -> bool:

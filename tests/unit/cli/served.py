@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +11,7 @@ from headrace_server.watch.http import HttpService
 
 from ..watch.watched import Watched
 
-__all__ = ["Served", "served"]
+__all__ = ["Served", "other", "served"]
 
 
 class Served(Watched):
@@ -19,11 +20,24 @@ class Served(Watched):
     address = ""
 
 
-@pytest.fixture
-def served() -> Iterator[Served]:
+@contextlib.contextmanager
+def serving() -> Iterator[Served]:
     server = Served()
     service = HttpService("127.0.0.1", 0)
     service.watch(server)
     server.address = service.address
     yield server
     service.close()
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def other() -> Iterator[Served]:
+    """Another server of the same feed."""
+    with serving() as server:
+        yield server

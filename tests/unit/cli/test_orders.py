@@ -11,9 +11,9 @@ from headrace_server.cli import main
 from headrace_server.cli.remote import Asker
 
 from ..watch.statuses import feed
-from .served import Served, served
+from .served import Served, other, served
 
-__all__ = ["served"]
+__all__ = ["other", "served"]
 
 
 def out(leased: int, saving: int = 0) -> dict[str, int]:
@@ -104,3 +104,23 @@ def test_a_feed_that_is_not_served_and_a_snapshot_that_fails_are_told(
     served.failure = ServerError("the disk is full")
     assert main(["snapshot", "--http", served.address]) == 1
     assert "the disk is full" in capsys.readouterr().err
+
+
+def test_all_servers_that_are_named_are_asked(
+    served: Served, other: Served, capsys: pytest.CaptureFixture[str]
+):
+    both = f"{served.address}, {other.address}"
+    assert main(["end", "a", "--http", both]) == 0
+    assert main(["restart", "a", "--http", both]) == 0
+    for server in (served, other):
+        assert server.asked == [{"end": "a", "cancel": False}, {"restart": "a", "force": False}]
+    capsys.readouterr()
+    served.feeds = {"a": feed(standing=out(0))}
+    other.feeds = {"a": feed(standing=out(2))}
+    assert main(["drain", "--wait", "0", "--http", both]) == 1
+    assert capsys.readouterr().out == "draining: 2 batches are still out\n"
+    other.feeds = served.feeds
+    assert main(["drain", "--http", both]) == 0
+    assert served.draining and other.draining
+    assert main(["snapshot", "--http", both]) == 2
+    assert "names several servers, and this command asks one" in capsys.readouterr().err
