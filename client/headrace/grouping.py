@@ -34,6 +34,8 @@ __all__ = ["MOST", "Counter", "GroupRun", "GroupedBatches", "Groups", "group_siz
 MOST = 16
 _MOST_BYTES = 1 << 20
 _MOST_S = 0.005
+#: After so many groups of one batch, batches come one by one: a group costs more than that.
+_SLOW = 16
 
 
 class Counter(Protocol):
@@ -70,6 +72,9 @@ class GroupRun(DatasetRun):
     handed: int = 0  # batches of the group, the first too
     before: int = 0  # what the counter had before the group
     handed_at: float | None = None
+    nbytes: int = 0  # of the last batch
+    fast: bool = False  # whether groups pay
+    slow: int = 0  # groups of one batch, one after the other
 
 
 def group_size(nbytes: int, handed: int, used_s: float) -> int:
@@ -223,15 +228,20 @@ class Groups:
     def begun(self) -> Iterator[int]:
         """An iteration: a number for ``next_group``, negative where batches come one by one.
 
-        It comes again where the rest of a group went back, and the graph counts anew.
+        It comes again where the rest of a group went back, and the graph counts anew, and where
+        groups begin to pay, or pay no more.
         """
         run, number = GroupRun(), next(self._numbers)
+        batches: Iterator[Any] | None = None
         try:
             while not run.ended:
                 commits = self._grouped()
                 if not commits.knows(run):
                     self._feed._say_given_back(commits.begin_group_run(run))
-                self._runs[number] = run, iter(self._feed)
+                    batches = None
+                if batches is None or run.stopped:
+                    batches = iter(self._feed)
+                self._runs[number] = run, batches
                 yield number if self._count_with(run) else -number
         finally:
             self._runs.pop(number, None)
@@ -246,20 +256,25 @@ class Groups:
         commits = self._grouped()
         if run.stopped or not commits.knows(run):
             raise StopIteration
-        handed, asked_at = run.handed, self._now()
+        used_s = None if run.handed_at is None else self._now() - run.handed_at
+        handed = run.handed
         commits.asks(run)
+        size = 1
+        if used_s is not None and self._counter is not None and commits.alone:
+            size = group_size(run.nbytes, handed, used_s)
+            run.slow = run.slow + 1 if size == 1 else 0
+            run.fast = run.slow < _SLOW if number > 0 else size > 1
+            if run.fast != (number > 0):
+                raise StopIteration
         try:
             first = next(batches)
         except StopIteration:
             run.ended = True
             raise
         commits.fetched(run, first.token)
-        members: list[_Member] = []
-        if number > 0 and run.handed_at is not None and commits.alone:
-            size = group_size(first.nbytes, handed, asked_at - run.handed_at)
-            members = list(self._ready(size - 1))
+        members = list(self._ready(size - 1)) if size > 1 else []
         commits.hand(run, members)
-        run.handed_at = self._now()
+        run.nbytes, run.handed_at = first.nbytes, self._now()
         return [first, *(member.batch for member in members)]
 
     def _grouped(self) -> GroupedBatches:
@@ -271,8 +286,10 @@ class Groups:
 
     def _count_with(self, run: GroupRun) -> bool:
         """Whether the counter counts for this run, which begins anew."""
-        run.stopped, run.before, run.handed, run.handed_at = False, 0, 0, None
-        if self._counter is None or self._counting not in (None, run):
+        run.stopped, run.before, run.handed, run.handed_at, run.slow = False, 0, 0, None, 0
+        if self._counting is run:
+            self._counting = None
+        if self._counter is None or self._counting is not None or not run.fast:
             return False
         self._counting, run.counter = run, self._counter
         self._counter.restart()

@@ -46,12 +46,12 @@ def fed(pipeline: hs.Pipeline, partitions: int | None = None) -> Iterator[Any]:
 def amid_a_group(feed: Any, dataset: Any, count: int = 4) -> tuple[Any, list[int]]:
     """An iterator that has pulled some batches, with further ones of its group at hand."""
     iterator = iter(dataset)
-    pulled = [int(next(iterator)["i"][0])]
+    pulled = [int(next(iterator)["i"][0]) for _ in range(2)]
     give_up = time.monotonic() + PATIENCE_S
     while sum(len(session.ready) for session in feed._link.sessions) < _READY:
         assert time.monotonic() < give_up
         feed._link.say()
-    pulled += [int(next(iterator)["i"][0]) for _ in range(count - 1)]
+    pulled += [int(next(iterator)["i"][0]) for _ in range(count - 2)]
     (run,) = feed._commits._group_runs
     assert len(run.group) == _READY - 1
     return iterator, pulled

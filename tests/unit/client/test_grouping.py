@@ -178,8 +178,21 @@ def pulled(iteration: IterationInATest, count: int) -> list[int | None]:
 def test_one_call_brings_all_that_are_ready_once_the_pace_is_known():
     site = Site(40, ready=6)
     iteration = site.iterate()
-    assert pulled(iteration, 2) == [1, 2] and iteration.rest == 5
-    assert pulled(iteration, 6) == [*range(3, 9)] and iteration.rest == 5
+    assert pulled(iteration, 3) == [1, 2, 3] and iteration.rest == 5
+    assert pulled(iteration, 6) == [*range(4, 10)] and iteration.rest == 5
+
+
+def test_slow_training_gets_its_batches_one_by_one_and_groups_when_it_is_fast_again():
+    site = Site(200)
+    iteration = site.iterate()
+    numbers = []
+    for pause_s, count in ((0.02, 40), (0.0, 40), (0.02, 60)):
+        for _ in range(count):
+            site.now += pause_s
+            assert iteration.pull() is not None
+            numbers.append(iteration._number)
+    signs = [int(np.sign(number)) for number in numbers]
+    assert signs[:40] == [-1] * 40 and signs[45:80] == [1] * 35 and signs[-20:] == [-1] * 20
 
 
 def test_a_batch_is_committed_when_the_one_after_it_is_pulled():
