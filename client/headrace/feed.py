@@ -195,11 +195,10 @@ class Feed(EpochLoops, Steering):
 
         A batch is committed when TensorFlow pulls the next one, which a ``prefetch`` or a parallel
         ``map`` of yours does before the one before is trained; with ``connect(commit="explicit")``
-        by ``commit`` of its token, or by the callback ``headrace.keras.CommitTrained``.  Small
-        batches that are ready are fetched together.  Those that TensorFlow has not pulled count as
-        not fetched: whoever asks next gets them.  ``facts`` are what elements hold beside the
-        columns: ``length``, ``label`` or ``rate``, where the feed tells them.  ``tokens`` adds the
-        ``token`` of each batch (int64).
+        by ``commit`` of its token, or by ``headrace.keras.CommitTrained``.  Small batches that are
+        ready are fetched together; the next loop gets those that TensorFlow has not pulled.
+        ``facts`` adds ``length``, ``label`` or ``rate``, where the feed tells them, and ``tokens``
+        the ``token`` of each batch (int64).
 
         Batches of segments come as a dict of what a ``SegmentBatch`` has, with the ``token`` for
         ``save_states``, which commits them where they have states.
