@@ -59,6 +59,22 @@ class EpochLoops(ABC):
         self._epochs.take = claim
         return self._epochs.claim
 
+    def __len__(self) -> int:
+        """The number of batches of the feed as it is declared, those of all its trainers.
+
+        Of a feed that is declared with ``repeat(n, across_batches=False)`` the number in an epoch;
+        with ranks those of each rank.  TypeError, with the reason, where only serving shows it.
+        """
+        welcomes = (session.welcome for session in self._link.sessions)
+        counts = [one.properties.get("length", "") for one in welcomes if one is not None]
+        reason = next((count for count in counts if not isinstance(count, int)), None)
+        if reason is not None or not counts:
+            raise TypeError(f"len(): feed {self.name!r} has no known number of batches: {reason}")
+        return sum(counts)
+
+    def __bool__(self) -> bool:
+        return True
+
     def __iter__(self) -> Iterator[Any]:
         """The batches up to the end of the feed.
 

@@ -157,6 +157,40 @@ def test_an_epoch_ends_for_a_trainer_whose_next_batches_another_one_has_already(
             assert sum(1 for _ in two) + sum(1 for _ in one) == 6
 
 
+# Length
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize("across", [False, True])
+def test_the_length_of_a_feed_is_the_number_of_batches_of_a_loop(
+    workers: int, small: bool, across: bool
+) -> None:
+    each = hs.from_examples(EXAMPLES).repeat(2, across_batches=across)
+    with hs.run(each.batch(2, small), partitions=3, workers=workers) as server:
+        with headrace.connect(server.address) as feed:
+            assert feed and len(feed) == sum(1 for _ in feed) > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda p: p.repeat().batch(2), "it repeats for ever"),
+        (lambda p: p.resample_at_rate(0.5).batch(2), "resample_at_rate may change how many"),
+        (lambda p: p.options(on_bad_example="skip").batch(2), "bad examples are skipped"),
+        (lambda p: p.bucket("x", 2, 11), "how many rows make a batch depends on the data"),
+    ],
+)
+def test_a_length_that_is_not_known_is_a_type_error_with_the_reason(
+    change: Any, reason: str
+) -> None:
+    with hs.run(change(hs.from_examples(EXAMPLES)), workers=0) as server:
+        with headrace.connect(server.address) as feed:
+            with pytest.raises(TypeError, match=rf"len\(\): feed 'default' .*: {reason}"):
+                len(feed)
+            assert feed
+
+
 # Ranks
 
 

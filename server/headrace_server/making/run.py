@@ -379,6 +379,11 @@ class Run:
         return number if machine.across_batches else machine.turn_of(number)
 
     @property
+    def share(self) -> int | None:
+        """Number of examples of an epoch; None where only reading shows it."""
+        return self._intake.share()
+
+    @property
     def epoch(self) -> int:
         """The epoch that is read."""
         return self._machine.epoch

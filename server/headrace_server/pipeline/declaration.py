@@ -202,6 +202,29 @@ class Declaration:
             Policy(*plain["policy"]),
         )
 
+    def uncounted(self) -> str:
+        """Why the number of examples does not show that of batches; "" where it does."""
+        if self.shape.kind != "batch":
+            return "how many rows make a batch depends on the data"
+        other = next((s.kind for s in self.stages if s.kind not in ("map", "select")), "")
+        if other:
+            return f"{other} may change how many examples there are"
+        if self.policy.on_bad_example == "skip":
+            return "bad examples are skipped"
+        if self.order.epochs is None and self.order.across_batches:
+            return "it repeats for ever"
+        return ""
+
+    def batches_of(self, examples: int) -> int:
+        """Number of batches of a partition of so many examples, unless they are ``uncounted``.
+
+        Where batches end with their epoch those of one epoch.
+        """
+        options, order = self.shape.options, self.order
+        rows = examples * (order.epochs or 1) if order.across_batches else examples
+        full, rest = divmod(rows, options["batch_size"])
+        return int(full + (rest > 0 and options["allow_smaller_final_batch"]))
+
     def fingerprint(self) -> str:
         """16 hex digits that change with anything that changes the stream of batches."""
         text = json.dumps(self.to_plain(), sort_keys=True, default=jsonable)

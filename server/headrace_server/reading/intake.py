@@ -81,6 +81,10 @@ class Intake:
         """The stages with target proportions."""
         return [s for s in self._stages.samplers if isinstance(s, Stratified)]
 
+    def share(self) -> int | None:
+        """Number of examples of an epoch; None where only reading shows it."""
+        return self._reader.share()
+
     def start(self) -> Position:
         """The position at which every epoch starts."""
         return self._reader.start()

@@ -91,7 +91,7 @@ class Admission:
                 self.config.directory,
                 str(session.path),
                 resumed,
-                desk.described(),
+                desk.described(hello.world_size),
                 str(self.channels),
                 None if resumed else self._used(session, desk, hello),
                 self.owner,

@@ -88,6 +88,7 @@ class _Partition:
     done: bool = False  # whether it has made all its batches
     waits: str = ""  # for its next batch …
     waits_on: int = -1  # … or on the trainer of this one
+    share: int | None = None  # examples of an epoch, where that is known
 
 
 def _known(at: float) -> float:
@@ -171,7 +172,7 @@ class Desk:
         self.states = StateBlocks(fields, most)
         here = self.partitions[message.partition]
         if not here.open:
-            here.open = True
+            here.open, here.share = True, message.share
             # A partition does not make again the batches that an earlier server has seen done.
             self.dispatcher.started(message.partition, message.next, message.turn, message.epoch)
             self._load_rounds(message)
@@ -192,10 +193,24 @@ class Desk:
         if self._run.replay is None and not order.across_batches:
             self.properties["across_batches"] = False
 
-    def described(self) -> dict[str, Any]:
+    def described(self, world_size: int = 0) -> dict[str, Any]:
         """Return the properties of the feed, for a trainer that joins."""
+        told = {**self.properties, "length": self._length(world_size)}
         epoch = self.dispatcher.first_epoch(bool(self.usage().batches))
-        return self.properties if epoch is None else {**self.properties, "at_epoch": epoch}
+        return told if epoch is None else {**told, "at_epoch": epoch}
+
+    def _length(self, world_size: int) -> int | str:
+        """Return the number of batches here, for each of so many ranks; or why it is not known."""
+        declaration = self._config.declaration
+        if self._run.replay is not None:
+            return "it is a replay"
+        if reason := declaration.uncounted():
+            return reason
+        shares = [one.share for one in self.partitions.values()]
+        if any(share is None for share in shares):
+            return "only reading shows how many examples the source has"
+        counts = (declaration.batches_of(share or 0) for share in shares)
+        return sum(count // max(1, world_size) for count in counts)
 
     def _load_rounds(self, message: Opened) -> None:
         """Load the rounds that an earlier owner has dealt to ranks and that are not done."""

@@ -226,6 +226,7 @@ class Partitions:
                     next=run.next_number,
                     turn=-1 if run.across_batches else run.next_turn,
                     epoch=0 if run.across_batches else run.epoch,
+                    share=run.share,
                     used=self._stores.used(name),
                     rounds=self._stores.rounds(name),
                     done=run.done_numbers,
