@@ -67,9 +67,8 @@ def segments() -> hs.Pipeline:
 
 def lanes() -> hs.Pipeline:
     """States stay in the memory of the process that is killed."""
-    return sequences(24).batch_sequences_with_states(
-        **STATES, order="lanes", state_placement="trainer"
-    )
+    twice = sequences(12).repeat(2, across_batches=False)
+    return twice.batch_sequences_with_states(**STATES, order="lanes", state_placement="trainer")
 
 
 FEEDS = {"plain": plain, "segments": segments, "lanes": lanes}
