@@ -195,9 +195,9 @@ class Desk:
 
     def described(self, world_size: int = 0) -> dict[str, Any]:
         """Return the properties of the feed, for a trainer that joins."""
-        told = {**self.properties, "length": self._length(world_size)}
+        properties = {**self.properties, "length": self._length(world_size)}
         epoch = self.dispatcher.first_epoch(bool(self.usage().batches))
-        return told if epoch is None else {**told, "at_epoch": epoch}
+        return properties if epoch is None else {**properties, "at_epoch": epoch}
 
     def _length(self, world_size: int) -> int | str:
         """Return the number of batches here, for each of so many ranks; or why it is not known."""
