@@ -102,8 +102,8 @@ def test_an_error_of_an_output_names_the_example_that_it_comes_from() -> None:
     pipeline = hs.from_examples([{"i": i} for i in range(30)]).flat_map(functions.pieces)
     with hs.run(pipeline.map(functions.fail_at_21).batch(4), workers=0) as server:
         with (
-            headrace.connect(server.address, timeout=PATIENCE_S) as feed,
             pytest.raises(headrace.DataError, match="examples, record 21: map function"),
+            headrace.connect(server.address, timeout=PATIENCE_S) as feed,
         ):
             list(feed)
 
