@@ -40,6 +40,8 @@ class Greeting(Leases):
     address: str = ""  # of its server
     share: int = 0  # of the feed, which that server has …
     shares: int = 1  # … of so many; 0: the server is only asked
+    group: str = ""  # of trainers that all get the same batches …
+    members: int = 0  # … and how many they are
 
     generation: int = -1  # of the feed, as far as another owner of it has told
     run: int = 0  # those of all ranks that train together: owner 0 tells, and others are told
@@ -54,6 +56,7 @@ class Greeting(Leases):
         alike = type(self)(self.feed, self.nonce, self.prefetch, *shared)
         alike.refused, alike.meter = self.refused, self.meter
         alike.address, alike.owner, alike.any_order = address, owner, self.any_order
+        alike.group, alike.members = self.group, self.members
         return alike
 
     def elsewhere(self, address: str) -> Self:
@@ -93,4 +96,6 @@ class Greeting(Leases):
             run=self.run,
             share=self.share,
             shares=self.shares,
+            group=self.group,
+            members=self.members,
         )

@@ -30,6 +30,7 @@ _FRAMEWORKS = ("numpy", "tf", "torch", "jax")
 _MAX_PREFETCH = 63
 _COMMITS = ("on_next", "explicit")
 _ORDERS = ("feed", "any")
+_MOST_MEMBERS, _LONGEST_GROUP = 1024, 100
 
 
 def connect(
@@ -46,6 +47,8 @@ def connect(
     restart: bool = False,
     order: str = "feed",
     keys: str | os.PathLike[str] | None = None,
+    group: str | None = None,
+    members: int | None = None,
 ) -> Feed:
     """Join a feed as a trainer.
 
@@ -81,6 +84,12 @@ def connect(
     of servers and workers; or ``"any"``: each batch comes as soon as it is there, so a server or a
     worker that is away delays only its own partitions.  Not with ranks, and not for lanes.
 
+    ``group`` and ``members``: the trainers of a group, so many, all get every batch that the group
+    gets, and it is committed once, when all of them have committed it.  Nothing comes before all
+    have joined.  A group shares a feed with other trainers and groups as one trainer does; with
+    ranks its members are those of one rank.  On a feed of several workers or servers it needs
+    ranks, which take all batches in the same order.  Not for feeds of segments.
+
     ``keys`` is the directory with this trainer's secret key and ``server.public``, or the file of
     the secret; the environment's ``HEADRACE_KEYS`` where it is not given.
     """
@@ -102,6 +111,7 @@ def connect(
         raise ValueError(
             f"order='any' and rank={rank}: ranks take the same rounds, in the feed's order"
         )
+    _check_group(group, members, order)
     if feed is not None and not isinstance(feed, str):
         raise TypeError(f"feed={feed!r:.80} is not the name of a feed")
     if (rank is None) != (world_size is None):
@@ -137,6 +147,8 @@ def connect(
         any_order=order == "any",
         restart=restart,
         owner=-1 if rank is None else 0,  # of several the one that tells a rank its run
+        group=group or "",
+        members=members or 0,
     )
     link = opened(Link(addresses, session, float(timeout), ahead, locked))
     if session.welcome is not None and ahead.batches >= session.welcome.max_credits:
@@ -151,6 +163,27 @@ def connect(
         )
     _tell_of_use(link)
     return Feed(link, loaded)
+
+
+def _check_group(group: str | None, members: int | None, order: str) -> None:
+    """TypeError or ValueError where a group can not be."""
+    if group is not None and not isinstance(group, str):
+        raise TypeError(f"group={group!r:.80} is not the name of a group")
+    if members is not None and (isinstance(members, bool) or not isinstance(members, int)):
+        raise TypeError(f"members={members!r:.80} is not an integer")
+    if (group is None) != (members is None):
+        shown = None if group is None else f"{group:.80}"
+        raise ValueError(f"group={shown!r} and members={members}: give both or neither")
+    if group is None or members is None:
+        return
+    if not 0 < len(group) <= _LONGEST_GROUP:
+        raise ValueError(f"group={group!r:.80} does not have 1 … {_LONGEST_GROUP} characters")
+    if not 1 <= members <= _MOST_MEMBERS:
+        raise ValueError(f"members={members} does not lie in 1 … {_MOST_MEMBERS}")
+    if order == "any":
+        raise ValueError(
+            f"order='any' and group={group!r}: members take the same batches in one order"
+        )
 
 
 def _used(welcome: Welcome | None) -> list[Any] | None:

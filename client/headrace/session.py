@@ -90,6 +90,7 @@ class Session(Greeting):
         shared = self.prefetch, self.rank, self.world_size, self.process
         again = Session(feed, nonce, *shared, resume, self.host, self.explicit)
         again.owner, again.any_order = -1 if self.rank < 0 else 0, self.any_order
+        again.group, again.members = self.group, self.members
         return again
 
     def hand_over(self, sessions: Sequence[Session]) -> None:

@@ -140,6 +140,8 @@ class Hello:
     run: Count = 0  # of a trainer with a rank: as the first owner that it greeted has told it
     share: Count = 0  # of the feed, for which it takes the server …
     shares: Count = 1  # … of so many; 0: it asks which share the server has
+    group: Text = ""  # of trainers that all get the same batches …
+    members: Count = 0  # … and how many they are
 
 
 @FROM_TRAINER.message(2)

@@ -138,6 +138,7 @@ class Admission:
             if s.present
         )
         desk.rejoining.admit(hello, members, now)
+        desk.check_group(hello, now)
         run = desk.run_of(hello, now)
         self.end(identity)
         try:
@@ -150,7 +151,7 @@ class Admission:
         session.host = hello.host[:_LONGEST_HOST]
         desk.farewell.back(hello.nonce)
         try:
-            desk.dispatcher.join(session.number, now, hello.rank, hello.world_size, run)
+            desk.join(session.number, hello, now, run)
         except JoinRefused:
             self.sessions.leave(session)
             raise

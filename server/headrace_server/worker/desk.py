@@ -18,6 +18,7 @@ from headrace_proto.schema import Field
 
 from ..core.dispatch import Dispatcher
 from ..core.farewell import Farewell
+from ..core.groups import GroupDispatcher, check_group
 from ..core.handover import Batch, JoinRefused, Send
 from ..core.plan import RESIZED
 from ..core.recalls import Acknowledged
@@ -104,19 +105,20 @@ class Desk:
         self.partitions = {number: _Partition() for number in run.partitions_of(config, owner)}
         self.owners = run.owners_of(config)
         self.of_feed = config.partitions  # partitions at all owners
+        self._shared = self.owners > 1 or config.share[1] > 1
         # It tells tokens of this server from those of an earlier one at the same address.
         self.term = term = run.term
         self.durable = run.state_directory is not None  # whether its state outlives the server
         order = config.order if config.segmented else ""
         if order and run.replay is not None:  # in the order of hand-out
             order = "arrival"
-        self.dispatcher = Dispatcher(
+        self.dispatcher: Dispatcher = Dispatcher(
             [*self.partitions],
             run.lease_ttl_s,
             run.max_credits,
             term,
             order=order,
-            shared=self.owners > 1 or config.share[1] > 1,
+            shared=self._shared,
             stays=bool(order) and config.stays,
             across_batches=run.replay is not None or config.declaration.order.across_batches,
             stateless=config.stateless,
@@ -279,6 +281,10 @@ class Desk:
             return 0
         self._check_rows(hello.world_size)
         dispatcher, runs = self.dispatcher, self.runs
+        if self._has_group(hello.group):  # a member of it has settled the run
+            if hello.run not in (0, runs.current):
+                raise Later("it is not known yet whether trainers of an earlier run are at work")
+            return runs.current
         run = runs.judge(
             hello.nonce,
             hello.rank,
@@ -291,6 +297,49 @@ class Desk:
         if run is None or ends:
             raise Later("it is not known yet whether trainers of an earlier run are at work")
         return run
+
+    def check_group(self, hello: Hello, now: float) -> None:
+        """JoinRefused where a trainer can not be of its group; Later where it is not known yet."""
+        check_group(hello.group, hello.members)
+        if not hello.group:
+            return
+        named = f"group={hello.group!r}"
+        if self.dispatcher.segmented:
+            raise JoinRefused(f"{named}: feed {self.name!r} is of segments, which have no groups")
+        if self._shared and not hello.world_size:
+            raise JoinRefused(
+                f"{named}: feed {self.name!r} has several workers or servers, so its members need "
+                "rank= and world_size= to take batches in the same order (world_size=1 for one "
+                "group alone)"
+            )
+        dispatcher = self.dispatcher
+        if isinstance(dispatcher, GroupDispatcher) and not dispatcher.admits(
+            hello.group, hello.members, hello.nonce, hello.rank, hello.world_size, now
+        ):
+            raise Later(f"it is not known yet whether the members of {named} are at work")
+
+    def _has_group(self, name: str) -> bool:
+        dispatcher = self.dispatcher
+        return isinstance(dispatcher, GroupDispatcher) and dispatcher.has_group(name)
+
+    def join(self, session: int, hello: Hello, now: float, run: int) -> None:
+        """Add a trainer's session.  JoinRefused where its mode differs from that of the others."""
+        if not hello.group:
+            self.dispatcher.join(session, now, hello.rank, hello.world_size, run)
+            return
+        dispatcher = self.dispatcher
+        if not isinstance(dispatcher, GroupDispatcher):
+            self.dispatcher = dispatcher = GroupDispatcher(dispatcher)
+        dispatcher.join_group(
+            session,
+            now,
+            name=hello.group,
+            size=hello.members,
+            nonce=hello.nonce,
+            rank=hello.rank,
+            world=hello.world_size,
+            run=run,
+        )
 
     def _check_rows(self, world_size: int) -> None:
         """JoinRefused where segments can not be dealt to so many ranks."""

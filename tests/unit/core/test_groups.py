@@ -1,0 +1,397 @@
+"""A group is one trainer of the dispatcher: all members get all its batches, in one order."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace_proto.messages import Handed
+from headrace_server.core.dispatch import Dispatcher
+from headrace_server.core.groups import LONGEST_NAME, MOST_MEMBERS, GroupDispatcher, check_group
+from headrace_server.core.handover import (
+    Answer,
+    Batch,
+    Claim,
+    Finish,
+    Freed,
+    JoinRefused,
+    Send,
+    StoreCommit,
+)
+from tests.examples import some
+
+TTL = 10.0
+
+
+class Trainer:
+    """A trainer as its session machine is: what came, what it took, what was not answered."""
+
+    def __init__(self, nonce: bytes, size: int) -> None:
+        self.nonce, self.size = nonce, size  # size 0: it is in no group
+        self.session = 0
+        self.wire: deque[Send] = deque()
+        self.ready: deque[int] = deque()
+        self.hand: int | None = None
+        self.unanswered: dict[int, None] = {}
+        self.last_seq, self.ended = 0, False
+        self.places: dict[int, tuple[int, int]] = {}  # by token
+        self.took: list[tuple[int, int]] = []
+
+    @property
+    def held(self) -> list[int]:
+        return [*self.ready, *([] if self.hand is None else [self.hand])]
+
+
+class World:
+    """One owner, a group and a single trainer, and all that can befall them."""
+
+    def __init__(self, seed: int, size: int, counts: list[int], single: bool) -> None:
+        self.random = Random(seed)
+        self.counts, self.size = counts, size
+        self.stored: dict[int, tuple[int, int]] = {}  # commits, by token
+        self.commits: dict[int, set[bytes]] = {}  # members that have committed, by token
+        self.of_group: set[int] = set()
+        self.sessions = self.term = 0
+        self.freed: set[tuple[int, int]] = set()
+        self.stale = 0
+        self.start()
+        self.trainers = [Trainer(b"m%d" % i, size) for i in range(size)]
+        self.trainers += [Trainer(b"single", 0)] * single
+        for trainer in self.trainers:
+            self.join(trainer)
+
+    def start(self) -> None:
+        self.term += 1
+        self.d = GroupDispatcher(Dispatcher(range(len(self.counts)), TTL, 4, self.term))
+        done = set(self.stored.values())
+        left = {p: [n for n in range(c) if (n, p) not in done] for p, c in enumerate(self.counts)}
+        self.to_make = [(n, p) for p, numbers in left.items() for n in [*numbers, -1]]
+        self.saves: deque[StoreCommit] = deque()
+        self.claims: deque[Claim] = deque()
+        for p, numbers in left.items():
+            self.d.started(p, numbers[0] if numbers else self.counts[p])
+
+    def join(self, trainer: Trainer) -> None:
+        self.sessions += 1
+        session = trainer.session = self.sessions
+        held = trainer.held
+        trainer.wire.clear()
+        if trainer.size:
+            assert self.d.admits("g", trainer.size, trainer.nonce, -1, 0, 0.0)
+            self.d.join_group(session, 0.0, name="g", size=trainer.size, nonce=trainer.nonce)
+        else:
+            self.d.join(session, 0.0)
+        self.d.adopt(session, (*held, *trainer.unanswered), 0.0)
+        self.claim(trainer)
+        returned = tuple(trainer.ready)
+        trainer.ready.clear()
+        trainer.last_seq, trainer.ended = 0, False
+        self.d.commit(session, tuple(trainer.unanswered))
+        self.d.give_back(session, returned)
+        self.act()
+
+    def claim(self, trainer: Trainer) -> None:
+        """What a greeting says of batches in hand, or not answered."""
+        places = [*([] if trainer.hand is None else [trainer.hand]), *trainer.unanswered]
+        for token in sorted(places):
+            number, partition = trainer.places[token]
+            place = Handed(token, partition, number, 1)
+            self.d.claim(trainer.session, place, token not in trainer.held)
+
+    def new(self, i: int) -> None:
+        """A trainer dies, and another process takes its place."""
+        old = self.trainers[i]
+        self.d.leave(old.session)
+        self.act()
+        self.trainers[i] = Trainer(b"%d" % self.random.getrandbits(64), old.size)
+        for other in self.trainers:
+            if other.session:
+                self.d.seen(other.session, 1.0)  # else it would have to wait
+        self.join(self.trainers[i])
+
+    def restart(self) -> None:
+        """The owner dies; the trainers greet the next one."""
+        self.start()
+        self.d.paused = True
+        self.d.wait_for_others(True)
+        trainers = list(self.trainers)
+        self.random.shuffle(trainers)
+        for trainer in trainers:
+            self.join(trainer)
+        self.d.wait_for_others(False)
+        self.d.paused = False
+        self.act()
+
+    def act(self) -> None:
+        by_session = {trainer.session: trainer for trainer in self.trainers}
+        while effects := self.d.take_effects():
+            for effect in effects:
+                trainer = by_session.get(getattr(effect, "session", -1))
+                if isinstance(effect, StoreCommit):
+                    self.saves.append(effect)
+                elif isinstance(effect, Claim):
+                    self.claims.append(effect)
+                elif isinstance(effect, Freed):
+                    self.freed.add(effect.batch.order)
+                elif isinstance(effect, Send):
+                    assert effect.batch.order not in self.freed
+                    if trainer is not None:
+                        if trainer.size:
+                            self.of_group.add(effect.token)
+                        trainer.wire.append(effect)
+                elif isinstance(effect, Answer) and trainer is not None:
+                    self.stale += len(effect.stale)
+                    for token in (*effect.committed, *effect.stale):
+                        trainer.unanswered.pop(token, None)
+                elif isinstance(effect, Finish) and trainer is not None:
+                    trainer.ended = True
+
+    # Steps
+
+    def make(self) -> bool:
+        if not self.to_make:
+            return False
+        first: dict[int, int] = {}
+        for at, (_, partition) in enumerate(self.to_make):
+            first.setdefault(partition, at)
+        number, partition = self.to_make.pop(self.random.choice(list(first.values())))
+        if number < 0:
+            self.d.partition_ended(partition)
+        else:
+            self.freed.discard((number, partition))
+            self.d.made(Batch(partition, number, 1))
+        return True
+
+    def store(self) -> bool:
+        if not self.saves:
+            return False
+        save = self.saves.popleft()
+        order, token = save.batch.order, save.token
+        if token in self.of_group:
+            assert len(self.commits[token]) >= self.size, "all members have committed"
+        assert token in self.stored or order not in self.stored.values(), "once"
+        self.stored[token] = order
+        self.d.kept(order[1], order[0])
+        return True
+
+    def judge(self) -> bool:
+        if not self.claims:
+            return False
+        place = self.claims.popleft().place
+        done = set(self.stored.values())
+        verdict = "no" if (place.number, place.partition) in done else "yes"
+        verdict = "done" if place.token in self.stored else verdict
+        self.d.claimed(place.token, verdict, place.number)
+        return True
+
+    def step(self, trainer: Trainer) -> bool:
+        """A trainer hears, or takes a batch, or commits the one in its hands."""
+        if trainer.wire:
+            send = trainer.wire.popleft()
+            if send.seq > trainer.last_seq:
+                trainer.last_seq = send.seq
+                trainer.ready.append(send.token)
+                trainer.places[send.token] = send.batch.order
+            return True
+        if trainer.hand is not None:
+            token, trainer.hand = trainer.hand, None
+            trainer.unanswered[token] = None
+            self.commits.setdefault(token, set()).add(trainer.nonce)
+            self.d.commit(trainer.session, (token,))
+            return True
+        if trainer.ready:
+            trainer.hand = trainer.ready.popleft()
+            trainer.took.append(trainer.places[trainer.hand])
+            return True
+        before = [t.wire.copy() for t in self.trainers]
+        self.d.window(trainer.session, trainer.last_seq + 1 + self.random.randrange(3))
+        self.act()
+        return before != [t.wire for t in self.trainers]
+
+    def fault(self) -> None:
+        trainer = self.random.choice(self.trainers)
+        kind = self.random.randrange(5)
+        if kind == 0:
+            self.restart()
+        elif kind == 1:
+            self.new(self.trainers.index(trainer))
+        elif kind == 2:  # a connection is lost, and the session goes on
+            trainer.wire.clear()
+            self.claim(trainer)
+            self.d.resend(trainer.session, trainer.last_seq)
+        elif kind == 3 and len(trainer.wire) > 1:  # one message is lost
+            trainer.wire.popleft()
+            while trainer.wire:
+                self.step(trainer)
+            self.renew(trainer)
+        elif trainer.ready:
+            self.d.give_back(trainer.session, (trainer.ready.pop(),))
+        self.act()
+
+    def renew(self, trainer: Trainer) -> None:
+        self.d.renew(trainer.session, trainer.last_seq, frozenset(trainer.held), 0.0)
+
+    def any_step(self) -> bool:
+        steps = [self.make, self.store, self.judge]
+        steps += [lambda t=t: self.step(t) for t in self.trainers]
+        self.random.shuffle(steps)
+        done = any(step() for step in steps)
+        self.act()
+        return done
+
+    def to_the_end(self) -> None:
+        idle = 0
+        while idle < 20:
+            idle = 0 if self.any_step() else idle + 1
+        assert self.d.ended, self.d.describe(0.0)
+        assert Counter(self.stored.values()) == Counter(
+            (n, p) for p, count in enumerate(self.counts) for n in range(count)
+        )
+        assert all(t.ended and not t.unanswered and not t.held for t in self.trainers)
+        assert not self.d._groups["g"].batches
+
+
+_COUNTS = st.lists(st.integers(0, 6), min_size=1, max_size=3)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 3), _COUNTS, st.booleans())
+def test_all_members_take_the_same_batches_in_the_same_order(
+    seed: int, size: int, counts: list[int], single: bool
+):
+    world = World(seed, size, counts, single)
+    world.to_the_end()
+    streams = [t.took for t in world.trainers if t.size]
+    assert all(stream == streams[0] for stream in streams) and not world.stale
+    others = [order for t in world.trainers if not t.size for order in t.took]
+    assert len(streams[0]) + len(others) == sum(counts)
+
+
+@settings(max_examples=some(300), deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 3), _COUNTS, st.booleans())
+def test_every_batch_is_committed_once_by_all_whatever_befalls_members_and_owner(
+    seed: int, size: int, counts: list[int], single: bool
+):
+    world = World(seed, size, counts, single)
+    for _ in range(40):
+        for _ in range(world.random.randrange(6)):
+            world.any_step()
+        world.fault()
+    world.to_the_end()
+
+
+def filled(numbers: int = 4) -> GroupDispatcher:
+    d = GroupDispatcher(Dispatcher([0], TTL, 4))
+    for number in range(numbers):
+        d.made(Batch(0, number, 1))
+    return d
+
+
+def joined(d: GroupDispatcher, session: int, now: float = 0.0, size: int = 2) -> None:
+    d.join_group(session, now, name="g", size=size, nonce=b"%d" % session)
+    d.window(session, 4)
+
+
+def sent(d: GroupDispatcher) -> list[tuple[int, int, int]]:
+    effects = d.take_effects()
+    return [(e.session, e.seq, e.batch.number) for e in effects if isinstance(e, Send)]
+
+
+def test_nothing_comes_before_all_members_are_there_and_the_text_counts_them():
+    d = filled()
+    joined(d, 7)
+    assert sent(d) == [] and d.describe(0.0).startswith("1 of 2 members of group 'g' are there; ")
+    joined(d, 9)
+    assert len(sent(d)) == 8 and "members of" not in d.describe(0.0)
+    assert "group 'g'" in d.describe(0.0) and d.named(7) == "trainer 7 of group 'g'"
+    assert d.holder(0, 1) == (7, 0.0)
+
+
+def test_the_slowest_member_bounds_what_the_group_takes():
+    d = filled()
+    d.join_group(1, 0.0, name="g", size=2, nonce=b"1")
+    d.join_group(2, 0.0, name="g", size=2, nonce=b"2")
+    d.window(1, 3)
+    assert sent(d) == []
+    d.window(2, 1)
+    assert sent(d) == [(1, 1, 0), (2, 1, 0)]
+    assert not d.exhausted(1, 1)
+
+
+def test_a_member_that_comes_back_gets_what_it_has_not_committed_and_the_others_wait():
+    d = filled()
+    joined(d, 1)
+    joined(d, 2)
+    tokens = [e.token for e in d.take_effects() if isinstance(e, Send) and e.session == 1]
+    d.commit(1, tuple(tokens[:3]))
+    d.commit(2, tuple(tokens[:1]))
+    d.kept(0, 0)
+    answers = [e for e in d.take_effects() if isinstance(e, Answer)]
+    assert [e.session for e in answers] == [1, 2]
+    d.leave(2)
+    d.made(Batch(0, 4, 1))
+    d.window(1, 9)
+    assert sent(d) == []
+    joined(d, 3)
+    assert sent(d) == [(1, 5, 4), (3, 1, 1), (3, 2, 2), (3, 3, 3), (3, 4, 4)]
+
+
+def test_when_all_are_gone_their_batches_go_to_others():
+    d = filled(2)
+    joined(d, 1)
+    joined(d, 2)
+    (first, *_) = [e.token for e in d.take_effects() if isinstance(e, Send)]
+    d.commit(1, (first,))
+    assert d.tick(TTL) == [1, 2]
+    for session in (1, 2):
+        d.leave(session)
+    d.join(3, 0.0)
+    d.window(3, 2)
+    assert sent(d) == [(3, 1, 0), (3, 2, 1)]
+
+
+def test_a_trainer_that_differs_is_refused_once_the_members_have_shown_that_they_live():
+    d = filled()
+    joined(d, 1)
+    asked = [(3, -1, 0, "members=3 differs from 2"), (2, 0, 1, "rank=0 of 1 differs from no rank")]
+    for size, rank, world, text in asked:
+        assert not d.admits("g", size, b"x%d" % rank, rank, world, 1.0)
+        d.seen(1, 2.0)
+        with pytest.raises(JoinRefused, match=text):
+            d.admits("g", size, b"x%d" % rank, rank, world, 3.0)
+        d.seen(1, 0.0)
+    joined(d, 2)
+    assert not d.admits("g", 2, b"y", -1, 0, 1.0)
+    d.seen(1, 2.0), d.seen(2, 2.0)
+    with pytest.raises(JoinRefused, match="all of its members=2 are there already"):
+        d.admits("g", 2, b"y", -1, 0, 3.0)
+    assert d.admits("h", 2, b"y", -1, 0, 3.0)
+
+
+def test_a_free_place_beside_others_that_have_begun_is_taken_once_these_have_shown_that_they_live():
+    d = filled()
+    joined(d, 1)
+    joined(d, 2)
+    sent(d)
+    d.leave(2)
+    assert d.admits("g", 2, b"2", -1, 0, 1.0)  # it was there before
+    assert not d.admits("g", 2, b"3", -1, 0, 1.0)
+    d.seen(1, 2.0)
+    assert d.admits("g", 2, b"3", -1, 0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "text"),
+    [
+        ("", 2, "members=2 without group="),
+        ("g", 0, "members=0 is not 1"),
+        ("g", MOST_MEMBERS + 1, "members=1025 is not 1 … 1024"),
+        ("g" * (LONGEST_NAME + 1), 2, "more than 100 characters"),
+    ],
+)
+def test_what_is_no_group_is_refused(name: str, members: int, text: str):
+    with pytest.raises(JoinRefused, match=text):
+        check_group(name, members)
