@@ -18,7 +18,8 @@ from headrace_proto.schema import Field
 
 from ..core.dispatch import Dispatcher
 from ..core.farewell import Farewell
-from ..core.groups import GroupDispatcher, check_group
+from ..core.group_dispatch import GroupDispatcher
+from ..core.group_places import check_group
 from ..core.handover import Batch, JoinRefused, Send
 from ..core.plan import RESIZED
 from ..core.recalls import Acknowledged

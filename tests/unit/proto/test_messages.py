@@ -60,12 +60,12 @@ def test_a_message_comes_out_as_it_went_in(registry, kind, data):
 def test_the_wire_form_of_version_2_stays_as_it_is():
     hello = Hello(1, 1, "0.1", "f", b"n", -1, 0, 7, (8,))
     head, tail = "010101a3302e31a166c4016eff00079108a0", "c400a0ffa00090c2ff00"
-    assert FROM_TRAINER.encode(hello).hex() == "dc0017" + head + "90" + tail + "0001"
+    assert FROM_TRAINER.encode(hello).hex() == "dc0019" + head + "90" + tail + "0001a000"
     assert FROM_TRAINER.decode(bytes.fromhex("9b" + head)) == hello
     place = Handed(300, 1, 2, 3, b"ab")
     telling = dataclasses.replace(hello, batches=(place, Handed(301, 0, 0, 1)))
     handed = "92" + "95cd012c010203c4026162" + "95cd012d000001c400"
-    assert FROM_TRAINER.encode(telling).hex() == "dc0017" + head + handed + tail + "0001"
+    assert FROM_TRAINER.encode(telling).hex() == "dc0019" + head + handed + tail + "0001a000"
     assert FROM_TRAINER.decode(bytes.fromhex("9c" + head + handed)) == telling
     step = Step(3, 9, (1, 2), (), (300,))
     assert by_msgpack(FROM_TRAINER, step).hex() == "9703030992010290" + "91cd012c" + "90"

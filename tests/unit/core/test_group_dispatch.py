@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections import Counter, deque
 from random import Random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_proto.messages import Handed
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.groups import LONGEST_NAME, MOST_MEMBERS, GroupDispatcher, check_group
+from headrace_server.core.group_dispatch import GroupDispatcher
 from headrace_server.core.handover import (
     Answer,
     Batch,
     Claim,
     Finish,
     Freed,
-    JoinRefused,
     Send,
     StoreCommit,
 )
@@ -351,47 +349,3 @@ def test_when_all_are_gone_their_batches_go_to_others():
     d.join(3, 0.0)
     d.window(3, 2)
     assert sent(d) == [(3, 1, 0), (3, 2, 1)]
-
-
-def test_a_trainer_that_differs_is_refused_once_the_members_have_shown_that_they_live():
-    d = filled()
-    joined(d, 1)
-    asked = [(3, -1, 0, "members=3 differs from 2"), (2, 0, 1, "rank=0 of 1 differs from no rank")]
-    for size, rank, world, text in asked:
-        assert not d.admits("g", size, b"x%d" % rank, rank, world, 1.0)
-        d.seen(1, 2.0)
-        with pytest.raises(JoinRefused, match=text):
-            d.admits("g", size, b"x%d" % rank, rank, world, 3.0)
-        d.seen(1, 0.0)
-    joined(d, 2)
-    assert not d.admits("g", 2, b"y", -1, 0, 1.0)
-    d.seen(1, 2.0), d.seen(2, 2.0)
-    with pytest.raises(JoinRefused, match="all of its members=2 are there already"):
-        d.admits("g", 2, b"y", -1, 0, 3.0)
-    assert d.admits("h", 2, b"y", -1, 0, 3.0)
-
-
-def test_a_free_place_beside_others_that_have_begun_is_taken_once_these_have_shown_that_they_live():
-    d = filled()
-    joined(d, 1)
-    joined(d, 2)
-    sent(d)
-    d.leave(2)
-    assert d.admits("g", 2, b"2", -1, 0, 1.0)  # it was there before
-    assert not d.admits("g", 2, b"3", -1, 0, 1.0)
-    d.seen(1, 2.0)
-    assert d.admits("g", 2, b"3", -1, 0, 3.0)
-
-
-@pytest.mark.parametrize(
-    ("name", "members", "text"),
-    [
-        ("", 2, "members=2 without group="),
-        ("g", 0, "members=0 is not 1"),
-        ("g", MOST_MEMBERS + 1, "members=1025 is not 1 … 1024"),
-        ("g" * (LONGEST_NAME + 1), 2, "more than 100 characters"),
-    ],
-)
-def test_what_is_no_group_is_refused(name: str, members: int, text: str):
-    with pytest.raises(JoinRefused, match=text):
-        check_group(name, members)

@@ -1,0 +1,281 @@
+"""The dispatcher of a feed with groups: a layer over the dispatcher, which knows no members.
+
+    dispatcher ─► Send to the group ─► each member's waiting batches ─► Send to the member
+    commit of a member ─┐
+    commit of a member ─┴─ all have committed ─► commit of the group ─► Answer ─► all that asked
+
+A group gets no more than its slowest member takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .group_members import GroupMembers
+from .group_places import Group, GroupBatch, MemberPlace
+from .handover import (
+    Answer,
+    Batch,
+    Effect,
+    EpochBegun,
+    Finish,
+    Returned,
+    Rewound,
+    Send,
+)
+from .lease import ANSWERED
+
+__all__ = ["GroupDispatcher"]
+
+_OF_A_TRAINER = (Send, Answer, Finish, EpochBegun, Rewound)
+
+
+class GroupDispatcher(GroupMembers):
+    """The dispatcher of a feed with groups.  It takes the place of one without, at its state."""
+
+    # The window of each member
+
+    def window(self, session: int, upto: int) -> None:
+        of = self._member_of.get(session)
+        if of is None:
+            super().window(session, upto)
+        elif upto > of[1].window:
+            of[1].window = upto
+            self._touched[of[0]] = None
+
+    def give_back(self, session: int, tokens: tuple[int, ...]) -> None:
+        of = self._member_of.get(session)
+        if of is None:
+            super().give_back(session, tokens)
+            return
+        group, member = of
+        for token in tokens:
+            if token in member.sent:
+                self._send_later(group, member, token)
+
+    def renew(self, session: int, last_seq: int, held: frozenset[int], now: float) -> bool:
+        of = self._member_of.get(session)
+        if of is None:
+            return super().renew(session, last_seq, held, now)
+        group, member = of
+        self.seen(session, now)
+        self._leases.renew(group.number, now)
+        for token, seq in list(member.sent.items()):
+            if seq <= last_seq and token not in held:
+                self._send_later(group, member, token)
+        return True
+
+    def resend(self, session: int, last_seq: int) -> None:
+        of = self._member_of.get(session)
+        if of is None:
+            super().resend(session, last_seq)
+            return
+        group, member = of
+        self._leases.renew(group.number, member.seen)
+        missed = sorted((seq, token) for token, seq in member.sent.items() if seq > last_seq)
+        for seq, token in missed:
+            batch = group.batches[token].batch
+            if batch is not None:
+                self._direct.append(Send(session, seq, token, batch))
+        member.seq = missed[-1][0] if missed else last_seq
+        member.knows_end, member.epoch = False, 0
+        self._touched[group] = None
+
+    def _send_later(self, group: Group, member: MemberPlace, token: int) -> None:
+        """Send a batch that a member has not got, or does not have any more, to it again."""
+        shared = group.batches[token]
+        if shared.batch is not None:
+            member.wait(token, shared.batch)
+        else:
+            member.sent.pop(token)  # it waits once its claim is judged
+        self._touched[group] = None
+
+    # Commits
+
+    def commit(self, session: int, tokens: tuple[int, ...]) -> None:
+        if session not in self._member_of:
+            super().commit(session, tokens)
+            return
+        for token in tokens:
+            self.save(session, token)
+
+    def save(self, session: int, token: int, payload: Any = None) -> None:
+        of = self._member_of.get(session)
+        if of is None:
+            super().save(session, token, payload)
+            return
+        group, member = of
+        shared = group.batches.get(token)
+        if shared is None:
+            self._answer_late(session, token)
+            return
+        shared.done.add(member)
+        shared.asking.add(session)
+        member.forget(token)
+        self._commit_if_done(group, token, shared)
+
+    def _commit_if_done(self, group: Group, token: int, shared: GroupBatch) -> None:
+        """Commit a batch for the group, once all members have committed it."""
+        if len(shared.done) == group.size and shared.batch is not None and not shared.saving:
+            shared.saving = True
+            super().save(group.number, token)
+
+    def _answer_late(self, session: int, token: int) -> None:
+        """Answer a commit of a batch that the group does not have, or has no more."""
+        if self._leases.state(token) != ANSWERED:
+            self.counts["stale"] += self._leases.is_newly_stale(token)
+            self._direct.append(Answer(session, (), (token,)))
+            return
+        fault = self._leases.fault(token)
+        answer = Answer(session, (), (), (fault,)) if fault else Answer(session, (token,), ())
+        self._direct.append(answer)
+
+    # After a reconnection, or a restart of the server
+
+    def adopt(self, session: int, tokens: tuple[int, ...], now: float) -> None:
+        of = self._member_of.get(session)
+        if of is None:
+            super().adopt(session, tokens, now)
+            return
+        group, member = of
+        for token in tokens:
+            if token not in group.batches:
+                batch = self._leases.adopt(token, group.number, now)
+                if batch is None:
+                    continue
+                batch.wait_no_more()
+                self._share(group, token, batch)
+            self._has(group, member, token)
+
+    def claim(self, session: int, place: Any, saved: bool = False) -> None:
+        of = self._member_of.get(session)
+        if of is None:
+            super().claim(session, place, saved)
+            return
+        group, member = of
+        token = place.token
+        if token not in group.batches:
+            super().claim(group.number, place)
+            if token not in self._claims.by_token:
+                return
+            group.batches[token] = GroupBatch(None)
+            group.claimed.add(token)
+        self._has(group, member, token)
+        self._touched[group] = None
+
+    def recall(self, session: int, commit: Any) -> None:
+        of = self._member_of.get(session)
+        super().recall(session if of is None else of[0].number, commit)
+
+    def _has(self, group: Group, member: MemberPlace, token: int) -> None:
+        """Note that a member has a batch in hand, or its commit on the way."""
+        if member not in group.batches[token].done and token not in member.sent:
+            member.waiting.pop(token, None)
+            member.sent[token] = 0
+
+    def _share(self, group: Group, token: int, batch: Batch) -> None:
+        """Let all members have a batch that the group has got."""
+        shared = group.batches.setdefault(token, GroupBatch(batch))
+        shared.batch = batch
+        for member in group.members:
+            if member not in shared.done and token not in member.sent:
+                member.wait(token, batch)
+        self._touched[group] = None
+
+    def _settle_claims(self, group: Group) -> None:
+        """Note which claims of a group were judged."""
+        for token in [token for token in group.claimed if token not in self._claims.by_token]:
+            group.claimed.discard(token)
+            self._touched[group] = None
+            batch = None
+            if self._leases.holds(group.number, token):
+                batch = self._leases.batch_of(token, group.number)
+            if batch is not None:
+                self._share(group, token, batch)
+                self._commit_if_done(group, token, group.batches[token])
+                continue
+            asking = sorted(group.batches[token].asking)
+            self._drop(group, token)
+            for session in asking:
+                self._answer_late(session, token)
+
+    def _drop(self, group: Group, token: int) -> None:
+        """Forget a batch that the group does not have any more."""
+        del group.batches[token]
+        for member in group.members:
+            member.forget(token)
+
+    # Effects
+
+    def take_effects(self) -> list[Effect]:
+        for group in self._groups.values():
+            if group.claimed:
+                self._settle_claims(group)
+        for group in self._touched:
+            credits = group.credits
+            if credits:
+                seq = self._trainers.present[group.number].seq
+                super().window(group.number, seq + credits)
+        effects = super().take_effects()
+        passed, self._direct = self._direct, []
+        for effect in effects:
+            if isinstance(effect, _OF_A_TRAINER) and effect.session < 0:
+                of = self._by_number.get(effect.session)  # it may have left
+                passed += () if of is None else self._shared(of, effect)
+            else:
+                passed.append(effect)
+            if isinstance(effect, Returned):
+                passed += self._lost(effect.token)
+        for group in self._touched:
+            for member in group.present:
+                self._serve(group, member, passed)
+        self._touched.clear()
+        return passed
+
+    def _shared(self, group: Group, effect: Effect) -> Iterable[Effect]:
+        """Return the effects of one for the group that its members need not wait for."""
+        self._touched[group] = None
+        if isinstance(effect, Send):
+            group.begun = True
+            self._share(group, effect.token, effect.batch)
+        elif isinstance(effect, Answer):
+            return self._answers(group, effect)
+        elif isinstance(effect, Rewound):
+            return [Rewound(member.session) for member in group.present]
+        elif isinstance(effect, EpochBegun):
+            group.epoch = effect.epoch
+        else:
+            group.ended = True
+        return ()
+
+    def _answers(self, group: Group, answer: Answer) -> Iterable[Effect]:
+        """Return the answer to a commit of the group for each member that has asked."""
+        tokens = (*answer.committed, *answer.stale, *(fault[0] for fault in answer.faults))
+        sessions = sorted({s for token in tokens for s in group.batches[token].asking})
+        for token in tokens:
+            self._drop(group, token)
+        return [Answer(s, answer.committed, answer.stale, answer.faults) for s in sessions]
+
+    def _lost(self, token: int) -> Iterable[Effect]:
+        """Note that a lease has ended without a commit; commits of some members do not count."""
+        for group in self._groups.values():
+            if token in group.batches:
+                asking = sorted(group.batches[token].asking)
+                self._drop(group, token)
+                return [Answer(session, (), (token,)) for session in asking]
+        return ()
+
+    def _serve(self, group: Group, member: MemberPlace, passed: list[Effect]) -> None:
+        """Send a member what it can take, and the news that it does not know."""
+        if group.epoch > member.epoch:
+            member.epoch = group.epoch
+            passed.append(EpochBegun(member.session, member.epoch))
+        while member.waiting and member.window > member.seq:
+            token = next(iter(member.waiting))
+            batch = member.waiting.pop(token)
+            member.seq = member.sent[token] = member.seq + 1
+            passed.append(Send(member.session, member.seq, token, batch))
+        if group.ended and not member.knows_end:
+            member.knows_end = True
+            passed.append(Finish(member.session))

@@ -1,0 +1,121 @@
+"""Groups of trainers that all get the same batches: who is there, and what each has committed.
+
+    Group ─┬─ MemberPlace: the batches that wait for its trainer, and those that it was sent
+           ├─ MemberPlace …
+           └─ GroupBatch: which members have committed it, and who waits for the answer
+
+A place outlives its trainer: the next one that takes it gets again all batches of the group that
+are not committed in this place, in the order in which they were granted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .handover import Batch, JoinRefused
+
+__all__ = ["LONGEST_NAME", "MOST_MEMBERS", "Group", "GroupBatch", "MemberPlace", "check_group"]
+
+#: Maximum number of members, and length of a group's name.
+MOST_MEMBERS, LONGEST_NAME = 1024, 100
+
+
+def check_group(name: str, members: int) -> None:
+    """JoinRefused where a trainer names a group that can not be."""
+    if not name and members:
+        raise JoinRefused(f"members={members} without group=: give both or neither")
+    if len(name) > LONGEST_NAME:
+        raise JoinRefused(f"group={name!r:.80} has more than {LONGEST_NAME} characters")
+    if name and not 1 <= members <= MOST_MEMBERS:
+        raise JoinRefused(f"group={name!r}: members={members} is not 1 … {MOST_MEMBERS}")
+
+
+@dataclass(slots=True, eq=False)
+class MemberPlace:
+    """A place in a group, with what its trainer has not committed.  Session 0: it is away."""
+
+    nonce: bytes
+    session: int = 0
+    seen: float = 0.0
+    window: int = 0
+    seq: int = 0  # number of its last delivery
+    knows_end: bool = False
+    epoch: int = 0  # the epoch before which no batch comes, as far as it knows
+    waiting: dict[int, Batch] = field(default_factory=dict)  # to be sent, by token
+    sent: dict[int, int] = field(default_factory=dict)  # by token the number of the delivery
+
+    def wait(self, token: int, batch: Batch) -> None:
+        """Let a batch be sent, in the order of tokens."""
+        self.sent.pop(token, None)
+        self.waiting[token] = batch
+        self.waiting = dict(sorted(self.waiting.items()))
+
+    def forget(self, token: int) -> None:
+        self.sent.pop(token, None)
+        self.waiting.pop(token, None)
+
+
+@dataclass(slots=True, eq=False)
+class GroupBatch:
+    """A batch that a group has; one of an earlier server is None until its claim is judged."""
+
+    batch: Batch | None
+    done: set[MemberPlace] = field(default_factory=set)  # members that have committed it
+    asking: set[int] = field(default_factory=set)  # sessions that wait for the answer
+    saving: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """One group; ``number`` is that of its session in the dispatcher."""
+
+    name: str
+    size: int
+    number: int
+    rank: int
+    world: int
+    members: list[MemberPlace] = field(default_factory=list)
+    batches: dict[int, GroupBatch] = field(default_factory=dict)  # by token
+    claimed: set[int] = field(default_factory=set)  # tokens of claims that are not judged
+    begun: bool = False  # whether it ever got a batch
+    ended: bool = False
+    epoch: int = 0
+
+    @property
+    def present(self) -> list[MemberPlace]:
+        return [member for member in self.members if member.session]
+
+    def fault(self, size: int, rank: int, world: int) -> str:
+        """Return why a trainer can not be of this group; "" where it can."""
+        if size != self.size:
+            return f"members={size} differs from {self.size}, that of the others in the group"
+        if (rank, world) != (self.rank, self.world):
+            ours = f"rank={self.rank} of {self.world}" if self.world else "no rank"
+            theirs = f"rank={rank} of {world}" if world else "no rank"
+            return f"{theirs} differs from {ours}, that of the others in the group"
+        if len(self.present) == size:
+            return f"all of its members={size} are there already"
+        return ""
+
+    def place_for(self, nonce: bytes) -> MemberPlace:
+        """Return the place that a trainer takes: its own, else one that is free, else a new one."""
+        free = [member for member in self.members if not member.session]
+        member = next((one for one in free if one.nonce == nonce), next(iter(free), None))
+        if member is None:
+            member = MemberPlace(nonce)
+            self.members.append(member)
+        member.nonce = nonce
+        member.waiting = {
+            token: shared.batch
+            for token, shared in sorted(self.batches.items())
+            if shared.batch is not None and member not in shared.done
+        }
+        return member
+
+    @property
+    def credits(self) -> int:
+        """Number of batches that the group can take now, as its slowest member can."""
+        present = self.present
+        if len(present) < self.size or self.claimed:
+            return 0
+        return max(0, min(one.window - one.seq - len(one.waiting) for one in present))

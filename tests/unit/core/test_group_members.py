@@ -1,0 +1,39 @@
+"""A trainer joins a group where a place is free and its members live."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace_server.core.handover import JoinRefused
+
+from .test_group_dispatch import filled, joined, sent
+
+
+def test_a_trainer_that_differs_is_refused_once_the_members_have_shown_that_they_live():
+    d = filled()
+    joined(d, 1)
+    asked = [(3, -1, 0, "members=3 differs from 2"), (2, 0, 1, "rank=0 of 1 differs from no rank")]
+    for size, rank, world, text in asked:
+        assert not d.admits("g", size, b"x%d" % rank, rank, world, 1.0)
+        d.seen(1, 2.0)
+        with pytest.raises(JoinRefused, match=text):
+            d.admits("g", size, b"x%d" % rank, rank, world, 3.0)
+        d.seen(1, 0.0)
+    joined(d, 2)
+    assert not d.admits("g", 2, b"y", -1, 0, 1.0)
+    d.seen(1, 2.0), d.seen(2, 2.0)
+    with pytest.raises(JoinRefused, match="all of its members=2 are there already"):
+        d.admits("g", 2, b"y", -1, 0, 3.0)
+    assert d.admits("h", 2, b"y", -1, 0, 3.0)
+
+
+def test_a_free_place_beside_others_that_have_begun_is_taken_once_these_have_shown_that_they_live():
+    d = filled()
+    joined(d, 1)
+    joined(d, 2)
+    sent(d)
+    d.leave(2)
+    assert d.admits("g", 2, b"2", -1, 0, 1.0)  # it was there before
+    assert not d.admits("g", 2, b"3", -1, 0, 1.0)
+    d.seen(1, 2.0)
+    assert d.admits("g", 2, b"3", -1, 0, 3.0)
