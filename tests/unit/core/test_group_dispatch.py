@@ -191,6 +191,8 @@ class World:
         if trainer.wire:
             send = trainer.wire.popleft()
             if send.seq > trainer.last_seq:
+                known = trainer.nonce in self.commits.get(send.token, ())
+                assert send.token not in trainer.held and not known, "it has that batch"
                 trainer.last_seq = send.seq
                 trainer.ready.append(send.token)
                 trainer.places[send.token] = send.batch.order
@@ -212,7 +214,7 @@ class World:
 
     def fault(self) -> None:
         trainer = self.random.choice(self.trainers)
-        kind = self.random.randrange(5)
+        kind = self.random.randrange(6)
         if kind == 0:
             self.restart()
         elif kind == 1:
@@ -226,6 +228,10 @@ class World:
             while trainer.wire:
                 self.step(trainer)
             self.renew(trainer)
+        elif kind == 4:  # it was given up, and comes back as another session
+            self.d.leave(trainer.session)
+            self.act()
+            self.join(trainer)
         elif trainer.ready:
             self.d.give_back(trainer.session, (trainer.ready.pop(),))
         self.act()
@@ -290,7 +296,7 @@ def filled(numbers: int = 4) -> GroupDispatcher:
 
 def joined(d: GroupDispatcher, session: int, now: float = 0.0, size: int = 2) -> None:
     d.join_group(session, now, name="g", size=size, nonce=b"%d" % session)
-    d.window(session, 4)
+    d.window(session, 5)
 
 
 def sent(d: GroupDispatcher) -> list[tuple[int, int, int]]:
@@ -344,6 +350,7 @@ def test_when_all_are_gone_their_batches_go_to_others():
     (first, *_) = [e.token for e in d.take_effects() if isinstance(e, Send)]
     d.commit(1, (first,))
     assert d.tick(TTL) == [1, 2]
+    assert Answer(1, (), (first,)) in d.take_effects()
     for session in (1, 2):
         d.leave(session)
     d.join(3, 0.0)
