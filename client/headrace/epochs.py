@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from .feed_progress import batches_of_loop
 from .leases import Received
 from .session import Session
 from .waits import Link
@@ -59,22 +60,6 @@ class EpochLoops(ABC):
         self._epochs.take = claim
         return self._epochs.claim
 
-    def __len__(self) -> int:
-        """The number of batches of the feed as it is declared, those of all its trainers.
-
-        Of a feed that is declared with ``repeat(n, across_batches=False)`` the number in an epoch;
-        with ranks those of each rank.  TypeError, with the reason, where only serving shows it.
-        """
-        welcomes = (session.welcome for session in self._link.sessions)
-        counts = [one.properties.get("length", "") for one in welcomes if one is not None]
-        reason = next((count for count in counts if not isinstance(count, int)), None)
-        if reason is not None or not counts:
-            raise TypeError(f"len(): feed {self.name!r} has no known number of batches: {reason}")
-        return sum(counts)
-
-    def __bool__(self) -> bool:
-        return True
-
     def __iter__(self) -> Iterator[Any]:
         """The batches up to the end of the feed.
 
@@ -88,6 +73,25 @@ class EpochLoops(ABC):
         self._look_for_epoch(epochs)
         epochs.begin()
         return EpochBatches(self, epochs)
+
+    def __len__(self) -> int:
+        """Return how many batches one ``for`` over the feed has in all, from all partitions.
+
+        The loop is an epoch where the feed is declared with ``repeat(n, across_batches=False)``,
+        else the whole feed.  Ranks all have the same number.  TypeError with the reason where
+        nobody knows it exactly: ``batch`` has a length where the source can be read by number, and
+        no stage drops or repeats examples.
+
+        A loop that goes on after a restart or a resumption has fewer, and several trainers without
+        ranks share them.
+        """
+        known = batches_of_loop(self._link.announced)
+        if isinstance(known, str):
+            raise TypeError(f"feed {self.name!r} has no length: {known}")
+        return known
+
+    def __bool__(self) -> bool:
+        return True  # whatever its length is
 
     def epochs(self) -> Iterator[tuple[int, Iterator[Any]]]:
         """For each epoch its number and an iterator that ends with it.

@@ -96,7 +96,11 @@ _TICKET = object()
 
 
 class _Loader:
-    """The iterable of one stage."""
+    """The iterable of one stage.
+
+    It has no length, though the feed may: a pass that goes on after a restart, or is shared, is
+    shorter, and Lightning would skip its validation.
+    """
 
     def __init__(self, name: str, dataset: FeedDataset) -> None:
         if not isinstance(dataset, FeedDataset):
@@ -112,9 +116,6 @@ class _Loader:
 
     def itself(self) -> _Loader:
         return self
-
-    def __len__(self) -> int:
-        return len(self.dataset)
 
     def __iter__(self) -> Iterator[Any]:
         self.count, self._ended = 0, self._skips

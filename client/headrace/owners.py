@@ -111,6 +111,13 @@ class Owners:
         return known if isinstance(known, dict) else {}
 
     @property
+    def announced(self) -> list[dict[str, Any]]:
+        """The same from each owner; some differ, as the number of batches does."""
+        welcomes = [session.welcome for session in self.sessions]
+        known = [{} if one is None else one.properties for one in welcomes]
+        return [one if isinstance(one, dict) else {} for one in known]
+
+    @property
     def hint(self) -> str:
         """Why nobody may answer, in words."""
         return self._driver.hint

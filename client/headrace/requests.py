@@ -25,6 +25,7 @@ __all__ = [
     "CountReady",
     "DrainInput",
     "FlushStates",
+    "ReadProgress",
     "Request",
     "Requests",
     "SetBatchSizes",
@@ -140,6 +141,29 @@ class CountReady(Request):
         for answer in answers:
             for name in total:
                 total[name] += answer.value.get(name, 0)
+        return Answered(answers[0].session, answers[0].request, total)
+
+
+@record
+class ReadProgress(Request):
+    """Count what is committed.  The servers answer after the end of the feed, too."""
+
+    call = "progress"
+    tells_refusals = False
+
+    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
+        return [(Stats(session, number),)]
+
+    def joined(self, answers: Sequence[Answered]) -> Answered:
+        fault = next((answer for answer in answers if answer.code), None)
+        if fault is not None:
+            return fault
+        values = [answer.value for answer in answers]
+        total = {name: sum(value.get(name, 0) for value in values) for name in ("batches", "rows")}
+        # An owner whose batches are all committed waits for no epoch.
+        still = [value["epoch"] for value in values if value.get("open")]
+        last = max(value.get("epoch", 0) for value in values)
+        total |= {"epoch": min(still, default=last), "open": bool(still)}
         return Answered(answers[0].session, answers[0].request, total)
 
 

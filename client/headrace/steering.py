@@ -2,7 +2,7 @@
 
     feed.drain(), set_target_probs() ─┐
     feed.set_batch_size()             ├─► Link.ask ─► every owner ─► answers, joined
-    feed.stats()                      ┘
+    feed.stats(), feed.progress       ┘
 
 Each takes effect, or counts, for all trainers of the feed.
 """
@@ -18,7 +18,8 @@ import numpy as np
 
 from headrace_proto.errors import from_code
 
-from .requests import CountReady, DrainInput, SetBatchSizes, SetTargetProbs
+from .feed_progress import FeedProgress, progress_of
+from .requests import CountReady, DrainInput, ReadProgress, SetBatchSizes, SetTargetProbs
 from .waits import Link
 
 __all__ = ["Steering"]
@@ -90,6 +91,23 @@ class Steering(ABC):
         if answer.code:
             raise from_code(answer.code, answer.text)
         return dict(answer.value)
+
+    @property
+    def progress(self) -> FeedProgress:
+        """The commits of all trainers since the feed began, over restarts and on all servers.
+
+        ``rows`` and ``batches``; ``epoch`` (from 0) of the first rows that are not committed, and
+        ``epochs``, None for ever; ``fraction`` of all batches, from 0 to 1, None where the feed has
+        no length.  It prints as a line.
+
+        Each reading asks the servers and waits for their answers, as ``stats`` does: read it every
+        so many steps.  A batch in hand is not committed, and a commit counts when it is stored.
+        """
+        self._link.check_usable()
+        answer = self._link.ask(ReadProgress())
+        if answer.code:
+            raise from_code(answer.code, answer.text)
+        return progress_of(answer.value, self._link.announced, self._link.session.world_size)
 
 
 def _sizes_of(batch_size: Any) -> tuple[int, ...]:

@@ -58,7 +58,7 @@ class FeedTrainer(Trainer):  # type: ignore[misc]
                 f"gradient_accumulation_steps={ahead}: Trainer takes so many batches before it "
                 "trains one, and a batch of segments needs the states of the one before; use 1"
             )
-        return _Loader(dataset, self.args.device)
+        return _TrainLoader(dataset, self.args.device)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
@@ -109,6 +109,10 @@ class _Loader:
         for batch in self.feed_dataset:
             segments = isinstance(batch, SegmentBatch)  # Trainer wants mappings, and moves them
             yield {"batch": batch.to(self._device)} if segments else batch
+
+
+class _TrainLoader(_Loader):
+    """The loader of training: ``Trainer`` plans its epochs and schedules by the length."""
 
     def __len__(self) -> int:
         return len(self.feed_dataset)

@@ -16,7 +16,7 @@
       Flush               + states ────────►        lanes: where they stand, for their next trainer
       Snapshot ────────────────────────────►        keep all of the feed's state, as of now
       Retarget, Resize, Drain ─────────────►        other proportions, other sizes; no more input
-      Stats ───────────────────────────────►        how much is ready, and how much in flight
+      Stats ───────────────────────────────►        how much is ready, in flight, committed
       ◄─────────────────────────── Answered         to each of these six, when it is done
       Renew ───────────────────────────────►        every heartbeat: what is held
       ◄─────────────────────────── Pulse            alive, and what the feed waits for
@@ -234,7 +234,7 @@ class Snapshot:
 @FROM_TRAINER.message(10)
 @record
 class Stats:
-    """Count what is ready, incomplete and in flight in this owner's partitions."""
+    """Count what is ready, incomplete, in flight and committed in this owner's partitions."""
 
     session: Count
     request: Count  # the answer carries it

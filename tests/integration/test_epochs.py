@@ -186,7 +186,7 @@ def test_a_length_that_is_not_known_is_a_type_error_with_the_reason(
 ) -> None:
     with hs.run(change(hs.from_examples(EXAMPLES)), workers=0) as server:
         with headrace.connect(server.address) as feed:
-            with pytest.raises(TypeError, match=rf"len\(\): feed 'default' .*: {reason}"):
+            with pytest.raises(TypeError, match=f"feed 'default' has no length: {reason}"):
                 len(feed)
             assert feed
 

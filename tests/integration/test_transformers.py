@@ -121,6 +121,20 @@ def test_training_ends_with_the_feed_and_evaluation_has_all_rows(
     trainer.eval_dataset["few"].close()
 
 
+def test_epochs_are_planned_by_the_length_of_the_feed(transformers: Any, tmp_path: Path) -> None:
+    from headrace.transformers import FeedTrainer
+
+    examples = [{"x": np.float32([i]), "labels": np.float32(2 * i)} for i in range(7)]
+    epochs = hs.from_examples(examples).repeat(3, across_batches=False).batch(2)
+    with hs.run(epochs, workers=0) as server:
+        args = arguments_of(transformers, tmp_path, max_steps=-1, num_train_epochs=3)
+        with dataset_of(server, "default") as dataset:
+            assert len(dataset) == 3
+            trainer = FeedTrainer(net_of(), args, train_dataset=dataset)
+            assert trainer.train().global_step == trainer.state.max_steps == 9
+            assert dataset.feed.progress.epoch == 2
+
+
 def test_segments_come_one_by_one_with_their_states(
     transformers: Any, server: hs.Server, tmp_path: Path
 ) -> None:

@@ -41,7 +41,6 @@ TESTED_IN = {
     "headrace.traceable": "test_traced.py",
     "headrace.segment_rows": "test_segments.py",
     "headrace.credentials": "test_gate.py",
-    "headrace_server.pipeline.declaration": "test_source_declarations.py",
     "headrace_server.arguments": "test_server.py",
     "headrace_server.supervisor.crew": "test_supervisor.py",
     # Parts of one machine or one reader, which is tested as a whole.

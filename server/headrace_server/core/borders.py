@@ -65,6 +65,11 @@ class Borders(Standing):
             return None
         return self._epochs.first_open if used else 0
 
+    @property
+    def current_epoch(self) -> int | None:
+        """The least epoch of which a batch may come; None where batches cross epochs."""
+        return None if self._epochs is None else self._epochs.current
+
     def _tell_epoch(self) -> None:
         """Tell trainers which epoch has begun, once each."""
         if self._epochs is None:

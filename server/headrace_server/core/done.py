@@ -95,6 +95,14 @@ class Numbers:
         """Done batches from the base on."""
         return sorted(self._done)
 
+    @property
+    def first_open(self) -> int:
+        """The first batch that is not done."""
+        number = self.base
+        while number in self._done:
+            number += 1
+        return number
+
     def is_done(self, number: int) -> bool:
         return number < self.base or number in self._done
 

@@ -95,6 +95,15 @@ class Partition:
         """The epoch that is read; of the next plan, too, without ``across_batches``."""
         return self._epoch
 
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of the newest rows that wait for a plan, else of the next ones to be read.
+
+        A rare bucket may hold rows of much earlier epochs.
+        """
+        waiting = (self._reads[chunk].epoch for chunk in self._shaper.chunks())
+        return max(waiting, default=self._epoch)
+
     def turn_of(self, number: int) -> int:
         """The turn of the next plan, or of the last one, by its number."""
         if self.across_batches:

@@ -9,7 +9,7 @@ batch has to be made first.  One partition of the replay makes all batches of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -116,7 +116,7 @@ def replayed(
         return Run(intake, machine, segments, _SegmentMemory(machine, script), slab)
     script.want(len(replay.script))
     rows = _Rows(script, intakes, shape)
-    return Run(intake, machine, rows, _RowMemory(intake, machine, rows), slab)
+    return Run(intake, machine, rows, _RowMemory(intake, machine, rows, script), slab)
 
 
 class Script:
@@ -140,6 +140,13 @@ class Script:
         if made is None:
             raise DataError(f"the record of batch {batch} is gone: the oldest are deleted first")
         return made
+
+    def epoch_of(self, number: int) -> int | None:
+        """The epoch of the first row of a batch; None where none is left, or its record is gone."""
+        try:
+            return _epoch_of(self.made(number)) if number < self._stop else None
+        except DataError:
+            return None
 
     @property
     def done(self) -> bool:
@@ -184,6 +191,15 @@ class Script:
 class _RowMemory(PlainMemory):
     """Which batches of a replay are done; a restart goes on after them."""
 
+    def __init__(
+        self, intake: Intake, machine: Partition, maker: PlainMaker, script: Script
+    ) -> None:
+        super().__init__(intake, machine, maker)
+        self._script = script
+
+    def epoch_due(self, ended: bool, begun: Iterable[tuple[int, int]]) -> int | None:
+        return self._script.epoch_of(self._numbers.first_open)
+
     def close(self, cancel: bool) -> None:
         super().close(True)
 
@@ -201,6 +217,7 @@ class _SegmentMemory(Memory):
         self._machine = machine
         self._script = script
         self._changes: list[Change] = []
+        self._first = 0  # number of the batch after the last one that is saved
 
     def next_step(self, limit: int) -> Read | Plan | type[Rest] | None:
         return self._machine.next_step(limit)
@@ -209,7 +226,11 @@ class _SegmentMemory(Memory):
         self._script.want(upto)
 
     def saved(self, number: int, block: Any = b"", columns: Any = ()) -> tuple[str, str]:
+        self._first = max(self._first, number + 1)
         return "", ""
+
+    def epoch_due(self, ended: bool, begun: Iterable[tuple[int, int]]) -> int | None:
+        return self._script.epoch_of(self._first)
 
     def claim(self, number: int, segments: bytes) -> None:
         return None
@@ -245,9 +266,7 @@ class _Rows(PlainMaker):
         return parts
 
     def epoch_of(self, plan: Plan) -> int:
-        made = self._script.made(plan.number)
-        epoch: int = made.sources[made.parts[0].chunk].epoch
-        return epoch
+        return _epoch_of(self._script.made(plan.number)) or 0
 
     def made(self, plan: Plan, written: Any, memory: np.ndarray) -> tuple[Mapping[str, Any], None]:
         self.count(plan.draft.meta)
@@ -312,14 +331,24 @@ class _Segments(SegmentMaker):
         return batch, whole_states(fresh, extra), states
 
     def epoch_of(self, plan: Plan) -> int:
-        made = self._script.made(plan.number)
-        assert made.segments is not None
-        if len(made.segments):  # else it is an empty batch of a rank
-            self._epoch = made.sources[int(made.segments.chunks[0])].epoch
+        epoch = _epoch_of(self._script.made(plan.number))
+        if epoch is not None:
+            self._epoch = epoch
         return self._epoch
 
     def made(self, plan: Plan, written: Any, memory: np.ndarray) -> tuple[Mapping[str, Any], None]:
         return _marked(self._script.made(plan.number)), None
+
+
+def _epoch_of(made: RecordedBatch) -> int | None:
+    """The epoch of the first row of a batch; None of an empty batch of a rank."""
+    if made.segments is None:
+        chunk = made.parts[0].chunk
+    elif len(made.segments):
+        chunk = int(made.segments.chunks[0])
+    else:
+        return None
+    return int(made.sources[chunk].epoch)
 
 
 def _marked(made: RecordedBatch) -> dict[str, Any]:

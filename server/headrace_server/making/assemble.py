@@ -1,4 +1,4 @@
-"""Plans become bytes: the place where payload is copied, of rows that are padded.
+"""Plans become bytes: the one place where payload is copied.
 
     Assembly(parts, fields, pad) ── shapes, layout, size ──► a block is found ──► fill(block)
 
@@ -24,16 +24,7 @@ from ..core.padding import Padding
 from ..reading.chunk import Chunk
 from ..reading.columns import Column, Ragged, RaggedStrings, Strings, take
 
-__all__ = [
-    "Assembly",
-    "Parts",
-    "Rows",
-    "batch_schema",
-    "fill_strings",
-    "light_take",
-    "row_count",
-    "string_bytes",
-]
+__all__ = ["Assembly", "batch_schema"]
 
 Rows = slice | np.ndarray
 Parts = Sequence[tuple[Chunk, Rows]]
@@ -57,16 +48,16 @@ class Assembly:
     ) -> None:
         """``padding`` gives sizes to pad to; None: the largest of the batch."""
         self._parts = parts
-        self.rows = rows = sum([row_count(rows) for _, rows in parts])
+        self.rows = rows = sum([_count(rows) for _, rows in parts])
         self._columns: list[list[Column]] = []
         specs = []
         for name, field in fields.items():
-            columns = [light_take(chunk.columns[name], rows) for chunk, rows in parts]
+            columns = [_light_take(chunk.columns[name], rows) for chunk, rows in parts]
             shape = self._shape(name, columns, dynamic_pad)
             if padding is not None and (varying := field.ragged_dims):
                 sizes = padding.shape(name, field.shape[:varying], shape[:varying], bucket)
                 shape = (*sizes, *shape[varying:])
-            text = string_bytes(columns) if field.dtype == BYTES else 0
+            text = _string_bytes(columns) if field.dtype == BYTES else 0
             self._columns.append(columns)
             specs.append((field.dtype, (rows, *shape), text))
         self.slots: list[Slot]
@@ -103,17 +94,17 @@ class Assembly:
 
     def _origin(self, row: int) -> str:
         for chunk, rows in self._parts:
-            if row < row_count(rows):
+            if row < _count(rows):
                 number = rows.start + row if isinstance(rows, slice) else int(rows[row])
                 return chunk.origin.describe(number)
-            row -= row_count(rows)
+            row -= _count(rows)
         raise IndexError(row)
 
     def fill(self, block: np.ndarray) -> None:
         """Write the batch into its block (uint8, at least ``nbytes``)."""
         for slot, columns, i in zip(self.slots, self._columns, range(len(self.slots)), strict=True):
             if slot.dtype == BYTES:
-                fill_strings(block, slot, columns)
+                _fill_strings(block, slot, columns)
             elif isinstance(columns[0], Ragged):
                 _fill_ragged(block, slot, columns)  # type: ignore[arg-type]
             else:
@@ -122,7 +113,7 @@ class Assembly:
     def _fill_dense(self, out: np.ndarray, i: int, columns: list[Column]) -> None:
         at = 0
         for column, (_, rows) in zip(columns, self._parts, strict=True):
-            n = row_count(rows)
+            n = _count(rows)
             if isinstance(rows, slice):
                 out[at : at + n] = column[rows]  # type: ignore[index]
             else:
@@ -130,11 +121,11 @@ class Assembly:
             at += n
 
 
-def row_count(rows: Rows) -> int:
+def _count(rows: Rows) -> int:
     return int(rows.stop - rows.start) if isinstance(rows, slice) else len(rows)
 
 
-def light_take(column: Column, rows: Rows) -> Column:
+def _light_take(column: Column, rows: Rows) -> Column:
     """Rows of a column if that copies no payload; a dense column is copied when written."""
     return column if isinstance(column, np.ndarray) else take(column, rows)
 
@@ -153,7 +144,7 @@ def _within(column: Ragged | RaggedStrings, shape: tuple[int, ...]) -> np.ndarra
     return inside
 
 
-def string_bytes(columns: list[Column]) -> int:
+def _string_bytes(columns: list[Column]) -> int:
     total = 0
     for column in columns:
         if isinstance(column, RaggedStrings):
@@ -164,7 +155,7 @@ def string_bytes(columns: list[Column]) -> int:
     return total
 
 
-def fill_strings(block: np.ndarray, slot: Slot, columns: list[Column]) -> None:
+def _fill_strings(block: np.ndarray, slot: Slot, columns: list[Column]) -> None:
     count = prod(slot.shape)
     start = slot.offset + 8 * (count + 1)
     lengths = _string_lengths(slot.shape, columns)

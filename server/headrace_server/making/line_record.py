@@ -73,6 +73,15 @@ class LineRecord:
         self._forget_reads([read.chunk])
         return first, marks
 
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of the oldest example that has not begun; None where all that were read did."""
+        lines = self.lines
+        if not lines.is_open(lines.base):
+            return None
+        cursor = msgpack.unpackb(lines.base_cursor, strict_map_key=False)
+        return int(cursor["input"]["epoch"])
+
     def reread(self, chunk: int) -> tuple[Read, Any]:
         """The read of a chunk of an earlier process, and the memory of the stages before it."""
         place, stages = msgpack.unpackb(self._reads[chunk], strict_map_key=False)

@@ -23,7 +23,6 @@ from ..reading.sampling import Stratified
 from ..reading.trace import NO_TRACING, NoTracing, Trace
 from .assemble import Assembly, Rows, batch_schema
 from .leaving_out import LeftOut
-from .ragged_assembly import RaggedAssembly, ragged_schema
 from .shaping import Shaping, with_facts
 
 __all__ = ["HeldChunk", "PlainMaker"]
@@ -56,6 +55,7 @@ class PlainMaker:
         self.capacity = self.shaping.capacity
         self.most_rows = self.shaping.most_rows
         self.left_out = left_out or LeftOut()
+        intake.counted = not self.left_out
         self.held: dict[int, HeldChunk] = {}
         self.padding: dict[int, list[int]] = {}  # bucket → elements with padding, and without
         #: Called with every batch before it is written.
@@ -77,10 +77,7 @@ class PlainMaker:
     @property
     def schema(self) -> dict[str, Field]:
         """The schema of a batch, with the declared batch size."""
-        shaping = self.shaping
-        if shaping.ragged:
-            return ragged_schema(self._fields, shaping.batch_size)
-        return batch_schema(shaping.padded_fields(self._fields), shaping.batch_size)
+        return batch_schema(self.shaping.padded_fields(self._fields), self.shaping.batch_size)
 
     @property
     def _fields(self) -> Mapping[str, Field]:
@@ -146,11 +143,9 @@ class PlainMaker:
         self._tracing.begin(plan.draft)
         shaping = self.shaping
         bucket = 0 if shaping.padding is None else plan.draft.meta.get("bucket", 0)
-        parts = self.parts(plan)
-        if shaping.ragged:
-            assembly: Assembly = RaggedAssembly(parts, self._fields)
-        else:
-            assembly = Assembly(parts, self._fields, shaping.dynamic_pad, shaping.padding, bucket)
+        assembly = Assembly(
+            self.parts(plan), self._fields, shaping.dynamic_pad, shaping.padding, bucket
+        )
         self.observe(assembly)
         return assembly, None
 

@@ -11,7 +11,7 @@ those after it that are done, and follows each order at the place where it was g
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgpack
@@ -102,6 +102,12 @@ class PlainMemory(Memory):
     @property
     def done_numbers(self) -> list[int]:
         return self._numbers.above
+
+    def epoch_due(self, ended: bool, begun: Iterable[tuple[int, int]]) -> int | None:
+        due = self._numbers.first_open
+        if due < self._machine.next_number:
+            return max((epoch for number, epoch in begun if number <= due), default=0)
+        return None if ended else self._machine.next_epoch
 
     @property
     def _change(self) -> Change:

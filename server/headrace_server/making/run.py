@@ -24,14 +24,15 @@ sent and stored first.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import Slot
-from headrace_proto.schema import OFFSETS, Field
+from headrace_proto.schema import Field
 
 from ..core.arena import Block
 from ..core.changes import Change, Saved
@@ -194,6 +195,13 @@ class Memory(ABC):
         """Batches that are done after the first that is not."""
         return []
 
+    @abstractmethod
+    def epoch_due(self, ended: bool, begun: Iterable[tuple[int, int]]) -> int | None:
+        """The epoch of the first rows that are not committed; None where no row is left.
+
+        ``ended``: all batches are made.  ``begun``: number and epoch of the first batches of each.
+        """
+
     def take_dry(self) -> list[int]:
         """Stripes of lanes that ran out of work since the last call."""
         return []
@@ -223,6 +231,9 @@ class Run:
         self._slab = slab
         self._next_read: Read | None = None
         self._unplaced: tuple[Plan, Written] | None = None
+        self._last_epoch = -1  # of a batch
+        #: Number and epoch of the first batch of each epoch, of so many as may be under way.
+        self._begun: deque[tuple[int, int]] = deque(maxlen=64)
         self.made_ahead = maker.made_ahead
         self.capacity = maker.capacity
         self.resume = memory.resume
@@ -306,6 +317,9 @@ class Run:
         in_turn = self.made_ahead and not machine.across_batches
         turn = machine.turn_of(plan.number) if in_turn else -1
         epoch = self.maker.epoch_of(plan)
+        if epoch > self._last_epoch:
+            self._last_epoch = epoch
+            self._begun.append((plan.number, epoch))
         self.memory.tidy()
         return MadeBatch(
             plan.number,
@@ -345,8 +359,8 @@ class Run:
         """Make batches of other sizes; number of the first one."""
         least = max(batch_sizes, default=0) * sum(
             numpy_dtype(field.dtype).itemsize * prod(n or 0 for n in field.shape[1:])
-            for name, field in self.schema.items()
-            if field.dtype != BYTES and OFFSETS + name not in self.schema
+            for field in self.schema.values()
+            if field.dtype != BYTES
         )
         if self.made_ahead and least > self._slab.budget_bytes:
             raise ValueError(
@@ -433,6 +447,14 @@ class Run:
             waiting = 1 if self.made_ahead else self._unplaced[1].rows
             sizes["ready"] = sizes.get("ready", 0) + waiting
         return sizes
+
+    def epoch_due(self, ended: bool) -> tuple[int, bool]:
+        """The epoch of the first rows that are not committed, and whether there may be any.
+
+        Where none is left, the epoch is the last one.  ``ended``: all batches are made.
+        """
+        due = self.memory.epoch_due(ended, self._begun)
+        return (max(self.epoch, self._last_epoch), False) if due is None else (due, True)
 
     def dropped(self) -> dict[str, int]:
         """Rows dropped so far, by reason; those that broke a rule start with ``bad:``."""

@@ -9,7 +9,7 @@ builds its change later.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -308,6 +308,10 @@ class SegmentMemory(Memory):
     @property
     def starved(self) -> bool:
         return self._machine.starved
+
+    def epoch_due(self, ended: bool, begun: Iterable[tuple[int, int]]) -> int | None:
+        epoch = self._lines.epoch
+        return epoch if ended or epoch is not None else self._partition.epoch
 
     def take_dry(self) -> list[int]:
         dry = self._machine.take_dry()

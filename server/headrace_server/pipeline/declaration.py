@@ -206,7 +206,7 @@ class Declaration:
         """Why the number of examples does not show that of batches; "" where it does."""
         if self.shape.kind != "batch":
             return "how many rows make a batch depends on the data"
-        other = next((s.kind for s in self.stages if s.kind not in ("map", "select")), "")
+        other = next((s.kind for s in self.stages if s.kind not in ("map", "select", "cache")), "")
         if other:
             return f"{other} may change how many examples there are"
         if self.policy.on_bad_example == "skip":

@@ -62,6 +62,7 @@ class Intake:
         self._group = max((s.options.get("group") or 0 for s in declaration.stages), default=0)
         self._policy = declaration.policy
         self.rows_read = 0  # by this life
+        self.counted = True  # whether no example is left out
         self._limit = _FIRST_CHUNK
         self._started = 0.0
 
@@ -83,7 +84,7 @@ class Intake:
 
     def share(self) -> int | None:
         """Number of examples of an epoch; None where only reading shows it."""
-        return self._reader.share()
+        return self._reader.share() if self.counted else None
 
     def start(self) -> Position:
         """The position at which every epoch starts."""

@@ -102,6 +102,13 @@ class Counters:
         for _, code, _ in answer.faults:
             self._refused[code] = self._refused.get(code, 0) + 1
 
+    def committed(self) -> dict[str, int]:
+        """Return the batches and rows that are committed, before this server started, too."""
+        totals = zip(*self.before.values(), strict=True) if self.before else ((), ())
+        names = ("batches", "rows")
+        earlier = dict(zip(names, map(sum, totals), strict=True))
+        return {name: self._dispatcher.counts[name] + earlier[name] for name in names}
+
     def dropped(self) -> dict[str, int]:
         """Return rows dropped by reason, over all partitions."""
         return added([self._dispatcher.dropped, *self._dropped.values()])

@@ -189,9 +189,9 @@ class Desk:
                 self.rejoining.opened(bool(self._usages))
 
     def _add_epochs(self) -> None:
-        """Add the epochs of the feed to its properties; a replay has none of its own."""
+        """Add the epochs of the feed to its properties; batches of a replay end with none."""
         order = self._config.declaration.order
-        if self._run.replay is None and order.epochs != 1:
+        if order.epochs != 1:
             self.properties["epochs"] = order.epochs
         if self._run.replay is None and not order.across_batches:
             self.properties["across_batches"] = False
@@ -207,11 +207,13 @@ class Desk:
         declaration = self._config.declaration
         if self._run.replay is not None:
             return "it is a replay"
+        if self.properties.get("resized"):
+            return "its batch size was changed"
         if reason := declaration.uncounted():
             return reason
         shares = [one.share for one in self.partitions.values()]
         if any(share is None for share in shares):
-            return "only reading shows how many examples the source has"
+            return "only reading shows how many examples it has"
         counts = (declaration.batches_of(share or 0) for share in shares)
         return sum(count // max(1, world_size) for count in counts)
 

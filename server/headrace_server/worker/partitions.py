@@ -390,10 +390,12 @@ class Partitions:
             self._send(Replied(feed, partition, question, since, fault, run.stats()))
 
     def sizes(self, feed: str, question: int) -> None:
-        """Reply what waits in each partition of a feed."""
-        for (of, partition), run in {**self._running, **self._made}.items():
-            if of == feed:
-                self._send(Replied(feed, partition, question, run.sizes()))
+        """Reply what waits in each partition of a feed, its epoch, and whether it is open."""
+        for runs in (self._running, self._made):
+            for (of, partition), run in runs.items():
+                if of == feed:
+                    due = run.epoch_due(runs is self._made)
+                    self._send(Replied(feed, partition, question, [run.sizes(), *due]))
 
     def seek(self, feed: str, key: bytes) -> list[list[Any]]:
         """Examples of a key: [partition, epoch, segment, number of segments, where, batch]."""

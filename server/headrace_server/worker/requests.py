@@ -12,6 +12,7 @@ partitions of a feed that fails is answered with the answers that have come.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -143,12 +144,17 @@ class FeedRequests:
         self._calls[desk.name].append(partial(change, desk.name, question, value))
 
     def _stats(self, session: Session, desk: Desk, message: Stats, frames: list[bytes]) -> None:
-        """Count for a trainer what is ready and in flight."""
+        """Count for a trainer what is ready, in flight and committed."""
 
         def answer(answers: dict[int, Replied], unheard: list[int]) -> None:
             if desk.failure is None:
-                here = desk.dispatcher.sizes()
-                counts = added([here, *(one.value for one in answers.values())])
+                sizes, epochs, still = zip(*(one.value for one in answers.values()), strict=True)
+                counts = added([desk.dispatcher.sizes(), *sizes])
+                least = desk.dispatcher.current_epoch
+                if least is None:
+                    least = min(itertools.compress(epochs, still), default=max(epochs))
+                counts |= desk.counters.committed()
+                counts |= {"epoch": least, "open": not desk.over}
                 self.outbox.tell(Answered(session.number, message.request, counts))
 
         question = self._asking[desk.name].ask(desk.partitions, answer)

@@ -148,3 +148,10 @@ def test_a_batch_that_is_done_out_of_turn_waits_for_those_before_it():
     assert numbers.done(1) is None
     assert numbers.done(0) == (3, b"2")
     assert numbers.is_done(1) and not numbers.is_done(3)
+
+
+def test_the_first_open_batch_comes_after_those_that_are_done_without_a_gap() -> None:
+    numbers = Numbers(3, done=[3, 4, 6])
+    assert numbers.first_open == 5 and numbers.base == 3, "no cursor is known between them"
+    numbers.done(5)
+    assert numbers.first_open == 7

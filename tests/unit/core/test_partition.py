@@ -611,3 +611,14 @@ def test_it_reads_on_though_nothing_is_wanted_while_there_is_room_and_input():
     machine = Partition(OneByOne(room=9), 0)
     machine.arrived(machine.next_read(2), 2, None)
     assert machine.next_read(2) is None, "there is no more"
+
+
+def test_the_next_epoch_is_that_of_the_rows_that_wait() -> None:
+    machine = Partition(PlainBatches(2, True), 0, 2)
+    seen = []
+    while (step := machine.next_step(5)) is not None:
+        if isinstance(step, Read):
+            machine.arrived(step, 3, None)  # all of an epoch
+        else:
+            seen.append(machine.next_epoch)
+    assert seen == [0, 1, 2], "the second batch has the first row of the second epoch"

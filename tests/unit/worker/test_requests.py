@@ -113,10 +113,25 @@ def test_other_sizes_are_answered_as_other_proportions_and_later_trainers_hear_o
 def test_counts_of_all_partitions_are_added_to_those_of_the_hand_over(owner: Owner):
     owner.say(Stats(7, 40))
     assert owner.partitions.made == [("sizes", "f", 1)]
-    assert owner.answer(Replied("f", 1, 1, {"incomplete": 5})) == []
-    told = owner.answer(Replied("f", 0, 1, {"ready": 1, "incomplete": 7}))
+    assert owner.answer(Replied("f", 1, 1, [{"incomplete": 5}, 3, True])) == []
+    told = owner.answer(Replied("f", 0, 1, [{"ready": 1, "incomplete": 7}, 1, False]))
     counts = {"ready": 1, "in_flight": 0, "incomplete": 12}
-    assert told == [("tell", Answered(7, 40, counts))]
+    committed = {"batches": 0, "rows": 0, "epoch": 3, "open": True}
+    assert told == [("tell", Answered(7, 40, counts | committed))]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "epoch"),
+    [((4, True), (2, True), 2), ((4, True), (2, False), 4), ((4, False), (2, False), 4)],
+)
+def test_a_feed_is_in_the_least_epoch_of_its_partitions_that_go_on(
+    owner: Owner, first: tuple[int, bool], second: tuple[int, bool], epoch: int
+):
+    owner.desk.counters.go_on(0, 5, 17, earlier_server=True)
+    owner.say(Stats(7, 40))
+    told = owner.answer(Replied("f", 0, 1, [{}, *first]), Replied("f", 1, 1, [{}, *second]))
+    value = told[0][1].value
+    assert (value["epoch"], value["batches"], value["rows"]) == (epoch, 5, 17)
 
 
 def test_a_feed_that_fails_answers_the_supervisor_and_no_trainer(owner: Owner):

@@ -1,0 +1,141 @@
+"""The length and the progress of feeds, by real servers and trainers."""
+
+from __future__ import annotations
+
+import operator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+from tests.patience import PATIENCE_S
+
+ROWS = [{"x": i} for i in range(11)]
+
+
+def pipeline(epochs: int | None = 3, across: bool = True) -> hs.Pipeline:
+    shuffled = hs.from_examples(ROWS).shuffle(3).repeat(epochs, across_batches=across)
+    return shuffled.batch(2, allow_smaller_final_batch=True)
+
+
+def segments(**options: object) -> hs.Pipeline:
+    examples = [{"key": f"k{i}", "x": np.arange(2 * n)} for i, n in enumerate([3, 1, 2, 2])]
+    return (
+        hs.from_examples(examples)
+        .repeat(2)
+        .batch_sequences_with_states(
+            input_key="key",
+            input_sequences=["x"],
+            input_context=[],
+            initial_states={"s": hs.zeros((), "int64")},
+            num_unroll=2,
+            batch_size=2,
+            **options,
+        )
+    )
+
+
+def connect(server: hs.Server, **options: object) -> headrace.Feed:
+    return headrace.connect(server.address, timeout=PATIENCE_S, **options)
+
+
+def committed(feed: headrace.Feed) -> tuple[int, int, int]:
+    feed.commit()  # waits for the answers
+    progress = feed.progress
+    return progress.batches, progress.rows, progress.epoch
+
+
+def test_a_feed_without_a_length_is_still_a_list() -> None:
+    bucketed = hs.from_examples(ROWS).bucket("x", 1, 11)
+    with hs.run(bucketed, workers=0) as server, connect(server) as feed:
+        with pytest.raises(TypeError, match=r"feed 'default' has no length: how many rows make"):
+            len(feed)
+        assert bool(feed) and operator.length_hint(feed, 7) == 7
+        assert feed.progress.fraction is None
+        assert len(list(feed)) == 11
+        assert feed.progress == headrace.feed_progress.FeedProgress(11, 11, 0, 1, 1.0)
+
+
+def test_a_changed_batch_size_ends_the_length() -> None:
+    with hs.run(pipeline(1000), workers=0) as server, connect(server) as feed:
+        assert len(feed) == 5500
+        feed.set_batch_size(3)
+        with pytest.raises(TypeError, match="no length: its batch size was changed"):
+            len(feed)
+
+
+def test_the_length_of_a_rank_is_the_number_of_its_rounds() -> None:
+    with hs.run(pipeline(1), partitions=2, workers=0) as server:
+        with connect(server, rank=0, world_size=2) as first:
+            with connect(server, rank=1, world_size=2) as second, ThreadPoolExecutor() as pool:
+                batches = [*pool.map(lambda feed: sum(1 for _ in feed), (first, second))]
+                assert batches == [len(first), len(second)] == [2, 2]
+
+
+@pytest.mark.parametrize("across", [True, False])
+def test_progress_counts_the_commits_of_all_trainers_over_a_restart(
+    tmp_path: Path, across: bool
+) -> None:
+    state = tmp_path / "state"
+    with hs.run(pipeline(across=across), workers=0, state_dir=state) as server:
+        with connect(server, prefetch=0) as feed, connect(server, prefetch=0) as other:
+            assert committed(feed) == (0, 0, 0)
+            rows = sum(batch.rows for batch in islice(iter(feed), 3)) + next(other).rows
+            other.commit()
+            assert committed(feed) == (4, rows, 0)
+            assert feed.progress.epochs == 3 and 0.2 < feed.progress.fraction < 0.25
+    with hs.run(pipeline(across=across), workers=0, state_dir=state) as server:
+        with connect(server) as feed:
+            assert committed(feed) == (4, rows, 0)
+            seen = []
+            while (batch := next(feed, None)) is not None:
+                rows += batch.rows
+                number, total, epoch = committed(feed)
+                assert total == rows
+                seen.append((number, epoch))
+            borders = (6, 11) if across else (6, 12)
+            last = seen.pop()
+            assert seen == [(n, sum(n >= b for b in borders)) for n in range(5, last[0])]
+            assert str(feed.progress) == f"epoch 3 of 3: 33 rows in {last[0]} batches, 100%"
+
+
+def test_progress_of_several_workers_is_their_sum() -> None:
+    with hs.run(pipeline(), partitions=4, workers=2) as server, connect(server) as feed:
+        batches = [batch.rows for batch in islice(feed, 5)]
+        assert committed(feed)[:2] == (5, sum(batches))
+        assert len(batches) + len(list(feed)) == len(feed)
+
+
+@pytest.mark.parametrize("order", ["arrival", "lanes"])
+def test_progress_of_segments_goes_through_the_epochs(order: str) -> None:
+    with hs.run(segments(order=order), workers=0) as server, connect(server) as feed:
+        with pytest.raises(TypeError, match="no length: how many rows make"):
+            len(feed)
+        epochs, rows = [], 0
+        for batch in feed:
+            rows += batch.rows
+            batch.save_state("s", batch.state("s"))
+            feed.commit()
+            epochs.append(feed.progress.epoch)
+            assert feed.progress.rows == rows
+        assert epochs == sorted(epochs) and {*epochs} == {0, 1}
+        assert feed.progress.fraction == 1.0
+
+
+def test_a_replay_has_progress_and_no_length(tmp_path: Path) -> None:
+    with hs.run(pipeline(), workers=0, state_dir=tmp_path / "s", record="rows") as server:
+        with connect(server) as feed:
+            recorded = len(list(feed))
+    with hs.replay(tmp_path / "s", pipeline()) as server, connect(server) as feed:
+        with pytest.raises(TypeError, match="no length: it is a replay"):
+            len(feed)
+        epochs = []
+        for _ in feed:
+            feed.commit()
+            epochs.append(feed.progress.epoch)
+        assert len(epochs) == recorded == feed.progress.batches
+        assert epochs == [0] * 5 + [1] * 5 + [2] * 7

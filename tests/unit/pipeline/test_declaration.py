@@ -1,0 +1,46 @@
+"""The announced number of batches is the number that partitions make."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headrace_server as hs
+from headrace_server.core.batch import PlainBatches
+from headrace_server.core.partition import Partition
+from headrace_server.core.plan import Plan, Read
+
+ROWS = hs.from_examples([{"x": i, "n": i} for i in range(9)])
+
+
+def made(share: int, size: int, smaller: bool, epochs: int, across: bool) -> int:
+    """How many batches the machine of a partition makes of the whole feed."""
+    machine = Partition(PlainBatches(size, smaller), 0, epochs, across)
+    batches = 0
+    while (step := machine.next_step(5)) is not None:
+        if isinstance(step, Read):
+            upto = min(step.position + step.limit, share)
+            machine.arrived(step, upto - step.position, upto if upto < share else None)
+        else:
+            batches += isinstance(step, Plan)
+    return batches
+
+
+@given(
+    st.integers(0, 23),
+    st.integers(1, 6),
+    st.integers(1, 5),
+    st.integers(1, 3),
+    st.booleans(),
+    st.booleans(),
+)
+def test_it_is_the_number_of_batches_that_are_made(
+    examples: int, size: int, partitions: int, epochs: int, smaller: bool, across: bool
+) -> None:
+    pipeline = ROWS.repeat(epochs, across_batches=across).batch(size, smaller)
+    declaration = pipeline.declaration()
+    assert not declaration.uncounted()
+    loops = 1 if across else epochs
+    for partition in range(partitions):
+        share = (partition + 1) * examples // partitions - partition * examples // partitions
+        assert declaration.batches_of(share) * loops == made(share, size, smaller, epochs, across)
