@@ -50,7 +50,9 @@ class Net(torch.nn.Module):
             guess, labels = self.outer(steps).mean((1, 2)), batch.context["labels"]
         loss = ((guess - labels) ** 2).mean()
         step = self.steps() + 1
-        print(json.dumps({"step": step, "loss": loss.item().hex()}), flush=True)
+        line = json.dumps({"step": step, "loss": loss.item().hex()})
+        sys.stdout.write(f"{line}\n")  # at once: several processes write to one pipe
+        sys.stdout.flush()
         if step == self.kill:
             os.kill(os.getpid(), signal.SIGKILL)
         return {"loss": loss, "logits": guess}
