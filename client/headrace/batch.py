@@ -235,7 +235,8 @@ class Batch(Mapping[str, Any]):
     def array(self, name: str) -> np.ndarray:
         """A column as a numpy array, whatever the framework: a view, or an array of ``bytes``.
 
-        What a batch tells of its rows is asked for as ``"@length"``, ``"@label"``, ``"@rate"``.
+        What a batch tells of its rows is asked for as ``"@length"``, ``"@label"``, ``"@rate"``.  Of
+        a ragged column it gives the values of all rows, and their offsets as ``"@offsets:NAME"``.
         """
         slot = self._slots.get(name)
         if slot is None:

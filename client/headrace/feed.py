@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from headrace_proto.errors import from_code
-from headrace_proto.schema import RESERVED, Field, schema_from_wire
+from headrace_proto.schema import Field, schema_from_wire
 from headrace_proto.token import Token
 
 from .batch import Batch, KnownSlots, rows_open
@@ -21,6 +21,7 @@ from .committing import DatasetRun, TakenBatches, tokens_of
 from .epochs import Claim, EpochLoops, Epochs, NoneYet
 from .framework import Framework
 from .leases import Received
+from .ragged import RaggedBatch, columns_of, facts_of
 from .saving import Saving
 from .segment_layout import SegmentLayout
 from .segments import BY_STATES, SegmentBatch
@@ -64,6 +65,7 @@ class Feed(EpochLoops, Steering):
         self._schema: dict[str, Field] | None = None
         self._layout: dict[str, Field] = {}  # the schema, and what is told of rows beside it
         self._slots = KnownSlots()
+        self._batch: type[Batch] = Batch
         self._finalizer = weakref.finalize(self, _abandon, link, self._pid)
 
     # Properties
@@ -110,20 +112,22 @@ class Feed(EpochLoops, Steering):
                 self._link.explain = self._commits.explain
             saving = self._saving
             self._claim = self._within_epochs(Session.take if saving is None else saving.claim)
-            self._schema = {n: f for n, f in self._layout.items() if n[0] != RESERVED}
+            self._schema = columns_of(self._layout)
+            if any(field.ragged for field in self._schema.values()):
+                self._batch = RaggedBatch
         return self._schema
 
     def _leave_rows_open(self) -> None:
         _ = self.schema
         self._link.properties["resized"] = True
         self._layout = rows_open(self._layout)
-        self._schema = {n: f for n, f in self._layout.items() if n[0] != RESERVED}
+        self._schema = columns_of(self._layout)
 
     @property
     def facts(self) -> Mapping[str, Field]:
         """Facts of each row of a batch, beside its columns: ``length``, ``label``, ``rate``."""
         _ = self.schema
-        return {n[1:]: f for n, f in self._layout.items() if n[0] == RESERVED}
+        return facts_of(self._layout)
 
     @property
     def states(self) -> Mapping[str, Field]:
@@ -188,7 +192,7 @@ class Feed(EpochLoops, Steering):
         delivery, layout = received.delivery, self._segments
         if layout is None:
             slots = self._slots.of(delivery, self._layout)
-            return Batch(delivery, slots, block, self._framework, self._itself)
+            return self._batch(delivery, slots, block, self._framework, self._itself)
         return SegmentBatch(received, layout, block, self._framework, feed=self._itself)
 
     def as_dataset(self, facts: Sequence[str] = (), tokens: bool = False) -> Any:

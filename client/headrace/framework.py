@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from headrace_proto.dtypes import name_of, numpy_dtype
 
-__all__ = ["Framework", "NumpyFramework", "no_pinned_memory"]
+__all__ = ["Framework", "NumpyFramework", "RaggedRows", "no_pinned_memory"]
+
+
+class RaggedRows(NamedTuple):
+    """Rows of unequal length: row i is ``values[offsets[i] : offsets[i + 1]]``."""
+
+    values: Any  # [sum of lengths, …]
+    offsets: Any  # int64 [rows + 1]
 
 
 class Framework(Protocol):
@@ -24,6 +31,9 @@ class Framework(Protocol):
 
     def strings(self, array: np.ndarray) -> Any:
         """The framework's form of an object array of ``bytes``."""
+
+    def ragged(self, values: Any, offsets: Any) -> Any:
+        """The framework's form of rows of unequal length, on the memory of both."""
 
     def owns(self, value: Any) -> bool:
         """Whether a value is a tensor of this framework."""
@@ -67,6 +77,9 @@ class NumpyFramework:
 
     def strings(self, array: np.ndarray) -> Any:
         return array
+
+    def ragged(self, values: Any, offsets: Any) -> Any:
+        return RaggedRows(values, offsets)
 
     def owns(self, value: Any) -> bool:
         return isinstance(value, (np.ndarray, np.generic))

@@ -23,7 +23,8 @@ except ImportError as error:
     raise ImportError('framework="jax" needs JAX: pip install "headrace[jax]"') from error
 
 from .batch import Batch
-from .framework import no_pinned_memory
+from .framework import RaggedRows, no_pinned_memory
+from .ragged import RaggedBatch
 
 __all__ = ["Jax", "global_arrays", "local_rows"]
 
@@ -58,6 +59,9 @@ class Jax:
 
     def strings(self, array: np.ndarray) -> Any:
         return array.tolist()
+
+    def ragged(self, values: Any, offsets: Any) -> Any:
+        return RaggedRows(values, offsets)
 
     def owns(self, value: Any) -> bool:
         return isinstance(value, jax.Array)
@@ -94,9 +98,10 @@ def _leaves(batch: Batch) -> tuple[list[Any], tuple[str, ...]]:
 
 
 # Transformations return a dict: only a server makes batches.
-jax.tree_util.register_pytree_node(
-    Batch, _leaves, lambda names, leaves: dict(zip(names, leaves, strict=True))
-)
+for _batch in (Batch, RaggedBatch):
+    jax.tree_util.register_pytree_node(
+        _batch, _leaves, lambda names, leaves: dict(zip(names, leaves, strict=True))
+    )
 
 
 def global_arrays(values: Any, sharding: Any) -> Any:
@@ -112,6 +117,11 @@ def global_arrays(values: Any, sharding: Any) -> Any:
             for name, value in values.items()
             if not _is_strings(value)
         }
+    if isinstance(values, RaggedRows):
+        raise ValueError(
+            "global_arrays: a ragged column has other offsets in each process; declare "
+            "dynamic_pad=True with pad_to=, or leave the column out"
+        )
     return jax.tree.map(
         lambda value: jax.make_array_from_process_local_data(sharding, np.asarray(value)), values
     )

@@ -72,6 +72,9 @@ class TensorFlow:
         # A list of strings takes less than an array of them, and has no shape where it is empty.
         return tf.constant(array.tolist() if array.size else array, tf.string)
 
+    def ragged(self, values: Any, offsets: Any) -> Any:
+        return tf.RaggedTensor.from_row_splits(values, offsets, validate=False)
+
     def owns(self, value: Any) -> bool:
         return isinstance(value, (tf.Tensor, tf.Variable))
 
@@ -132,7 +135,7 @@ class TensorFlow:
 
 
 def element_spec(schema: Mapping[str, Field]) -> dict[str, Any]:
-    """The TensorSpecs of a batch."""
+    """The TensorSpecs of the columns of a batch as they lie in memory."""
     return {name: tf.TensorSpec(f.shape, _dtype(f.dtype), name) for name, f in schema.items()}
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from headrace_proto.dtypes import BYTES, numpy_dtype
-from headrace_proto.schema import RESERVED, Field
+from headrace_proto.schema import OFFSETS, RESERVED, Field
 
 from .grouping import MOST, Groups, group_size
 from .tf import element_spec
@@ -78,8 +78,12 @@ def dataset(feed: Feed, facts: Sequence[str], tokens: bool = False) -> Any:
     """
     of_rows = {name: feed.facts[name] for name in facts}
     token = {"token": Field("int64")} if tokens else {}
-    spec = element_spec({**feed.schema, **of_rows, **token})
-    columns = [*feed.schema, *(RESERVED + name for name in facts)]
+    layout = feed._layout
+    flat = {name: layout[name] for name in feed.schema}
+    offsets = [OFFSETS + name for name, field in feed.schema.items() if field.ragged]
+    of_rows |= {name: layout[name] for name in offsets}
+    spec = element_spec({**flat, **of_rows, **token})
+    columns = [*flat, *(RESERVED + name for name in facts), *offsets]
     counter = PulledBatches() if group_size(_least_bytes(feed), MOST, 0) > 1 else None
     groups = Groups(feed, counter, time.monotonic)
 
@@ -132,7 +136,21 @@ def dataset(feed: Feed, facts: Sequence[str], tokens: bool = False) -> Any:
     # Else TensorFlow would take batches before they are asked for, which commits those before.
     options.experimental_optimization.inject_prefetch = feed._commits.explicit
     options.experimental_optimization.map_parallelization = feed._commits.explicit
-    return runs.flat_map(tf.autograph.experimental.do_not_convert(elements)).with_options(options)
+    data = runs.flat_map(tf.autograph.experimental.do_not_convert(elements))
+    if offsets:
+        data = data.map(tf.autograph.experimental.do_not_convert(_joined))
+    return data.with_options(options)
+
+
+def _joined(element: dict[str, Any]) -> dict[str, Any]:
+    """An element whose ragged columns are whole."""
+    return {
+        name: tf.RaggedTensor.from_row_splits(value, element[OFFSETS + name], validate=False)
+        if OFFSETS + name in element
+        else value
+        for name, value in element.items()
+        if not name.startswith(OFFSETS)
+    }
 
 
 def _least_bytes(feed: Feed) -> int:

@@ -32,6 +32,7 @@ except ImportError as error:
     raise ImportError('framework="torch" needs PyTorch: pip install "headrace[torch]"') from error
 
 from .committing import tokens_of
+from .framework import RaggedRows
 
 if TYPE_CHECKING:
     from .feed import Feed
@@ -61,6 +62,11 @@ class Torch:
 
     def strings(self, array: np.ndarray) -> Any:
         return array.tolist()
+
+    def ragged(self, values: Any, offsets: Any) -> Any:
+        if isinstance(values, list):  # of strings
+            return RaggedRows(values, offsets)
+        return torch.nested.nested_tensor_from_jagged(values, offsets)
 
     def owns(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor)

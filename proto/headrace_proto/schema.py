@@ -14,20 +14,27 @@ from typing import Any
 from . import dtypes, limits
 from .errors import ProtocolError
 
-__all__ = ["RESERVED", "Field", "Schema", "schema_from_wire", "schema_to_wire"]
+__all__ = ["OFFSETS", "RESERVED", "Field", "Schema", "schema_from_wire", "schema_to_wire"]
 
 
 #: Facts of the rows beside the columns (``length``, ``label``, ``rate``) travel as
 #: columns whose names start with this; a user's can not.
 RESERVED = "@"
+#: The offsets of a ragged column travel as a column of this name and its own: int64 [B + 1].
+#: The column itself has the values of all rows, one after the other.
+OFFSETS = "@offsets:"
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One column: its dtype by wire name and the shape of one element (None = varies)."""
+    """One column: its dtype by wire name and the shape of one element (None = varies).
+
+    ``ragged`` columns of a batch are not padded: each row has a length of its own.
+    """
 
     dtype: str
     shape: tuple[int | None, ...] = ()
+    ragged: bool = False
 
     @property
     def ragged_dims(self) -> int:
@@ -45,7 +52,7 @@ class Field:
 
     def __str__(self) -> str:
         dims = ", ".join("?" if d is None else str(d) for d in self.shape)
-        return f"{self.dtype}[{dims}]"
+        return f"{'ragged ' * self.ragged}{self.dtype}[{dims}]"
 
 
 Schema = Mapping[str, Field]

@@ -27,6 +27,9 @@ source = hs.read_jsonl("rows.jsonl", FEATURES)
 def plain():
     return source.batch(4, dynamic_pad=True)
 
+def ragged():
+    return source.batch(4, ragged=True)
+
 def classes():
     return source.select(["i", "y"]).stratified_sample("y", [0.5, 0.5], batch_size=4, seed=1)
 
@@ -94,6 +97,17 @@ def test_preview_tells_programs_the_same(here: Path) -> None:
     assert columns["i"] == {
         "name": "i", "dtype": "int64", "shape": [4], "padding": 0.0, "first": [0, 1, 2]
     }  # fmt: skip
+
+
+def test_preview_and_check_of_ragged_batches(here: Path) -> None:
+    done = command(here, "preview", "feeds.py:ragged", "-n", "1")
+    assert "x       float32  4x?             [1.5], [1.5 1.5], [1.5 1.5 1.5]" in done.stdout
+    columns = told(here, "preview", "feeds.py:ragged")["batches"][0]["columns"]
+    assert [column["name"] for column in columns] == ["i", "x", "y"]
+    assert columns[1]["shape"] == [4, None] and columns[1]["padding"] == 0
+    refused = command(here, "preview", "feeds.py:ragged", "--label", "x")
+    assert refused.returncode == 2 and "--label x: the column has [10] values" in refused.stderr
+    assert "ragged: ok" in command(here, "check", "feeds.py:ragged").stdout
 
 
 def test_preview_of_classes_and_of_segments(here: Path) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections import Counter
-from itertools import islice
+from itertools import islice, pairwise
 from math import prod
 from typing import Any, Final
 
 import numpy as np
 
-from headrace_proto.schema import RESERVED
+from headrace_proto.schema import OFFSETS, RESERVED
 
 from ..files.manifest import resolve
 from ..reading.reader import BadRecords, IndexedReader
@@ -86,11 +86,13 @@ def _batch(sample: Sample, label: str | None) -> dict[str, Any]:
         {
             "name": name,
             "dtype": sample.schema[name].dtype,
-            "shape": list(array.shape),
+            "shape": shape,
             "padding": _waste(sample, [name]),
-            "first": [_plain(value) for value in array[:_FIRST].tolist()],
+            "first": [_plain(value) for value in first],
         }
-        for name, array in sample.columns.items()
+        for name in sample.columns
+        if not name.startswith(OFFSETS)
+        for shape, first in [_rows(sample, name)]
     ]
     if "@length" in sample.columns:
         lengths = sample.columns["@length"]
@@ -100,6 +102,15 @@ def _batch(sample: Sample, label: str | None) -> dict[str, Any]:
             "most": int(lengths.max()),
         }
     return plain
+
+
+def _rows(sample: Sample, name: str) -> tuple[list[int | None], list[Any]]:
+    """Return the shape of a column and its first rows."""
+    array, offsets = sample.columns[name], sample.columns.get(OFFSETS + name)
+    if offsets is None:
+        return list(array.shape), list(array[:_FIRST].tolist())
+    ends = offsets[: _FIRST + 1].tolist()
+    return [sample.rows, None, *array.shape[1:]], [array[a:b].tolist() for a, b in pairwise(ends)]
 
 
 def _waste(sample: Sample, names: list[str]) -> float:
@@ -114,8 +125,9 @@ def _labels(sample: Sample, label: str | None) -> list[Any] | None:
     found = (sample.columns.get(column) for column in (name, f"context:{name}"))
     array = next((array for array in found if array is not None), None)
     if array is not None:
-        if array.ndim != 1:
-            raise ValueError(f"--label {label}: the column has {list(array.shape)} values a batch")
+        if array.ndim != 1 or OFFSETS + name in sample.columns:
+            shape = list(array.shape)
+            raise ValueError(f"--label {label}: the column has {shape} values a batch")
         return list(array.tolist())
     if label is not None:
         names = [n for n in sample.columns if not n.startswith(RESERVED)]
@@ -172,7 +184,7 @@ def _batch_text(batch: dict[str, Any]) -> list[str]:
             continue
         first = ", ".join(map(_short, column["first"]))
         waste = f"{column['padding']:.0%}" if column["padding"] else ""
-        shape = "x".join(map(str, column["shape"]))
+        shape = "x".join("?" if size is None else str(size) for size in column["shape"])
         short = first if len(first) <= _MOST_TEXT else f"{first[: _MOST_TEXT - 1]}…"
         rows.append((column["name"], column["dtype"], shape, waste, short))
     return lines + table(("<column", "<dtype", "<shape", "<padding", "<first"), rows)

@@ -7,7 +7,8 @@ Inside a bucket rows keep their order.  A batch becomes full with the row that r
 batch size.  With a budget (``max_padded_elements``) a batch also becomes full when the row arrives
 that does not fit: with it, the padded length times the number of rows would exceed the budget.
 That row opens the next batch, so a row longer than the budget is a batch of its own.  A row costs
-at least one element, whatever its length.  At the end of the input a batch that no row of any
+at least one element, whatever its length.  Rows that are not padded (``ragged``) fill a budget with
+the sum of their lengths.  At the end of the input a batch that no row of any
 length would fit is a full one, not a remainder.
 """
 
@@ -47,9 +48,11 @@ class Buckets(QueuedRows):
         allow_smaller_final_batch: bool = False,
         max_padded_elements: int | None = None,
         padding: Padding | None = None,
+        ragged: bool = False,
     ) -> None:
         """``padding`` gives the lengths that are padded to; None: the longest of each batch."""
         self._padding = padding
+        self._ragged = ragged
         self.batch_sizes = tuple(batch_sizes)  # of batches that are not full yet
         self._declared = self.batch_sizes
         self.resized = False  # whether batches may have other sizes than were declared
@@ -74,7 +77,8 @@ class Buckets(QueuedRows):
         super().__init__(count)
         self._full: deque[tuple[int, int]] = deque()  # bucket, rows: the first ones of its queue
         self._open = [0] * count  # rows of each queue that are in no full batch
-        self._longest = [0] * count  # of the open rows; kept only with a budget
+        # The longest of the open rows, the sum of ragged ones; kept only with a budget.
+        self._longest = [0] * count
         self._with_lengths: bool | None = None
 
     def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
@@ -117,8 +121,7 @@ class Buckets(QueuedRows):
             full, self._open[bucket] = divmod(self._open[bucket], size)
             self._full.extend([(bucket, size)] * full)
             if full and self.max_padded_elements is not None:
-                left = self._queues[bucket].longest_of_last(self._open[bucket])
-                self._longest[bucket] = left
+                self._longest[bucket] = self._measured(bucket)
 
     def _checked(
         self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]
@@ -165,10 +168,14 @@ class Buckets(QueuedRows):
         while at < len(rows):
             room = min(size - held, len(rows) - at)
             look = min(window, room)
-            # Compared by division: a product could exceed 64 bits.
-            grown = np.maximum.accumulate(np.maximum(lengths[at : at + look], max(longest, 1)))
-            padded = grown if self._padding is None else self._padding.padded(grown, bucket)
-            too_much = padded > budget // np.arange(held + 1, held + look + 1)
+            if self._ragged:
+                grown = longest + np.cumsum(_costs(lengths[at : at + look], budget))
+                too_much = grown > budget
+            else:
+                # Compared by division: a product could exceed 64 bits.
+                grown = np.maximum.accumulate(np.maximum(lengths[at : at + look], max(longest, 1)))
+                padded = grown if self._padding is None else self._padding.padded(grown, bucket)
+                too_much = padded > budget // np.arange(held + 1, held + look + 1)
             if not held:
                 too_much[0] = False  # a row alone always fits
             misfit = int(too_much.argmax()) if too_much.any() else look
@@ -199,8 +206,18 @@ class Buckets(QueuedRows):
 
     def _fits_no_more(self, bucket: int) -> bool:
         budget = self.max_padded_elements
+        if self._ragged:
+            return budget is not None and self._longest[bucket] >= budget
         longest = self._padded(max(self._longest[bucket], 1), bucket)
         return budget is not None and longest * (self._open[bucket] + 1) > budget
+
+    def _measured(self, bucket: int) -> int:
+        """The longest of a bucket's open rows, of ragged ones the sum."""
+        queue, count = self._queues[bucket], self._open[bucket]
+        if not self._ragged:
+            return queue.longest_of_last(count)
+        budget = self.max_padded_elements or 0
+        return min(sum(int(_costs(part, budget).sum()) for part in queue.last(count)), budget + 1)
 
     def _padded(self, longest: int, bucket: int) -> int:
         if self._padding is None:
@@ -223,7 +240,7 @@ class Buckets(QueuedRows):
         if self._sized and count != self._declared[bucket]:
             meta.update(RESIZED)
         if self._with_lengths:
-            padded = self._padded(longest, bucket) * count
+            padded = real if self._ragged else self._padded(longest, bucket) * count
             meta["padded"], meta["real"] = min(padded, MAX_COUNTER), min(real, MAX_COUNTER)
         return Draft(tuple(parts), meta)
 
@@ -272,6 +289,12 @@ class Buckets(QueuedRows):
         self._with_lengths = None if lengths is None else bool(lengths)
         self._longest = [0] * count
         if self.max_padded_elements is not None:
-            self._longest = [q.longest_of_last(n) for q, n in zip(queues, held, strict=True)]
+            self._longest = [self._measured(bucket) for bucket in range(count)]
         self._finished = finished
         self._dropped = dict(dropped)
+
+
+def _costs(lengths: np.ndarray, budget: int) -> np.ndarray:
+    """The elements of ragged rows, cut just above the budget, so that their sum stays exact."""
+    costs: np.ndarray = np.clip(lengths, 1, budget + 1).astype(np.uint64)
+    return costs

@@ -8,7 +8,7 @@ A stretch is the rows of one chunk, as an array; no object is made for a row.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -64,14 +64,16 @@ class RowQueue:
                 self._segments.append((chunk, rows[:kept], rest))
 
     def longest_of_last(self, count: int) -> int:
-        longest = 0
+        return max((int(lengths.max()) for lengths in self.last(count)), default=0)
+
+    def last(self, count: int) -> Iterator[np.ndarray]:
+        """The lengths of the last rows, in parts, from the last one back."""
         for _, _, lengths in reversed(self._segments):
             if not count or lengths is None:
                 break
             last = lengths[-count:]
-            longest = max(longest, int(last.max()))
+            yield last
             count -= len(last)
-        return longest
 
     def chunks(self) -> set[int]:
         return {chunk for chunk, _, _ in self._segments}

@@ -1,4 +1,4 @@
-"""Plans become bytes: the one place where payload is copied.
+"""Plans become bytes: the place where payload is copied, of rows that are padded.
 
     Assembly(parts, fields, pad) ── shapes, layout, size ──► a block is found ──► fill(block)
 
@@ -24,7 +24,16 @@ from ..core.padding import Padding
 from ..reading.chunk import Chunk
 from ..reading.columns import Column, Ragged, RaggedStrings, Strings, take
 
-__all__ = ["Assembly", "batch_schema"]
+__all__ = [
+    "Assembly",
+    "Parts",
+    "Rows",
+    "batch_schema",
+    "fill_strings",
+    "light_take",
+    "row_count",
+    "string_bytes",
+]
 
 Rows = slice | np.ndarray
 Parts = Sequence[tuple[Chunk, Rows]]
@@ -48,16 +57,16 @@ class Assembly:
     ) -> None:
         """``padding`` gives sizes to pad to; None: the largest of the batch."""
         self._parts = parts
-        self.rows = rows = sum([_count(rows) for _, rows in parts])
+        self.rows = rows = sum([row_count(rows) for _, rows in parts])
         self._columns: list[list[Column]] = []
         specs = []
         for name, field in fields.items():
-            columns = [_light_take(chunk.columns[name], rows) for chunk, rows in parts]
+            columns = [light_take(chunk.columns[name], rows) for chunk, rows in parts]
             shape = self._shape(name, columns, dynamic_pad)
             if padding is not None and (varying := field.ragged_dims):
                 sizes = padding.shape(name, field.shape[:varying], shape[:varying], bucket)
                 shape = (*sizes, *shape[varying:])
-            text = _string_bytes(columns) if field.dtype == BYTES else 0
+            text = string_bytes(columns) if field.dtype == BYTES else 0
             self._columns.append(columns)
             specs.append((field.dtype, (rows, *shape), text))
         self.slots: list[Slot]
@@ -94,17 +103,17 @@ class Assembly:
 
     def _origin(self, row: int) -> str:
         for chunk, rows in self._parts:
-            if row < _count(rows):
+            if row < row_count(rows):
                 number = rows.start + row if isinstance(rows, slice) else int(rows[row])
                 return chunk.origin.describe(number)
-            row -= _count(rows)
+            row -= row_count(rows)
         raise IndexError(row)
 
     def fill(self, block: np.ndarray) -> None:
         """Write the batch into its block (uint8, at least ``nbytes``)."""
         for slot, columns, i in zip(self.slots, self._columns, range(len(self.slots)), strict=True):
             if slot.dtype == BYTES:
-                _fill_strings(block, slot, columns)
+                fill_strings(block, slot, columns)
             elif isinstance(columns[0], Ragged):
                 _fill_ragged(block, slot, columns)  # type: ignore[arg-type]
             else:
@@ -113,7 +122,7 @@ class Assembly:
     def _fill_dense(self, out: np.ndarray, i: int, columns: list[Column]) -> None:
         at = 0
         for column, (_, rows) in zip(columns, self._parts, strict=True):
-            n = _count(rows)
+            n = row_count(rows)
             if isinstance(rows, slice):
                 out[at : at + n] = column[rows]  # type: ignore[index]
             else:
@@ -121,11 +130,11 @@ class Assembly:
             at += n
 
 
-def _count(rows: Rows) -> int:
+def row_count(rows: Rows) -> int:
     return int(rows.stop - rows.start) if isinstance(rows, slice) else len(rows)
 
 
-def _light_take(column: Column, rows: Rows) -> Column:
+def light_take(column: Column, rows: Rows) -> Column:
     """Rows of a column if that copies no payload; a dense column is copied when written."""
     return column if isinstance(column, np.ndarray) else take(column, rows)
 
@@ -144,7 +153,7 @@ def _within(column: Ragged | RaggedStrings, shape: tuple[int, ...]) -> np.ndarra
     return inside
 
 
-def _string_bytes(columns: list[Column]) -> int:
+def string_bytes(columns: list[Column]) -> int:
     total = 0
     for column in columns:
         if isinstance(column, RaggedStrings):
@@ -155,7 +164,7 @@ def _string_bytes(columns: list[Column]) -> int:
     return total
 
 
-def _fill_strings(block: np.ndarray, slot: Slot, columns: list[Column]) -> None:
+def fill_strings(block: np.ndarray, slot: Slot, columns: list[Column]) -> None:
     count = prod(slot.shape)
     start = slot.offset + 8 * (count + 1)
     lengths = _string_lengths(slot.shape, columns)

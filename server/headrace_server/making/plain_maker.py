@@ -23,6 +23,7 @@ from ..reading.sampling import Stratified
 from ..reading.trace import NO_TRACING, NoTracing, Trace
 from .assemble import Assembly, Rows, batch_schema
 from .leaving_out import LeftOut
+from .ragged_assembly import RaggedAssembly, ragged_schema
 from .shaping import Shaping, with_facts
 
 __all__ = ["HeldChunk", "PlainMaker"]
@@ -77,7 +78,10 @@ class PlainMaker:
     @property
     def schema(self) -> dict[str, Field]:
         """The schema of a batch, with the declared batch size."""
-        return batch_schema(self.shaping.padded_fields(self._fields), self.shaping.batch_size)
+        shaping = self.shaping
+        if shaping.ragged:
+            return ragged_schema(self._fields, shaping.batch_size)
+        return batch_schema(shaping.padded_fields(self._fields), shaping.batch_size)
 
     @property
     def _fields(self) -> Mapping[str, Field]:
@@ -143,9 +147,11 @@ class PlainMaker:
         self._tracing.begin(plan.draft)
         shaping = self.shaping
         bucket = 0 if shaping.padding is None else plan.draft.meta.get("bucket", 0)
-        assembly = Assembly(
-            self.parts(plan), self._fields, shaping.dynamic_pad, shaping.padding, bucket
-        )
+        parts = self.parts(plan)
+        if shaping.ragged:
+            assembly: Assembly = RaggedAssembly(parts, self._fields)
+        else:
+            assembly = Assembly(parts, self._fields, shaping.dynamic_pad, shaping.padding, bucket)
         self.observe(assembly)
         return assembly, None
 

@@ -32,7 +32,7 @@ from typing import Any, Final
 
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import Slot
-from headrace_proto.schema import Field
+from headrace_proto.schema import OFFSETS, Field
 
 from ..core.arena import Block
 from ..core.changes import Change, Saved
@@ -359,8 +359,8 @@ class Run:
         """Make batches of other sizes; number of the first one."""
         least = max(batch_sizes, default=0) * sum(
             numpy_dtype(field.dtype).itemsize * prod(n or 0 for n in field.shape[1:])
-            for field in self.schema.values()
-            if field.dtype != BYTES
+            for name, field in self.schema.items()
+            if field.dtype != BYTES and OFFSETS + name not in self.schema
         )
         if self.made_ahead and least > self._slab.budget_bytes:
             raise ValueError(

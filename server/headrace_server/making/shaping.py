@@ -25,7 +25,7 @@ from ..core.classes import ClassQueues
 from ..core.padding import Padding
 from ..pipeline.argument_checks import MAX_BATCH_SIZE, checked_int
 from ..pipeline.declaration import Shape
-from ..pipeline.padding_options import size_fault
+from ..pipeline.padding_options import ragged_fault, size_fault
 from ..pipeline.selectors import RESERVED
 from ..reading.chunk import Chunk
 from ..reading.columns import Ragged, RaggedStrings, field_of
@@ -48,6 +48,7 @@ def _machine(shape: Shape, partition: int) -> PlainBatches | Buckets | ClassQueu
             options["allow_smaller_final_batch"],
             options["max_padded_elements"],
             None if options.get("cost") else padding_of(shape),
+            bool(options.get("ragged")),
         )
     if shape.kind == "stratified_sample_unknown_dist":
         # The machine draws by the number of the batch, so every partition has a seed of its own.
@@ -83,6 +84,7 @@ class Shaping:
         self._options: Mapping[str, Any] = shape.options
         self._kind = shape.kind
         self.dynamic_pad = bool(shape.options["dynamic_pad"])
+        self.ragged = bool(shape.options.get("ragged"))
         self._shape = shape
         self.most_rows = shape.read_bound()
         self.change_comes = False  # whether a stored change of sizes has not taken effect yet
@@ -224,6 +226,10 @@ class Shaping:
     def facts(self, chunk: Chunk, bad: BadRecords) -> tuple[Chunk, Mapping[str, np.ndarray]]:
         """The rows that the shape can place, and their facts; others are reported."""
         facts: dict[str, np.ndarray] = {}
+        if self.ragged and len(chunk):
+            fault = ragged_fault({name: field_of(one) for name, one in chunk.columns.items()})
+            if fault:
+                raise DataError(f"{self._kind}: ragged=True: {fault}")
         for name, sizes in self._pad_to.items():
             chunk = self._fitting(chunk, name, sizes, bad)
         if self._length is not None:

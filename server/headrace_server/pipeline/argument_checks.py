@@ -262,6 +262,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "make_keys_unique": _flag,
     "pad": _flag,
     "pad_to_boundary": _flag,
+    "ragged": _flag,
     "reshuffle": _flag,
     "vectorized": _flag,
     "verify": _flag,

@@ -44,6 +44,7 @@ class Bucketing(RowSteps):
         cost: Value | None = None,
         pad_to_multiple: int | None = None,
         pad_to: PadTo | None = None,
+        ragged: bool = False,
     ) -> Self:
         """Batches of examples of one bucket each; ``batch.bucket`` tells which.
 
@@ -58,8 +59,8 @@ class Bucketing(RowSteps):
         or a function) stands in for the length there: with the square of the length it is a budget
         for attention.
 
-        ``pad_to_multiple`` and ``pad_to`` are those of ``batch``.  A budget of lengths counts what
-        is padded so.
+        ``pad_to_multiple``, ``pad_to`` and ``ragged`` are those of ``batch``.  A budget of lengths
+        counts what is padded so; of ragged rows it is the sum of their lengths.
 
         A partition makes ``capacity`` batches ahead of the trainers, as far as 64 MiB of them (for
         each 32 of a larger capacity), and its memory, reach.  It takes in at most
@@ -83,7 +84,7 @@ class Bucketing(RowSteps):
                 allow_smaller_final_batch=allow_smaller_final_batch,
             ),
             **_cost(cost, known, max_padded_elements),
-            **padding_options(dynamic_pad, known, pad_to_multiple, pad_to),
+            **padding_options(dynamic_pad, known, pad_to_multiple, pad_to, ragged=ragged),
         }
         if max_padded_elements is not None and input_length is None and cost is None:
             raise ValueError(
@@ -110,6 +111,7 @@ class Bucketing(RowSteps):
         pad_to_multiple: int | None = None,
         pad_to_boundary: bool = False,
         pad_to: PadTo | None = None,
+        ragged: bool = False,
     ) -> Self:
         """Batches of examples of like length; ``batch.length`` holds the lengths.
 
@@ -143,6 +145,7 @@ class Bucketing(RowSteps):
                 pad_to_multiple,
                 pad_to,
                 checked(pad_to_boundary=pad_to_boundary)["pad_to_boundary"],
+                ragged,
             ),
         }
         return self._kept(keep_input)._with_shape(Shape("bucket", options))

@@ -1,16 +1,17 @@
-"""Checks of the arguments that give padded batches static shapes."""
+"""Checks of the arguments that give batches static shapes by padding, or leave rows unpadded."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from headrace_proto.schema import Field
+from headrace_proto import limits
+from headrace_proto.schema import OFFSETS, Field
 
-from .argument_checks import checked_int, checked_name
+from .argument_checks import checked, checked_int, checked_name
 from .declaration import Plain
 
-__all__ = ["PadTo", "padding_options", "size_fault"]
+__all__ = ["PadTo", "padding_options", "ragged_fault", "size_fault"]
 
 #: A dimension of more elements than this is a mistake in a unit.
 _MOST = 2**31 - 1
@@ -24,6 +25,7 @@ def padding_options(
     pad_to_multiple: int | None,
     pad_to: PadTo | None,
     pad_to_boundary: bool = False,
+    ragged: bool = False,
 ) -> dict[str, Plain]:
     """The options as plain data, those that are not given left out."""
     options: dict[str, Plain] = {}
@@ -33,6 +35,13 @@ def padding_options(
         options["pad_to"] = _sizes(pad_to, known)
     if pad_to_boundary:
         options["pad_to_boundary"] = True
+    if checked(ragged=ragged)["ragged"]:
+        given = {"dynamic_pad": True} if dynamic_pad else options
+        for name, value in given.items():
+            raise ValueError(f"ragged=True pads nothing: leave out {name}={value!r}")
+        if known is not None and (fault := ragged_fault(known)):
+            raise ValueError(f"ragged=True: {fault}")
+        return {"ragged": True}
     if options and not dynamic_pad:
         name = next(iter(options))
         raise ValueError(f"{name}={options[name]!r} needs dynamic_pad=True, which pads rows at all")
@@ -70,3 +79,23 @@ def size_fault(field: Field, sizes: list[int | None]) -> str:
         if dim is not None and size not in (None, dim):
             return f"the column is {field}, and {dim} is the size of that dimension"
     return ""
+
+
+def ragged_fault(fields: Mapping[str, Field]) -> str:
+    """The reason why batches of these columns can not be ragged, or ""."""
+    varying = {name: field for name, field in fields.items() if field.ragged_dims}
+    for name, field in varying.items():
+        if field.ragged_dims > 1:
+            return (
+                f"column {name!r} is {field}: only the first dimension of a ragged column varies; "
+                "declare dynamic_pad=True, or select other columns"
+            )
+        if len(name) > limits.MAX_NAME - len(OFFSETS):
+            most = limits.MAX_NAME - len(OFFSETS)
+            return f"column {name!r:.80} has a name of more than {most} characters"
+    if len(fields) + len(varying) > limits.MAX_COLUMNS:
+        return (
+            f"{len(fields)} columns, {len(varying)} of them ragged, are more than "
+            f"{limits.MAX_COLUMNS} arrays: the offsets of each ragged column count, too"
+        )
+    return "" if varying else f"no column varies, of {', '.join(map(str, fields))}; leave it out"

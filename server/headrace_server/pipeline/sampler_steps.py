@@ -113,6 +113,7 @@ class Sampling(Bucketing):
         max_examples_in_flight: int = 8192,
         pad_to_multiple: int | None = None,
         pad_to: PadTo | None = None,
+        ragged: bool = False,
     ) -> Self:
         """Batches whose class counts are drawn from ``probs``, whatever the source's proportions.
 
@@ -120,8 +121,8 @@ class Sampling(Bucketing):
         example that is not wanted yet waits in its class's queue, of ``queue_capacity``, and longer
         while all classes together hold no more than ``max_examples_in_flight``.  With
         ``enqueue_many`` each example has a batch dimension, ``labels`` too, and its rows are judged
-        one by one, as after ``.unbatch()``.  ``pad_to_multiple`` and ``pad_to`` are those of
-        ``batch``.
+        one by one, as after ``.unbatch()``.  ``pad_to_multiple``, ``pad_to`` and ``ragged`` are
+        those of ``batch``.
         """
         if checked(enqueue_many=enqueue_many)["enqueue_many"]:
             return self.unbatch().stratified_sample_unknown_dist(
@@ -134,6 +135,7 @@ class Sampling(Bucketing):
                 max_examples_in_flight=max_examples_in_flight,
                 pad_to_multiple=pad_to_multiple,
                 pad_to=pad_to,
+                ragged=ragged,
             )
         options = {
             "labels": checked_value("labels", labels, self.fields, integer=True),
@@ -148,7 +150,7 @@ class Sampling(Bucketing):
                 "max_examples_in_flight", max_examples_in_flight, 1, MAX_COUNT
             ),
             "allow_smaller_final_batch": False,
-            **padding_options(dynamic_pad, self.fields, pad_to_multiple, pad_to),
+            **padding_options(dynamic_pad, self.fields, pad_to_multiple, pad_to, ragged=ragged),
         }
         return self._with_shape(Shape("stratified_sample_unknown_dist", options))
 

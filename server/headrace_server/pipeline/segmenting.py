@@ -38,12 +38,17 @@ __all__ = ["Columns", "Sequencing", "declared_by"]
 Columns = Sequence[str] | Mapping[str, str]
 #: Arguments that must be given, though one with a default stands before them.
 _NEEDED: Any = ...
+_STATIC = "every segment has num_unroll steps; batch.length counts the real ones"
 
 
 class Sequencing(Sampling):
     """Shapes of segments that follow one another with saved states."""
 
-    @former("batch_size", dynamic_pad="pad=True pads sequences to a multiple of num_unroll")
+    @former(
+        "batch_size",
+        dynamic_pad="pad=True pads sequences to a multiple of num_unroll",
+        ragged=_STATIC,
+    )
     def batch_sequences_with_states(
         self,
         input_key: str,
@@ -151,6 +156,7 @@ class Sequencing(Sampling):
         "batch_sequences_with_states(pad=True) pads",
         make_keys_unique="batch_sequences_with_states has it",
         make_keys_unique_seed="batch_sequences_with_states has it",
+        ragged=_STATIC,
     )
     def sequence_queueing_state_saver(
         self,

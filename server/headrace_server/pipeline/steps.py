@@ -61,6 +61,7 @@ class Steps:
         *,
         pad_to_multiple: int | None = None,
         pad_to: PadTo | None = None,
+        ragged: bool = False,
     ) -> Self:
         """Every ``batch_size`` examples, in their order, make a batch.
 
@@ -71,6 +72,9 @@ class Steps:
         With ``pad_to_multiple`` dimensions that vary are padded up to a multiple.  ``pad_to`` names
         columns and the size of their first dimension (or of several), the same in every batch; a
         longer example is a DataError.
+
+        With ``ragged`` columns whose first dimension varies are not padded: a batch has the values
+        of all rows one after the other, with their offsets.
         """
         options = checked(
             batch_size=batch_size,
@@ -78,7 +82,11 @@ class Steps:
             dynamic_pad=dynamic_pad,
         )
         options |= padding_options(
-            options["dynamic_pad"], self.fields, pad_to_multiple=pad_to_multiple, pad_to=pad_to
+            options["dynamic_pad"],
+            self.fields,
+            pad_to_multiple=pad_to_multiple,
+            pad_to=pad_to,
+            ragged=ragged,
         )
         return self._with_shape(Shape("batch", options))
 

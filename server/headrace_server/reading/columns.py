@@ -172,6 +172,11 @@ class RaggedStrings:
     def __len__(self) -> int:
         return len(self.starts)
 
+    @property
+    def lengths(self) -> np.ndarray:
+        """The first dimension of each row: the steps of a sequence."""
+        return self.extents[:, 0]
+
     def take(self, rows: Index | slice) -> RaggedStrings:
         return RaggedStrings(self.flat, self.starts[rows], self.extents[rows], self.inner)
 

@@ -14,13 +14,18 @@ from headrace_server.core.plan import packed_integers, unpacked_integers
 steady = settings(derandomize=True, deadline=None, database=None)
 
 
-def by_hand(ids, lengths, sizes, budget, smaller):
+def cost_of(lengths, more, ragged):
+    """The elements of a batch with these rows and ``more`` of one: padded, or as they are."""
+    real = [max(length, 1) for length in lengths]
+    return sum(real) + more if ragged else max(real, default=0) * (len(real) + more)
+
+
+def by_hand(ids, lengths, sizes, budget, smaller, ragged=False):
     """One row at a time: batches as (bucket, row numbers), and how many rows are dropped."""
-    opened, batches = by_hand_open(ids, lengths, sizes, budget)
+    opened, batches = by_hand_open(ids, lengths, sizes, budget, ragged)
     dropped = 0
     for bucket, mine in enumerate(opened):
-        longest = max((max(lengths[r], 1) for r in mine), default=0)
-        packed = budget is not None and longest * (len(mine) + 1) > budget
+        packed = budget is not None and cost_of([lengths[r] for r in mine], 1, ragged) > budget
         if mine and (smaller or packed):
             batches.append((bucket, mine))
         else:
@@ -28,17 +33,16 @@ def by_hand(ids, lengths, sizes, budget, smaller):
     return batches, dropped
 
 
-def by_hand_open(ids, lengths, sizes, budget):
+def by_hand_open(ids, lengths, sizes, budget, ragged=False):
     """The rows of each bucket that are in no full batch, and the full batches."""
     opened = [[] for _ in sizes]
     batches = []
     for row, bucket in enumerate(ids):
         mine = opened[bucket]
-        if budget is not None and mine:
-            longest = max(max(lengths[r], 1) for r in [*mine, row])
-            if longest * (len(mine) + 1) > budget:
-                batches.append((bucket, list(mine)))
-                mine.clear()
+        grown = [lengths[r] for r in [*mine, row]] if mine else []
+        if budget is not None and cost_of(grown, 0, ragged) > budget:
+            batches.append((bucket, list(mine)))
+            mine.clear()
         mine.append(row)
         if len(mine) == sizes[bucket]:
             batches.append((bucket, list(mine)))
@@ -100,37 +104,41 @@ def inputs(draw):
     return ids, lengths, sizes, budget, draw(st.booleans()), cuts, taking
 
 
+@pytest.mark.parametrize("ragged", [False, True], ids=["padded", "ragged"])
 @steady
-@given(inputs())
-def test_batches_are_those_of_one_row_at_a_time_however_the_rows_are_cut(given):
+@given(given=inputs())
+def test_batches_are_those_of_one_row_at_a_time_however_the_rows_are_cut(given, ragged):
     ids, lengths, sizes, budget, smaller, cuts, taking = given
-    shape, out = feed(Buckets(sizes, smaller, budget), ids, lengths, cuts, taking)
-    expected, dropped = by_hand(ids, lengths, sizes, budget, smaller)
+    buckets = Buckets(sizes, smaller, budget, ragged=ragged)
+    shape, out = feed(buckets, ids, lengths, cuts, taking)
+    expected, dropped = by_hand(ids, lengths, sizes, budget, smaller, ragged)
     assert [(meta["bucket"], rows) for meta, rows in out] == expected
     assert shape.dropped() == ({"remainder": dropped} if dropped else {})
     assert shape.waiting() == 0
     assert shape.chunks() == set()
     for meta, rows in out:
         own = [lengths[row] for row in rows]
-        assert meta["padded"] == max(own) * len(own)
+        assert meta["padded"] == (sum(own) if ragged else max(own) * len(own))
         assert meta["real"] == sum(own)
 
 
+@pytest.mark.parametrize("ragged", [False, True], ids=["padded", "ragged"])
 @steady
-@given(inputs())
-def test_a_restore_at_every_step_changes_nothing(given):
+@given(given=inputs())
+def test_a_restore_at_every_step_changes_nothing(given, ragged):
     ids, lengths, sizes, budget, smaller, cuts, taking = given
 
     def restored(shape):
-        other = Buckets(sizes, smaller, budget)
+        other = Buckets(sizes, smaller, budget, ragged=ragged)
         other.restore(msgpack.unpackb(msgpack.packb(shape.snapshot()), strict_map_key=False))
         assert other.snapshot() == shape.snapshot()
         assert other.chunks() == shape.chunks()
         assert other.waiting() == shape.waiting()
         return other
 
-    straight, expected = feed(Buckets(sizes, smaller, budget), ids, lengths, cuts, taking)
-    shape, out = feed(Buckets(sizes, smaller, budget), ids, lengths, cuts, taking, restored)
+    one, two = (Buckets(sizes, smaller, budget, ragged=ragged) for _ in range(2))
+    straight, expected = feed(one, ids, lengths, cuts, taking)
+    shape, out = feed(two, ids, lengths, cuts, taking, restored)
     assert out == expected
     assert shape.dropped() == straight.dropped()
 
@@ -336,7 +344,8 @@ def test_other_sizes_reach_the_rows_that_are_in_no_full_batch(data):
     sizes, others = data.draw(per_bucket), data.draw(per_bucket)
     at = data.draw(st.integers(0, rows))
 
-    opened, want = by_hand_open(ids[:at], lengths, sizes, budget)
+    ragged = data.draw(st.booleans())
+    opened, want = by_hand_open(ids[:at], lengths, sizes, budget, ragged)
     for bucket, mine in enumerate(opened):
         while len(mine) >= others[bucket]:
             want.append((bucket, mine[: others[bucket]]))
@@ -345,16 +354,16 @@ def test_other_sizes_reach_the_rows_that_are_in_no_full_batch(data):
     rest = [*left, *range(at, rows)]
     # Rows that are left come first again: the queues of the buckets know no other order.
     later, dropped = by_hand(
-        [ids[row] for row in rest], [lengths[row] for row in rest], others, budget, smaller
+        [ids[row] for row in rest], [lengths[row] for row in rest], others, budget, smaller, ragged
     )
     want += [(bucket, [rest[row] for row in batch]) for bucket, batch in later]
-    shape = Buckets(sizes, smaller, budget)
+    shape = Buckets(sizes, smaller, budget, ragged=ragged)
     facts = {"bucket": np.array(ids[:at], np.int64), "length": np.array(lengths[:at], np.int64)}
     shape.offer(0, at, facts)
     early = data.draw(st.integers(0, 3))
     got = [draft for _ in range(early) if (draft := shape.next_draft()) is not None]
     shape.set_batch_sizes(others)
-    twin = Buckets(sizes, smaller, budget)
+    twin = Buckets(sizes, smaller, budget, ragged=ragged)
     twin.restore(msgpack.unpackb(msgpack.packb(shape.snapshot())))
     assert twin.batch_sizes == tuple(others) and twin.resized
     twin.offer(
@@ -369,3 +378,12 @@ def test_other_sizes_reach_the_rows_that_are_in_no_full_batch(data):
         for draft in got:
             assert ("resized" in draft.meta) == (draft.rows != sizes[draft.meta["bucket"]])
     assert sum(twin.dropped().values()) == dropped
+
+
+def test_the_sum_of_enormous_lengths_of_ragged_rows_does_not_wrap_around():
+    most = 2**62
+    shape = Buckets([None], True, most, ragged=True)
+    lengths = np.array([most, most, 5, 2**63 - 1, most - 5, 5, 1], np.int64)
+    shape.offer(0, 7, {"bucket": np.zeros(7, np.int64), "length": lengths})
+    shape.finish()
+    assert [rows_of(draft, [0]) for draft in drafts(shape)] == [[0], [1], [2], [3], [4, 5], [6]]

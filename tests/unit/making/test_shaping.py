@@ -224,6 +224,17 @@ def test_a_batch_has_the_static_sizes_in_its_schema():
     }
 
 
+def test_columns_of_which_more_than_the_first_dimension_varies_are_not_ragged():
+    shape = shaping(lambda s: s.batch(2, ragged=True))
+    assert shape.ragged and not shaping(lambda s: s.batch(2)).ragged
+    assert len(shape.facts(of_lengths([4, 0, 3]), BadRecords())[0]) == 3
+    grid = column_from_rows([np.ones((1, 2))], Field("float64", (None, None)))
+    with pytest.raises(DataError, match=r"ragged=True: column 'x' is float64\[\?, \?\]: only"):
+        shape.facts(chunk_of(n=[1]).with_columns({"x": grid}), BadRecords())
+    with pytest.raises(DataError, match="ragged=True: no column varies, of n; leave it out"):
+        shape.facts(chunk_of(n=[1]), BadRecords())
+
+
 def test_a_cost_takes_the_place_of_the_length_in_a_budget_and_nowhere_else():
     shape = by_length([4], "x", cost=squared, max_padded_elements=50, dynamic_pad=True)
     chunk, facts = shape.facts(of_lengths([1, 4, 5]), BadRecords())

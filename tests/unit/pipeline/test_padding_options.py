@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import headrace_server as hs
@@ -17,6 +18,10 @@ PADDED = {"dynamic_pad": True}
 
 def source():
     return hs.read_tfrecord("/data/a", FEATURES)
+
+
+def grids():
+    return hs.from_examples([{"g": np.ones((n, 3 - n), np.int16)} for n in range(3)])
 
 
 def lengths(p, **more):
@@ -35,7 +40,8 @@ def test_a_declaration_without_them_is_as_ever():
         source().stratified_sample_unknown_dist("n", [0.5, 0.5], 4),
     ):
         options = pipeline.declaration().shape.options
-        assert not [name for name in options if name.startswith("pad_to") or name == "cost"]
+        assert not options.keys() & {"cost", "ragged"}
+        assert not [name for name in options if name.startswith("pad_to")]
 
 
 def test_they_are_part_of_the_declaration():
@@ -45,6 +51,14 @@ def test_they_are_part_of_the_declaration():
     found = {name: options.shape.options[name] for name in ("pad_to_multiple", "pad_to_boundary")}
     assert found == {"pad_to_multiple": 8, "pad_to_boundary": True}
     assert options.shape.options["pad_to"] == {"x": [16], "m": [9]}
+    for pipeline in (
+        source().batch(4, ragged=True),
+        source().bucket("n", 4, 3, ragged=True),
+        source().bucket_by_sequence_length("x", 4, [8], ragged=True),
+        source().stratified_sample_unknown_dist("n", [0.5, 0.5], 4, ragged=True),
+    ):
+        assert pipeline.declaration().shape.options["ragged"] is True
+        assert pipeline.declaration().shape.options["dynamic_pad"] is False
     priced = source().bucket("n", None, 3, max_padded_elements=9, cost=squared, **PADDED)
     assert priced.declaration().shape.options["cost"][0] == "function"
 
@@ -73,6 +87,63 @@ def test_they_are_part_of_the_declaration():
             lambda p: lengths(p, cost="y", max_padded_elements=9),
             ValueError,
             "cost='y' is not one of the columns",
+        ),
+        (lambda p: p.batch(4, ragged=1), TypeError, "ragged=1 is a int"),
+        (
+            lambda p: p.batch(4, ragged=True, **PADDED),
+            ValueError,
+            "ragged=True pads nothing: leave out dynamic_pad=True",
+        ),
+        (
+            lambda p: p.batch(4, ragged=True, pad_to={"x": 8}),
+            ValueError,
+            r"ragged=True pads nothing: leave out pad_to=\{'x': \[8\]\}",
+        ),
+        (
+            lambda p: p.bucket_by_sequence_length("x", 4, [8], ragged=True, pad_to_boundary=True),
+            ValueError,
+            "leave out pad_to_boundary=True",
+        ),
+        (
+            lambda p: p.select(["f", "n"]).batch(4, ragged=True),
+            ValueError,
+            "ragged=True: no column varies, of f, n; leave it out",
+        ),
+        (
+            lambda p: grids().batch(4, ragged=True),
+            ValueError,
+            r"column 'g' is int16\[\?, \?\]: only the first dimension of a ragged column",
+        ),
+        (
+            lambda p: hs.read_tfrecord("/data/a", {"x" * 250: hs.sequence("int64")}).batch(
+                4, ragged=True
+            ),
+            ValueError,
+            "has a name of more than 247 characters",
+        ),
+        (
+            lambda p: hs.read_tfrecord(
+                "/data/a", {f"x{i}": hs.sequence("int64") for i in range(513)}
+            ).batch(4, ragged=True),
+            ValueError,
+            "513 columns, 513 of them ragged, are more than 1024 arrays",
+        ),
+        (
+            lambda p: p.sequence_queueing_state_saver(
+                batch_size=4, num_unroll=2, input_key="n", ragged=True
+            ),
+            TypeError,
+            "no argument ragged: every segment has num_unroll steps",
+        ),
+        (
+            lambda p: p.resample_at_rate("n", dynamic_pad=True),
+            TypeError,
+            "no argument dynamic_pad: batches have it",
+        ),
+        (
+            lambda p: p.resample_at_rate("n", ragged=True),
+            TypeError,
+            "no argument ragged: batches have it",
         ),
         (
             lambda p: p.bucket("n", 4, 3, max_padded_elements=9),
