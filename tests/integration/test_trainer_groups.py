@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,6 +119,26 @@ def test_the_only_worker_is_killed_beside_another_trainer():
         )
         assert server.wait(PATIENCE_S)
     assert one == two and rows_of(one, other) == list(range(240))
+
+
+def test_a_server_is_started_again_and_the_group_goes_on_with_it(tmp_path: Path):
+    group = ["--group", "g", "--members", "2", "--pause", "0.01"]
+    server = hs.run(numbers(120), workers=0, state_dir=tmp_path)
+    try:
+        near = trainer(server.address, *group)
+        far = trainer(server.address, "--far", "--prefetch", "0", *group)
+        with near, far:
+            for _ in range(8):
+                near.wait_for("batch")
+            address = server.address
+            server.close()
+            server = hs.run(numbers(120), workers=0, state_dir=tmp_path, bind=address)
+            assert (near.finish(), far.finish()) == (0, 0), near.output() + far.output()
+        assert server.wait(PATIENCE_S)
+    finally:
+        server.close()
+    assert near.rows() == far.rows()
+    assert sorted(i for rows in near.rows() for i in rows) == list(range(120))
 
 
 def test_all_members_leave_and_others_get_what_they_had_not_committed():
