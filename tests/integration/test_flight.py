@@ -416,6 +416,8 @@ def test_a_skipped_batch_is_passed_over_and_its_examples_are_out_of_later_epochs
     assert told["examples"] == 6 and told["committed"] == ["1/0:7"]
     # As of the snapshot the batch was not committed: nothing moves, and it is not there.
     with hs.run(flat(epochs=2), state_dir=state, resume=token) as server:
+        with headrace.connect(server.address) as feed, pytest.raises(TypeError, match="no length"):
+            len(feed)
         rest = train(server)
         dropped = server.stats()["default"]["dropped"]
     numbers = [at[1] for at, _, _ in rest]
