@@ -35,4 +35,10 @@ def checked(feed: Feed, facts: Sequence[str], tokens: bool) -> list[str]:
         raise ValueError(
             f'as_dataset() needs framework="tf"; this feed has {feed._framework.name!r}'
         )
+    for name, field in feed.schema.items():
+        if field.ragged and field.dtype.startswith("float8"):
+            raise ValueError(
+                f"as_dataset(): column {name!r} is {field}, and datasets of TensorFlow hold no "
+                "ragged tensors of float8; iterate over the feed, or pad with dynamic_pad=True"
+            )
     return wanted

@@ -18,6 +18,8 @@ import headrace_server as hs
 from headrace.framework import RaggedRows
 from tests.patience import PATIENCE_S
 
+from .streams import NUMERIC, values_of
+
 LENGTHS = [i * 5 % 7 for i in range(22)]
 EXAMPLES = [
     {
@@ -167,6 +169,25 @@ def test_tensorflow_has_ragged_tensors_in_loops_functions_and_datasets(tf: Any) 
         assert [*pulled, *(batch["i"].numpy().tolist() for batch in feed)] == [
             list(range(k, k + 4)) for k in range(0, 20, 4)
         ]
+
+
+@pytest.mark.tf
+def test_every_type_comes_in_a_dataset_but_the_smallest_floats(tf: Any) -> None:
+    def typed(names: list[str]) -> hs.Pipeline:
+        examples = [{name: values_of(name, i)[: i % 4] for name in names} for i in range(4)]
+        return hs.from_examples(examples).batch(4, ragged=True)
+
+    names = [name for name in NUMERIC if not name.startswith("float8")]
+    with fed(typed(names), "tf") as feed:
+        (element,) = feed.as_dataset()
+        for name in names:
+            values = np.concatenate([values_of(name, i)[: i % 4] for i in range(4)])
+            assert element[name].flat_values.numpy().tobytes() == values.tobytes(), name
+            assert element[name].row_splits.numpy().tolist() == [0, 0, 1, 3, 6]
+    with fed(typed(["float8_e5m2"]), "tf") as feed:
+        with pytest.raises(ValueError, match=r"is ragged float8_e5m2\[4, \?\], and"):
+            feed.as_dataset()
+        assert next(feed)["float8_e5m2"].flat_values.dtype == tf.dtypes.as_dtype("float8_e5m2")
 
 
 def test_a_budget_counts_the_real_elements() -> None:
