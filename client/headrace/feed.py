@@ -26,6 +26,7 @@ from .saving import Saving
 from .segment_layout import SegmentLayout
 from .segments import BY_STATES, SegmentBatch
 from .session import Session
+from .sizing import Sizing
 from .steering import Steering
 from .waits import Link, opened
 
@@ -35,7 +36,7 @@ __all__ = ["Feed"]
 _HASTE_S = 5.0
 
 
-class Feed(EpochLoops, Steering):
+class Feed(EpochLoops, Steering, Sizing):
     """A feed in a trainer's hands: an iterator of batches.
 
     Asking for the next batch commits the one in hand.  Leaving the ``with`` block commits it too,
@@ -120,6 +121,8 @@ class Feed(EpochLoops, Steering):
     def _leave_rows_open(self) -> None:
         _ = self.schema
         self._link.properties["resized"] = True
+        if self._saving is not None:
+            self._saving.layout.open_rows()
         self._layout = rows_open(self._layout)
         self._schema = columns_of(self._layout)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_proto import limits
 from headrace_proto.errors import HeadraceError, ProtocolError, StaleLease, from_code
-from headrace_proto.messages import Deliver, Delivery, Handed, Outcome, Step
+from headrace_proto.messages import Deliver, Delivery, Handed, Outcome, Step, Take
 from headrace_proto.placement import Share, owner_of
 from headrace_proto.record import record
 
@@ -72,6 +72,9 @@ class Leases:
     last_seq: int = field(init=False, default=0)  # number of the last delivery that came
 
     exhausted: bool = field(init=False, default=False)  # none is left but in trainers' hands
+    sized: tuple[int, int] = field(init=False, default=(0, 0))  # number and rows of the take …
+    _take_due: bool = field(init=False, default=False)  # … which its owner is to be asked for …
+    _said_take: int = field(init=False, default=0)  # … and which one it was
 
     _said_window: int = field(init=False, default=0)
     _held: set[int] = field(init=False, default_factory=set)  # ready, or in the trainer's hands
@@ -185,17 +188,28 @@ class Leases:
                 self.mapped.add(token)
             source = frames[delivery.frame - 1] if inline else self.memory
             self.ready.append(Received(delivery, source, self.openings, self.mapped))
+            if delivery.meta or self.sized[0]:
+                self._check_take(delivery)
+
+    def _check_take(self, delivery: Delivery) -> None:
+        """Give a delivery back that is of another take, or of none while there is one."""
+        if delivery.meta.get("take", 0) != self.sized[0]:
+            self._let_go(self.ready.pop())
+        elif self.sized[0]:
+            self._take_due, self._said_take, self._said_window = False, 0, self.last_seq
 
     def _let_ready_go(self) -> None:
         """Give back what is not taken: the server took it for lost, or gives it to nobody else."""
-        for received in self.ready:
-            token = received.delivery.token
-            self._held.discard(token)
-            self._named.pop(token, None)
-            self._returned.append(token)
-            if received.delivery.segment:
-                self.mapped.release(token)
-        self.ready.clear()
+        while self.ready:
+            self._let_go(self.ready.popleft())
+
+    def _let_go(self, received: Received) -> None:
+        token = received.delivery.token
+        self._held.discard(token)
+        self._named.pop(token, None)
+        self._returned.append(token)
+        if received.delivery.segment:
+            self.mapped.release(token)
 
     def _on_outcome(self, message: Outcome | Deliver) -> None:
         for token in message.committed:
@@ -238,6 +252,16 @@ class Leases:
         return self.uploads.answered(token)
 
     # Outgoing messages
+
+    def _take_to_say(self, session: int) -> list[Take]:
+        """The request for a batch of so many rows, or its withdrawal, if that is to be said."""
+        request, rows = self.sized if self._take_due else (0, 0)
+        before, self._said_take = self._said_take, request
+        if request == before:
+            return []
+        if request:
+            self._said_window = self.last_seq  # the server forgets the window
+        return [Take(session, request or before, rows, self.last_seq)]
 
     def _steps(self, session: int, window: int) -> list[Step]:
         """Messages with all that the server was not told of batches."""

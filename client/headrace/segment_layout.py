@@ -10,6 +10,7 @@ Whatever does not fit is a ProtocolError, and nothing of a batch is read before.
 from __future__ import annotations
 
 from math import prod
+from sys import maxsize
 from typing import Any
 
 from headrace_proto import limits
@@ -19,7 +20,7 @@ from headrace_proto.layout import ALIGNMENT
 from headrace_proto.messages import Delivery
 from headrace_proto.schema import Field
 
-from .batch import slot_of
+from .batch import rows_open, slot_of
 from .state_values import State
 
 __all__ = ["GROUPS", "STARTS", "Place", "SegmentLayout"]
@@ -51,6 +52,7 @@ class SegmentLayout:
         self.schema = schema
         self.num_unroll = _positive(properties, "num_unroll")
         self.batch_size = _positive(properties, "batch_size")
+        self.most_rows = max(self.batch_size, _capacity(properties, self.batch_size))
         self.left = _positive(properties, "left") if "left" in properties else 0
         self.lanes = _choice(properties, "order", ("arrival", "lanes")) == "lanes"
         self.kept = _choice(properties, "placement", ("server", "trainer")) == "trainer"
@@ -100,6 +102,13 @@ class SegmentLayout:
         if not self.names("sequences"):
             raise ProtocolError("a feed of segments has no sequences")
 
+    def open_rows(self) -> None:
+        """Let batches have any number of rows."""
+        self.schema = rows_open(self.schema)
+        self._fields = list(self.schema.items())
+        self._expected.clear()
+        self._known.clear()
+
     # Batches
 
     def places(self, delivery: Delivery) -> list[Place]:
@@ -112,8 +121,8 @@ class SegmentLayout:
             raise ProtocolError(
                 f"a batch does not have the {len(self._fields)} columns of its feed"
             )
-        if not 0 <= rows <= self.batch_size:
-            raise ProtocolError(f"a batch has {rows} rows; its feed has {self.batch_size}")
+        if not 0 <= rows <= self.most_rows:
+            raise ProtocolError(f"a batch has {rows} rows; its feed has {self.most_rows}")
         expected = self._expected.get(rows)
         if expected is None:
             expected = self._expected[rows] = self._expect(rows)
@@ -166,6 +175,12 @@ def _positive(properties: dict[str, Any], name: str) -> int:
     if type(value) is not int or value < 1:
         raise ProtocolError(f"a feed of segments has {name}={value!r:.40}")
     return value
+
+
+def _capacity(properties: dict[str, Any], unknown: int) -> int:
+    """Examples of a partition in flight, and so rows of a batch whose size a trainer names."""
+    value = properties.get("capacity", unknown)
+    return maxsize if value is None else _positive({"capacity": value}, "capacity")
 
 
 def _choice(properties: dict[str, Any], name: str, choices: tuple[str, ...]) -> str:

@@ -101,6 +101,7 @@ class Session(Greeting):
         """
         for session in sessions:
             session.welcome, session.openings = self.welcome, max(session.openings, self.openings)
+            session.sized = self.sized
         self._divide(sessions, (self.share, self.shares))
 
     @property
@@ -139,7 +140,22 @@ class Session(Greeting):
 
     def want(self) -> None:
         """The trainer waits for a batch now, whatever ``prefetch`` says."""
-        self._wanting = True
+        if self.sized[0]:
+            self._take_due = True
+        else:
+            self._wanting = True
+
+    def begin_take(self, request: int, rows: int) -> None:
+        """Let the next batch be of so many rows; those that are ready go back."""
+        self._let_ready_go()
+        self.sized, self._take_due, self._wanting = (request, rows), False, False
+        self._idle_at = -1
+
+    def end_take(self) -> bool:
+        """Wait for a batch of that size no longer; whether the server is to learn that."""
+        self._let_ready_go()
+        self.sized, self._take_due = (0, 0), False
+        return self._said_take > 0
 
     def ask_what_is_left(self) -> None:
         """Have the server tell at once whether any batch is left, by its answer to a heartbeat."""
@@ -207,7 +223,8 @@ class Session(Greeting):
             self.greet()
         elif isinstance(message, Passed):
             self.last_seq = max(self.last_seq, message.seq)
-            self._wanting = False  # another owner may be asked …
+            self._wanting = self._take_due = False  # another owner may be asked …
+            self._said_take = 0
             self._said_window = self.last_seq  # … and if this one is, it is told so
             self.passed.add(message.partition)
         else:
@@ -256,7 +273,7 @@ class Session(Greeting):
             self.last_seq = self.epoch = 0
             self.mapped.used = False
             self.openings += 1
-        self._said_window = 0
+        self._said_window = self._said_take = 0
         self.welcome = welcome
         of_feed = welcome.properties if isinstance(welcome.properties, dict) else {}
         recovers = of_feed.get("durable") is True or of_feed.get("recovers") is True
@@ -308,6 +325,8 @@ class Session(Greeting):
         # The batch that is waited for counts as taken: else its taking would be one message more.
         window = self.last_seq - len(self.ready) + self.prefetch + self._wanting
         messages: list[Any] = list(self._steps(number, window))
+        if self._take_due or self._said_take:
+            messages += self._take_to_say(number)
         if self.requests.due:
             messages.extend(self.requests.to_say(number))
         if now - self._said_at >= self.welcome.heartbeat_s:

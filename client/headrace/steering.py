@@ -56,7 +56,7 @@ class Steering(ABC):
 
         Returns for each partition the number of the first batch that the new sizes reach; batches
         before it are full already.  ValueError where the feed can not have such batches; one of
-        segments has the size that it is declared with.
+        segments has the size that it is declared with, and ``take`` gives single others.
 
         ``schema``, and what ``as_dataset`` gives after it, leave the number of rows open.
         """

@@ -17,7 +17,8 @@ last reader of a batch may go while any lock is held.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,7 @@ class Link(Owners):
         self._timeout_s = timeout_s
         self._keys = keys
         self._nbytes = 0  # of the last batch
+        self._takes = 0  # of sizes that the trainer named
 
     def again(self, resume: str) -> Link:
         """Another link to the same feed, in the same way, which goes on from a snapshot."""
@@ -147,6 +149,23 @@ class Link(Owners):
                 enough = enough or session.much_to_say
             self._driver.say_soon(enough, heard)
         return received
+
+    @contextmanager
+    def sized(self, rows: int) -> Iterator[None]:
+        """Have the next batch made with so many rows.  From now on no batch comes ahead."""
+        self._takes += 1
+        with self.lock:
+            self._ahead.batches = 0
+            for session in self.sessions:
+                session.begin_take(self._takes, rows)
+            self._merge.come_ahead(0)
+        try:
+            yield
+        finally:
+            with self.lock:
+                for session in self.sessions:
+                    if session.end_take():
+                        self._driver.tell()
 
     def take_ready(self, most: int, claim: Callable[[Session], Received | None]) -> list[Received]:
         """Take at most so many batches of those that are there.  Errors are left to ``take``."""

@@ -17,6 +17,7 @@
       Snapshot ────────────────────────────►        keep all of the feed's state, as of now
       Retarget, Resize, Drain ─────────────►        other proportions, other sizes; no more input
       Stats ───────────────────────────────►        how much is ready, in flight, committed
+      Take ────────────────────────────────►        segments: one batch of so many rows
       ◄─────────────────────────── Answered         to each of these six, when it is done
       Renew ───────────────────────────────►        every heartbeat: what is held
       ◄─────────────────────────── Pulse            alive, and what the feed waits for
@@ -94,6 +95,7 @@ __all__ = [
     "Snapshot",
     "Stats",
     "Step",
+    "Take",
     "Unknown",
     "Welcome",
 ]
@@ -248,6 +250,21 @@ class Resize:
     session: Count
     request: Count  # the answer carries it
     sizes: Counts
+
+
+@FROM_TRAINER.message(12)
+@record
+class Take:
+    """Ask for one batch of segments with so many rows; 0 withdraws the request.
+
+    Its Delivery has the number of the request in ``meta``, as "take".  Deliveries after
+    ``last_seq`` are not used: their rows go out again.
+    """
+
+    session: Count
+    request: Count
+    rows: Count
+    last_seq: Count
 
 
 @FROM_SERVER.message(1)

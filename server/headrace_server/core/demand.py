@@ -7,7 +7,8 @@ A batch of segments is decided when a trainer asks for it, for its states may ju
 partitions make as many batches as trainers ask for, and no more.
 
     Arrivals     any trainer gets any batch.  Partitions are asked in turn; one that has to wait for
-                 states (starved) keeps what it was asked for, and another is asked too
+                 states (starved) keeps what it was asked for, and another is asked too.  Sizes that
+                 trainers name are in sized.py
     LaneQueues   each trainer has a stripe of lanes in one partition, and gets the batches of that
                  stripe alone, which are void when the trainer leaves.  Without states a stripe is
                  dry before its last batches are done, and its trainer goes on in another partition
@@ -19,15 +20,16 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .handover import Batch, Effect, Leave, Line, Want
+from .handover import Batch, Effect, Leave, Line, Release, Want
 from .hands import Hands
 from .segment_supply import Asking, SegmentSupply
+from .sized import SizedBatches
 from .trainers import Trainer, Trainers
 
 __all__ = ["Arrivals", "LaneQueues"]
 
 
-class Arrivals(SegmentSupply):
+class Arrivals(SizedBatches):
     """The batches of ``order="arrival"`` that nobody has."""
 
     claims_wait = True
@@ -45,7 +47,6 @@ class Arrivals(SegmentSupply):
         self._again = Line()  # batches that came back
         # Partitions that have ended, or all of whose epoch is done, where trainers take turns.
         self._over: list[int] = []
-        self._turns = itertools.cycle(self.partitions)  # the partition that is asked next
 
     @property
     def open(self) -> bool:
@@ -54,16 +55,24 @@ class Arrivals(SegmentSupply):
     def made(self, batch: Batch) -> bool:
         self._note_made(batch)
         self.partitions[batch.partition].starved = False
+        if self._sized and (stripe := batch.meta.get("stripe", 0)) > self.stripe:
+            return self.made_for_take(batch, stripe)
         if self.stripe and batch.meta.get("stripe") != self.stripe:  # made for ranks that left
             return False
         self._ready.push(batch)
         return True
 
     def drain(self) -> list[Batch]:
+        taken = [take.batch for take in self.takes.values() if take.batch is not None]
+        self.takes.clear()
+        return [*self._unowned(), *taken]
+
+    def _unowned(self) -> list[Batch]:
         return [*self._ready.drain(), *self._again.drain()]
 
     def end(self, partition: int) -> None:
         self.partitions[partition].ended = True
+        self.asked_in_vain(partition)
         self._pass_over(partition)
 
     def _pass_over(self, partition: int) -> None:
@@ -74,6 +83,7 @@ class Arrivals(SegmentSupply):
         here = self.partitions[partition]
         here.starved, here.wanted = rests, here.made
         if rests:
+            self.asked_in_vain(partition)
             self._pass_over(partition)
             return
         self._turns = itertools.cycle(self.partitions)  # an epoch begins with the first one
@@ -84,7 +94,9 @@ class Arrivals(SegmentSupply):
     def starved(self, partition: int) -> None:
         """Note that a partition can not make more batches before states come back."""
         here = self.partitions[partition]
-        here.starved = here.wanted > here.made
+        here.starved = here.wanted > here.made or any(
+            partition in take.asked for take in self.takes.values()
+        )
 
     def waiting(self) -> int:
         return len(self._ready)
@@ -102,8 +114,14 @@ class Arrivals(SegmentSupply):
         The trainer then knows whose turn it is, which may be another owner's.
         """
         while trainer.passed < len(self._over) and self._trainers.wants(trainer):
-            self._pass(self._over[trainer.passed], trainer)
-            trainer.passed += 1
+            self._pass_next(trainer)
+
+    def _pass_next(self, trainer: Trainer) -> bool:
+        if trainer.passed >= len(self._over):
+            return False
+        self._pass(self._over[trainer.passed], trainer)
+        trainer.passed += 1
+        return True
 
     def missing(self) -> tuple[int, int] | None:
         """Return number and partition of a batch that was asked for and can be made, if any."""
@@ -120,6 +138,9 @@ class Arrivals(SegmentSupply):
 
     def put_back(self, session: int, batch: Batch) -> bool:
         """Take a batch that came back; the first trainer that asks gets it."""
+        if self._sized:
+            self._hands.effects.append(Release(batch.partition, batch.number))
+            return False
         self._again.push(batch)
         return True
 

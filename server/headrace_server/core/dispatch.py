@@ -188,6 +188,15 @@ class Dispatcher(Borders):
             self._trainers.ask(session)
             self._changed = True
 
+    def take(self, session: int, request: int, rows: int, last_seq: int) -> None:
+        """Let a session have one batch of so many rows, and nothing sent after ``last_seq``."""
+        trainer = self._trainers.present.get(session)
+        if trainer is not None and self._supply.take(trainer, request, rows):
+            for lease in self._leases.of_session(session):
+                if lease.seq > last_seq:
+                    self._take_back(lease, "returned")
+        self._changed = True
+
     def commit(self, session: int, tokens: tuple[int, ...]) -> None:
         """Commit batches of a session that have no states."""
         if tokens and self.stateful:

@@ -137,6 +137,7 @@ class InStep(Sequences):
     members: RoundMembers | None = None  # None: batches are of any trainer
     first_stripe = 0  # of batches of any trainer in the order of arrival
     ahead = False  # whether a batch is drafted before the one before it is done
+    sized = False  # whether a trainer ever named the size of a batch
 
     def deal(self, world: int, run: int, stripe: int, epoch: int = 0) -> None:
         """Draft rounds for so many ranks from now on, or with 0 batches for any trainer.

@@ -7,7 +7,7 @@ trainers that ask ─► deal() ─┬─► next(): granted
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .handover import Batch, Effect, Idle, Passed, Want, of_numbers
@@ -41,6 +41,7 @@ class SegmentSupply(Supply):
     """
 
     run = 0  # of ranks
+    takes: Mapping[int, object] = {}  # by session: what trainers with sizes of their own ask for
     claims_wait = False  # whether a claim may name rows that another's commit brings
 
     def __init__(
@@ -131,6 +132,8 @@ class SegmentSupply(Supply):
 
     def deal(self, paused: bool) -> None:
         trainers = self._trainers
+        if self.takes and not paused:
+            self.deal_takes()
         if paused or not trainers.asking:
             return
         asking = []
@@ -147,6 +150,9 @@ class SegmentSupply(Supply):
                 del trainers.asking[session]
         if asking:
             self._hands.effects += self.wants(asking)
+
+    def deal_takes(self) -> None:
+        """Grant batches of sizes that trainers named, and ask partitions for them."""
 
     def tell(self, paused: bool) -> None:
         for trainer in self._trainers.asking.values():

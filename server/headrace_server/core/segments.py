@@ -9,8 +9,12 @@ of their indices, so those that came *back* are older than *fresh* ones, and the
 index, then fresh.  After a restart a fresh example may be older, if the states of another trainer
 were stored and its own were not; then the draft sorts its rows.
 
+A trainer may ask for a batch of a size of its own, by a stripe that no other batch has.  It comes
+before all other batches, and these wait until there are enough rows for it.
+
 After the end of the input small batches are drafted at once if they are allowed.  If not, the
-machine drops the rest as soon as fewer than a batch of examples are unfinished.
+machine drops the rest as soon as fewer than a batch of examples are unfinished; once a size was
+asked for, as soon as they are fewer than the next batch needs.
 """
 
 from __future__ import annotations
@@ -94,24 +98,36 @@ class SegmentQueue(InStep):
         self._wanted = 0
         self._made = 0
         self._claimed: set[int] = set()  # batches in _out from before a restart
+        self._takes: dict[int, int] = {}  # rows, by stripe: batches of sizes of their own
 
     def want(self, upto: int, stripe: int = 0) -> None:
-        """Allow batches until there have been ``upto``, or so many rounds."""
+        """Allow batches until there have been ``upto``, or so many rounds.
+
+        With a stripe: allow one batch of ``upto`` rows, or with 0 of them no longer.
+        """
         if self.members is not None:
             self.members.wanted = max(self.members.wanted, upto)
-        else:
+        elif not stripe:
             self._wanted = max(self._wanted, upto)
+        elif upto:
+            self.sized = True
+            self._takes[stripe] = upto
+            self._read_ahead = max(self._read_ahead, upto)
+        else:
+            self._takes.pop(stripe, None)
 
     def begin_epoch(self) -> None:
         super().begin_epoch()
         self._wanted = self._made  # what was wanted at the border is asked for again
+        self._takes.clear()
 
     @property
     def starved(self) -> bool:
         """Whether a batch is wanted that needs states which trainers have."""
         if self.members is not None:
             return False
-        return self._made < self._wanted and not self.hungry and bool(self._out)
+        wants = self._made < self._wanted or bool(self._takes)
+        return wants and not self.hungry and bool(self._out)
 
     @property
     def ready(self) -> int:
@@ -128,12 +144,21 @@ class SegmentQueue(InStep):
             batch = self._next_member(self.members)
             self._made += batch is not None
             return batch
-        if self._made >= self._wanted:
+        if self._takes:
+            stripe, rows = next(iter(self._takes.items()))
+        elif self._made < self._wanted:
+            stripe, rows = self.first_stripe, self.batch_size
+        else:
             return None
-        n = min(self.batch_size, self.ready)
-        if n < self.batch_size and not (self._closed and self.allow_small and n):
+        n = min(rows, self.ready)
+        if n < rows and not (self._closed and self.allow_small and n):
+            if self.sized:
+                self._drop_fewer_than(rows)
             return None
-        batch = self._slots.segments(self._first(n), self.first_stripe)
+        if self._takes:
+            del self._takes[stripe]
+            self._wanted += 1
+        batch = self._slots.segments(self._first(n), stripe)
         last = batch.slots[batch.last]
         self._need_no_payload(last)
         self._made += 1
@@ -197,7 +222,7 @@ class SegmentQueue(InStep):
         return slots
 
     def expected(self) -> Segments | None:
-        if self.members is not None:
+        if self.members is not None or self.sized:
             return None
         back = waiting = self._back.first(self.batch_size)
         out = self.oldest_out()
@@ -280,6 +305,7 @@ class SegmentQueue(InStep):
                 self._need_no_payload(batch.slots[batch.last])
 
     def _recall(self) -> None:
+        self._takes.clear()
         for batch in list(self._out.values()):
             self._make_ready(batch)
 
@@ -298,8 +324,12 @@ class SegmentQueue(InStep):
 
     def _drop_leftovers(self) -> None:
         """Drop what is ready if it can not fill a batch any more and must not be smaller."""
+        if self.members is not None or not self.sized:
+            self._drop_fewer_than(self.most_rows)
+
+    def _drop_fewer_than(self, rows: int) -> None:
         coming = 0 if self._cancelled else self._returning
-        if self._closed and not self.allow_small and self.ready + coming < self.most_rows:
+        if self._closed and not self.allow_small and self.ready + coming < rows:
             self._drop(self._back.get(len(self._back)), "remainder")
             self._drop(self._fresh.get(len(self._fresh)), "remainder")
 

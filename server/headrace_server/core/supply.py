@@ -61,6 +61,10 @@ class Supply:
     def start_run(self, run: int, world_size: int) -> None:
         """Prepare for a trainer of a run: with the first one all go on with the same round."""
 
+    def take(self, trainer: Trainer, request: int, rows: int) -> bool:
+        """Let a trainer have a batch of so many rows next; 0: no longer.  Whether that is new."""
+        raise ValueError("batches of a size of their own come of segments in the order of arrival")
+
     @abstractmethod
     def put_back(self, session: int, batch: Batch) -> bool:
         """Take a batch that came back from a session; False where nobody may have it."""

@@ -96,6 +96,10 @@ class Trainers:
         """Whether it takes another batch now."""
         return trainer.window > trainer.seq and self._held(trainer.session) < self.max_window
 
+    def has_room(self, session: int) -> bool:
+        """Whether it may hold another batch."""
+        return self._held(session) < self.max_window
+
     def credits(self, trainer: Trainer) -> int:
         """Return how many batches it takes now."""
         return min(trainer.window - trainer.seq, self.max_window - self._held(trainer.session))

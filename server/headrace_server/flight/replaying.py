@@ -22,7 +22,7 @@ from headrace_proto.layout import Slot, array_at, strings_at
 
 from ..core.changes import Change, Saved
 from ..core.partition import Partition, Rest
-from ..core.plan import Draft, Plan, Read, stored
+from ..core.plan import RESIZED, Draft, Plan, Read, stored
 from ..core.slots import RoundMember, Segments
 from ..making.assemble import Rows
 from ..making.compose import segmented
@@ -147,6 +147,11 @@ class Script:
             return _epoch_of(self.made(number)) if number < self._stop else None
         except DataError:
             return None
+
+    def differ_from(self, rows: int) -> bool:
+        """Whether some batch has another number of rows."""
+        recorded = map(self._recorded.get, self._script)
+        return any(batch is not None and batch.rows != rows for batch in recorded)
 
     @property
     def done(self) -> bool:
@@ -286,6 +291,9 @@ class _Segments(SegmentMaker):
     ) -> None:
         super().__init__(intakes[0], cutting, LineRecord(), slab)
         self._script = script
+        self.properties = cutting.properties()
+        if not cutting.small and script.differ_from(cutting.batch_size):
+            self.properties |= RESIZED
         bad = intakes[0].bad
         self._chunks = _Chunks(intakes, lambda read, rows: cutting.offer(rows, bad, read.epoch))
         self._initial = initial

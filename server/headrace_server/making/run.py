@@ -27,12 +27,10 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any, Final
 
-from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import Slot
-from headrace_proto.schema import OFFSETS, Field
+from headrace_proto.schema import Field
 
 from ..core.arena import Block
 from ..core.changes import Change, Saved
@@ -47,7 +45,7 @@ from .plain_maker import PlainMaker
 from .segment_block import SegmentBlock
 from .segment_maker import SegmentMaker
 from .shaping import Shaping
-from .slab import Slab
+from .slab import Slab, least_bytes
 
 __all__ = [
     "UNREAD",
@@ -183,7 +181,8 @@ class Memory(ABC):
         """Make batches of other sizes from now on; number of the first one."""
         raise ValueError(
             "a feed of segments has the batch size that it is declared with: rows that continue "
-            "have their places in its batches; declare another one and start the server again"
+            "have their places in its batches; declare another one and start the server again, "
+            "or take single batches of another size by feed.take(batch_size=…)"
         )
 
     @abstractmethod
@@ -357,11 +356,7 @@ class Run:
 
     def set_batch_sizes(self, batch_sizes: Sequence[int]) -> int:
         """Make batches of other sizes; number of the first one."""
-        least = max(batch_sizes, default=0) * sum(
-            numpy_dtype(field.dtype).itemsize * prod(n or 0 for n in field.shape[1:])
-            for name, field in self.schema.items()
-            if field.dtype != BYTES and OFFSETS + name not in self.schema
-        )
+        least = max(batch_sizes, default=0) * least_bytes(self.schema)
         if self.made_ahead and least > self._slab.budget_bytes:
             raise ValueError(
                 f"batch_size={max(batch_sizes)}: such a batch has {least} bytes or more, and the "

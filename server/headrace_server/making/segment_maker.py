@@ -29,10 +29,13 @@ from .member_block import BLANK, blank_offer, whole, whole_states
 from .preparing import Preparing
 from .segment_block import BlockLayout, SegmentBlock
 from .sequencing import Cutting, Offer
-from .slab import Slab
+from .slab import Slab, least_bytes
 from .state_table import HandedStates, StateTable
 
 __all__ = ["SegmentMaker"]
+
+#: Maximum number of rows that a trainer may name where ``capacity`` bounds nothing.
+_MOST_ROWS = 1 << 20
 
 
 class SegmentMaker:
@@ -53,6 +56,9 @@ class SegmentMaker:
         self.most_rows: int | None = cutting.capacity
         self.schema: Mapping[str, Field] = cutting.fields(intake.fact_fields)
         self.properties: Mapping[str, Any] = cutting.properties()
+        if not cutting.lanes:  # rows of a batch at most, whose size a trainer names
+            fit = slab.budget_bytes // max(1, least_bytes(self.schema))
+            self.properties |= {"most_rows": min(fit, cutting.capacity or _MOST_ROWS)}
         self.layout = BlockLayout(self.schema, cutting.geometry)
         self.offers: dict[int, Offer] = {}
         kind = HandedStates if cutting.at_trainer else StateTable

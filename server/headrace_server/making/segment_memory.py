@@ -110,6 +110,8 @@ class SegmentMemory(Memory):
     # Trainers
 
     def want(self, upto: int, stripe: int) -> None:
+        if stripe and not (self._machine.sized or self._cutting.lanes):
+            self._changes.append(Change(meta={"sized": b"1"}))  # it decides what the end drops
         self._machine.want(upto, stripe)
 
     def saved(self, number: int, block: Any = b"", columns: Sequence[Any] = ()) -> tuple[str, str]:
@@ -280,6 +282,7 @@ class SegmentMemory(Memory):
         if "base" in saved.meta:
             self._go_on(saved)
         self._rounds.resume(saved.meta)
+        self._machine.sized = "sized" in saved.meta
         if "closing" in saved.meta:
             self._partition.close(saved.meta["closing"] == b"cancel")
 

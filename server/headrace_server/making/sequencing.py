@@ -200,6 +200,7 @@ class Cutting:
             "placement": "trainer" if self.at_trainer else "server",
             "states": [[s.name, s.field.dtype, list(s.field.shape)] for s in self.states],
             **({"left": self.geometry.left} if self.geometry.left else {}),
+            **({} if self.lanes else {"capacity": self.capacity}),
         }
 
     # Chunks

@@ -11,16 +11,20 @@ import contextlib
 import logging
 import mmap
 import os
+from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 
 import numpy as np
 
+from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import LimitExceeded
+from headrace_proto.schema import OFFSETS, Field
 
 from ..core.arena import Arena, Block
 from ..files.durable_file import FULL, room
 
-__all__ = ["Slab", "map_segment", "segment_name"]
+__all__ = ["Slab", "least_bytes", "map_segment", "segment_name"]
 
 logger = logging.getLogger("headrace.worker")
 
@@ -39,6 +43,15 @@ def map_segment(path: Path) -> np.ndarray:
         return np.frombuffer(mmap.mmap(fd, 0, prot=mmap.PROT_READ), np.uint8)
     finally:
         os.close(fd)
+
+
+def least_bytes(schema: Mapping[str, Field]) -> int:
+    """Bytes of a row of these columns, without strings and lengths that vary."""
+    return sum(
+        numpy_dtype(field.dtype).itemsize * prod(n or 0 for n in field.shape[1:])
+        for name, field in schema.items()
+        if field.dtype != BYTES and OFFSETS + name not in schema
+    )
 
 
 class Slab:

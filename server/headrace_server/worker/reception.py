@@ -36,6 +36,7 @@ from headrace_proto.messages import (
     Renew,
     Save,
     Step,
+    Take,
     Unknown,
 )
 
@@ -83,6 +84,7 @@ class Reception:
         )
         self._handlers: dict[type, Callable[[Session, Desk, Any, list[bytes]], object]] = {
             Step: self._on_step,
+            Take: self._on_take,
             Renew: self._on_renew,
             Attach: self._on_attach,
             Bye: self._on_bye,
@@ -225,6 +227,12 @@ class Reception:
             self._on_save(session, desk, save, frames)
         dispatcher.give_back(session.number, step.returned)
         dispatcher.window(session.number, step.window)
+
+    def _on_take(self, session: Session, desk: Desk, take: Take, frames: list[bytes]) -> None:
+        most = desk.properties.get("most_rows", 0)
+        if take.rows > most:
+            raise ProtocolError(f"a take names {take.rows} rows; the most is {most}")
+        desk.dispatcher.take(session.number, take.request, take.rows, take.last_seq)
 
     def _on_save(self, session: Session, desk: Desk, save: Save, frames: list[bytes]) -> None:
         """Commit a batch of segments, if its states are valid."""

@@ -36,16 +36,16 @@ class OriginalQueue:
         self.index += 1
         return "inserted"
 
-    def take(self):
+    def take(self, rows=None):
         """A batch of (insertion index, name, segment); None at the end, "waits" before it."""
-        ready = sorted(self.examples)
-        if len(ready) < self.batch_size:
+        ready, rows = sorted(self.examples), rows or self.batch_size
+        if len(ready) < rows:
             if not self.closed:
                 return "waits"
             if not self.allow_small or not ready:
                 return None
         batch = []
-        for index in ready[: self.batch_size]:
+        for index in ready[:rows]:
             name, key, segments, segment = example = self.examples.pop(index)
             batch.append((index, name, segment))
             if segment + 1 == segments:
@@ -65,8 +65,12 @@ class OriginalQueue:
         return sum(segments - segment for _, _, segments, segment in self.examples.values())
 
 
-def original_stream(batch_size, capacity, allow_small, counts, keys=None):
-    """All batches for one trainer, examples that were refused, and segments that were left over."""
+def original_stream(batch_size, capacity, allow_small, counts, keys=None, takes=(None,)):
+    """All batches for one trainer, examples that were refused, and segments that were left over.
+
+    ``takes``: the rows of each batch, again and again; None: the declared size.
+    """
+    takes = cycle(takes)
     queue = OriginalQueue(batch_size, capacity, allow_small)
     batches, refused, at = [], [], 0
     keys = range(len(counts)) if keys is None else keys
@@ -79,7 +83,7 @@ def original_stream(batch_size, capacity, allow_small, counts, keys=None):
                 refused.append(at)
             at += 1
         queue.closed = at == len(counts)
-        batch = queue.take()
+        batch = queue.take(next(takes))
         assert batch != "waits", "one trainer that saves what it takes never waits for ever"
         if batch is None:
             return batches, refused, queue.left()

@@ -71,7 +71,9 @@ class Worker:
         if self.order == "lanes":
             self.machine = Lanes(*self.options, self.ahead)
         else:
+            sized = self.life and self.machine.sized  # it is stored
             self.machine = SegmentQueue(*self.options)
+            self.machine.sized = bool(sized)
         self.pending = deque()  # saves that are not stored, in order
         self.input = deque(range(0, len(self.counts), CHUNK))
         self.orders, self.words = deque(), deque()
@@ -286,6 +288,7 @@ class World:
         self.lives = 1
         self.orphans = []  # trainers of an earlier server that have not greeted this one
         self.admitted = 0  # batches of an earlier server that could go on
+        self.rarer = []  # what else trainers do
 
     # The wires
 
@@ -503,7 +506,7 @@ class World:
                 self.join(self.random.randint(0, 3))
             session = self.random.choice(sorted(self.trainers))
             common = [self.ask, self.receive, self.save]
-            deeds = [*common * 4, self.renew, self.say_again, self.lose]
+            deeds = [*common * 4, self.renew, self.say_again, self.lose, *self.rarer]
             self.random.choice(deeds)(session)
             rare = self.random.random()
             if rare < 0.03 and session in self.trainers:

@@ -1,5 +1,6 @@
 """Segments come in TensorFlow's order; nothing is lost, and every segment sees its own state."""
 
+from itertools import cycle
 from random import Random
 from time import perf_counter
 
@@ -137,6 +138,66 @@ def test_one_trainer_without_prefetch_gets_the_batches_of_the_original(sizes, co
         assert feed.rows(mine) == batch
         machine.saved(mine)
     machine.want(len(batches) + 1)
+    assert feed.next_draft() is None and machine.done
+    assert machine.dropped() == ({"remainder": left} if left else {})
+
+
+@steadily
+@given(SIZES, COUNTS, CUTS, st.lists(st.none() | st.integers(1, 11), min_size=1, max_size=5))
+def test_a_trainer_that_names_sizes_gets_the_batches_of_the_original(sizes, counts, cuts, takes):
+    """TensorFlow's ``batch_size`` may be a tensor, which has another value at each take."""
+    takes = [n and min(n, sizes[1] or n) for n in takes]
+    batches, _, left = original_stream(*sizes, counts, takes=takes)
+    machine = SegmentQueue(*sizes)
+    machine.sized = True
+    feed = Feed(machine, counts, cuts)
+    wanted = 0
+    for number, rows in zip(range(len(batches) + 1), cycle(takes), strict=False):
+        assert feed.next_draft() is None
+        if rows is None:
+            wanted += 1
+            machine.want(wanted)
+        else:
+            wanted += 1  # a batch of another size counts, too
+            machine.want(rows, number + 1)
+        mine = feed.next_draft()
+        if number == len(batches):
+            assert mine is None and machine.done
+        else:
+            assert feed.rows(mine) == batches[number]
+            assert mine.stripe == (0 if rows is None else number + 1)
+            machine.saved(mine)
+    assert machine.dropped() == ({"remainder": left} if left else {})
+
+
+def test_as_much_is_read_as_a_batch_of_a_size_of_its_own_needs():
+    machine = SegmentQueue(2)
+    feed = Feed(machine, [1] * 3000, [100])
+    assert feed.next_draft() is None
+    machine.want(2500, 1)
+    assert len(feed.next_draft()) == 2500
+
+
+@settings(steadily, max_examples=some(200))
+@given(SIZES, st.integers(1, 9), st.data())
+def test_a_batch_of_a_size_of_its_own_that_is_released_changes_no_later_one(sizes, rows, data):
+    rows = min(rows, sizes[1] or rows)
+    counts, lost = data.draw(COUNTS), data.draw(st.sets(st.integers(0, 9)))
+    batches, _, left = original_stream(*sizes, counts, takes=[rows])
+    machine = SegmentQueue(*sizes)
+    machine.sized = True
+    feed = Feed(machine, counts)
+    for number, batch in enumerate(batches):
+        if number in lost:
+            machine.want(rows, 1)
+            machine.release(feed.next_draft())
+        machine.want(rows + 1, 2)
+        machine.want(0, 2)
+        machine.want(rows, 1)
+        mine = feed.next_draft()
+        assert feed.rows(mine) == batch
+        machine.saved(mine)
+    machine.want(rows, 1)
     assert feed.next_draft() is None and machine.done
     assert machine.dropped() == ({"remainder": left} if left else {})
 

@@ -1,0 +1,102 @@
+"""Batches of segments whose sizes the trainer names: a part of ``Feed``.
+
+    feed.take(batch_size=n) ─► Take(rows) ─► the owner whose turn it is ─► one batch of n rows
+                                                 └─ it has none now: the next owner, too
+
+The size is of that batch alone; ``next(feed)`` has the declared one.
+"""
+
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from headrace_proto.errors import LimitExceeded
+
+from .waits import Link
+
+__all__ = ["Sizing"]
+
+
+class Sizing(ABC):
+    """The takes that a ``Feed`` inherits."""
+
+    _link: Link
+    _takes_sizes = False  # whether the schema leaves the number of rows open
+
+    @property
+    @abstractmethod
+    def schema(self) -> Any: ...
+
+    @abstractmethod
+    def __next__(self) -> Any: ...
+
+    @abstractmethod
+    def _leave_rows_open(self) -> None: ...
+
+    def take(self, batch_size: int) -> Any:
+        """The next batch, with ``batch_size`` rows: of segments in the order of arrival.
+
+        ``batch_size`` lies in 1 … ``capacity`` and is an int, or an array or tensor of one.  The
+        batch has the segments that come first of those that nobody has; it waits until they are so
+        many.  When the source has ended the last one is smaller where ``allow_small_batch`` lets
+        it, and after it the end is StopIteration, as of ``next(feed)``, which goes on with the
+        declared size.
+
+        From the first call on no batch comes ahead, whatever ``prefetch`` says; those that came
+        before go back.  ``schema`` leaves the number of rows open.
+        """
+        self._link.check_usable()
+        rows = _rows_of(batch_size)
+        self._check_rows(rows)
+        if not self._takes_sizes:
+            self._leave_rows_open()
+            self._takes_sizes = True
+        with self._link.sized(rows):
+            return self.__next__()
+
+    def _check_rows(self, rows: int) -> None:
+        """ValueError where this trainer can have no batch of so many rows."""
+        _ = self.schema
+        known, why = self._link.properties, ""
+        if known.get("shape") != "sequences":
+            why = "its batches are not of segments; feed.set_batch_size(n) changes their size"
+        elif known.get("order") != "arrival":
+            why = 'with order="lanes" a row stays with its sequence; declare order="arrival"'
+        elif self._link.session.rank >= 0:
+            why = "ranks get equally many rows in each round; connect without rank="
+        elif "most_rows" not in known:
+            why = "it is a replay, whose batches are those that were recorded; use next(feed)"
+        if why:
+            name = "" if self._link.session.welcome is None else self._link.session.welcome.feed
+            raise ValueError(f"take(batch_size={rows}): feed {name!r}: {why}")
+        capacity, most = known.get("capacity"), known["most_rows"]
+        if capacity is not None and rows > capacity:
+            raise ValueError(
+                f"batch_size={rows} is more than capacity={capacity}, the number of examples that "
+                "a partition has in flight"
+            )
+        if rows > most:
+            raise LimitExceeded(
+                f"batch_size={rows} is more than {most}: a larger batch does not fit the slab of a "
+                "worker (slab_bytes)"
+            )
+
+
+def _rows_of(batch_size: Any) -> int:
+    """The size as an integer; TypeError or ValueError where it can be no batch's."""
+    try:
+        if isinstance(batch_size, (bool, np.bool_)):
+            raise TypeError
+        rows = operator.index(batch_size)
+    except TypeError:
+        raise TypeError(
+            f"batch_size={batch_size!r:.80} is a {type(batch_size).__name__}; it is an int of 1 or "
+            "more"
+        ) from None
+    if rows < 1:
+        raise ValueError(f"batch_size={rows} is too small: the least is 1")
+    return rows
