@@ -24,7 +24,7 @@ from .handover import (
     Rewound,
     Send,
 )
-from .lease import ANSWERED
+from .lease import ANSWERED, SAVING
 
 __all__ = ["GroupDispatcher"]
 
@@ -107,6 +107,9 @@ class GroupDispatcher(GroupMembers):
             return
         group, member = of
         shared = group.batches.get(token)
+        if shared is None and self._leases.state(token) == SAVING:  # of an earlier group
+            shared = group.batches[token] = GroupBatch(None, saving=True)
+            super().save(group.number, token)
         if shared is None:
             self._answer_late(session, token)
             return

@@ -143,6 +143,8 @@ class World:
                         trainer.wire.append(effect)
                 elif isinstance(effect, Answer) and trainer is not None:
                     self.stale += len(effect.stale)
+                    counts = {*self.stored, *(save.token for save in self.saves)}
+                    assert counts.isdisjoint(effect.stale), "a commit that counts is not refused"
                     for token in (*effect.committed, *effect.stale):
                         trainer.unanswered.pop(token, None)
                 elif isinstance(effect, Finish) and trainer is not None:
