@@ -27,6 +27,7 @@ TESTED_IN = {
     "headrace_server.core.handover": "test_dispatch.py",
     "headrace_server.core.plan": "test_partition.py",
     "headrace_server.core.row_queue": "test_bucket.py",
+    "headrace_server.making.partition_memory": "test_run.py",
     "headrace_server.reading.reader": "test_sources.py",
     "headrace_server.pipeline.argument_checks": "test_builder.py",
     "headrace_server.pipeline.steps": "test_builder.py",

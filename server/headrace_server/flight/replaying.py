@@ -28,9 +28,10 @@ from ..making.assemble import Rows
 from ..making.compose import segmented
 from ..making.line_record import LineRecord
 from ..making.member_block import whole_states
+from ..making.partition_memory import Memory
 from ..making.plain_maker import PlainMaker
 from ..making.plain_memory import PlainMemory
-from ..making.run import Memory, Run
+from ..making.run import Run
 from ..making.segment_block import SegmentBlock
 from ..making.segment_maker import SegmentMaker
 from ..making.segment_memory import closing

@@ -24,8 +24,8 @@ from ..core.partition import Partition, Rest
 from ..core.partition_orders import Order, Orders
 from ..core.plan import Plan, Read
 from ..reading.intake import Intake
+from .partition_memory import Memory, Target
 from .plain_maker import PlainMaker
-from .run import Memory, Target
 
 __all__ = ["PlainMemory"]
 

@@ -25,7 +25,7 @@ from .carried_states import CarriedStates, split_stored
 from .leaving_out import EndedLines, LeftOut
 from .line_record import LineRecord
 from .member_record import StoredRounds
-from .run import UNREAD, Memory, Target
+from .partition_memory import UNREAD, Memory, Target
 from .segment_maker import SegmentMaker
 from .state_table import arrays_of, state_columns, stored_states
 
