@@ -101,9 +101,11 @@ class Steering(ABC):
         no length.  It prints as a line.
 
         Each reading asks the servers and waits for their answers, as ``stats`` does: read it every
-        so many steps.  A batch in hand is not committed, and a commit counts when it is stored.
+        so many steps.  All commits that this trainer has sent are counted; the batch in hand has
+        none yet.
         """
         self._link.check_usable()
+        self._link.settle()
         answer = self._link.ask(ReadProgress())
         if answer.code:
             raise from_code(answer.code, answer.text)

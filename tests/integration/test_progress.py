@@ -139,3 +139,12 @@ def test_a_replay_has_progress_and_no_length(tmp_path: Path) -> None:
             epochs.append(feed.progress.epoch)
         assert len(epochs) == recorded == feed.progress.batches
         assert epochs == [0] * 5 + [1] * 5 + [2] * 7
+
+
+def test_the_commits_that_a_loop_has_sent_are_counted_at_its_end() -> None:
+    pipeline = hs.from_examples([{"x": i} for i in range(40)]).repeat(2, across_batches=False)
+    with hs.run(pipeline.batch(1), workers=0) as server:
+        with headrace.connect(server.address) as feed:
+            for epoch in (1, 2):
+                assert len(list(feed)) == 40
+                assert (feed.progress.batches, feed.progress.fraction) == (40 * epoch, epoch / 2)
