@@ -54,6 +54,8 @@ class PlainBatches:
     @property
     def _loose(self) -> int:
         """Rows after the whole batches of older sizes."""
+        if not self._older:
+            return self._rows
         return self._rows - sum(count * size for count, size in self._older)
 
     @property
