@@ -20,7 +20,7 @@ import headrace
 
 EPOCHS, UNROLL = 3, 4
 
-#: What was trained on: numbers of rows, or keys and segments.
+#: Rows that were trained on: their numbers, or keys and segments.
 TRAINED: list[Any] = []
 STEPS: list[int] = []
 

@@ -39,7 +39,7 @@ def segments() -> hs.Pipeline:
 
 
 def trained(pipeline: hs.Pipeline, loop: str, directory: Path) -> list[dict[str, Any]]:
-    """What two workers told at their end."""
+    """Return the reports of two workers at their end."""
     workers = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     with (
         hs.run(pipeline, workers=0, partitions=2) as server,

@@ -24,7 +24,7 @@ from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
 TRAINING = Path(__file__).with_name("training.py")
-#: What each loop imports that takes seconds.
+#: Modules of each loop that take seconds to import.
 NEEDS = {
     "stateful": ["torch", "torchdata.stateful_dataloader"],
     "accelerate": ["torch", "accelerate"],

@@ -112,7 +112,7 @@ def test_a_batch_of_an_earlier_epoch_that_came_back_comes_in_the_loop_of_now() -
 
 
 def test_no_border_is_seen_while_the_server_is_away() -> None:
-    """What waits goes back then, and batches of an earlier epoch may come again."""
+    """Waiting batches go back then, and those of an earlier epoch may come again."""
     epochs = Epochs(0)
     taken: list[int] = []
     epochs.take = lambda session: taken.append(1)

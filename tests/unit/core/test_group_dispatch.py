@@ -93,7 +93,7 @@ class World:
         self.act()
 
     def claim(self, trainer: Trainer) -> None:
-        """What a greeting says of batches in hand, or not answered."""
+        """Return the claims of a greeting: batches in hand, and commits without an answer."""
         places = [*([] if trainer.hand is None else [trainer.hand]), *trainer.unanswered]
         for token in sorted(places):
             number, partition = trainer.places[token]

@@ -450,7 +450,7 @@ RESIZED: dict[str, tuple[Callable[[], Pipeline], list[list[int]]]] = {
 def test_batches_of_other_sizes_are_made_again_by_the_next_process(
     name: str, data: st.DataObject, place: Callable[..., Place]
 ):
-    """Whatever was read, made and committed by the time of each change."""
+    """The stream does not depend on how much was read, made and committed before a change."""
     make, asked = RESIZED[name]
     here = place(make())
     feed, batches, meta, committed = here.feed(), [], {}, 0
