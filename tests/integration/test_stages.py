@@ -123,3 +123,21 @@ def test_servers_share_the_copies_of_remote_files(tmp_path: Path) -> None:
         assert copy.read_bytes() == (tmp_path / "a.arrow").read_bytes()
     with pytest.raises(ValueError, match="remote_cache_bytes=1048576 needs remote_cache"):
         hs.run(pipeline, workers=0, remote_cache_bytes=2**20)
+
+
+def test_a_stream_goes_on_from_a_cache_that_another_server_completed(tmp_path: Path) -> None:
+    """Its positions hold in both: 1. some batches of the generators, 2. the others of the cache."""
+    source = hs.from_function(functions.shards_of, 12, shards=3).shuffle(seed=2, window=16)
+    pipeline = source.repeat(2).flat_map(functions.pieces)
+    undisturbed = stream(pipeline.batch(4, dynamic_pad=True), workers=0)
+    kept = pipeline.cache(tmp_path / "kept").batch(4, dynamic_pad=True)
+    found: Stream = []
+    for stop in (9, 10**6):
+        state = str(tmp_path / "state")
+        with hs.run(kept, partitions=2, workers=0, state_dir=state) as server:
+            with headrace.connect(server.address, timeout=PATIENCE_S, commit="explicit") as feed:
+                for _, batch in zip(range(stop), feed, strict=False):
+                    found.append(frozen(batch))
+                    batch.commit()
+        assert stream(kept, workers=0) == undisturbed
+    assert found == undisturbed

@@ -65,3 +65,9 @@ def tables(n: int) -> Iterator[dict[str, Any]]:
     for k in range(n):
         i = np.arange(10 * k, 10 * k + 10)
         yield {"i": i, "x": np.outer(i, [1.0, 2.0])}
+
+
+def shards_of(n: int, shard: int) -> Iterator[dict[str, Any]]:
+    """Examples of one shard."""
+    for i in range(n + 3 * shard):
+        yield {"i": 1000 * shard + i}

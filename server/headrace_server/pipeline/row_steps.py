@@ -118,8 +118,8 @@ class RowSteps(SourceSteps):
         The first epoch writes them, and the rest of the pipeline reads them once every example is
         there; until then, and where anything before this call, its functions or the source's files
         have changed, it reads the source.  The stream is the same either way.  Other servers may
-        use the directory too.  It needs the extra ``arrow``, a source that can be read by number,
-        and stages that do not draw by chance before it.
+        use the directory too.  It needs the extra ``arrow``, a source that ends, and stages that do
+        not draw by chance before it.
         """
         self._open("cache")
         for stage in self._stages:

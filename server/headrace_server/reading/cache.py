@@ -6,10 +6,14 @@
 
     directory/KEY/    KEY    digest of the source, its files, the stages before, and their functions
 
-Examples are known by their number in the source, so order, partitions and workers do not matter:
-each worker writes the examples that it reads and that no finished part has, and the one that
-finishes the last part writes the index and the mark.  A part that a worker did not finish is none.
-A pipeline gives the same stream with a cache and without.
+Examples are known by their ordinals, so order, partitions and workers do not matter: each worker
+writes the examples that it reads and that no finished part has, and the one that finishes the last
+part writes the index and the mark.  A part that a worker did not finish is none.  A pipeline gives
+the same stream with a cache and without.
+
+A reader whose cache is complete gives chunks of ordinals alone, which the stages fill with the
+cached rows: so a window or a group has the same examples either way.  A position in a stream counts
+the examples before it, and so holds in both.
 """
 
 from __future__ import annotations
@@ -20,10 +24,11 @@ import json
 import logging
 import os
 import secrets
+import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -37,9 +42,9 @@ from ..files.manifest import DataFile
 from ..pipeline.declaration import Declaration, Shape, jsonable
 from ..pipeline.fingerprint import PYTHON, fingerprints
 from ..pipeline.naming import stable_name
-from .cached_rows import COMPLETE, OWN_FIELDS, CachedRows, complete, notes_in
-from .chunk import Chunk
-from .reader import IndexedReader, Reader
+from .cached_rows import COMPLETE, OWN_FIELDS, CachedRows, Covered, complete, notes_in
+from .chunk import Chunk, Origin
+from .reader import IndexedReader, Reader, StreamReader
 
 if TYPE_CHECKING:
     from .arrow_part import ArrowPart
@@ -53,6 +58,9 @@ _PART_BYTES: Final = 1 << 28
 _PART_ROWS: Final = 1 << 18
 #: Seconds between two looks at what other workers have finished.
 _LOOK_S: Final = 1.0
+#: A position in a stream: the examples before it, then the reader's own position.
+_PASSED: Final = struct.Struct("<q")
+_NONE: Final = np.empty(0, np.int64)
 
 
 def cached(reader: Reader, declaration: Declaration, files: tuple[DataFile, ...]) -> Reader:
@@ -61,11 +69,6 @@ def cached(reader: Reader, declaration: Declaration, files: tuple[DataFile, ...]
     if "cache" not in kinds:
         return reader
     require("pyarrow", "arrow", "cache(directory)")
-    if not isinstance(reader, IndexedReader):
-        raise ValueError(
-            f"cache(): the source ({declaration.source.kinds}) can only be read forward; headrace "
-            "convert makes Arrow files of it"
-        )
     at = kinds.index("cache")
     directory = Path(declaration.stages[at].options["directory"])
     before = replace(declaration, stages=declaration.stages[:at], shape=Shape("", {}))
@@ -74,42 +77,84 @@ def cached(reader: Reader, declaration: Declaration, files: tuple[DataFile, ...]
     of = [plain, [file.to_plain() for file in files], PYTHON, fingerprints(before)]
     text = stable_name(json.dumps(of, sort_keys=True, default=jsonable))
     key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-    return _CachedReader(reader, Cache(directory / key, reader.length))
+    if isinstance(reader, IndexedReader):
+        return _Indexed(reader, Cache(directory / key, [reader.length]))
+    return _Streamed(reader, Cache(directory / key, [None] * reader.streams))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CachedRead:
-    """How a chunk was read: from a cache, or for it."""
+    """How a chunk was read: from a cache, which has its columns, or for it."""
 
     cache: Cache
-    asked: np.ndarray  # the examples that were asked for; some may be bad and not in the chunk
     from_cache: bool
+    bad: np.ndarray = field(default_factory=lambda: _NONE)  # examples of an IndexedReader
 
     @staticmethod
     def joined(parts: list[CachedRead]) -> CachedRead:
         """The read of chunks that are joined; between them no cache becomes complete."""
-        asked = np.concatenate([part.asked for part in parts])
-        return CachedRead(parts[0].cache, asked, parts[0].from_cache)
+        return replace(parts[0], bad=np.concatenate([part.bad for part in parts]))
 
 
-class _CachedReader:
-    """The source, or its cached rows: chunks tell which."""
+class _Indexed:
+    """An IndexedReader, or the examples that its cache has."""
 
     def __init__(self, reader: IndexedReader, cache: Cache) -> None:
         self._reader, self._cache = reader, cache
         self.fields, self.length = reader.fields, reader.length
 
     def slice(self, start: int, stop: int) -> Chunk:
-        return self._read(np.arange(start, stop), lambda: self._reader.slice(start, stop))
+        ordinals = np.arange(start, stop)
+        if self._cache.rows is not None:
+            return self._cache.chunk(self._cache.rows.good(ordinals))
+        return self._asked(ordinals, self._reader.slice(start, stop))
 
     def take(self, ordinals: np.ndarray) -> Chunk:
         ordinals = np.asarray(ordinals, np.int64)
-        return self._read(ordinals, lambda: self._reader.take(ordinals))
+        if self._cache.rows is not None:
+            return self._cache.chunk(self._cache.rows.good(ordinals))
+        return self._asked(ordinals, self._reader.take(ordinals))
 
-    def _read(self, ordinals: np.ndarray, source: Callable[[], Chunk]) -> Chunk:
-        rows = self._cache.rows
-        chunk = source() if rows is None else rows.take(ordinals)
-        return replace(chunk, read=CachedRead(self._cache, ordinals, rows is not None))
+    def _asked(self, ordinals: np.ndarray, chunk: Chunk) -> Chunk:
+        bad = _NONE if len(chunk) == len(ordinals) else np.setdiff1d(ordinals, chunk.ordinals)
+        return replace(chunk, read=CachedRead(self._cache, False, bad))
+
+    def close(self) -> None:
+        self._reader.close()
+        self._cache.close()
+
+
+class _Streamed:
+    """A StreamReader, or the examples that its cache has.  Only the end is shorter than asked."""
+
+    def __init__(self, reader: StreamReader, cache: Cache) -> None:
+        self._reader, self._cache = reader, cache
+        self.fields, self.streams = reader.fields, reader.streams
+
+    def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
+        passed = _PASSED.unpack_from(position)[0] if position else 0
+        if self._cache.rows is not None:
+            records, more = self._cache.rows.stream(stream, passed, limit)
+            return self._cache.chunk(records), _PASSED.pack(passed + limit) if more else None
+        own: bytes | None = position[_PASSED.size :]
+        if passed and not own:  # it was read from a cache that is there no more
+            _, own = self._read(stream, b"", passed)
+        chunk, own = self._read(stream, own, limit)
+        passed += len(chunk)
+        if own is None:
+            self._cache.ended(stream, passed)
+        read = CachedRead(self._cache, False)
+        return replace(chunk, read=read), None if own is None else _PASSED.pack(passed) + own
+
+    def _read(self, stream: int, at: bytes | None, count: int) -> tuple[Chunk, bytes | None]:
+        """So many examples, or all up to the end."""
+        chunks: list[Chunk] = []
+        while at is not None and count:
+            chunk, at = self._reader.read(stream, at, count)
+            count -= len(chunk)
+            if len(chunk) or not chunks:
+                chunks.append(chunk)
+        return Chunk.join([chunk for chunk in chunks if len(chunk)] or chunks), at
 
     def close(self) -> None:
         self._reader.close()
@@ -117,14 +162,17 @@ class _CachedReader:
 
 
 class Cache:
-    """One cache, as one process writes and reads it."""
+    """One cache, as one process writes and reads it.
 
-    def __init__(self, directory: Path, length: int) -> None:
-        self._directory, self._length = directory, length
+    ``counts`` are the examples of each stream, None where only its end shows them; a reader by
+    number is one stream.
+    """
+
+    def __init__(self, directory: Path, counts: Sequence[int | None]) -> None:
+        self._directory = directory
         self._name = f"part-{os.getpid()}-{secrets.token_hex(4)}"
         self._number = 0
-        self._covered = np.zeros(length, bool)  # examples in finished parts, and in the own one
-        self._missing = length
+        self._covered = Covered(counts)  # by finished parts, and by the own one
         self._noted: set[str] = set()
         self._looked = 0.0
         self._writing = True
@@ -138,34 +186,53 @@ class Cache:
     def _begin(self) -> None:
         self._part: ArrowPart | None = None
         self._asked: list[np.ndarray] = []
+        self._bad: list[np.ndarray] = []
         self._sources: list[np.ndarray] = []
+        self._ends: list[tuple[int, int]] = []
         self._files: dict[str, int] = {}
 
+    def chunk(self, ordinals: np.ndarray) -> Chunk:
+        """Examples whose columns the cache has."""
+        origin = Origin.single(str(self._directory), ordinals)
+        return Chunk({}, ordinals, origin, read=CachedRead(self, True))
+
+    def ended(self, stream: int, count: int) -> None:
+        """Note how many examples a stream has."""
+        if self._covered.counts[stream] is None:
+            self._covered.counts[stream] = count
+            self._ends.append((stream, count))
+
     def add(
-        self, chunk: Chunk, sources: np.ndarray, asked: np.ndarray, fields: Mapping[str, Field]
+        self,
+        chunk: Chunk,
+        sources: np.ndarray,
+        asked: np.ndarray,
+        bad: np.ndarray,
+        fields: Mapping[str, Field],
     ) -> None:
         """Write rows that are not in the cache; ``sources`` are the examples that they come from.
 
-        Examples that were asked for and have no row are known to have none.
+        ``asked`` are all examples, with and without rows, and ``bad`` those that can not be read.
         """
         if self.rows is not None or (time.monotonic() - self._looked > _LOOK_S and self._look()):
             return
         if not self._writing:
             return
-        asked = asked[~self._covered[asked]]
-        if not len(asked):
-            return
-        keep = ~self._covered[sources]
         self._fields = dict(fields)
+        asked, bad = (one[self._covered.lacks(one)] for one in (asked, bad))
+        if not len(asked) + len(bad):
+            return
+        keep = self._covered.lacks(sources)
         try:
             self._write(chunk if keep.all() else chunk.take(np.flatnonzero(keep)), fields)
             self._sources.append(sources[keep])
-            self._asked.append(asked)
-            self._covered[asked] = True
-            self._missing -= len(asked)
+            self._asked += [asked, bad]
+            self._bad.append(bad)
+            self._covered.add(asked)
+            self._covered.add(bad)
             part = self._part
             heavy = part is not None and (part.nbytes >= _PART_BYTES or part.rows >= _PART_ROWS)
-            if heavy or not self._missing:
+            if heavy or self._covered.whole:
                 self.flush()
         except OSError as error:
             self._give_up(error)
@@ -191,7 +258,7 @@ class Cache:
 
     def flush(self) -> None:
         """Finish the part that is written, at the end of an epoch, say."""
-        if not self._asked or not self._writing:
+        if not (self._asked or self._ends) or not self._writing:
             return
         name = f"{self._name}-{self._number:05}"
         try:
@@ -200,10 +267,15 @@ class Cache:
                 self._part.__exit__(None, None, None)
                 rows = self._part.rows
                 put_in_place(self._part.path, self._part.file)
-            for end, arrays in (("asked", self._asked), ("rows", self._sources)):
-                np.save(self._directory / f"{name}.{end}.npy", np.concatenate(arrays))
-            fields = schema_to_wire(self._fields)
-            note = {"rows": rows, "files": list(self._files), "fields": fields}
+            lists = {"asked": self._asked, "rows": self._sources, "bad": self._bad}
+            for end, arrays in lists.items():
+                np.save(self._directory / f"{name}.{end}.npy", np.concatenate([_NONE, *arrays]))
+            note = {
+                "rows": rows,
+                "files": list(self._files),
+                "fields": schema_to_wire(self._fields),
+                "ends": self._ends,
+            }
             write_durably(self._directory / f"{name}.json", json.dumps(note))
         except OSError as error:
             self._give_up(error)
@@ -220,10 +292,9 @@ class Cache:
         if not (directory / COMPLETE).exists():
             for name in set(notes_in(directory)) - self._noted:
                 with suppress(FileNotFoundError):  # it was completed meanwhile, and tidied
-                    self._covered[np.load(directory / f"{name}.asked.npy")] = True
+                    self._covered.add_part(directory, name)
                 self._noted.add(name)
-            self._missing = self._length - int(np.count_nonzero(self._covered))
-            if self._asked or self._missing or not self._completed():
+            if self._asked or self._ends or not self._covered.whole or not self._completed():
                 return False
         self.rows = CachedRows(directory)
         self._drop_part()
@@ -235,7 +306,7 @@ class Cache:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if (self._directory / COMPLETE).exists():
                 return True
-            done = complete(self._directory, self._length)
+            done = complete(self._directory, self._covered.counts)
         if done:
             logger.info("the cache %s is complete", self._directory)
         return done

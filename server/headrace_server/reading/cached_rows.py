@@ -1,13 +1,16 @@
-"""The rows of a cache that is complete: found by the number of the example that they come from.
+"""The rows of a cache that is complete: found by the ordinal of the example that they come from.
 
     ordinals ─► starts.npy: where its rows stand in ─► order.npy: rows of ─► part-….arrow, mapped
+       └─ of streams first the place in examples.npy
 
-An example that the stages dropped has no row, and one that they unfolded has several.
+An example that the stages dropped has no row, and one that they unfolded has several.  bad.npy has
+those of a reader by number that can not be read.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,11 +23,11 @@ from ..files.index_cache import IndexCache
 from ..files.manifest import resolve
 from ..pipeline.declaration import Source
 from .chunk import Chunk, Origin
-from .reader import BadRecords, IndexedReader
+from .reader import ORDINAL_BITS, BadRecords, IndexedReader
 from .sources import open_reader
 from .stretches import ranges
 
-__all__ = ["COMPLETE", "OWN_FIELDS", "CachedRows", "complete", "note_of", "notes_in"]
+__all__ = ["COMPLETE", "OWN_FIELDS", "CachedRows", "Covered", "complete", "note_of", "notes_in"]
 
 #: The file that is written last: a cache without it is not used.
 COMPLETE: Final = "complete.json"
@@ -35,6 +38,9 @@ OWN_FIELDS: Final = {
     "@record": Field("int64"),
     "@offset": Field("int64"),
 }
+
+_RECORD: Final = (1 << ORDINAL_BITS) - 1
+_NONE: Final = np.empty(0, np.int64)
 
 
 def notes_in(directory: Path) -> list[str]:
@@ -48,32 +54,88 @@ def note_of(directory: Path, name: str) -> dict[str, Any]:
     return note
 
 
-def complete(directory: Path, length: int) -> bool:
+class Covered:
+    """The examples that parts of a cache have, by stream; ``counts`` are all that it has."""
+
+    def __init__(self, counts: Sequence[int | None]) -> None:
+        self.counts = list(counts)
+        self._has = [np.zeros(count or 0, bool) for count in counts]
+        self._found = [0] * len(self.counts)
+
+    def lacks(self, ordinals: np.ndarray) -> np.ndarray:
+        """A mask of the examples that no part has."""
+        lacking = np.ones(len(ordinals), bool)
+        for stream, places in self._by_stream(ordinals):
+            records, has = ordinals[places] & _RECORD, self._has[stream]
+            known = records < len(has)
+            lacking[places[known]] = ~has[records[known]]
+        return lacking
+
+    def add(self, ordinals: np.ndarray) -> None:
+        for stream, places in self._by_stream(ordinals):
+            records, has = ordinals[places] & _RECORD, self._has[stream]
+            if (most := int(records.max())) >= len(has):
+                has = np.concatenate([has, np.zeros(max(most + 1 - len(has), len(has)), bool)])
+                self._has[stream] = has
+            self._found[stream] += int(np.count_nonzero(~has[records]))
+            has[records] = True
+
+    def _by_stream(self, ordinals: np.ndarray) -> list[tuple[int, np.ndarray]]:
+        streams = ordinals >> ORDINAL_BITS
+        return [(int(one), np.flatnonzero(streams == one)) for one in np.unique(streams)]
+
+    def add_part(self, directory: Path, name: str) -> None:
+        """Add a finished part."""
+        self.add(np.load(directory / f"{name}.asked.npy"))
+        for stream, count in note_of(directory, name).get("ends", ()):
+            self.counts[stream] = count
+
+    @property
+    def whole(self) -> bool:
+        """Whether no example is missing."""
+        return self.counts == self._found
+
+    @property
+    def examples(self) -> np.ndarray:
+        """The ordinals of all, in order."""
+        found = [np.flatnonzero(has) | (i << ORDINAL_BITS) for i, has in enumerate(self._has)]
+        return np.concatenate(found)
+
+
+def complete(directory: Path, counts: Sequence[int | None]) -> bool:
     """Write the index and the mark of a cache whose parts hold all examples; False where some are
     missing.  Rows that two parts have count once."""
     names = notes_in(directory)
-    seen = np.zeros(length, bool)
+    seen = Covered(counts)
     used, listed, keeps = [], [], []
     for name in names:
-        asked = np.load(directory / f"{name}.asked.npy")
         sources = np.load(directory / f"{name}.rows.npy")
         if len(sources):
             used.append(name)
             listed.append(sources)
-            keeps.append(~seen[sources])
-        seen[asked] = True
-    if not names or not seen.all():
+            keeps.append(seen.lacks(sources))
+        seen.add_part(directory, name)
+    if not names or not seen.whole:
         return False
-    fields = note_of(directory, names[0])["fields"]
-    every = np.concatenate(listed) if listed else np.empty(0, np.int64)
-    kept = np.flatnonzero(np.concatenate(keeps)) if keeps else np.empty(0, np.int64)
+    examples = seen.examples
+    every = np.searchsorted(examples, np.concatenate([_NONE, *listed]))
+    kept = np.flatnonzero(np.concatenate([np.empty(0, bool), *keeps]))
     by_source = np.argsort(every[kept], kind="stable")
-    starts = np.searchsorted(every[kept][by_source], np.arange(length + 1))
-    for name, array in (("order", kept[by_source]), ("starts", starts)):
+    starts = np.searchsorted(every[kept][by_source], np.arange(len(examples) + 1))
+    bad = [directory / f"{name}.bad.npy" for name in names]
+    arrays = {
+        "order": kept[by_source],
+        "starts": starts,
+        "bad": np.unique(np.concatenate([_NONE, *(np.load(f) for f in bad if f.exists())])),
+    }
+    if len(examples) and examples[-1] >= len(examples):
+        arrays["examples"] = examples
+    for name, array in arrays.items():
         np.save(directory / f"{name}.npy.part", array)
         (directory / f"{name}.npy.part.npy").rename(directory / f"{name}.npy.part")
         put_in_place(directory / f"{name}.npy.part", directory / f"{name}.npy")
-    mark = {"parts": used, "fields": fields, "rows": len(kept), "length": length}
+    fields = max((note_of(directory, name)["fields"] for name in names), key=len)
+    mark = {"parts": used, "fields": fields, "rows": len(kept), "length": len(examples)}
     write_durably(directory / COMPLETE, json.dumps(mark))
     for path in directory.glob("part-*"):
         if path.name.partition(".")[0] not in names:  # a part that was never finished
@@ -89,6 +151,11 @@ class CachedRows:
         self.fields = schema_from_wire(mark["fields"])
         self._order = np.load(directory / "order.npy", mmap_mode="r")
         self._starts = np.load(directory / "starts.npy", mmap_mode="r")
+        self._bad, self._examples = (
+            np.load(file, mmap_mode="r") if file.exists() else None
+            for file in (directory / "bad.npy", directory / "examples.npy")
+        )
+        self._length = int(mark["length"])
         self._reader: IndexedReader | None = None
         notes = [note_of(directory, name) for name in mark["parts"]]
         self._files = tuple(file for note in notes for file in note["files"])
@@ -101,8 +168,25 @@ class CachedRows:
             assert isinstance(reader, IndexedReader)
             self._reader = reader
 
+    def good(self, ordinals: np.ndarray) -> np.ndarray:
+        """These examples less those that can not be read."""
+        if self._bad is None or not len(self._bad):
+            return ordinals
+        return ordinals[~np.isin(ordinals, self._bad)]
+
+    def stream(self, stream: int, first: int, count: int) -> tuple[np.ndarray, bool]:
+        """The record numbers of so many examples of a stream, and whether others follow."""
+        if self._examples is None:
+            end = 0 if stream else self._length
+            return np.arange(first, min(first + count, end)), first + count < end
+        low, end = np.searchsorted(self._examples, np.arange(stream, stream + 2) << ORDINAL_BITS)
+        found = self._examples[low + first : min(low + first + count, end)]
+        return found & _RECORD, low + first + count < end
+
     def take(self, ordinals: np.ndarray) -> Chunk:
         """The rows of these examples, in their order."""
+        if self._examples is not None:
+            ordinals = np.searchsorted(self._examples, ordinals)
         starts = self._starts[ordinals]
         rows = self._order[ranges(starts, self._starts[ordinals + 1] - starts)]
         if self._reader is None or not len(rows):

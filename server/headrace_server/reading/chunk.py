@@ -64,7 +64,7 @@ class Chunk:
     ordinals: np.ndarray  # int64 [n]
     origin: Origin
     facts: Mapping[str, np.ndarray] = field(default_factory=dict)
-    #: Where the source has a cache: how the whole chunk was read.
+    #: Where the source has a cache: how the examples were read, before any stage.
     read: CachedRead | None = None
 
     def __len__(self) -> int:
@@ -73,7 +73,7 @@ class Chunk:
     def take(self, rows: np.ndarray | slice) -> Chunk:
         columns = {name: take(column, rows) for name, column in self.columns.items()}
         facts = {name: fact[rows] for name, fact in self.facts.items()}
-        return Chunk(columns, self.ordinals[rows], self.origin.take(rows), facts)
+        return Chunk(columns, self.ordinals[rows], self.origin.take(rows), facts, self.read)
 
     def with_columns(self, columns: Mapping[str, Column]) -> Chunk:
         return Chunk(dict(columns), self.ordinals, self.origin, self.facts)

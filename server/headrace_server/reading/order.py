@@ -25,6 +25,7 @@ Ordinals of streams are made unique over streams: ``stream << 40 | ordinal in th
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -35,15 +36,13 @@ from headrace_server.pipeline.declaration import ReadingOrder
 
 from .chunk import Chunk, Origin
 from .columns import column_from_rows
-from .reader import IndexedReader, Reader, StreamReader
+from .reader import ORDINAL_BITS, IndexedReader, Reader, StreamReader
 
-__all__ = ["ORDINAL_BITS", "PartitionReader", "Position"]
+__all__ = ["PartitionReader", "Position"]
 
 #: Plain data that msgpack carries: an int (by number) or a list (by stream).
 Position = Any
 
-#: 2**40 records in a stream, and 2**23 streams, fit an int64.
-ORDINAL_BITS: Final = 40
 #: Rows of a stream that are read at once to pick one partition's rows from.
 _SIEVED_ROWS: Final = 1024
 
@@ -241,7 +240,7 @@ class _Streamed:
 
 def _numbered(chunk: Chunk, stream: int) -> Chunk:
     """The chunk with ordinals that are unique over streams."""
-    return Chunk(chunk.columns, chunk.ordinals | (stream << ORDINAL_BITS), chunk.origin)
+    return replace(chunk, ordinals=chunk.ordinals | (stream << ORDINAL_BITS))
 
 
 def _nothing(reader: Reader) -> Chunk:

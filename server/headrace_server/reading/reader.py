@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -24,8 +24,10 @@ from headrace_proto.schema import Field
 
 from .chunk import Chunk
 
-__all__ = ["BadRecords", "IndexedReader", "Reader", "StreamReader"]
+__all__ = ["ORDINAL_BITS", "BadRecords", "IndexedReader", "Reader", "StreamReader"]
 
+#: 2**40 records in a stream, and 2**23 streams, fit an int64.
+ORDINAL_BITS: Final = 40
 logger = logging.getLogger("headrace.data")
 
 #: Messages of bad records that are logged one by one; the rest is only counted.

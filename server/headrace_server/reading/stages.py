@@ -137,15 +137,17 @@ class RowStages:
     ) -> Chunk:
         """The chunk before the steps that follow a cache."""
         if read.from_cache:
-            if self._cached_fields is None and read.cache.rows is not None:
-                self._cached_fields = read.cache.rows.fields
-            return chunk
-        numbered = chunk.with_fact(_SOURCE, chunk.ordinals)
-        chunk = self._through(numbered, 0, self._before_cache, bad)
+            rows = read.cache.rows
+            assert rows is not None
+            if self._cached_fields is None:
+                self._cached_fields = rows.fields
+            return rows.take(chunk.ordinals)
+        asked = chunk.ordinals
+        chunk = self._through(chunk.with_fact(_SOURCE, asked), 0, self._before_cache, bad)
         sources, chunk = chunk.facts[_SOURCE], chunk.without_fact(_SOURCE)
         fields = self._fields_after(self._before_cache)
         if to_cache and fields is not None:
-            read.cache.add(chunk, sources, read.asked, fields)
+            read.cache.add(chunk, sources, asked, read.bad, fields)
         return chunk
 
     def probe(self, chunk: Chunk) -> Fields | None:

@@ -23,8 +23,7 @@ from ..pipeline.declaration import Declaration
 from ..pipeline.forks import OwnProcess
 from ..process.diary import Diary
 from ..reading.chunk import Chunk
-from ..reading.order import ORDINAL_BITS
-from ..reading.reader import BadRecords, IndexedReader, Reader, StreamReader
+from ..reading.reader import ORDINAL_BITS, BadRecords, IndexedReader, Reader, StreamReader
 from ..reading.sampling import SAMPLERS
 from ..reading.stages import RowStages
 

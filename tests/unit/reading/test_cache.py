@@ -227,10 +227,110 @@ def test_a_cache_without_its_mark_is_completed_again(tmp_path: Path) -> None:
     assert again.complete
 
 
-def test_a_source_that_is_read_forward_has_no_cache(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("i\n1\n")
-    with pytest.raises(ValueError, match=r"cache\(\): the source \(csv\) can only be read forward"):
-        Worker(hs.read_csv(str(tmp_path / "a.csv")).cache(tmp_path / "kept"))
+def lines(path: Path, sizes: list[int], window: int | None, kept: Path | None = None) -> Pipeline:
+    """Files that can only be read forward, in which every seventh line is no record."""
+    if not path.exists():
+        path.mkdir()
+        for number, size in enumerate(sizes):
+            rows = [f'{{"i": {100 * number + i}}}' if i % 7 != 3 else "{" for i in range(size)]
+            (path / f"{number}.jsonl").write_text("".join(row + "\n" for row in rows))
+    source = hs.read_jsonl(str(path / "*.jsonl"), {"i": hs.scalar("int64")})
+    if window is not None:
+        source = source.shuffle(seed=5, window=window)
+    source = source.repeat(None).options(on_bad_example="skip")
+    mapped = source.filter(no_fives).map(spelled).flat_map(several)
+    return (mapped if kept is None else mapped.cache(kept)).map(drawn, seed=7)
+
+
+SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=3)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=12)
+@given(
+    sizes=SIZES,
+    window=st.sampled_from([None, 1, 8, 100]),
+    partitions=st.integers(1, 4),
+    limits=st.tuples(st.integers(1, 20), st.integers(1, 20)),
+)
+def test_a_source_that_is_read_forward_gives_the_same_rows_from_its_cache(
+    tmp_path: Path, sizes: list[int], window: int | None, partitions: int, limits: tuple[int, int]
+) -> None:
+    path = tmp_path / str(len(list(tmp_path.iterdir())))
+    plain = Worker(lines(path, sizes, window), partitions)
+    kept = Worker(lines(path, sizes, window, path / "kept"), partitions)
+    for epoch, limit in enumerate(limits):
+        assert kept.epoch(epoch, limit) == plain.epoch(epoch, limit)
+    assert kept.complete or not plain.epoch(0)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=12)
+@given(sizes=SIZES, window=st.sampled_from([None, 4]), few=st.booleans(), limit=st.integers(1, 5))
+def test_a_position_in_a_stream_holds_with_the_cache_and_without_it(
+    tmp_path: Path, sizes: list[int], window: int | None, few: bool, limit: int
+) -> None:
+    """Every step is read by another process: 1. from files, 2. from the cache, 3. from files again,
+    since the cache was removed."""
+    path = tmp_path / str(len(list(tmp_path.iterdir())))
+    partitions = len(sizes) + 1 if few else 1
+    Worker(lines(path, sizes, window, path / "complete"), partitions).epoch(0)
+    workers = [
+        Worker(lines(path, sizes, window, path / name), partitions, own=[0])
+        for name in ("removed", "complete", "removed")
+    ]
+    plain = Worker(lines(path, sizes, window), partitions, own=[0]).epoch(0)
+    assert not workers[0].complete and (workers[1].complete or not plain)
+    rows: list[Any] = []
+    position = workers[0].intakes[0].start()
+    for step in range(10**9):
+        chunk, position = workers[step % 3].intakes[0].chunk(Read(0, 0, position, limit))
+        rows += numbered(chunk)
+        if position is None:
+            break
+    assert rows == plain
+
+
+def counted(shard):
+    return ({"i": 10 * shard + i} for i in range(shard * 4))
+
+
+def test_what_a_generator_gives_is_written_by_several_workers(tmp_path: Path) -> None:
+    source = hs.from_function(counted, shards=4).repeat(None).map(spelled)
+    plain = Worker(source, 2)
+    one, two = (Worker(source.cache(tmp_path), 2, own=[k]) for k in range(2))
+    assert one.epoch(0) + two.epoch(0) == plain.epoch(0)
+    assert not one.complete and two.complete
+    CALLS.seen.clear()
+    assert two.epoch(1) == plain.epoch(1)[len(one.epoch(1)) :]
+    again = Worker(source.cache(tmp_path), partitions=7)
+    CALLS.seen.clear()
+    rows = again.epoch(5)
+    assert again.complete and not CALLS.seen
+    assert sorted(row["i"] for _, _, row in rows) == [
+        10 * s + i for s in range(4) for i in range(4 * s)
+    ]
+
+
+def test_a_stream_of_which_only_a_beginning_was_read_is_not_complete(tmp_path: Path) -> None:
+    source = hs.from_function(counted, shards=3).repeat(None).cache(tmp_path)
+    worker = Worker(source)
+    worker.epoch(0, limit=3, stop=2)
+    worker.reader._cache.flush()
+    assert not Worker(source).complete
+    again = Worker(source)
+    again.epoch(0)
+    assert again.complete
+
+
+def test_groups_are_the_same_from_a_cache(tmp_path: Path) -> None:
+    rows = hs.from_examples([{"i": i if i % 6 else 999} for i in range(40)]).repeat(None)
+    rows = rows.options(on_bad_example="skip").filter(no_fives).map(spelled)
+    plain, kept = (
+        Worker(one.weighted_resample("i", 1.0, group=7, seed=2))
+        for one in (rows, rows.cache(tmp_path))
+    )
+    for epoch in range(3):
+        assert kept.epoch(epoch, limit=7) == plain.epoch(epoch, limit=7)
+    assert kept.complete
 
 
 @pytest.mark.parametrize(

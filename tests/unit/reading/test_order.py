@@ -11,7 +11,8 @@ from headrace_proto.schema import Field
 from headrace_server.core.permutation import Permutation
 from headrace_server.pipeline.declaration import ReadingOrder
 from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.order import ORDINAL_BITS, PartitionReader
+from headrace_server.reading.order import PartitionReader
+from headrace_server.reading.reader import ORDINAL_BITS
 from tests.examples import some
 
 FIELDS = {"x": Field("int64")}
