@@ -11,8 +11,8 @@ that the events of one round are served together.
     trainers.py                  who is there, and how much each takes
     hands.py, lease.py           who has which batch, which commits are being stored, and whose
                    bytes are free
-    plain_supply.py, demand.py   the batches that nobody has, and who gets which; of segments also
-                   who is to make more
+    plain_supply.py, arrivals.py, lane_queues.py, segment_rounds.py   the batches that nobody has,
+                   and who gets which; of segments also who is to make more
     borders.py                   epochs, where batches end with theirs
     claims.py, segment_claims.py, recalls.py   batches and acknowledgements of an earlier server
     standing.py                  queries: where batches and trainers stand

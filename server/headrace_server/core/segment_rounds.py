@@ -19,7 +19,7 @@ from .hands import Hands
 from .members import EPOCH_BITS
 from .redealing import DealtRounds
 from .rounds import Rounds
-from .segment_supply import Asking, SegmentSupply
+from .segment_supply import AT_SERVER, Asking, SegmentSupply
 from .trainers import Trainer, Trainers
 
 __all__ = ["SegmentRounds", "check_rows", "following"]
@@ -34,24 +34,22 @@ class SegmentRounds(SegmentSupply):
     def __init__(
         self, before: SegmentSupply, hands: Hands, trainers: Trainers, run: int, world: int
     ) -> None:
-        super().__init__([*before.partitions], hands, trainers, before.stateless, before.stays)
+        super().__init__([*before.partitions], hands, trainers, before.states)
+        self.unranked = before.unranked
         self.world = world
         self.run = run
-        self._unranked = before.unranked
+        self._rounds = Rounds(world)
+
+    def _begin(self) -> None:
         #: By rank: members of another stripe are of an earlier run, or of a trainer that has left.
         self._stripes: list[int] = []
         self._left: dict[int, int] = {}  # rank by stripe that it has left
-        self._rounds = Rounds(world)
         #: By partition: rounds that were asked for, and those that came.
-        self._asked = dict.fromkeys(before.partitions, 0)
-        self._came = dict.fromkeys(before.partitions, 0)
+        self._asked = dict.fromkeys(self.partitions, 0)
+        self._came = dict.fromkeys(self.partitions, 0)
         #: Ranks that lack a member of a round, which is made again.
         self._lacking: defaultdict[_Place, set[int]] = defaultdict(set)
         self._resumed: set[int] = set()  # partitions that have to make members again
-
-    @property
-    def unranked(self) -> type[SegmentSupply]:
-        return self._unranked
 
     def begin(self, stripe: int) -> None:
         """Give each rank a stripe, from this number on."""
@@ -115,7 +113,7 @@ class SegmentRounds(SegmentSupply):
         Where its states were in its memory they are void, and made again from those that it has
         handed over.
         """
-        if not (self.stays or self.stateless):
+        if self.states == AT_SERVER:
             return
         before = self._stripes[rank]
         self._left[before] = rank
@@ -221,9 +219,7 @@ def following(
     if world:
         supply = SegmentRounds(before, hands, trainers, run, world)
     else:
-        supply = before.unranked(
-            [*before.partitions], hands, trainers, before.stateless, before.stays
-        )
+        supply = before.unranked([*before.partitions], hands, trainers, before.states)
     supply.go_on_from(before)
     same = {n: d for n, d in before.loaded.items() if (d.run, d.world) == (run, world)}
     first = supply.take_stripes(max(1, world))

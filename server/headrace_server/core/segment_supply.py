@@ -2,6 +2,9 @@
 
 trainers that ask ─► deal() ─┬─► next(): granted
                              └─► wants(): asked of partitions
+
+A batch of segments is decided when a trainer asks for it, for its states may just have come.  So
+partitions make as many batches as trainers ask for, and no more.
 """
 
 from __future__ import annotations
@@ -17,7 +20,10 @@ from .redealing import DealtRounds
 from .supply import Supply
 from .trainers import Trainer, Trainers
 
-__all__ = ["Asking", "SegmentSupply"]
+__all__ = ["AT_SERVER", "AT_TRAINER", "NOWHERE", "Asking", "SegmentSupply"]
+
+#: Places of the states of a feed of segments.
+AT_SERVER, AT_TRAINER, NOWHERE = "server", "trainer", "none"
 
 #: A trainer and how many batches may be sent to it now.
 Asking = tuple[int, int]
@@ -35,10 +41,7 @@ class PartitionDemand:
 
 
 class SegmentSupply(Supply):
-    """The parts that both orders and rounds of ranks share.
-
-    ``stays``: whether states stay with trainers.  ``stateless``: whether there are none.
-    """
+    """The parts that both orders and rounds of ranks share.  ``states``: where they are kept."""
 
     run = 0  # of ranks
     takes: Mapping[int, object] = {}  # by session: what trainers with sizes of their own ask for
@@ -49,21 +52,21 @@ class SegmentSupply(Supply):
         partitions: Sequence[int],
         hands: Hands,
         trainers: Trainers,
-        stateless: bool = False,
-        stays: bool = False,
+        states: str = AT_SERVER,
     ) -> None:
         super().__init__(hands, trainers)
         self.partitions = of_numbers(partitions, PartitionDemand)
-        self.stays = stays
-        self.stateless = stateless
+        self.states = states
+        #: The kind of supply for trainers without ranks.
+        self.unranked: type[SegmentSupply] = type(self)
         self.stripe = 0  # the first of this supply
         self.next_stripe = 0  # that no supply of the feed has used
         self.loaded: dict[int, DealtRounds] = {}  # by partition: dealt by an earlier life
+        self._begin()
 
-    @property
-    def unranked(self) -> type[SegmentSupply]:
-        """The kind of supply for trainers without ranks."""
-        return type(self)
+    @abstractmethod
+    def _begin(self) -> None:
+        """Begin without batches and without trainers."""
 
     def load_rounds(self, partition: int, dealt: DealtRounds) -> None:
         if dealt.world:

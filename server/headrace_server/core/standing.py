@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from .arrivals import Arrivals
 from .claims import Claims, PlainClaims
-from .demand import Arrivals, LaneQueues
 from .handover import Batch
 from .hands import Hands
+from .lane_queues import LaneQueues
 from .lease import Lease
 from .open_epochs import OpenEpochs
 from .plain_supply import PlainSupply
 from .recalls import Recalls
 from .segment_claims import SegmentClaims
 from .segment_rounds import following
-from .segment_supply import SegmentSupply
+from .segment_supply import AT_SERVER, NOWHERE, SegmentSupply
 from .supply import Supply
 from .trainers import Trainer, Trainers
 
@@ -26,7 +27,7 @@ class Standing:
 
     ``term`` makes the tokens of one start of an owner differ from those of all others.
     ``order`` is that of a feed of segments, "arrival" or "lanes"; "" for a plain feed.
-    ``stays``: whether states stay with trainers.  ``stateless``: its segments have none.
+    ``states``: where those of segments are kept.
     ``shared``: whether other owners have partitions of the feed.
     ``across_batches``: whether a batch may hold rows of two epochs.
     """
@@ -39,12 +40,11 @@ class Standing:
         term: int = 0,
         order: str = "",
         shared: bool = False,
-        stays: bool = False,
-        stateless: bool = False,
+        states: str = AT_SERVER,
         across_batches: bool = True,
     ) -> None:
         self.segmented = bool(order)  # whether batches are of segments …
-        self.stateful = self.segmented and not stateless  # … and committed by states
+        self.stateful = self.segmented and states != NOWHERE  # … and committed by states
         self._hands = hands = Hands(lease_ttl_s, term)
         self._leases = hands.leases
         self._of = tuple(partitions)
@@ -55,7 +55,7 @@ class Standing:
         self._claims: Claims
         if order:
             kind = LaneQueues if order == "lanes" else Arrivals
-            segments = kind(partitions, hands, trainers, stateless, stays)
+            segments = kind(partitions, hands, trainers, states)
             self._supply, self._claims = segments, SegmentClaims(hands, segments, trainers)
         else:
             plain = PlainSupply(partitions, hands, trainers)

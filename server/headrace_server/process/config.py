@@ -46,11 +46,6 @@ class FeedConfig:
         return self.declaration.shape.kind == "sequences"
 
     @property
-    def stateless(self) -> bool:
-        """Whether its batches have no states."""
-        return not self.declaration.shape.options.get("states")
-
-    @property
     def capacity(self) -> int | None:
         """Batches that a partition may make ahead, where the pipeline bounds them."""
         if self.segmented:  # there it counts examples
@@ -64,9 +59,10 @@ class FeedConfig:
         return str(self.declaration.shape.options["order"])
 
     @property
-    def stays(self) -> bool:
-        """Whether states stay with trainers."""
-        return self.declaration.shape.options.get("state_placement") == "trainer"
+    def states(self) -> str:
+        """The place of the states of segments: "server", "trainer", or "none" without states."""
+        options = self.declaration.shape.options
+        return str(options["state_placement"]) if options.get("states") else "none"
 
     def to_plain(self) -> Any:
         name, declaration, files, *rest = (getattr(self, one.name) for one in fields(self))

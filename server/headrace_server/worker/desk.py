@@ -120,9 +120,8 @@ class Desk:
             term,
             order=order,
             shared=self._shared,
-            stays=bool(order) and config.stays,
+            states=config.states,
             across_batches=run.replay is not None or config.declaration.order.across_batches,
-            stateless=config.stateless,
         )
         self.schema: Any = None
         self.properties: Any = {}  # sent to trainers beside the schema

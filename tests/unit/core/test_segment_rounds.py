@@ -118,7 +118,7 @@ def test_a_rank_that_comes_back_gets_its_member_again_and_no_other():
 
 
 def test_states_that_a_trainer_had_alone_are_gone_with_it_and_its_members_are_made_again():
-    at = Ranks(2, order="lanes", stays=True, window=2)
+    at = Ranks(2, order="lanes", states="trainer", window=2)
     at.take()
     one, _ = at.round(0, 0, 0)
     two, _ = at.round(1, 0, 0)

@@ -1,0 +1,264 @@
+"""The batches of segments in the order of arrival that nobody has, and who gets which.
+
+    credits of trainers ─► deal() ─┬─► next(): its trainer's
+                                   └─► wants() ─► Want(partition, upto) ─► worker ─► made()
+    take() ─► a stripe of its own ─► Want(partition, rows, stripe) ─► made() ─► deal_takes()
+                └─ withdrawn, or made twice ─► Release: its rows are ready again
+
+Any trainer gets any batch.  Partitions are asked in turn; one that has to wait for states (starved)
+keeps what it was asked for, and another is asked too.
+
+A *take* is a batch of a size that its trainer names, and of that trainer alone.  A partition makes
+it before all others.  The first batch that comes is granted, and the requests at other partitions
+are withdrawn.  Since the first take no batch outlives its trainer: one that comes back is released,
+too.  So the next take finds all rows that nobody has, in their order, and gets as many as it names.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .handover import Batch, Effect, Idle, Line, Release, Want
+from .segment_supply import Asking, SegmentSupply
+from .trainers import Trainer
+
+__all__ = ["Arrivals"]
+
+
+@dataclass(slots=True)
+class _Take:
+    request: int  # names it at its trainer
+    rows: int
+    stripe: int
+    asked: set[int] = field(default_factory=set)  # partitions
+    batch: Batch | None = None
+
+
+class Arrivals(SegmentSupply):
+    """The batches of ``order="arrival"`` that nobody has."""
+
+    claims_wait = True
+
+    def _begin(self) -> None:
+        self.takes: dict[int, _Take] = {}  # by session
+        self._turns = itertools.cycle(self.partitions)  # the partition that is asked next
+        self._sized = False  # whether there was ever a take
+        self._ready = Line()
+        self._again = Line()  # batches that came back
+        # Partitions that have ended, or all of whose epoch is done, where trainers take turns.
+        self._over: list[int] = []
+
+    @property
+    def open(self) -> bool:
+        return self._ready.count > 0 or super().open
+
+    def made(self, batch: Batch) -> bool:
+        self._note_made(batch)
+        self.partitions[batch.partition].starved = False
+        if self._sized and (stripe := batch.meta.get("stripe", 0)) > self.stripe:
+            return self._made_for_take(batch, stripe)
+        if self.stripe and batch.meta.get("stripe") != self.stripe:  # made for ranks that left
+            return False
+        self._ready.push(batch)
+        return True
+
+    def drain(self) -> list[Batch]:
+        taken = [take.batch for take in self.takes.values() if take.batch is not None]
+        self.takes.clear()
+        return [*self._unowned(), *taken]
+
+    def _unowned(self) -> list[Batch]:
+        return [*self._ready.drain(), *self._again.drain()]
+
+    def end(self, partition: int) -> None:
+        self.partitions[partition].ended = True
+        self._asked_in_vain(partition)
+        self._pass_over(partition)
+
+    def _pass_over(self, partition: int) -> None:
+        if self._trainers.shared and partition not in self._over:
+            self._over.append(partition)
+
+    def _on_rests(self, partition: int, rests: bool) -> None:
+        here = self.partitions[partition]
+        here.starved, here.wanted = rests, here.made
+        if rests:
+            self._asked_in_vain(partition)
+            self._pass_over(partition)
+            return
+        self._turns = itertools.cycle(self.partitions)  # an epoch begins with the first one
+        self._over = [number for number, one in self.partitions.items() if one.ended]
+        for trainer in self._trainers.present.values():
+            trainer.passed = 0
+
+    def starved(self, partition: int) -> None:
+        """Note that a partition can not make more batches before states come back."""
+        here = self.partitions[partition]
+        here.starved = here.wanted > here.made or any(
+            partition in take.asked for take in self.takes.values()
+        )
+
+    def waiting(self) -> int:
+        return len(self._ready)
+
+    def waiting_rows(self) -> int:
+        return self._ready.rows() + self._again.rows()
+
+    def next(self, session: int) -> Batch | None:
+        """Return the first batch that came back, else the first new one."""
+        return self._again.pop() if self._again.count else self._ready.pop()
+
+    def tell_passed(self, trainer: Trainer) -> None:
+        """Answer a trainer with one ended partition in place of each batch that it asks for.
+
+        The trainer then knows whose turn it is, which may be another owner's.
+        """
+        while trainer.passed < len(self._over) and self._trainers.wants(trainer):
+            self._pass_next(trainer)
+
+    def _pass_next(self, trainer: Trainer) -> bool:
+        if trainer.passed >= len(self._over):
+            return False
+        self._pass(self._over[trainer.passed], trainer)
+        trainer.passed += 1
+        return True
+
+    def missing(self) -> tuple[int, int] | None:
+        """Return number and partition of a batch that was asked for and can be made, if any."""
+        for number, p in self.partitions.items():
+            if p.wanted > p.made and not p.ended and not p.starved:
+                return p.made, number
+        return None
+
+    def is_idle(self, session: int) -> bool:
+        """Whether no batch is here, and none of the partitions can make more."""
+        if self._ready.count:
+            return False
+        return all(p.ended or p.starved or p.held for p in self.partitions.values())
+
+    def put_back(self, session: int, batch: Batch) -> bool:
+        """Take a batch that came back; the first trainer that asks gets it."""
+        if self._sized:
+            self._hands.effects.append(Release(batch.partition, batch.number))
+            return False
+        self._again.push(batch)
+        return True
+
+    def wants(self, asking: Sequence[Asking]) -> list[Effect]:
+        """Return the requests to partitions that meet what trainers ask for."""
+        able = False
+        needed = -self._again.count - self._ready.count
+        for _, credits in asking:
+            needed += credits
+        for here in self.partitions.values():
+            if not (here.ended or here.starved or here.held):
+                able = True
+                needed -= here.wanted - here.made
+        if needed <= 0 or not able:
+            return []
+        asked = set()
+        while needed:
+            number = next(self._turns)
+            here = self.partitions[number]
+            if not (here.ended or here.starved or here.held):
+                here.wanted += 1
+                needed -= 1
+                asked.add(number)
+        return [Want(number, self.partitions[number].wanted) for number in sorted(asked)]
+
+    # Takes
+
+    def take(self, trainer: Trainer, request: int, rows: int) -> bool:
+        known = self.takes.get(trainer.session)
+        if known is not None and rows and known.request == request:  # sent again
+            return False
+        if known is not None and (rows or known.request == request):
+            self._withdraw(trainer.session)
+        if not rows:
+            return False
+        self._sized = True
+        self._release_all(self._unowned())
+        self.next_stripe = max(1, self.next_stripe)
+        self.takes[trainer.session] = _Take(request, rows, self.take_stripes(1))
+        trainer.idle, trainer.window = False, trainer.seq
+        self._trainers.asking.pop(trainer.session, None)
+        return True
+
+    def leave(self, session: int, rank: int) -> None:
+        if session in self.takes:
+            self._withdraw(session)
+
+    def deal_takes(self) -> None:
+        for session, take in list(self.takes.items()):
+            trainer = self._trainers.present[session]
+            if take.batch is not None:
+                if self._trainers.has_room(session):
+                    del self.takes[session]
+                    self._hands.grant(trainer, take.batch)
+            elif self._pass_next(trainer):
+                self._withdraw(session)
+            else:
+                self._ask(trainer, take)
+
+    def _ask(self, trainer: Trainer, take: _Take) -> None:
+        """Ask the next partition that may make the batch, unless one is asked that can."""
+        if any(not self.partitions[number].starved for number in take.asked):
+            return
+        turns = [next(self._turns) for _ in self.partitions]
+        able = [n for n in turns if n not in take.asked and not self._is_over(n)]
+        # One that is starved may have enough for fewer rows.
+        able.sort(key=lambda number: self.partitions[number].starved)
+        if able:
+            while next(self._turns) != able[0]:
+                pass
+            take.asked.add(able[0])
+            self.partitions[able[0]].starved = False
+            self._hands.effects.append(Want(able[0], take.rows, take.stripe))
+        elif self._trainers.shared and not trainer.idle:
+            trainer.idle = True
+            self._hands.effects.append(Idle(trainer.session, trainer.seq))
+
+    def _is_over(self, partition: int) -> bool:
+        here = self.partitions[partition]
+        return here.ended or here.held or here.rests
+
+    def _made_for_take(self, batch: Batch, stripe: int) -> bool:
+        """Take the batch of a take; False where it is not needed any more."""
+        here = self.partitions[batch.partition]
+        here.wanted += 1
+        if here.wanted > here.made:  # a Want that crossed this batch did not count it
+            self._hands.effects.append(Want(batch.partition, here.wanted))
+        take = next((take for take in self.takes.values() if take.stripe == stripe), None)
+        if take is None or take.batch is not None:
+            self._hands.effects.append(Release(batch.partition, batch.number))
+            return False
+        take.asked.discard(batch.partition)
+        self._unask(take)
+        batch.meta = {"take": take.request}
+        take.batch = batch
+        return True
+
+    def _asked_in_vain(self, partition: int) -> None:
+        """Note that a partition has ended, or rests, and makes nothing of what it was asked for."""
+        for take in self.takes.values():
+            take.asked.discard(partition)
+
+    def _withdraw(self, session: int) -> None:
+        take = self.takes.pop(session)
+        self._unask(take)
+        if take.batch is not None:
+            self._release_all([take.batch])
+
+    def _unask(self, take: _Take) -> None:
+        for number in sorted(take.asked):
+            self.partitions[number].starved = False  # else it reports that again
+            self._hands.effects.append(Want(number, 0, take.stripe))
+        take.asked.clear()
+
+    def _release_all(self, batches: Sequence[Batch]) -> None:
+        """Let the rows of batches that nobody has go out in others."""
+        for batch in batches:
+            self._hands.effects.append(Release(batch.partition, batch.number))
+            self._hands.void(batch)

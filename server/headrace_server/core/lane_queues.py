@@ -1,0 +1,188 @@
+"""The batches of lanes that nobody has: each trainer has a stripe, and gets its batches alone.
+
+    a trainer asks ─► a stripe in the partition with the fewest ─► Want(partition, upto, stripe)
+                                                                  ─► made() ─► next(): its trainer's
+
+The batches of a stripe are void when its trainer leaves.  Without states a stripe is dry before its
+last batches are done, and its trainer goes on in another partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .handover import Batch, Effect, Leave, Line, Want
+from .segment_supply import NOWHERE, Asking, SegmentSupply
+from .trainers import Trainer
+
+__all__ = ["LaneQueues"]
+
+
+@dataclass(slots=True)
+class _Stripe:
+    partition: int
+    number: int
+    leaves: int  # of its partition, when it was opened
+    made: int = 0
+    wanted: int = 0
+    ready: Line = field(default_factory=Line)
+
+
+class LaneQueues(SegmentSupply):
+    """The batches of ``order="lanes"``, each for the trainer that has the stripe."""
+
+    def _begin(self) -> None:
+        self._spent: dict[int, list[_Stripe]] = {}  # by session: dry, with batches that may be out
+        self._stripes: dict[int, _Stripe] = {}  # by session
+        self._by_number: dict[int, int] = {}  # stripe → session
+        self._dry: set[int] = set()  # partitions without work for another stripe
+        # Stripes that trainers have left, by partition: their examples need another stripe.
+        self._leaves = dict.fromkeys(self.partitions, 0)
+        self._left: dict[int, set[int]] = {}  # by session: partitions without work for it
+
+    def made(self, batch: Batch) -> bool:
+        self._note_made(batch)
+        session = self._by_number.get(batch.meta["stripe"])
+        if session is None:
+            return False
+        stripe = self._stripes[session]
+        stripe.made += 1
+        stripe.ready.push(batch)
+        return True
+
+    def end(self, partition: int) -> None:
+        self.partitions[partition].ended = True
+        for session, stripe in list(self._stripes.items()):
+            if stripe.partition == partition and not len(stripe.ready):
+                self._close(session)
+                self._left.setdefault(session, set()).add(partition)
+
+    def dry(self, number: int) -> None:
+        """Close a stripe without work; its trainer may get one in another partition.
+
+        It may get one in the same partition where another trainer has left that since, which the
+        partition may not have known.
+        """
+        session = self._by_number.get(number)
+        if session is not None:
+            stripe = self._close(session)
+            if self.states == NOWHERE:
+                self._spent.setdefault(session, []).append(stripe)
+            self._left.setdefault(session, set()).add(stripe.partition)
+            if stripe.leaves == self._leaves[stripe.partition]:
+                self._dry.add(stripe.partition)
+
+    def _on_rests(self, partition: int, rests: bool) -> None:
+        if not rests:
+            self._dry.discard(partition)
+            for partitions in self._left.values():
+                partitions.discard(partition)
+            return
+        for session, stripe in list(self._stripes.items()):  # they are empty
+            if stripe.partition == partition:
+                self._close(session)
+                self._left.setdefault(session, set()).add(partition)
+                self._hands.effects.append(Leave(partition, stripe.number))
+
+    def _close(self, session: int) -> _Stripe:
+        stripe = self._stripes.pop(session)
+        del self._by_number[stripe.number]
+        return stripe
+
+    def waiting(self) -> int:
+        return sum(len(stripe.ready) for stripe in self._stripes.values())
+
+    def waiting_rows(self) -> int:
+        return sum(stripe.ready.rows() for stripe in self._stripes.values())
+
+    def next(self, session: int) -> Batch | None:
+        """Return the next batch of a trainer's own lanes."""
+        for spent in self._spent.get(session, ()) if self._spent else ():
+            if len(spent.ready):
+                return spent.ready.pop()
+        stripe = self._stripes.get(session)
+        return None if stripe is None else stripe.ready.pop()
+
+    def missing(self) -> tuple[int, int] | None:
+        """Return number and partition of a batch that was asked for, if any."""
+        for stripe in self._stripes.values():
+            if stripe.wanted > stripe.made:
+                return self.partitions[stripe.partition].made, stripe.partition
+        return None
+
+    def tell_passed(self, trainer: Trainer) -> None:
+        """Answer a trainer with the partitions that have no work for its lanes any more.
+
+        They stand in place of all batches that it asks for; it asks again, here or elsewhere.
+        """
+        if trainer.session in self._left and self._trainers.wants(trainer):
+            for partition in sorted(self._left.pop(trainer.session)):
+                self._pass(partition, trainer)
+                trainer.window = trainer.seq
+
+    def is_idle(self, session: int) -> bool:
+        """Whether a trainer has no lanes, and could get none."""
+        return session not in self._stripes
+
+    def put_back(self, session: int, batch: Batch) -> bool:
+        """Take a batch that was lost on its way; its trainer gets it again."""
+        number = batch.meta["stripe"]
+        for stripe in (self._stripes.get(session), *self._spent.get(session, ())):
+            if stripe is not None and stripe.number == number:
+                stripe.ready.push(batch)
+                return True
+        return False
+
+    def is_exhausted(self, trainer: Trainer) -> bool:
+        if self.states != NOWHERE or trainer.session in self._stripes:
+            return False
+        if any(len(spent.ready) for spent in self._spent.get(trainer.session, ())):
+            return False
+        return all(one.ended or number in self._dry for number, one in self.partitions.items())
+
+    def wants(self, asking: Sequence[Asking]) -> list[Effect]:
+        """Return the requests to partitions; a trainer without lanes gets some where work is."""
+        effects: list[Effect] = []
+        for session, credits in asking:
+            stripe = self._stripes.get(session) or self._open(session)
+            if stripe is None:
+                continue
+            upto = stripe.made + credits - len(stripe.ready)
+            if upto > stripe.wanted:
+                stripe.wanted = upto
+                effects.append(Want(stripe.partition, upto, stripe.number))
+        return effects
+
+    def _open(self, session: int) -> _Stripe | None:
+        load = {
+            number: 0
+            for number, here in self.partitions.items()
+            if not (here.ended or here.rests or number in self._dry)
+        }
+        if not load:
+            return None
+        for other in self._stripes.values():
+            if other.partition in load:
+                load[other.partition] += 1
+        partition = min(load, key=lambda n: (load[n], n))
+        stripe = _Stripe(partition, self.take_stripes(1), self._leaves[partition])
+        self._stripes[session] = stripe
+        self._by_number[stripe.number] = session
+        return stripe
+
+    def drain(self) -> list[Batch]:
+        return [batch for stripe in self._stripes.values() for batch in stripe.ready.drain()]
+
+    def leave(self, session: int, rank: int) -> None:
+        """Void the batches of a trainer that has left; its examples go on with others."""
+        self._left.pop(session, None)
+        left = self._spent.pop(session, [])
+        if session in self._stripes:
+            left.append(self._close(session))
+        for stripe in left:
+            self._dry.discard(stripe.partition)
+            self._leaves[stripe.partition] += 1
+            for batch in stripe.ready.drain():
+                self._hands.void(batch)
+            self._hands.effects.append(Leave(stripe.partition, stripe.number))
