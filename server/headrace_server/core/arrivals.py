@@ -41,7 +41,7 @@ class Arrivals(SegmentSupply):
 
     claims_wait = True
 
-    def _begin(self) -> None:
+    def _set_up(self) -> None:
         self.takes: dict[int, _Take] = {}  # by session
         self._turns = itertools.cycle(self.partitions)  # the partition that is asked next
         self._sized = False  # whether there was ever a take

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .handover import Batch, Effect, Leave, Line, Want
-from .segment_supply import NOWHERE, Asking, SegmentSupply
+from .segment_supply import Asking, SegmentSupply
+from .sequences import NOWHERE
 from .trainers import Trainer
 
 __all__ = ["LaneQueues"]
@@ -32,7 +33,7 @@ class _Stripe:
 class LaneQueues(SegmentSupply):
     """The batches of ``order="lanes"``, each for the trainer that has the stripe."""
 
-    def _begin(self) -> None:
+    def _set_up(self) -> None:
         self._spent: dict[int, list[_Stripe]] = {}  # by session: dry, with batches that may be out
         self._stripes: dict[int, _Stripe] = {}  # by session
         self._by_number: dict[int, int] = {}  # stripe → session

@@ -13,9 +13,9 @@ machine drops examples that can fill no stripe.
 A stripe that is dry or left is closed for good, and its number is not used again.  Without states
 it is dry, and its trainer may be elsewhere, before its last batches are done.
 
-With ``ahead`` a batch is drafted before the one before it is done: states stay with the trainer,
+Where states stay with the trainer a batch is drafted before the one before it is done (``ahead``),
 and an example can go on in another lane only from its last state that is *kept* here.  Without any
-states, ``stateless``, it goes on after its last segment that is done.
+states it goes on after its last segment that is done.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .members import InStep, MemberRows, RoundMembers
+from .sequences import AT_SERVER, AT_TRAINER, NOWHERE
 from .slots import RoundMember, Segments, Slots
 
 __all__ = ["Lanes"]
@@ -53,20 +54,11 @@ class Lanes(InStep):
     """The machine of ``order="lanes"``."""
 
     order = "lanes"
+    slots_kind = _LaneSlots
     _slots: _LaneSlots
 
-    def __init__(
-        self,
-        batch_size: int,
-        capacity: int | None = None,
-        allow_small_batch: bool = False,
-        partition: int = 0,
-        ahead: bool = False,
-        stateless: bool = False,
-    ) -> None:
-        super().__init__(batch_size, capacity, allow_small_batch, partition)
-        self.ahead = ahead or stateless
-        self._stateless = stateless
+    def _set_up(self) -> None:
+        self.ahead = self.states != AT_SERVER
         self._stripes: dict[int, _Stripe] = {}
         self._orphans: list[tuple[int, int]] = []  # (insertion index, slot)
         self._dry: list[int] = []
@@ -74,9 +66,6 @@ class Lanes(InStep):
         self._crowded = False  # more examples came back than there are places
         self._gone: set[int] = set()  # stripes that were closed
         self.rewound = 0  # segments that were done, and are handed out again
-
-    def _new_slots(self, size: int) -> _LaneSlots:
-        return _LaneSlots(size)
 
     def _come_back(self, slots: np.ndarray) -> None:
         self._slots.done[slots] = self._slots.kept[slots] = self._slots.segment[slots]
@@ -171,7 +160,7 @@ class Lanes(InStep):
     def next_draft(self) -> Segments | None:
         """The next batch, if one is wanted and possible."""
         if self.members is not None:
-            return self._next_member(self.members)
+            return self._next_member()
         for number, stripe in list(self._stripes.items()):
             if stripe.over:
                 self._run_dry(number, stripe)
@@ -231,7 +220,8 @@ class Lanes(InStep):
 
     # Rounds of ranks
 
-    def _round(self, members: RoundMembers) -> list[Segments]:
+    def _round(self) -> list[Segments]:
+        members = self._ranks
         stripes = [self._stripes[number] for number in members.stripes]
         if not (members.over or self._fill(stripes)):
             return []
@@ -254,31 +244,25 @@ class Lanes(InStep):
             self._drop_leftovers()
         return []
 
-    def _any_rows(self, members: RoundMembers, member: RoundMember) -> Segments | None:
-        number = members.stripes[member.rank]
+    def _any_rows(self, member: RoundMember) -> Segments | None:
+        number = self._ranks.stripes[member.rank]
         stripe = self._stripes[number]
         if not self._fill([stripe], some=True):
             return None
         return self._draft(number, stripe, (stripe.lanes >= 0).nonzero()[0], member)
 
     def _same_rows(
-        self,
-        members: RoundMembers,
-        member: RoundMember,
-        slots: np.ndarray,
-        lanes: np.ndarray,
-        claimed: bool,
+        self, member: RoundMember, slots: np.ndarray, lanes: np.ndarray, claimed: bool
     ) -> Segments:
-        number = members.stripes[member.rank]
+        number = self._ranks.stripes[member.rank]
         self._put(self._stripes[number], lanes, slots)
         return self._draft(number, self._stripes[number], lanes, member)
 
     def _keep_lanes(self, rank: int, rows: MemberRows) -> None:
-        assert self.members is not None
         slots = self.find(rows.indices)
         there = (slots >= 0).nonzero()[0]
         there = there[self._slots.segment[slots[there]] == rows.segments[there] + 1]
-        self._put(self._stripes[self.members.stripes[rank]], rows.lanes[there], slots[there])
+        self._put(self._stripes[self._ranks.stripes[rank]], rows.lanes[there], slots[there])
 
     def _put(self, stripe: _Stripe, lanes: np.ndarray, slots: np.ndarray) -> None:
         """Put ready examples in these lanes."""
@@ -292,8 +276,8 @@ class Lanes(InStep):
         for number in list(self._stripes):
             self.leave(number)
 
-    def _open_stripes(self, members: RoundMembers) -> None:
-        for number in members.stripes:
+    def _open_stripes(self) -> None:
+        for number in self._ranks.stripes:
             self._open(number)
 
     def expected(self) -> Segments | None:
@@ -314,7 +298,7 @@ class Lanes(InStep):
         return self._slots.segments(slots, number, np.arange(len(slots)), starts)
 
     def _run_dry(self, number: int, stripe: _Stripe) -> None:
-        if not stripe.reported and (self._stateless or not stripe.out):
+        if not stripe.reported and (self.states == NOWHERE or not stripe.out):
             stripe.reported = stripe.over = True
             self._dry.append(number)
         if stripe.out:
@@ -356,7 +340,7 @@ class Lanes(InStep):
         if refused:
             slots, after = slots[batch.last], after[batch.last]
         self._slots.done[slots] = done = np.maximum(self._slots.done[slots], after)
-        if self._stateless or not self.ahead:
+        if self.states != AT_TRAINER:
             self._slots.kept[slots] = done
         through = self._slots.done[batch.slots] == batch.counts
         ended = batch.slots[through]

@@ -23,15 +23,14 @@ from typing import Any
 
 import numpy as np
 
+from .partition import TURN_BITS
 from .sequences import READ_AHEAD, Sequences
 from .slots import RoundMember, Segments
 
-__all__ = ["EPOCH_BITS", "InStep", "MemberRows", "Place", "RoundMembers", "place_of"]
+__all__ = ["InStep", "MemberRows", "Place", "RoundMembers", "place_of"]
 
 #: Number of a round, and a rank.
 Place = tuple[int, int]
-#: A round is the epoch, and below it in so many bits its number in the epoch; see ``Partition``.
-EPOCH_BITS = 32
 #: They name a member in the claim of a trainer, as two integers of this form.
 _CLAIM = "<qq"
 
@@ -72,7 +71,7 @@ class RoundMembers:
         self.run = run
         self.size = size
         self.stripes = list(range(stripe, stripe + world))
-        self.next_round = epoch << EPOCH_BITS
+        self.next_round = epoch << TURN_BITS
         self.wanted = 0  # rounds, since these members began …
         self.rounds = 0  # … and how many there were
         self.drafted: deque[Segments] = deque()  # not planned yet
@@ -146,9 +145,11 @@ class InStep(Sequences):
         """
         self.members = None
         self._recall()
-        self.members = RoundMembers(world, run, stripe, self.batch_size, epoch) if world else None
         self.first_stripe = stripe
-        self._deal_rows()
+        if world:
+            self.members = RoundMembers(world, run, stripe, self.batch_size, epoch)
+            self._open_stripes()
+        self._adapt_to_rows()
 
     def resume_rounds(self, members: RoundMembers, rows: dict[Place, MemberRows]) -> None:
         """Go on with the rounds of an earlier process; ``rows``: of the last round.
@@ -156,7 +157,8 @@ class InStep(Sequences):
         The members that are not done are in ``again``.
         """
         self.members = members
-        self._deal_rows()
+        self._open_stripes()
+        self._adapt_to_rows()
         if self.ahead:
             return
         for place, known in rows.items():
@@ -165,12 +167,15 @@ class InStep(Sequences):
             else:
                 self._keep_lanes(place[1], known)
 
-    def _deal_rows(self) -> None:
-        members = self.members
+    def _adapt_to_rows(self) -> None:
         self._read_ahead = max(READ_AHEAD, 4 * self.most_rows)
-        if members is not None:
-            self._open_stripes(members)
         self._drop_leftovers()
+
+    @property
+    def _ranks(self) -> RoundMembers:
+        """The members, where batches are of ranks."""
+        assert self.members is not None
+        return self.members
 
     @property
     def most_rows(self) -> int:
@@ -181,23 +186,25 @@ class InStep(Sequences):
         super().begin_epoch()
         members = self.members
         if members is not None:
-            members.next_round = ((members.next_round >> EPOCH_BITS) + 1) << EPOCH_BITS
+            members.next_round = ((members.next_round >> TURN_BITS) + 1) << TURN_BITS
 
     # Members
 
-    def _next_member(self, members: RoundMembers) -> Segments | None:
-        if not members.drafted and not (members.wanted and self._draft_more(members)):
+    def _next_member(self) -> Segments | None:
+        members = self._ranks
+        if not members.drafted and not (members.wanted and self._draft_more()):
             return None
         return members.drafted.popleft()
 
-    def _draft_more(self, members: RoundMembers) -> bool:
+    def _draft_more(self) -> bool:
         """Draft what comes next; False if it has to wait for states or input."""
+        members = self._ranks
         if members.again:
             return self.draft_again(min(members.again))
         waits = members.out and not self.ahead
         if waits or members.rounds >= members.wanted:
             return False
-        parts = self._round(members)
+        parts = self._round()
         if parts:
             members.newest = parts
             members.next_round += 1
@@ -212,12 +219,11 @@ class InStep(Sequences):
 
         With ``claimed`` a trainer has its bytes.
         """
-        members = self.members
-        assert members is not None
+        members = self._ranks
         rows = members.again[place]
         member = RoundMember(*place, members.size)
         if rows is None:
-            batch = self._any_rows(members, member)
+            batch = self._any_rows(member)
             if batch is None:
                 return False
         else:
@@ -226,7 +232,7 @@ class InStep(Sequences):
                 return False
             there = (slots >= 0).nonzero()[0]  # others were left out since
             there = there[self._slots.segment[slots[there]] == rows.segments[there]]
-            batch = self._same_rows(members, member, slots[there], rows.lanes[there], claimed)
+            batch = self._same_rows(member, slots[there], rows.lanes[there], claimed)
         del members.again[place]
         members.add(batch)
         return True
@@ -258,25 +264,20 @@ class InStep(Sequences):
         """Drop what can fill no batch and no round any more, if these must not be smaller."""
 
     @abstractmethod
-    def _round(self, members: RoundMembers) -> list[Segments]:
+    def _round(self) -> list[Segments]:
         """The members of the next round; empty if that has to wait, or if there is none."""
 
     @abstractmethod
     def _same_rows(
-        self,
-        members: RoundMembers,
-        member: RoundMember,
-        slots: np.ndarray,
-        lanes: np.ndarray,
-        claimed: bool,
+        self, member: RoundMember, slots: np.ndarray, lanes: np.ndarray, claimed: bool
     ) -> Segments:
         """A member of exactly these rows, which are ready."""
 
-    def _any_rows(self, members: RoundMembers, member: RoundMember) -> Segments | None:
+    def _any_rows(self, member: RoundMember) -> Segments | None:
         """A member of the rows that its rank has now."""
         raise ValueError(f"the rows of {member} are not known")
 
-    def _open_stripes(self, members: RoundMembers) -> None:
+    def _open_stripes(self) -> None:
         """Open the stripes of ranks, where rows have lanes."""
         return
 

@@ -16,10 +16,11 @@ from collections.abc import Sequence
 
 from .handover import Batch, Deal, Dealt, Effect, JoinRefused, Leave, Want
 from .hands import Hands
-from .members import EPOCH_BITS
+from .partition import TURN_BITS
 from .redealing import DealtRounds
 from .rounds import Rounds
-from .segment_supply import AT_SERVER, Asking, SegmentSupply
+from .segment_supply import Asking, SegmentSupply
+from .sequences import AT_SERVER
 from .trainers import Trainer, Trainers
 
 __all__ = ["SegmentRounds", "check_rows", "following"]
@@ -40,7 +41,7 @@ class SegmentRounds(SegmentSupply):
         self.run = run
         self._rounds = Rounds(world)
 
-    def _begin(self) -> None:
+    def _set_up(self) -> None:
         #: By rank: members of another stripe are of an earlier run, or of a trainer that has left.
         self._stripes: list[int] = []
         self._left: dict[int, int] = {}  # rank by stripe that it has left
@@ -55,7 +56,7 @@ class SegmentRounds(SegmentSupply):
         """Give each rank a stripe, from this number on."""
         self._stripes = list(range(stripe, stripe + self.world))
         for number, here in self.partitions.items():
-            self._rounds.begin_at(number, here.epoch << EPOCH_BITS)
+            self._rounds.begin_at(number, here.epoch << TURN_BITS)
 
     def go_on(self, partition: int, dealt: DealtRounds) -> None:
         """Go on with the rounds of an earlier life of this run."""
@@ -191,7 +192,7 @@ class SegmentRounds(SegmentSupply):
 
     def begin_epoch(self, partition: int, turn: int) -> None:
         super().begin_epoch(partition, turn)
-        self._rounds.begin_at(partition, self.partitions[partition].epoch << EPOCH_BITS)
+        self._rounds.begin_at(partition, self.partitions[partition].epoch << TURN_BITS)
 
     def is_idle(self, session: int) -> bool:
         return False

@@ -15,15 +15,14 @@ from dataclasses import dataclass
 
 from .handover import Batch, Effect, Idle, Passed, Want, of_numbers
 from .hands import Hands
-from .members import EPOCH_BITS
+from .partition import TURN_BITS
 from .redealing import DealtRounds
+from .sequences import AT_SERVER
 from .supply import Supply
 from .trainers import Trainer, Trainers
 
-__all__ = ["AT_SERVER", "AT_TRAINER", "NOWHERE", "Asking", "SegmentSupply"]
+__all__ = ["Asking", "SegmentSupply"]
 
-#: Places of the states of a feed of segments.
-AT_SERVER, AT_TRAINER, NOWHERE = "server", "trainer", "none"
 
 #: A trainer and how many batches may be sent to it now.
 Asking = tuple[int, int]
@@ -62,10 +61,10 @@ class SegmentSupply(Supply):
         self.stripe = 0  # the first of this supply
         self.next_stripe = 0  # that no supply of the feed has used
         self.loaded: dict[int, DealtRounds] = {}  # by partition: dealt by an earlier life
-        self._begin()
+        self._set_up()
 
     @abstractmethod
-    def _begin(self) -> None:
+    def _set_up(self) -> None:
         """Begin without batches and without trainers."""
 
     def load_rounds(self, partition: int, dealt: DealtRounds) -> None:
@@ -88,7 +87,7 @@ class SegmentSupply(Supply):
         self.begin_epoch(partition, turn)
 
     def begin_epoch(self, partition: int, turn: int) -> None:
-        self.partitions[partition].epoch = max(0, turn >> EPOCH_BITS)
+        self.partitions[partition].epoch = max(0, turn >> TURN_BITS)
 
     @abstractmethod
     def drain(self) -> list[Batch]:

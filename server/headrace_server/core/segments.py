@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .members import InStep, RoundMembers
+from .members import InStep
 from .slots import RoundMember, Segments
 
 __all__ = ["SegmentQueue"]
@@ -85,14 +85,7 @@ class SegmentQueue(InStep):
 
     order = "arrival"
 
-    def __init__(
-        self,
-        batch_size: int,
-        capacity: int | None = None,
-        allow_small_batch: bool = False,
-        partition: int = 0,
-    ) -> None:
-        super().__init__(batch_size, capacity, allow_small_batch, partition)
+    def _set_up(self) -> None:
         self._back = _Returned()
         self._returning = 0  # rows in them that will come back
         self._wanted = 0
@@ -141,7 +134,7 @@ class SegmentQueue(InStep):
     def next_draft(self) -> Segments | None:
         """The next batch, if one is wanted and possible."""
         if self.members is not None:
-            batch = self._next_member(self.members)
+            batch = self._next_member()
             self._made += batch is not None
             return batch
         if self._takes:
@@ -172,47 +165,40 @@ class SegmentQueue(InStep):
         back = self._back.get(min(n, len(self._back)))
         return back if len(back) == n else self._joined(back, self._fresh.get(n - len(back)))
 
-    def _round(self, members: RoundMembers) -> list[Segments]:
-        n = min(members.rows, self.ready)
-        if n < members.rows and not (self._closed and self.allow_small and n):
+    def _round(self) -> list[Segments]:
+        rows, world = self._ranks.rows, self._ranks.world
+        n = min(rows, self.ready)
+        if n < rows and not (self._closed and self.allow_small and n):
             return []
-        slots, world = self._first(n), members.world
+        slots = self._first(n)
         dealt = []
         for rank in range(world):
-            own, member = slots[rank::world], members.next_member(rank)
-            dealt.append(self._member(members, member, own, np.arange(len(own)), claimed=False))
+            own, member = slots[rank::world], self._ranks.next_member(rank)
+            dealt.append(self._member(member, own, np.arange(len(own)), claimed=False))
         return dealt
 
-    def _member(
-        self,
-        members: RoundMembers,
-        member: RoundMember,
-        slots: np.ndarray,
-        lanes: np.ndarray,
-        claimed: bool,
+    def _same_rows(
+        self, member: RoundMember, slots: np.ndarray, lanes: np.ndarray, claimed: bool
     ) -> Segments:
-        batch = self._slots.segments(
-            slots, members.stripes[member.rank], lanes=lanes, member=member
-        )
-        last = slots[batch.last]
+        self._withdraw(slots)
+        return self._member(member, slots, lanes, claimed)
+
+    def _member(
+        self, member: RoundMember, slots: np.ndarray, lanes: np.ndarray, claimed: bool
+    ) -> Segments:
+        stripe = self._ranks.stripes[member.rank]
+        return self._lend(self._slots.segments(slots, stripe, lanes, member=member), claimed)
+
+    def _lend(self, batch: Segments, claimed: bool) -> Segments:
+        """Count a batch as out; ``claimed``: its trainer has it from before a restart."""
+        last = batch.slots[batch.last]
         if claimed:
             self._claimed.add(id(batch))
         else:
             self._need_no_payload(last)
-        self._returning += len(slots) - len(last)
+        self._returning += len(batch) - len(last)
         self._hand_out(batch)
         return batch
-
-    def _same_rows(
-        self,
-        members: RoundMembers,
-        member: RoundMember,
-        slots: np.ndarray,
-        lanes: np.ndarray,
-        claimed: bool,
-    ) -> Segments:
-        self._withdraw(slots)
-        return self._member(members, member, slots, lanes, claimed)
 
     def _joined(self, back: np.ndarray, fresh: np.ndarray) -> np.ndarray:
         """Returned and fresh slots together, by insertion index."""
@@ -279,13 +265,9 @@ class SegmentQueue(InStep):
         if any(np.isin(slots, batch.slots).any() for batch in self._out.values()):
             return None
         self._withdraw(slots)
-        batch = self._slots.segments(slots)
-        self._claimed.add(id(batch))
         self._made += 1
         self._wanted += 1
-        self._returning += int(np.count_nonzero(~batch.last))
-        self._hand_out(batch)
-        return batch
+        return self._lend(self._slots.segments(slots), claimed=True)
 
     def _withdraw(self, slots: np.ndarray) -> None:
         """Take these out of what is ready."""

@@ -52,6 +52,8 @@ class _Offered:
                 yield epoch, int(self.counts[row])
 
 
+#: Places of the states of segments.
+AT_SERVER, AT_TRAINER, NOWHERE = "server", "trainer", "none"
 #: Marks of an example that an earlier process began or ended, and of one that it refused.
 BEGUN, REFUSED = 1, 2
 
@@ -59,12 +61,14 @@ BEGUN, REFUSED = 1, 2
 class Sequences(ABC):
     """The common part of both orders: admission, capacity, counts.
 
-    ``capacity`` None is unbounded.  A shaper whose drafts are Segments; see ``plan.Shaper``.
+    ``capacity`` None is unbounded, ``states`` says where they are kept.  A shaper whose drafts are
+    Segments; see ``plan.Shaper``.
     """
 
     kind = "sequences"
     rewound = 0  # segments that were done, and are handed out again
     through: Sequence[int] = ()  # see ``take_through``
+    slots_kind = Slots  # of the tables
     _slots: Slots
 
     def __init__(
@@ -73,6 +77,7 @@ class Sequences(ABC):
         capacity: int | None = None,
         allow_small_batch: bool = False,
         partition: int = 0,
+        states: str = AT_SERVER,
     ) -> None:
         if capacity is not None and capacity < batch_size:
             raise ValueError(f"capacity={capacity} is less than batch_size={batch_size}")
@@ -81,7 +86,8 @@ class Sequences(ABC):
         self.allow_small = allow_small_batch
         self.in_flight = 0  # examples that hold a place of the capacity
         self._read_ahead = max(READ_AHEAD, 4 * batch_size)
-        self._next_index = FIRST_INDEX + (partition << (63 - PARTITION_BITS))
+        #: Insertion index of the next example.
+        self.next_index = FIRST_INDEX + (partition << (63 - PARTITION_BITS))
         self._waiting: deque[tuple[int, int, int]] = deque()  # chunk, start, stop
         self._offered: dict[int, _Offered] = {}
         self._fresh = Fifo()
@@ -91,10 +97,15 @@ class Sequences(ABC):
         self._uses: dict[int, int] = {}  # chunk → examples of it that still need its payload
         self.refused: list[tuple[int, int]] = []  # see ``take_refused``
         self._out: dict[int, Segments] = {}  # in trainers' hands, the oldest first
-        self._slots = self._new_slots(min(capacity or READ_AHEAD, READ_AHEAD))
+        self._slots = self.slots_kind(min(capacity or READ_AHEAD, READ_AHEAD))
+        self.find, self.key_of = self._slots.find, self._slots.key_of
+        self.keys_of = self._slots.keys_of
+        self.states = states
+        self._set_up()
 
-    def _new_slots(self, size: int) -> Slots:
-        return Slots(size)
+    @abstractmethod
+    def _set_up(self) -> None:
+        """Begin without batches."""
 
     # Input
 
@@ -191,12 +202,12 @@ class Sequences(ABC):
                 self.refused.append((chunk, row))
                 mark = REFUSED
             if mark != REFUSED:
-                self._next_index += 1
+                self.next_index += 1
             if mark:
                 self._release(chunk, 1)
             else:
                 rows.append(row)
-                indices.append(self._next_index - 1)
+                indices.append(self.next_index - 1)
         return rows, indices
 
     def resume(self, begun: Examples) -> np.ndarray:
@@ -207,18 +218,6 @@ class Sequences(ABC):
             self._uses[chunk] = self._uses.get(chunk, 0) + uses
         self._come_back(slots)
         return slots
-
-    def start_from(self, index: int) -> None:
-        """Set the insertion index of the next example."""
-        self._next_index = index
-
-    @property
-    def next_index(self) -> int:
-        return self._next_index
-
-    def find(self, indices: np.ndarray) -> np.ndarray:
-        """Slots of examples by insertion index; -1 for one that is not there."""
-        return self._slots.find(indices)
 
     @abstractmethod
     def _come_back(self, slots: np.ndarray) -> None:
@@ -385,14 +384,6 @@ class Sequences(ABC):
     def oldest_out(self) -> Segments | None:
         """The batch that has been out for the longest time."""
         return next(iter(self._out.values()), None)
-
-    def key_of(self, slot: int) -> Hashable:
-        """Key of an example that has not ended."""
-        return self._slots.key_of(slot)
-
-    def keys_of(self, slots: np.ndarray) -> list[Hashable]:
-        """Keys of examples that have not ended."""
-        return self._slots.keys_of(slots)
 
     @property
     def done(self) -> bool:

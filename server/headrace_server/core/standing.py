@@ -15,7 +15,8 @@ from .plain_supply import PlainSupply
 from .recalls import Recalls
 from .segment_claims import SegmentClaims
 from .segment_rounds import following
-from .segment_supply import AT_SERVER, NOWHERE, SegmentSupply
+from .segment_supply import SegmentSupply
+from .sequences import AT_SERVER, NOWHERE
 from .supply import Supply
 from .trainers import Trainer, Trainers
 

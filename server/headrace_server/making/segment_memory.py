@@ -296,7 +296,7 @@ class SegmentMemory(Memory):
         self._partition.resume_reading(place, max([cursor["chunk"], *saved.chunks]) + 1)
         self._intake.restore_stages(cursor["stages"])
         self._intake.resume(place["epoch"], place["position"], cursor["dropped"])
-        self._machine.start_from(cursor["index"])
+        self._machine.next_index = cursor["index"]
         still, ended = self._ended.of_begun(examples, self._maker.read_again)
         self._add_ended(ended)
         if ended:

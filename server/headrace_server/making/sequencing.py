@@ -22,6 +22,7 @@ from ..core import chance
 from ..core.geometry import Geometry
 from ..core.lanes import Lanes
 from ..core.segments import SegmentQueue
+from ..core.sequences import AT_SERVER, AT_TRAINER, NOWHERE
 from ..pipeline.declaration import Shape
 from ..pipeline.segment_options import columns_by_name, fitted, not_whole
 from ..pipeline.selectors import selector_text
@@ -137,11 +138,10 @@ class Cutting:
         self.carried = bool(carried)
         self._pools = {n: c["seed"] for n, c in carried.items() if c["by"] == "from_pool"}
         self.capacity: int = options["capacity"]
-        size = self.batch_size, self.capacity, self.small, partition
-        self.machine: SegmentQueue | Lanes = (
-            Lanes(*size, ahead=self.at_trainer, stateless=self.stateless)
-            if self.lanes
-            else SegmentQueue(*size)
+        places = AT_TRAINER if self.at_trainer else AT_SERVER if self.states else NOWHERE
+        kind = Lanes if self.lanes else SegmentQueue
+        self.machine: SegmentQueue | Lanes = kind(
+            self.batch_size, self.capacity, self.small, partition, places
         )
 
     def check_state_bytes(self, most: int) -> None:

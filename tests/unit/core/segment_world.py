@@ -69,7 +69,7 @@ class Worker:
         """A life, from what is stored."""
         self.life += 1
         if self.order == "lanes":
-            self.machine = Lanes(*self.options, self.ahead)
+            self.machine = Lanes(*self.options, "trainer" if self.ahead else "server")
         else:
             sized = self.life and self.machine.sized  # it is stored
             self.machine = SegmentQueue(*self.options)

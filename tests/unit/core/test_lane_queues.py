@@ -3,7 +3,7 @@
 from headrace_server.core.handover import Batch, Freed, Leave, Want
 from headrace_server.core.hands import Hands
 from headrace_server.core.lane_queues import LaneQueues
-from headrace_server.core.segment_supply import AT_SERVER, NOWHERE
+from headrace_server.core.sequences import AT_SERVER, NOWHERE
 from headrace_server.core.trainers import Trainers
 
 

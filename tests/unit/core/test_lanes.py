@@ -35,7 +35,7 @@ class Stripe:
 
 class World:
     def __init__(self, sizes, counts, cuts, seed, ahead, out_of_turn=False):
-        self.machine = Lanes(*sizes, ahead=ahead)
+        self.machine = Lanes(*sizes, states="trainer" if ahead else "server")
         self.ahead, self.out_of_turn = ahead, out_of_turn
         self.feed = Feed(self.machine, counts, cuts)
         self.counts = counts
@@ -314,7 +314,7 @@ def test_fewer_than_a_batch_that_nobody_holds_are_dropped_without_a_trainer():
 
 
 def test_what_is_left_over_waits_for_examples_that_may_still_come_back_to_go_with_it():
-    machine = Lanes(2, ahead=True)
+    machine = Lanes(2, states="trainer")
     feed = Feed(machine, [3, 3, 4], [3])
     machine.want(3, 0)
     batches = [feed.next_draft() for _ in range(3)]
@@ -331,7 +331,7 @@ def test_what_is_left_over_waits_for_examples_that_may_still_come_back_to_go_wit
 
 
 def test_what_a_trainer_leaves_goes_on_from_where_it_was_kept_and_before_what_is_fresh():
-    machine = Lanes(2, allow_small_batch=True, ahead=True)
+    machine = Lanes(2, allow_small_batch=True, states="trainer")
     feed = Feed(machine, [5, 5, 5, 5, 5], [5])
     machine.want(4, 0)
     batches = [feed.next_draft() for _ in range(4)]
@@ -399,7 +399,7 @@ def test_a_stripe_that_ran_dry_stays_closed_and_a_new_one_takes_what_is_left_beh
 
 
 def test_a_batch_that_is_done_before_an_earlier_one_keeps_the_place_of_its_examples():
-    machine = Lanes(1, 2, allow_small_batch=True, ahead=True)
+    machine = Lanes(1, 2, allow_small_batch=True, states="trainer")
     feed = Feed(machine, [2, 2, 2], [3])
     machine.want(2, 0)
     first, last = feed.next_draft(), feed.next_draft()

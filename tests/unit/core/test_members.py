@@ -43,7 +43,8 @@ class World:
     def start(self, begun=()):
         size = self.batch_size, self.capacity, self.small
         arrival = self.kind == "arrival"
-        self.machine = SegmentQueue(*size) if arrival else Lanes(*size, ahead=self.ahead)
+        states = "trainer" if self.ahead else "server"
+        self.machine = SegmentQueue(*size) if arrival else Lanes(*size, states=states)
         self.at, self.chunk, self.closed = 0, 100, False
         self.begun = set(begun)  # by an earlier process
 

@@ -58,7 +58,7 @@ def test_the_same_key_of_two_epochs_is_found_in_both():
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_in_lanes_the_segment_is_that_of_the_oldest_batch_that_is_out(ahead: bool):
-    lanes = Lanes(1, ahead=ahead)
+    lanes = Lanes(1, states="trainer" if ahead else "server")
     offered(lanes, 0, [b"a"], [3])
     lanes.want(2, 7)
     first = lanes.next_draft()

@@ -425,7 +425,7 @@ def resumed(segments, counts, size=2, small=True, offered=(), known=None):
     given = np.array(counts), np.array(segments)
     slots = machine.resume(begun(zeros, numbers, *given, FIRST + numbers, numbers, keys))
     assert slots.tolist() == machine.find(FIRST + numbers).tolist()
-    machine.start_from(FIRST + n)
+    machine.next_index = FIRST + n
     if offered:
         keys = [f"key {n + i}" for i in range(len(offered))]
         machine.offer(1, len(offered), {"key": keys, "count": offered, "line": n, "known": known})
@@ -472,7 +472,7 @@ def test_examples_that_began_before_older_ones_give_each_segment_once_and_in_ord
     old = np.flatnonzero(began)
     columns = old, counts[old], np.ones_like(old), FIRST + old, old
     machine.resume(begun(np.zeros_like(old), *columns, old.tolist()))
-    machine.start_from(FIRST)
+    machine.next_index = FIRST
     machine.offer(1, n, {"key": range(n), "count": counts, "known": began * BEGUN})
     machine.finish()
     machine.want(10 * n)

@@ -107,7 +107,7 @@ class World:
             assert read.position + row == line and row < read.limit
             assert stages == ["as of", read.position]
         self.machine.resume(examples)
-        self.machine.start_from(cursor["index"])
+        self.machine.next_index = cursor["index"]
 
     def crash(self) -> None:
         """Die; of what is not committed a part is, and in its order."""
