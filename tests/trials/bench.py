@@ -20,11 +20,13 @@ from typing import Any
 
 import headrace_server as hs
 from headrace_proto.clock import AwakeClock
+from headrace_server.core.handover import Batch
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.exchange import is_near
 from headrace_server.process.relay import (
     FROM_FRONT,
     FROM_OWNER,
+    BlockPlace,
     Say,
     SendBlock,
     Sent,
@@ -37,7 +39,6 @@ from headrace_server.worker.events import (
     Flushed,
     Made,
     Opened,
-    Placed,
     Replied,
     StateFlush,
 )
@@ -239,8 +240,8 @@ class _Partitions:
         self._numbers[feed, partition] += 1
         self._blocks.add((feed, partition, number))
         place = _SEGMENT, 4096 * (number % 16), 4096
-        made = Placed(number, ROWS, *place, [[0, 8 * ROWS, [ROWS]]], meta)
-        self.events.append(Made(feed, partition, [made], {}))
+        body = BlockPlace(*place, [[0, 8 * ROWS, [ROWS]]], False)
+        self.events.append(Made(feed, partition, [Batch(partition, number, ROWS, body, meta)], {}))
 
 
 class Bench:

@@ -12,9 +12,11 @@ from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import Slot
 from headrace_proto.messages import FROM_SERVER, Deliver, Delivery
 
+from ..core.handover import Batch
 from ..making.run import MadeBatch, Run
 from ..making.slab import Slab
-from .events import Made, Placed, Removed
+from ..process.relay import BlockPlace
+from .events import Made, Removed
 
 __all__ = ["Announcer"]
 
@@ -72,20 +74,15 @@ class Announcer:
         return failed
 
     def _message(self, name: _Name, run: Run, batches: Sequence[MadeBatch]) -> Made:
-        return Made(
-            *name,
-            [self._placed(made) for made in batches],
-            run.dropped(),
-            self._slab.fraction_used > _CROWDED,
-            run.stats(),
-        )
+        crowded = self._slab.fraction_used > _CROWDED
+        placed = [self._placed(name[1], made, crowded) for made in batches]
+        return Made(*name, placed, run.dropped(), run.stats())
 
-    def _placed(self, made: MadeBatch) -> Placed:
-        block = made.block
-        place = self._slab.name_of(block), block.offset, made.nbytes
-        columns = self._columns_of(made.slots)
-        meta = dict(made.meta)
-        return Placed(made.number, made.rows, *place, columns, meta, made.epoch, made.turn)
+    def _placed(self, partition: int, made: MadeBatch, crowded: bool) -> Batch:
+        block, columns = made.block, self._columns_of(made.slots)
+        place = BlockPlace(self._slab.name_of(block), block.offset, made.nbytes, columns, crowded)
+        meta, epoch, turn = dict(made.meta), made.epoch, made.turn
+        return Batch(partition, made.number, made.rows, place, meta, epoch, turn)
 
     def _columns_of(self, slots: list[Slot]) -> list[Any]:
         """The columns of a message: the same list for the same list of slots."""

@@ -82,7 +82,7 @@ class Counters:
         for made in message.batches:
             counts[0] += 1
             counts[1] += made.rows
-            counts[2] += made.nbytes
+            counts[2] += made.body.nbytes
         self._dropped[message.partition] = message.dropped
         self.on_stats(message.partition, message.stats)
 

@@ -20,7 +20,7 @@ from ..core.dispatch import Dispatcher
 from ..core.farewell import Farewell
 from ..core.group_dispatch import GroupDispatcher
 from ..core.group_places import check_group
-from ..core.handover import Batch, JoinRefused, Send
+from ..core.handover import JoinRefused, Send
 from ..core.plan import RESIZED
 from ..core.recalls import Acknowledged
 from ..core.redealing import DealtRounds
@@ -246,20 +246,8 @@ class Desk:
         self.partitions[message.partition].waits = ""
         self.counters.on_made(message)
         self._check_bad()
-        crowded = message.crowded
-        for made in message.batches:
-            place = BlockPlace(made.segment, made.offset, made.nbytes, made.columns, crowded)
-            self.dispatcher.made(
-                Batch(
-                    message.partition,
-                    made.number,
-                    made.rows,
-                    place,
-                    made.meta,
-                    made.epoch,
-                    made.turn,
-                )
-            )
+        for batch in message.batches:
+            self.dispatcher.made(batch)
 
     def on_finished(self, message: Finished) -> None:
         here = self.partitions[message.partition]

@@ -22,6 +22,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..core.handover import Batch
+
 __all__ = [
     "AtBorder",
     "ClaimJudged",
@@ -33,7 +35,6 @@ __all__ = [
     "Made",
     "NextEpoch",
     "Opened",
-    "Placed",
     "Removed",
     "Replied",
     "Starved",
@@ -60,29 +61,13 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """A batch, and the place of its bytes."""
-
-    number: int
-    rows: int
-    segment: str
-    offset: int
-    nbytes: int
-    columns: list[Any]
-    meta: dict[str, Any]
-    epoch: int = 0  # of its first row
-    turn: int = -1  # where batches end with their epoch
-
-
-@dataclass(frozen=True, slots=True)
 class Made:
     """Batches of one partition, in order; the totals include the last of them."""
 
     feed: str
     partition: int
-    batches: Sequence[Placed]
+    batches: Sequence[Batch]
     dropped: dict[str, int]  # rows of this partition so far, by reason
-    crowded: bool = False  # the slab is short of room: trainers should copy out
     stats: dict[str, Any] | None = None  # rows of this partition so far by class, where it has any
 
 

@@ -69,10 +69,10 @@ def test_each_partition_tells_all_it_has_made_at_once_and_notes_it(bench: Bench)
     first, second = bench.told()
     assert isinstance(first, Made) and first.partition == 0 and second.partition == 1
     assert [batch.number for batch in first.batches] == [0, 1, 2]
-    assert [batch.offset for batch in first.batches] == [0, 2 * PAGE, 3 * PAGE]
+    assert [batch.body.offset for batch in first.batches] == [0, 2 * PAGE, 3 * PAGE]
     assert [batch.meta for batch in first.batches] == [{"bucket": n} for n in range(3)]
-    assert {batch.segment for batch in first.batches} == {"slab-0-0-0"}
-    assert first.batches[0].columns == [[0, 32, [4]]]
+    assert {batch.body.segment for batch in first.batches} == {"slab-0-0-0"}
+    assert first.batches[0].body.columns == [[0, 32, [4]]]
     assert [bench.runs[partition].noted for partition in (0, 1)] == [3, 1]
     assert first.dropped == {"filtered": 3} and [b.number for b in second.batches] == [0]
 
@@ -117,11 +117,11 @@ def test_a_batch_that_fits_no_message_is_told_of_and_the_others_go_out(bench: Be
 def test_a_slab_that_is_short_of_room_and_segments_that_went_are_told_along(bench: Bench):
     small = [bench.make() for _ in range(4)]
     bench.announcer.announce()
-    assert bench.told()[0].crowded is False
+    assert bench.told()[0].batches[0].body.crowded is False
     for made in small:
         bench.slab.free(made.block)
     bench.make(pages=8)
     bench.announcer.announce()
     made, removed = bench.told()
-    assert made.crowded is True
+    assert made.batches[0].body.crowded is True
     assert removed == Removed(("slab-0-0-0",))

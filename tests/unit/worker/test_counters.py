@@ -8,8 +8,9 @@ import pytest
 
 from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import Answer, Batch
+from headrace_server.process.relay import BlockPlace
 from headrace_server.worker.counters import Counters, Tally
-from headrace_server.worker.events import Finished, Made, Placed
+from headrace_server.worker.events import Finished, Made
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def counters() -> Counters:
 
 
 def made(partition: int = 0, **more: Any) -> Made:
-    placed = Placed(0, 4, "slab-0-0-0", 0, 32, [], {})
+    placed = Batch(partition, 0, 4, BlockPlace("slab-0-0-0", 0, 32, [], False))
     return Made("default", partition, [placed], **{"dropped": {}, **more})
 
 

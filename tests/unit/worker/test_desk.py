@@ -11,16 +11,25 @@ import headrace_server as hs
 from headrace_proto.errors import HeadraceError
 from headrace_proto.messages import FROM_SERVER, Ended, Handed, Hello
 from headrace_proto.messages import Flush as TrainersFlush
-from headrace_server.core.handover import Answer, Claim, Leave, Rewound, Send, StoreCommit, Want
+from headrace_server.core.handover import (
+    Answer,
+    Batch,
+    Claim,
+    Leave,
+    Rewound,
+    Send,
+    StoreCommit,
+    Want,
+)
 from headrace_server.core.recalls import Acknowledged
 from headrace_server.process.config import FeedConfig, RunConfig
+from headrace_server.process.relay import BlockPlace
 from headrace_server.worker.desk import Desk, delivery_of
 from headrace_server.worker.events import (
     CommitsStored,
     Finished,
     Made,
     Opened,
-    Placed,
     StateFlush,
     Waiting,
 )
@@ -43,8 +52,11 @@ def desk(partitions: int = 2, workers: int = 1, max_bad: int | None = None) -> D
 
 
 def made(partition: int, *numbers: int, segment: str = "slab-0-0-0", **more: Any) -> Made:
-    meta = more.pop("meta", {})
-    placed = [Placed(n, 4, segment, 4096 * n, 32, [[0, 32, [4]]], meta) for n in numbers]
+    meta, crowded = more.pop("meta", {}), more.pop("crowded", False)
+    placed = [
+        Batch(partition, n, 4, BlockPlace(segment, 4096 * n, 32, [[0, 32, [4]]], crowded), meta)
+        for n in numbers
+    ]
     return Made("default", partition, placed, **{"dropped": {}, **more})
 
 

@@ -10,7 +10,7 @@ from headrace_server.worker import events
 from tests.trials.bench import Bench
 
 #: Parts of events, and what is told of no feed.
-_NO_EVENTS = {"StateFlush", "Placed", "Removed"}
+_NO_EVENTS = {"StateFlush", "Removed"}
 
 
 def test_every_effect_and_every_event_has_a_handler(tmp_path: Path):

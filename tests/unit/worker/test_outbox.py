@@ -19,8 +19,9 @@ from headrace_proto.messages import (
 from headrace_server.core.handover import Answer, Batch, Send
 from headrace_server.process import relay
 from headrace_server.process.config import FeedConfig, RunConfig
+from headrace_server.process.relay import BlockPlace
 from headrace_server.worker.desk import Desk
-from headrace_server.worker.events import Made, Opened, Placed
+from headrace_server.worker.events import Made, Opened
 from headrace_server.worker.outbox import Outbox
 from headrace_server.worker.sessions import Session, SessionTable
 
@@ -84,8 +85,9 @@ class Post:
         dispatcher.join(session.number, 0.0)
         dispatcher.window(session.number, batches)
         told = [[0, 32, [4]]] * columns
-        places = [Placed(n, 4, SEGMENT, n * BLOCK, BLOCK, told, {}) for n in range(batches)]
-        self.desk.on_made(Made("default", 0, places, {}))
+        places = [BlockPlace(SEGMENT, n * BLOCK, BLOCK, told, False) for n in range(batches)]
+        placed = [Batch(0, n, 4, place) for n, place in enumerate(places)]
+        self.desk.on_made(Made("default", 0, placed, {}))
         sends = [e for e in dispatcher.take_effects() if isinstance(e, Send)]
         for effect in sends:
             self.outbox.deliver(self.desk, effect)
