@@ -235,8 +235,8 @@ class Batch(Mapping[str, Any]):
     def array(self, name: str) -> np.ndarray:
         """A column as a numpy array, whatever the framework: a view, or an array of ``bytes``.
 
-        What a batch tells of its rows is asked for as ``"@length"``, ``"@label"``, ``"@rate"``.  Of
-        a ragged column it gives the values of all rows, and their offsets as ``"@offsets:NAME"``.
+        ``"@length"``, ``"@label"`` and ``"@rate"`` are the facts of its rows.  A ragged column is
+        the values of all rows one after the other, and ``"@offsets:NAME"`` their offsets.
         """
         slot = self._slots.get(name)
         if slot is None:

@@ -159,8 +159,8 @@ class TakenBatches:
     def doubt(self) -> str:
         """Why a snapshot may hold batches that are not trained yet; once, and empty if it can not.
 
-        Of batches that asking for the next one commits this can be seen: TensorFlow iterates, or
-        the memory of the batch before the one in hand is still read.
+        There are two signs where asking for the next batch commits: TensorFlow iterates, or the
+        memory of the batch before the one in hand is still read.
         """
         with self._lock:
             if self.explicit or self._warned:

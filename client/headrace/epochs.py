@@ -63,8 +63,8 @@ class EpochLoops(ABC):
     def __iter__(self) -> Iterator[Any]:
         """The batches up to the end of the feed.
 
-        Of a feed that is declared with ``repeat(n, across_batches=False)``: up to the end of the
-        epoch.  Another loop has those of the next one.
+        Where the feed is declared with ``repeat(n, across_batches=False)``, those up to the end of
+        the epoch.  Another loop has those of the next one.
         """
         _ = self.schema
         epochs = self._epochs

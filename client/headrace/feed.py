@@ -225,8 +225,8 @@ class Feed(EpochLoops, Steering, Sizing):
         """Save states of the batch with this ``token``: all of ``values``, or none of them.
 
         For training that has no batch at hand but its arrays, as that on ``as_dataset``.  Otherwise
-        as ``SegmentBatch.save_state``: in a ``tf.function`` it returns an operation.  Of values by
-        replica, as ``strategy.run`` returns them, those of this process are saved.
+        as ``SegmentBatch.save_state``: in a ``tf.function`` it returns an operation.  Where values
+        are by replica, as ``strategy.run`` returns them, those of this process are saved.
         """
         self._link.check_usable()
         _ = self.schema
@@ -237,8 +237,8 @@ class Feed(EpochLoops, Steering, Sizing):
     def flush_states(self) -> None:
         """Hand the server the states that stay with this trainer, as the last saves left them.
 
-        Whoever continues these sequences begins with them.  Leaving the feed does it too.  Nothing
-        is done where no sequence goes on, or where states are with the server anyway.
+        The trainer that continues these sequences begins with them.  Leaving the feed does it too.
+        Nothing is done where no sequence goes on, or where states are with the server anyway.
         """
         self._link.check_usable()
         if self._saving is not None:
@@ -285,8 +285,8 @@ class Feed(EpochLoops, Steering, Sizing):
         committed, and no later one: the snapshot does not hold batches fetched beyond it.
 
         The token is small and plain JSON data: keep it in the model's checkpoint, and give it to
-        ``connect(resume=…)`` with that model.  What other trainers commit meanwhile may be in the
-        snapshot or not; what they have in hand goes out again.
+        ``connect(resume=…)`` with that model.  Commits of other trainers meanwhile may be in
+        the snapshot or not; batches in their hands go out again.
         """
         self._link.check_usable()
         _ = self.schema
@@ -306,7 +306,7 @@ class Feed(EpochLoops, Steering, Sizing):
         return dict(answer.value)
 
     def load_state_dict(self, state: Any) -> None:
-        """Go on from a snapshot, as ``connect(resume=state)`` does.  What is in hand is let go."""
+        """Go on from a snapshot, as ``connect(resume=state)`` does.  Batches in hand go back."""
         token = Token.from_plain("state", state)
         self._link.check_usable()
         if token.feed != self.name:

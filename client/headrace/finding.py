@@ -104,7 +104,7 @@ class Finder:
         )
 
     def _greet(self, servers: list[Session]) -> None:
-        """Be let in by each server.  Of ranks the owner of share 0 alone says which run it is."""
+        """Be let in by each server.  The owner of share 0 alone numbers a run of ranks."""
         link, shares = self._link, len(servers)
         link.keep(servers, lead=min(servers, key=self._preference))
         lead = link.session

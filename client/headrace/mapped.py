@@ -4,7 +4,7 @@
                      │
                      └── heartbeat: all that is mapped, so that the server notices what got lost
 
-What is released may be told by any thread, while that holds any lock: this takes none.
+Any thread may release a block while it holds any lock: this takes none.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@
               ▲             │
               └─────────────┘ a reconnection: what is not answered is said again
 
-Of each kind there is one request.  Another takes its place, and what still comes for the one
-before says nothing.  A request that can not outlive its session knows the answer that a new
-session is to it.
+There is one request of each kind.  Another takes its place, and late answers to the one before are
+ignored.  A request that can not outlive its session knows the answer that a new session is to it.
 
 A kind of request is a ``Request`` that says its messages; ``Link.ask`` says it and waits.
 """

@@ -7,7 +7,7 @@
             given back
 
 Any thread may save, and several batches may be in hand.  A save of several states is one: all
-of them stand, or none.  Of two saves of a state the first stands and the other is refused.
+of them stand, or none.  A second save of a state is refused.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Saving:
     def save_token(self, token: Any, values: Mapping[str, Any]) -> Any:
         """Save states of the batch with this token; in a traced function, the operation.
 
-        Of values by replica those of this process are saved, each with its token.
+        Where values are by replica, those of this process are saved, each with its token.
         """
         self._link.check_usable()
         replicas = of_replicas(token)

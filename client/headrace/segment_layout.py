@@ -4,7 +4,7 @@
 
 The promise is checked once.  A batch is then compared with what its number of rows makes of it,
 unless its list of columns was compared before: batches that lie alike come with the same list.
-Whatever does not fit is a ProtocolError, and nothing of a batch is read before.
+A batch that does not fit is a ProtocolError before any of it is read.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class Session(Greeting):
         """Give the batches in this trainer's hands to these sessions, by their partitions.
 
         They are with the owners of a server that is started anew, with another number of them.
-        What was delivered and not taken goes out again.
+        Batches that were delivered and not taken go out again.
         """
         for session in sessions:
             session.welcome, session.openings = self.welcome, max(session.openings, self.openings)

@@ -43,7 +43,7 @@ def looked_up(address: str) -> list[str]:
 def arranged(sessions: Iterable[Session]) -> dict[int, Session]:
     """One session for each share that a server has answered for.
 
-    Of two addresses of one server the later counts.  ValueError names what differs, and where.
+    Where a server has two addresses, the later counts.  ValueError names what differs, and where.
     """
     by_share: dict[int, Session] = {}
     first: Session | None = None

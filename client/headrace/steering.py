@@ -79,10 +79,10 @@ class Steering(ABC):
     def stats(self) -> dict[str, int]:
         """Count what is ready, incomplete and in flight, over all partitions and workers.
 
-        Of segments, as the ``barrier`` of TensorFlow's state saver: ``ready`` and ``incomplete``
-        segments (those that wait for a state), and ``in_flight`` examples, which ``capacity``
-        bounds.  Of other feeds: batches that are ``ready`` and nobody has, batches ``in_flight`` in
-        trainers' hands, and ``incomplete`` rows that were read and are in no batch yet.
+        A feed of segments counts as the ``barrier`` of TensorFlow's state saver: ``ready`` and
+        ``incomplete`` segments (those that wait for a state), and ``in_flight`` examples, which
+        ``capacity`` bounds.  Other feeds count batches that are ``ready`` and nobody has, batches
+        ``in_flight`` in trainers' hands, and ``incomplete`` rows that are read and in no batch yet.
 
         Batches that came ahead (``prefetch``) are in their trainer's hands.
         """

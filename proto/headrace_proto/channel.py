@@ -5,8 +5,8 @@
 
 A message that was written whole is heard, though its writer died right after; half a message
 never is.  ``send`` waits until all is written; ``post`` never waits: what can not be written now is
-kept, and ``flush`` writes it when the other end reads on.  Whoever posts has to bound how much that
-is.  What is no message ends the channel that it came on.
+kept, and ``flush`` writes it when the other end reads on.  The caller of ``post`` has to bound
+how much that is.  Bytes that are no message end their channel.
 
 ZeroMQ would pass each message through a thread at either end; on few cores that costs more than all
 else that is done to a small message.  Both ends of the protocol hold one of these, so it is here.
@@ -120,7 +120,7 @@ class Channel:
     def post(self, frames: Sequence[Frame]) -> bool:
         """Write a message as far as that can be done now; whether some of it has to wait.
 
-        What waits must not change before it is written.  OSError: the other end is gone.
+        Frames that wait must not change before they are written.  OSError: the other end is gone.
         """
         if not 1 <= len(frames) <= _MOST_FRAMES:
             raise ValueError(f"frames: a message has 1 to {_MOST_FRAMES} frames, not {len(frames)}")

@@ -10,7 +10,7 @@ many bytes) goes by msgpack as any other: ``pack_…`` returns None for it.
 
 Unpacking trusts nothing either.  Each count and each size is compared with the bytes that are there
 before it is used, no byte may be left over, and the values have the ranges that the checks of the
-fields give them.  Whatever is wrong is one ProtocolError.
+fields give them.  Every fault is a ProtocolError.
 """
 
 from __future__ import annotations

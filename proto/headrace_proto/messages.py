@@ -350,8 +350,8 @@ class Retired:
 class Answered:
     """The answer to a request: what it brings, or an error's code and text.
 
-    Of a Snapshot its token; of a Retarget or Resize ``[partition, first batch]`` for each
-    partition; of Stats the counts by name.
+    A Snapshot is answered by its token, a Retarget or Resize by ``[partition, first batch]`` for
+    each partition, and Stats by the counts by name.
     """
 
     session: Count

@@ -102,7 +102,7 @@ def table(run: Run) -> str:
     judged = run.judged()
     lines = _lines(_TARGETS, map(_target, judged))
     if missed := [one for one in judged if not one.met]:
-        lines += ["", f"Of {len(judged)} targets {len(judged) - len(missed)} are met. Missed:", ""]
+        lines += ["", f"{len(judged) - len(missed)} of {len(judged)} targets are met. Missed:", ""]
         lines += [f"* {_missed(one)}" for one in missed]
     elif judged:
         lines += ["", f"All {len(judged)} targets are met."]

@@ -2,7 +2,7 @@
 
     reader ─► Run ─► a slab of its own ─► Sample ─► committed at once
 
-What a worker does, this does, with the trainer's part played too: a batch is done when the next is
+This does the work of a worker and plays the trainer's part, too: a batch is done when the next is
 asked for, and states of segments come back as they were handed out.
 """
 

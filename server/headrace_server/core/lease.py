@@ -8,8 +8,8 @@
                 └── grant to another, void ──► over
 
 The life of a token is the table ``LEASE``: each event looks up what follows.  A token is larger
-than every token before it.  Of the holders that a batch ever had only the last one can commit it,
-also when its lease has ended but nobody got the batch since: work is kept, not wasted.  A commit is
+than every token before it.  Only the last holder of a batch can commit it, also
+when its lease has ended but nobody got the batch since: work is kept, not wasted.  A commit is
 answered when its partition has stored it; one that comes again is answered as the first one was.
 """
 

@@ -3,7 +3,7 @@
     <directory>/<hash of path, size, stamp, kind>.idx      header | array | array | …
                                               .lock        held while one process builds
 
-Of several processes that want the same entry one builds it and the others wait for its lock, which
+Where several processes want the same entry, one builds it and the others wait for its lock, which
 the kernel frees should the builder die.  Both report progress now and then, for a file may be
 large.  An entry appears whole (it is written beside and renamed) and carries checksums: one that is
 cut off, altered or of another file is built again, never used.

@@ -7,7 +7,7 @@ uses, and constants of plain data.  All that is text: nothing is pickled, and on
 reaches a worker, which imports it.  The run directory belongs to the user alone (0700), and goes
 with the server.
 
-What has no text that stands for it is refused: closures, lambdas, objects, classes of the session.
+Values that no text stands for are refused: closures, lambdas, objects, classes of the session.
 """
 
 from __future__ import annotations

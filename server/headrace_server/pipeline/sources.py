@@ -243,7 +243,7 @@ def read_npz(
 def read_tar(paths: Paths, features: Features | None = None) -> Pipeline:
     """Tar files whose neighbouring members of one stem make an example (the WebDataset layout).
 
-    What follows the stem's first dot names the column: ``0001.txt`` has column ``txt`` of 0001.
+    The part after the stem's first dot names the column: ``0001.txt`` has column ``txt`` of 0001.
     """
     return _files("tar", paths, features)
 

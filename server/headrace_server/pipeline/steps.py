@@ -66,8 +66,8 @@ class Steps:
         """Every ``batch_size`` examples, in their order, make a batch.
 
         ``dynamic_pad`` pads dimensions that vary to the largest in the batch; without it, rows of
-        unequal shapes in one batch are a DataError.  What remains at the end of the input is one
-        smaller batch if ``allow_smaller_final_batch``, else it is dropped and counted.
+        unequal shapes in one batch are a DataError.  Rows that remain at the end are one smaller
+        batch if ``allow_smaller_final_batch``, else they are dropped and counted.
 
         With ``pad_to_multiple`` dimensions that vary are padded up to a multiple.  ``pad_to`` names
         columns and the size of their first dimension (or of several), the same in every batch; a

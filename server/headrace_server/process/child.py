@@ -169,7 +169,7 @@ class ParentPipe:
     def watch(self) -> None:
         """End this process when the parent has died, whatever this process does.
 
-        Of a parent that died before this process began only the end of the pipe shows it.
+        Where the parent died before this process began, only the end of the pipe shows it.
         """
         end = select.poll()
         end.register(self._in, 0)

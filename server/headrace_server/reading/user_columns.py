@@ -3,7 +3,7 @@
     chunk ─► examples_of / columns_of ─► user function ─► given ─► learn ─► fields
                                                             └────► collect ─► columns
 
-What a function sees are read-only views, since columns share buffers with mapped files and other
+A function sees read-only views, since columns share buffers with mapped files and other
 chunks.  It gives one value per row and column: a list, an array, or a column.
 """
 

@@ -221,7 +221,7 @@ class Supervisor:
     def take_back(self, feed: str, prepared: Callable[[FeedConfig], int]) -> None:
         """Begin the next start of the server, with a feed as it was prepared.
 
-        What ``prepared`` raises comes before anything was ended.
+        An error of ``prepared`` is raised before any process is ended.
         """
         with self._starting:
             if self._stopping or self.failure is not None:
