@@ -40,14 +40,26 @@ class Sampling(Bucketing):
         seed: int = 0,
         allow_smaller_final_batch: bool = False,
         dynamic_pad: bool = False,
+        pad_to_multiple: int | None = None,
+        pad_to: PadTo | None = None,
+        ragged: bool = False,
     ) -> Self:
         """Keep each example with the probability that a column, a function or a number gives.
 
-        A bool keeps or drops for certain.  A number outside 0 … 1 is a DataError.
+        A bool keeps or drops for certain.  A number outside 0 … 1 is a DataError.  The arguments
+        after ``seed`` are those of ``batch``.
         """
         selector = checked_value("accept_prob", accept_prob, self.fields, constant=(0, 1))
         stage = Stage("rejection_sample", {"accept_prob": selector, **checked(seed=seed)})
-        return self._sampled(stage, batch_size, allow_smaller_final_batch, dynamic_pad)
+        return self._sampled(
+            stage,
+            batch_size,
+            allow_smaller_final_batch=allow_smaller_final_batch,
+            dynamic_pad=dynamic_pad,
+            pad_to_multiple=pad_to_multiple,
+            pad_to=pad_to,
+            ragged=ragged,
+        )
 
     @former("enqueue_many", tensors=0)
     def stratified_sample(
@@ -61,6 +73,9 @@ class Sampling(Bucketing):
         seed: int = 0,
         allow_smaller_final_batch: bool = False,
         dynamic_pad: bool = False,
+        pad_to_multiple: int | None = None,
+        pad_to: PadTo | None = None,
+        ragged: bool = False,
     ) -> Self:
         """Drop examples so that classes come in the proportions of ``target_probs``.
 
@@ -68,18 +83,11 @@ class Sampling(Bucketing):
         source has; without them they are estimated from the examples as they come, each of which is
         counted before it is judged.  As few examples as possible are dropped.  ``batch.label``
         holds the classes.  With ``enqueue_many`` each example has a batch dimension, ``labels``
-        too, and its rows are judged one by one, as after ``.unbatch()``.
+        too, and its rows are judged one by one, as after ``.unbatch()``.  The arguments after
+        ``seed`` are those of ``batch``.
         """
         if checked(enqueue_many=enqueue_many)["enqueue_many"]:
-            return self.unbatch().stratified_sample(
-                labels,
-                target_probs,
-                batch_size,
-                init_probs,
-                seed=seed,
-                allow_smaller_final_batch=allow_smaller_final_batch,
-                dynamic_pad=dynamic_pad,
-            )
+            self = self.unbatch()
         selector = checked_value("labels", labels, self.fields, integer=True)
         target = _mix("target_probs", target_probs)
         init = None
@@ -92,8 +100,15 @@ class Sampling(Bucketing):
             "init_probs": init,
             **checked(seed=seed),
         }
-        stage = Stage("stratified_sample", options)
-        return self._sampled(stage, batch_size, allow_smaller_final_batch, dynamic_pad)
+        return self._sampled(
+            Stage("stratified_sample", options),
+            batch_size,
+            allow_smaller_final_batch=allow_smaller_final_batch,
+            dynamic_pad=dynamic_pad,
+            pad_to_multiple=pad_to_multiple,
+            pad_to=pad_to,
+            ragged=ragged,
+        )
 
     @former(
         "queue_capacity",
@@ -125,18 +140,7 @@ class Sampling(Bucketing):
         those of ``batch``.
         """
         if checked(enqueue_many=enqueue_many)["enqueue_many"]:
-            return self.unbatch().stratified_sample_unknown_dist(
-                labels,
-                probs,
-                batch_size,
-                queue_capacity=queue_capacity,
-                seed=seed,
-                dynamic_pad=dynamic_pad,
-                max_examples_in_flight=max_examples_in_flight,
-                pad_to_multiple=pad_to_multiple,
-                pad_to=pad_to,
-                ragged=ragged,
-            )
+            self = self.unbatch()
         options = {
             "labels": checked_value("labels", labels, self.fields, integer=True),
             "probs": _mix("probs", probs),
@@ -228,16 +232,17 @@ class Sampling(Bucketing):
             "class_weights": given,
         }
 
-    def _sampled(self, stage: Stage, batch_size: int | None, smaller: bool, pad: bool) -> Self:
+    def _sampled(self, stage: Stage, batch_size: int | None, **options: Any) -> Self:
         """The pipeline with a stage more, ended in batches where a size is given."""
         pipeline = self._with_stage(stage)
         if batch_size is not None:
-            return pipeline.batch(batch_size, smaller, pad)
-        if any(checked(allow_smaller_final_batch=smaller, dynamic_pad=pad).values()):
-            raise ValueError(
-                "allow_smaller_final_batch and dynamic_pad are of batches: give batch_size, or "
-                "give them to the shape that follows"
-            )
+            return pipeline.batch(batch_size, **options)
+        for name, value in options.items():
+            if value is not None and value is not False:
+                raise ValueError(
+                    f"{name}={value!r:.80} is an argument of batches: give batch_size, or give it "
+                    "to the shape that follows"
+                )
         return pipeline
 
 

@@ -56,8 +56,14 @@ def test_names_order_and_defaults_are_those_of_tensorflow():
 def test_a_sampler_with_a_batch_size_ends_the_pipeline():
     short = source().stratified_sample("x", [0.5, 0.5], 4, allow_smaller_final_batch=True)
     assert short == source().stratified_sample("x", [0.5, 0.5]).batch(4, True)
-    short = source().rejection_sample(0.5, 4, seed=3, dynamic_pad=True)
-    assert short == source().rejection_sample(0.5, seed=3).batch(4, dynamic_pad=True)
+    for given in (
+        {"dynamic_pad": True, "pad_to_multiple": 8, "pad_to": {"v": 9}},
+        {"ragged": True, "allow_smaller_final_batch": True},
+    ):
+        short = source().rejection_sample(0.5, 4, seed=3, **given)
+        assert short == source().rejection_sample(0.5, seed=3).batch(4, **given)
+        rows = source().select(["x", "v"]).stratified_sample("x", [0.5, 0.5], 4, **given)
+        assert rows == source().select(["x", "v"]).stratified_sample("x", [0.5, 0.5]).batch(4, **given)
 
 
 def test_samplers_may_follow_one_another_before_a_shape():
@@ -157,7 +163,13 @@ def weighted(**more):
         (stratified, {"labels": "v"}, ValueError, "labels='v'.*one number per example"),
         (stratified, {"batch_size": 0}, ValueError, "batch_size=0 is too small"),
         (stratified, {"seed": 1.5}, TypeError, "seed=1.5 is a float"),
-        (stratified, {"dynamic_pad": True}, ValueError, "give batch_size"),
+        (stratified, {"dynamic_pad": True}, ValueError, "dynamic_pad=True.*give batch_size"),
+        (stratified, {"dynamic_pad": 0}, ValueError, "dynamic_pad=0 is an .*give batch_size"),
+        (stratified, {"ragged": True}, ValueError, "ragged=True is an .* give batch_size"),
+        (stratified, {"pad_to": {"v": 3}}, ValueError, "pad_to={'v': 3} is an .*give batch_size"),
+        (stratified, {"pad_to_multiple": 8}, ValueError, "pad_to_multiple=8 .*give batch_size"),
+        (stratified, {"pad_to_multiple": 8, "batch_size": 2}, ValueError, "needs dynamic_pad=True"),
+        (rejection, {"ragged": True, "dynamic_pad": True, "batch_size": 2}, ValueError, "leave out"),
         (unknown, {"labels": "w"}, TypeError, "labels='w'.*of integers"),
         (unknown, {"batch_size": None}, TypeError, "batch_size=None is a NoneType; it is an int"),
         (unknown, {"queue_capacity": 0}, ValueError, "queue_capacity=0 is too small"),
