@@ -22,7 +22,6 @@ from .files.manifest import resolve
 from .front.exposure import check_exposed
 from .front.keyring import KeyRing
 from .pipeline.builder import Pipeline
-from .pipeline.carried import check_partitions
 from .process.child import ParentPipe
 from .process.config import FeedConfig, RunConfig
 from .process.settings import Settings
@@ -80,7 +79,6 @@ def as_feeds(
         if not isinstance(pipeline, Pipeline):
             raise TypeError(f"feed {name!r} is a {type(pipeline).__name__}, not a pipeline")
         declaration = pipeline.declaration()
-        check_partitions(name, declaration.shape.options.get("states", ()), partitions)
         files = resolve(declaration.source.paths)
         feeds.append(FeedConfig(name, declaration, files, partitions, share=share))
     return feeds

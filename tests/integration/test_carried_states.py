@@ -34,6 +34,35 @@ def sessions(order: str) -> hs.Pipeline:
     )
 
 
+def users(partitions: int) -> dict[int, float]:
+    """The state in which each example of a feed of many users began, by its number."""
+    rows = [{"k": f"user {i % 7}", "i": i, "x": [i + 1.0] * (1 + i % 3)} for i in range(60)]
+    pipeline = hs.from_examples(rows).batch_sequences_with_states(
+        input_key="k",
+        input_sequences=["x"],
+        input_context=["i"],
+        initial_states={"s": hs.final_state("s", default=0.0)},
+        num_unroll=2,
+        batch_size=1,
+        capacity=1,
+    )
+    began = {}
+    with hs.run(pipeline, workers=0, partitions=partitions) as server, connect(server) as feed:
+        for batch in feed:
+            for row in np.flatnonzero(batch.first):
+                began[int(batch.context["i"][row])] = float(batch.state("s")[row])
+            batch.save_state("s", batch.state("s") + batch.sequences["x"].sum(axis=1))
+    return began
+
+
+def test_a_feed_of_many_partitions_starts_each_example_where_its_key_ended() -> None:
+    wanted, sums = {}, [0.0] * 7
+    for i in range(60):
+        wanted[i] = sums[i % 7]
+        sums[i % 7] += (i + 1.0) * (1 + i % 3)
+    assert users(partitions=1) == users(partitions=4) == wanted
+
+
 def train(feed: headrace.Feed, batches: int = 100) -> list[Any]:
     """Keys and states of so many batches."""
     seen = []

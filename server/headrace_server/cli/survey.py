@@ -23,7 +23,6 @@ from ..files.manifest import DataFile, resolve
 from ..making.compose import segmented
 from ..making.sequencing import Cutting, StateSource
 from ..making.shaping import Shaping
-from ..pipeline.carried import check_partitions
 from ..pipeline.declaration import Declaration, Policy, ReadingOrder, Source, convertible
 from ..process.config import RunConfig
 from ..reading.chunk import Chunk
@@ -100,7 +99,6 @@ def survey(feed: str, declaration: Declaration, partitions: int, full: bool) -> 
     """Look at a pipeline; with ``full`` at every example of it."""
     found = Survey(feed, declaration.source.kinds, declaration.shape.kind)
     try:
-        check_partitions(feed, declaration.shape.options.get("states", ()), partitions)
         files = resolve(declaration.source.paths)
         found.files, found.bytes = len(files), sum(file.size for file in files)
         some = files if full else _few(declaration, files)

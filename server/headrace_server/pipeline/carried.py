@@ -15,7 +15,7 @@ from typing import Any
 
 from .argument_checks import MAX_COUNT, checked, checked_int, checked_name
 
-__all__ = ["Carried", "check_carried", "check_partitions", "final_state", "from_pool"]
+__all__ = ["Carried", "by_key", "check_carried", "final_state", "from_pool"]
 
 #: Maximum number of final states in a ring: a draw may pass over those of its own key.
 _MOST_IN_POOL = 1_000_000
@@ -112,12 +112,7 @@ def check_carried(states: Sequence[Mapping[str, Any]], placement: str) -> None:
             )
 
 
-def check_partitions(feed: str, states: Sequence[Mapping[str, Any]], partitions: int) -> None:
-    """Raise ValueError where the examples of a key would be in several partitions."""
-    by_key = [s["name"] for s in states if s.get("carry", {}).get("by") == "final_state"]
-    if by_key and partitions > 1:
-        raise ValueError(
-            f"feed {feed!r}: final_state (initial_states[{by_key[0]!r}]) needs partitions=1, and "
-            f"there are {partitions}: each partition keeps the final states of its own examples, "
-            "and those of one key may be in any"
-        )
+def by_key(options: Mapping[str, Any]) -> bool:
+    """Whether a shape with these options starts examples from final states of their own keys."""
+    states = options.get("states", ())
+    return any(state.get("carry", {}).get("by") == "final_state" for state in states)

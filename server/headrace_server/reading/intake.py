@@ -1,20 +1,30 @@
 """The input of one partition: chunks after all stages, read in the declared order.
 
-reader ─► share of the partition ─► stages ─► chunk          what was dropped is counted
+    reader ─► share of the partition ─► stages ─► chunk          what was dropped is counted
+    reader ─► stages ─► rows of the keys of the partition        where final states go by key
+
+The examples of one key are in one partition where they start from each other's final states.  Only
+the stages show a key, so each partition then takes all examples through them; the first one counts
+what they read and drop.
 """
 
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
 from ..core.plan import Position, Read
+from ..pipeline.carried import by_key
 from ..pipeline.declaration import Declaration
 from .chunk import Chunk
+from .columns import Strings
 from .order import PartitionReader
 from .reader import BadRecords, IndexedReader, Reader
 from .sampling import Stratified
@@ -47,10 +57,14 @@ class Intake:
     ) -> None:
         self.bad = bad  # shared by the partitions of a reader: emptied after each read
         self.dropped: dict[str, int] = {}  # by reason; those that broke a rule start with "bad:"
-        self._reader = PartitionReader(reader, declaration.order, partition, partitions)
+        self._partition, self._partitions = partition, partitions
+        keyed = partitions > 1 and by_key(declaration.shape.options)
+        self._key = str(declaration.shape.options["key"]) if keyed else None
+        share = (0, 1) if keyed else (partition, partitions)
+        self._reader = PartitionReader(reader, declaration.order, *share)
         # With fewer streams than partitions each of them reads, and finds bad, the same records.
         few_streams = not isinstance(reader, IndexedReader) and reader.streams < partitions
-        self._counted_elsewhere = few_streams and partition > 0
+        self._counted_elsewhere = (few_streams or keyed) and partition > 0
         self._stages = RowStages(declaration.stages, reader.fields)
         for sampler in self._stages.samplers:
             sampler.announces = partition == 0
@@ -84,7 +98,7 @@ class Intake:
 
     def share(self) -> int | None:
         """Number of examples of an epoch; None where only reading shows it."""
-        return self._reader.share() if self.counted else None
+        return self._reader.share() if self.counted and self._key is None else None
 
     def start(self) -> Position:
         """The position at which every epoch starts."""
@@ -108,13 +122,25 @@ class Intake:
                 chunk, position = self._reader.read(read.epoch, position, left)
                 parts.append(chunk)
             chunk = Chunk.join(parts)
-        self.rows_read += len(chunk)
         if self._counted_elsewhere:
             self.bad.counts.clear()
         after = self._stages.apply(chunk, self.bad, read.epoch, to_cache=True)
         if position is None and chunk.read is not None:
             chunk.read.cache.flush()
+        if self._key is not None:
+            after = self._of_own_keys(after, self._key)
+            if self._counted_elsewhere:
+                self.bad.counts.clear()
+                self._stages.counts.clear()
+                return after, position
+        self.rows_read += len(chunk)
         return after, position
+
+    def _of_own_keys(self, chunk: Chunk, key: str) -> Chunk:
+        keys = chunk.columns[key]
+        assert isinstance(keys, Strings)
+        owners = [zlib.crc32(one) % self._partitions for one in keys.to_objects().tolist()]
+        return chunk.take(np.flatnonzero(np.array(owners, np.int64) == self._partition))
 
     def end(self) -> None:
         """After a read that was worked up: counts, and how much to read the next time."""

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import headrace_server as hs
+from headrace_server.pipeline.carried import by_key
 
 FEATURES = {
     "k": hs.scalar("bytes"),
@@ -138,13 +139,14 @@ def test_a_mistake_of_states_together_is_told_when_they_are_declared(states, mor
         batch(states, **more)
 
 
-def test_the_examples_of_one_key_must_be_in_one_partition():
-    source = hs.from_examples([{"k": "a", "x": [1.0]}] * 4)
-    arguments = {"num_unroll": 1, "batch_size": 1}
-    by_key = source.batch_sequences_with_states(
-        "k", ["x"], [], initial_states={"h": hs.final_state("h", default=0.0)}, **arguments
-    )
-    with pytest.raises(
-        ValueError, match=r"final_state \(initial_states\['h'\]\) needs partitions=1"
-    ):
-        hs.run(by_key, workers=0, partitions=2)
+def test_only_final_states_of_the_own_key_hold_the_examples_of_a_key_together():
+    def options(**states):
+        source = hs.from_examples([{"k": "a", "x": [1.0]}])
+        arguments = {"initial_states": states, "num_unroll": 1, "batch_size": 1}
+        pipeline = source.batch_sequences_with_states("k", ["x"], [], **arguments)
+        return pipeline.declaration().shape.options
+
+    pool = hs.from_pool("g", 0.5, default=0.0)
+    assert by_key(options(g=0.0, h=hs.final_state("h", default=0.0)))
+    assert not by_key(options(g=0.0, h=pool))
+    assert not by_key(hs.from_examples([{"x": 1}]).batch(2).declaration().shape.options)

@@ -63,7 +63,9 @@ def test_a_sampler_with_a_batch_size_ends_the_pipeline():
         short = source().rejection_sample(0.5, 4, seed=3, **given)
         assert short == source().rejection_sample(0.5, seed=3).batch(4, **given)
         rows = source().select(["x", "v"]).stratified_sample("x", [0.5, 0.5], 4, **given)
-        assert rows == source().select(["x", "v"]).stratified_sample("x", [0.5, 0.5]).batch(4, **given)
+        assert rows == source().select(["x", "v"]).stratified_sample("x", [0.5, 0.5]).batch(
+            4, **given
+        )
 
 
 def test_samplers_may_follow_one_another_before_a_shape():
@@ -169,7 +171,12 @@ def weighted(**more):
         (stratified, {"pad_to": {"v": 3}}, ValueError, "pad_to={'v': 3} is an .*give batch_size"),
         (stratified, {"pad_to_multiple": 8}, ValueError, "pad_to_multiple=8 .*give batch_size"),
         (stratified, {"pad_to_multiple": 8, "batch_size": 2}, ValueError, "needs dynamic_pad=True"),
-        (rejection, {"ragged": True, "dynamic_pad": True, "batch_size": 2}, ValueError, "leave out"),
+        (
+            rejection,
+            {"ragged": True, "dynamic_pad": True, "batch_size": 2},
+            ValueError,
+            "leave out",
+        ),
         (unknown, {"labels": "w"}, TypeError, "labels='w'.*of integers"),
         (unknown, {"batch_size": None}, TypeError, "batch_size=None is a NoneType; it is an int"),
         (unknown, {"queue_capacity": 0}, ValueError, "queue_capacity=0 is too small"),
