@@ -33,7 +33,7 @@ class Greeting(Leases):
     resume: str = ""  # the snapshot that the feed is to go on from
     host: str = ""  # for who looks at the server: where this trainer runs
     explicit: bool = False  # batches are committed by name, not by asking for the next
-    any_order: bool = False  # batches may come in another order than the feed's
+    order: str = "feed"  # of its batches: as ``any_order.py`` says
     restart: bool = False  # the feed is to be started from its beginning
     owner: int = -1  # which of its server's owners it is with; -1 leaves it to the server
     owners: int = 0  # how many there are; 0 where that is not known yet
@@ -48,6 +48,8 @@ class Greeting(Leases):
     served: ServedShare | None = None  # the server's answer that it has another share
     meter: Meter = field(default_factory=Meter)
 
+    yields: bool = False  # whether the owner is to serve all other trainers first
+
     _said_at: float = -1e9
 
     def alike(self, address: str, owner: int) -> Self:
@@ -55,7 +57,7 @@ class Greeting(Leases):
         shared = self.rank, self.world_size, self.process, self.resume, self.host, self.explicit
         alike = type(self)(self.feed, self.nonce, self.prefetch, *shared)
         alike.refused, alike.meter = self.refused, self.meter
-        alike.address, alike.owner, alike.any_order = address, owner, self.any_order
+        alike.address, alike.owner, alike.order = address, owner, self.order
         alike.group, alike.members = self.group, self.members
         return alike
 

@@ -17,6 +17,7 @@ from headrace_proto.process import process_name
 from headrace_proto.token import Token
 
 from .ahead import AUTO, Ahead
+from .any_order import ASKED_AS
 from .feed import Feed
 from .session import Session
 from .state_values import load
@@ -30,6 +31,7 @@ _FRAMEWORKS = ("numpy", "tf", "torch", "jax")
 _MAX_PREFETCH = 63
 _COMMITS = ("on_next", "explicit")
 _ORDERS = ("feed", "any")
+_PLACEMENTS = (None, "local-first")
 _MOST_MEMBERS, _LONGEST_GROUP = 1024, 100
 
 
@@ -46,6 +48,7 @@ def connect(
     resume: Any = None,
     restart: bool = False,
     order: str = "feed",
+    placement: str | None = None,
     keys: str | os.PathLike[str] | None = None,
     group: str | None = None,
     members: int | None = None,
@@ -84,6 +87,10 @@ def connect(
     of servers and workers; or ``"any"``: each batch comes as soon as it is there, so a server or a
     worker that is away delays only its own partitions.  Not with ranks, and not for lanes.
 
+    ``placement="local-first"``: batches come in any order, those of this host's server first,
+    through shared memory.  Other servers are asked for what that one can not give in time, and
+    serve this trainer once no other asks them.  Not with ranks, groups or lanes either.
+
     ``group`` and ``members``: the trainers of a group, so many, all get every batch that the group
     gets, and it is committed once, when all of them have committed it.  Nothing comes before all
     have joined.  A group shares a feed with other trainers and groups as one trainer does; with
@@ -107,9 +114,12 @@ def connect(
             raise TypeError(f"{name}={number!r} is not an integer")
     if order not in _ORDERS:
         raise ValueError(f"order={order!r} is not one of {', '.join(map(repr, _ORDERS))}")
-    if order == "any" and rank is not None:
+    if placement not in _PLACEMENTS:
+        raise ValueError(f"placement={placement!r} is neither None nor 'local-first'")
+    order = placement or order
+    if order != "feed" and rank is not None:
         raise ValueError(
-            f"order='any' and rank={rank}: ranks take the same rounds, in the feed's order"
+            f"{ASKED_AS[order]} and rank={rank}: ranks take the same rounds, in the feed's order"
         )
     _check_group(group, members, order)
     if feed is not None and not isinstance(feed, str):
@@ -144,7 +154,7 @@ def connect(
         "" if token is None else token.snapshot,
         f"{socket.gethostname()}:{os.getpid()}",
         explicit=commit == "explicit",
-        any_order=order == "any",
+        order=order,
         restart=restart,
         owner=-1 if rank is None else 0,  # of several the one that tells a rank its run
         group=group or "",
@@ -180,9 +190,9 @@ def _check_group(group: str | None, members: int | None, order: str) -> None:
         raise ValueError(f"group={group!r:.80} does not have 1 … {_LONGEST_GROUP} characters")
     if not 1 <= members <= _MOST_MEMBERS:
         raise ValueError(f"members={members} does not lie in 1 … {_MOST_MEMBERS}")
-    if order == "any":
+    if order != "feed":
         raise ValueError(
-            f"order='any' and group={group!r}: members take the same batches in one order"
+            f"{ASKED_AS[order]} and group={group!r}: members take the same batches in one order"
         )
 
 

@@ -12,7 +12,6 @@ taken.
     ByNumber   of a plain feed: the smallest (number, partition), once no owner can have a smaller
     InTurn     of segments in the order of arrival: partitions in turn, of owners that can give some
     ByLanes    of segments in lanes: one owner, and another when it has no work left
-    AsTheyCome where the trainer takes any order: each batch that is there, of owners in turn
     …WithinEpochs   the same, of the owners in the least epoch, where batches end with theirs
 
 Other trainers take batches of an owner, too, so the smallest that it can still have is known when
@@ -34,7 +33,16 @@ from headrace_proto.placement import Placement
 from .leases import Received
 from .session import Session
 
-__all__ = ["Alone", "AsTheyCome", "ByLanes", "ByNumber", "InTurn", "Merge", "merge_of"]
+__all__ = [
+    "Alone",
+    "ByLanes",
+    "ByLanesWithinEpochs",
+    "ByNumber",
+    "InTurn",
+    "InTurnWithinEpochs",
+    "Merge",
+    "is_able",
+]
 
 _Claim = Callable[[Session], Received | None]
 #: Where a batch stands in the order of a feed: its number, or that of its round, and its partition.
@@ -49,6 +57,9 @@ class Merge(ABC):
     ``prefetch`` batches are to come ahead in all sessions together, and one of each owner that can
     give some.  With 0 an owner is asked when its batch is waited for.
     """
+
+    #: A wait looks up this often, whatever it hears.
+    look_s = 0.2
 
     def __init__(self, sessions: Sequence[Session], prefetch: int) -> None:
         self._sessions = sessions
@@ -70,8 +81,8 @@ class Merge(ABC):
             self._took(session, received)
         return received
 
-    def want(self) -> None:
-        """The trainer waits for a batch now."""
+    def want(self, waited_s: float = 0.0) -> None:
+        """The trainer waits for a batch now, and has for so long."""
         self._share()
         for session in self._wanted():
             session.want()
@@ -99,7 +110,7 @@ class Merge(ABC):
 
     def _share(self) -> None:
         """Divide what comes ahead among the owners that can give something."""
-        able = [session for session in self._sessions if _is_able(session)] or self._sessions
+        able = [session for session in self._sessions if is_able(session)] or self._sessions
         for session in able:
             session.prefetch = -(-self._prefetch // len(able))
 
@@ -110,7 +121,7 @@ class Alone(Merge):
     def take(self, claim: _Claim) -> Received | None:
         return claim(self._sessions[0])
 
-    def want(self) -> None:
+    def want(self, waited_s: float = 0.0) -> None:
         self._sessions[0].want()
 
     def _next(self) -> Session:
@@ -123,7 +134,7 @@ class Alone(Merge):
         pass
 
 
-def _is_able(session: Session) -> bool:
+def is_able(session: Session) -> bool:
     """Whether a batch may come that no trainer has to do something for."""
     return not (session.finished or session.exhausted or session.idle)
 
@@ -151,7 +162,7 @@ class ByNumber(Merge):
         return [
             owner
             for owner, session in enumerate(self._sessions)
-            if not session.ready and _is_able(session) and self._least_of(owner) < place
+            if not session.ready and is_able(session) and self._least_of(owner) < place
         ]
 
     def _least_of(self, owner: int) -> _Place:
@@ -202,7 +213,7 @@ class InTurn(Merge):
 
     def _wanted(self) -> list[Session]:
         rotated = self._rotated()
-        able = [session for session in rotated if _is_able(session)]
+        able = [session for session in rotated if is_able(session)]
         return able[:1] or [session for session in self._present() if not session.finished]
 
     def _took(self, session: Session, received: Received) -> None:
@@ -229,7 +240,7 @@ class ByLanes(Merge):
         return None
 
     def _able(self, session: Session) -> bool:
-        return _is_able(session)
+        return is_able(session)
 
     def _next(self) -> Session | None:
         owner = self._owner()
@@ -250,31 +261,6 @@ class ByLanes(Merge):
         owner = self._owner()
         for session in self._sessions:
             session.prefetch = self._prefetch if session is owner else 0
-
-
-class AsTheyCome(Merge):
-    """Any order: an owner whose server is away is waited for only once no other can give more."""
-
-    def __init__(self, sessions: Sequence[Session], prefetch: int) -> None:
-        self._turn = 0  # the owner that comes first
-        super().__init__(sessions, prefetch)
-
-    def _rotated(self) -> list[Session]:
-        return [*self._sessions[self._turn :], *self._sessions[: self._turn]]
-
-    def _next(self) -> Session | None:
-        there = (session for session in self._rotated() if session.ready and session.connected)
-        return next(there, None)
-
-    def _wanted(self) -> list[Session]:
-        able = [one for one in self._rotated() if _is_able(one) and one.connected]
-        if able:
-            return able if self._prefetch else able[:1]
-        return [session for session in self._sessions if not session.finished]
-
-    def _took(self, session: Session, received: Received) -> None:
-        owner = self.placement.owner_of(received.delivery.partition)
-        self._turn = (owner + 1) % len(self._sessions)
 
 
 class _WithinEpochs(Merge):
@@ -304,7 +290,7 @@ class InTurnWithinEpochs(_WithinEpochs, InTurn):
         for session in self._rotated():
             if session.ready:
                 return session
-            if _is_able(session):  # what others were asked for in the epoch before comes later
+            if is_able(session):  # what others were asked for in the epoch before comes later
                 return None
         return next((session for session in self._present() if session.ready), None)
 
@@ -327,7 +313,7 @@ class ByLanesWithinEpochs(_WithinEpochs, ByLanes):
         return owner if owner.ready else None
 
     def _able(self, session: Session) -> bool:
-        return _is_able(session) and session.epoch <= self._epoch
+        return is_able(session) and session.epoch <= self._epoch
 
 
 def _head(session: Session) -> _Place:
@@ -338,33 +324,3 @@ def _place(received: Received) -> _Place:
     """Where a batch stands: with ranks by its round in its partition."""
     delivery = received.delivery
     return delivery.meta.get("round", delivery.number), delivery.partition
-
-
-def merge_of(sessions: Sequence[Session], first: Session) -> Merge:
-    """The order in which a feed's batches are taken; ``first`` was opened first.
-
-    ValueError where a trainer that takes any order would lose its lanes, or mix epochs.
-    """
-    prefetch, welcome = first.prefetch, first.welcome
-    if first.any_order and welcome is not None and welcome.properties.get("order") == "lanes":
-        raise ValueError(
-            f"order='any': the rows of feed {welcome.feed!r} stay in lanes, which one owner has; "
-            "leave order out"
-        )
-    across = welcome is None or welcome.properties.get("across_batches", True)
-    if first.any_order and welcome is not None and not across:
-        raise ValueError(
-            f"order='any': batches of feed {welcome.feed!r} end with their epoch, and any order "
-            "mixes the epochs of its servers; leave order out"
-        )
-    if len(sessions) == 1 or welcome is None:
-        return Alone(sessions, prefetch)
-    if first.any_order:
-        return AsTheyCome(sessions, prefetch)
-    partitions = welcome.partitions
-    if welcome.properties.get("shape") != "sequences" or first.rank >= 0:
-        return ByNumber(sessions, prefetch)
-    if welcome.properties.get("order") == "lanes":
-        by_lanes = ByLanes if across else ByLanesWithinEpochs
-        return by_lanes(sessions, prefetch, partitions, first.partitions.start)
-    return (InTurn if across else InTurnWithinEpochs)(sessions, prefetch, partitions)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from headrace_proto.errors import HeadraceError
 
 from .ahead import Ahead
+from .any_order import merge_of
 from .driver import Driver
-from .merge import Merge, merge_of
+from .merge import Merge
 from .session import Session
 
 if TYPE_CHECKING:

@@ -89,7 +89,7 @@ class Session(Greeting):
         nonce = secrets.token_bytes(16)
         shared = self.prefetch, self.rank, self.world_size, self.process
         again = Session(feed, nonce, *shared, resume, self.host, self.explicit)
-        again.owner, again.any_order = -1 if self.rank < 0 else 0, self.any_order
+        again.owner, again.order = -1 if self.rank < 0 else 0, self.order
         again.group, again.members = self.group, self.members
         return again
 
@@ -358,6 +358,7 @@ class Session(Greeting):
             blocked_s=blocked_s,
             busy_s=busy_s,
             ended=self.finished or self.failure is not None,
+            yields=self.yields,
         )
 
     def silence(self, now: float) -> float:

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 __all__ = ["Link", "opened"]
 
 
-#: A wait looks up this often, whatever it hears.
-_LOOK_S = 0.2
 #: A trainer that leaves waits so long for a server that has stopped and will be back.
 _LEAVE_S = 10.0
 
@@ -127,7 +125,7 @@ class Link(Owners):
                     none_yet(self.sessions)
                 if looks == 1 and self._ahead.waits(self.session.welcome, self._nbytes):
                     self._merge.come_ahead(self._ahead.batches)
-                self._merge.want()  # of another owner, perhaps
+                self._merge.want(self.looked_at - now)  # of another owner, perhaps
                 if looks == 1 and self.session.explicit and self._holds:
                     for session in self.sessions:
                         session.ask_what_is_left()
@@ -343,7 +341,7 @@ class Link(Owners):
                     session = self.session if about is None else about()
                     slept_s = self.clock.slept_s - slept_s
                     raise too_late(self, session, now, limit_s, what, slept_s)
-                rest_s = min(_LOOK_S, started + limit_s - now)
+                rest_s = min(self._merge.look_s, started + limit_s - now)
                 over = rest_s <= 0
             driver.await_news(news, rest_s)
             now = self.looked_at = self.clock()

@@ -173,6 +173,7 @@ class Renew:
     blocked_s: Seconds = 0.0  # that the trainer waited for batches, since it connected …
     busy_s: Seconds = 0.0  # … and was busy with them
     ended: Flag = False  # the trainer has heard that the feed has ended, or failed
+    yields: Flag = False  # serve all others first: it prefers its own host's server
 
 
 @FROM_TRAINER.message(5)

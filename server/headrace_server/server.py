@@ -136,9 +136,10 @@ class Server:
         each partition, from which batch on which target proportions hold.  ``segments``, of a feed
         of segments: examples ``in_flight``, segments ``rewound``.
 
-        Further ``made`` (batches, rows, bytes), ``refused`` saves by code, rows ``read`` and
-        ``quarantined``, the ``state`` in a word, what is ``waiting``, the ``standing`` of batches
-        and (``segment_standing``) of segments, the feed's ``partitions``, ``trainers``, ``store``.
+        Further ``made`` (batches, rows, bytes), ``sent`` (batches and bytes, through shared memory
+        and by wire), ``refused`` saves by code, rows ``read`` and ``quarantined``, the ``state`` in
+        a word, what is ``waiting``, the ``standing`` of batches and (``segment_standing``) of
+        segments, the feed's ``partitions``, ``trainers``, ``store``.
         """
         feeds: dict[str, dict[str, Any]] = self._supervisor.look()["feeds"]
         return feeds

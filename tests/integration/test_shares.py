@@ -14,6 +14,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from headrace.holding import Attachment
 from tests.patience import PATIENCE_S, eventually
 
 from .segment_streams import Ledger, at_once, chained, of_counts, train
@@ -455,8 +456,90 @@ def test_in_any_order_a_trainer_goes_on_with_the_servers_that_are_there(
     ledger.assert_complete()
 
 
+def hosts_apart(monkeypatch: pytest.MonkeyPatch, servers: list[hs.Server], here: int) -> None:
+    """Trainers that connect from now on are on the host of one of these servers."""
+
+    def attach(directory: str, session_file: str) -> Any:
+        if directory != servers[here]._supervisor._config.directory:
+            raise FileNotFoundError(session_file)
+        return Attachment(directory, session_file)
+
+    monkeypatch.setattr("headrace.wire.Attachment", attach)
+
+
+def sent(server: hs.Server) -> tuple[int, int]:
+    """Batches that a server sent through shared memory, and over the network."""
+    counts = server.stats()["default"]["sent"]
+    assert [bool(counts["bytes"][way]) for way in ("shm", "wire")] == [
+        bool(counts["batches"][way]) for way in ("shm", "wire")
+    ]
+    return counts["batches"]["shm"], counts["batches"]["wire"]
+
+
+def test_the_share_of_a_trainers_own_host_comes_through_shared_memory(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    with hs.run(numbers(), workers=0, partitions=5) as server:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            wanted = rows(feed)
+    with shared(numbers()) as servers:
+        hosts_apart(monkeypatch, servers, 1)
+        with connect(servers) as feed:
+            assert rows(feed) == wanted and not feed.local
+            assert [session.memory is not None for session in feed._link.sessions] == [False, True]
+            trainer = servers[1].stats()["default"]["trainers"][0]
+            assert (trainer["batches"], trainer["wire_batches"]) == (12, 0)
+        assert [sent(server) for server in servers] == [(0, 18), (12, 0)]
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_the_network_carries_only_what_trainers_of_its_own_host_leave(
+    monkeypatch: pytest.MonkeyPatch, prefetch: int
+):
+    """The second host has fewer batches, so its trainer takes some of the first one's."""
+    monkeypatch.setattr("headrace.any_order._PATIENCE_S", PATIENCE_S)
+    with shared(numbers()) as servers, contextlib.ExitStack() as leaving:
+        feeds = []
+        for host in range(_SERVERS):
+            hosts_apart(monkeypatch, servers, host)
+            feed = connect(servers, placement="local-first", prefetch=prefetch)
+            feeds.append(leaving.enter_context(feed))
+        got = at_once([lambda f=f: rows(f) for f in feeds])
+        assert sorted(got[0] + got[1]) == list(range(120))
+        assert all(server.wait(PATIENCE_S) for server in servers)
+        (own, balance), (other, none) = map(sent, servers)
+        assert (own + balance, other, none) == (18, 12, 0) and len(got[0]) >= 4 * own
+
+
+def test_segments_of_this_host_come_first_and_no_state_is_lost(
+    monkeypatch: pytest.MonkeyPatch, ledger: Ledger
+):
+    with shared(chained(list_of(ledger), batch_size=3)) as servers, contextlib.ExitStack() as of:
+        feeds = []
+        for host in range(_SERVERS):
+            hosts_apart(monkeypatch, servers, host)
+            feeds.append(of.enter_context(connect(servers, prefetch=0, placement="local-first")))
+        at_once([lambda f=f: train(f, ledger) for f in feeds])
+        assert all(shm > wire for shm, wire in map(sent, servers))
+    ledger.assert_complete()
+
+
+def test_the_host_of_a_trainer_may_have_no_server_or_lose_it(
+    shares: Shares, ledger: Ledger, over_tcp: None
+):
+    with connect(shares.servers, prefetch=0, placement="local-first") as feed:
+        train(feed, ledger, 5)
+        shares.kill(1)
+        assert train(feed, ledger, 8) == 8
+        shares.servers[1] = shares.start(1)
+        train(feed, ledger)
+    ledger.assert_complete()
+
+
 def test_rows_in_lanes_come_in_no_other_order(ledger: Ledger):
     pipeline = chained(list_of(ledger), batch_size=3, order="lanes", capacity=12)
     with shared(pipeline) as servers:
         with pytest.raises(ValueError, match="order='any': the rows of feed 'default' stay in"):
             connect(servers, order="any")
+        with pytest.raises(ValueError, match="placement='local-first': the rows of feed 'default'"):
+            connect(servers, placement="local-first")

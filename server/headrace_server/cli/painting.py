@@ -54,7 +54,7 @@ def _feed(name: str, feed: Mapping[str, Any], color: bool) -> list[str]:
     painted = [f"{bold}  {feed['state']}  {dot} {text}", f"  {_flow(feed, rates)}"]
     batches = f"batches: {count(feed['batches'])} done, {standing['ready'] + standing['returned']} "
     batches += f"ready, {standing['leased']} leased, {standing['saving']} saving"
-    painted.append(f"  {batches}{_troubles(feed)}")
+    painted.append(f"  {batches}{_sent_away(feed['sent'])}{_troubles(feed)}")
     if feed["trainers"]:
         painted += table(_TRAINER_HEADS, [_trainer(t) for t in feed["trainers"][:_MOST_TRAINERS]])
     more = len(feed["trainers"][_MOST_TRAINERS:]) + feed["trainers_more"]
@@ -81,6 +81,12 @@ def _flow(feed: Mapping[str, Any], rates: Mapping[str, Any]) -> str:
 def _rate(rates: Mapping[str, Any], name: str) -> str:
     rate = rates.get(name)
     return " – " if rate is None else f" {count(rate) if rate >= 10 else f'{rate:.1f}'}/s "
+
+
+def _sent_away(sent: Mapping[str, Mapping[str, int]]) -> str:
+    """Return how much went over the network, where anything did."""
+    away, here = sent["batches"]["wire"], sent["batches"]["shm"]
+    return f"; {count(away)} of {count(away + here)} sent by the network" if away else ""
 
 
 def _troubles(feed: Mapping[str, Any]) -> str:

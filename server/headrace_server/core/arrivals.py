@@ -183,7 +183,7 @@ class Arrivals(SegmentSupply):
         self.next_stripe = max(1, self.next_stripe)
         self.takes[trainer.session] = _Take(request, rows, self.take_stripes(1))
         trainer.idle, trainer.window = False, trainer.seq
-        self._trainers.asking.pop(trainer.session, None)
+        self._trainers.forget(trainer.session)
         return True
 
     def leave(self, session: int, rank: int) -> None:

@@ -51,16 +51,6 @@ class Dispatcher(Borders):
     The caller calls ``take_effects`` after every event, and carries out the effects.
     """
 
-    @property
-    def paused(self) -> bool:
-        """Whether nothing more is handed out; commits still count."""
-        return self._paused
-
-    @paused.setter
-    def paused(self, paused: bool) -> None:
-        self._paused = paused
-        self._changed = True
-
     # From workers
 
     def made(self, batch: Batch) -> None:
@@ -187,6 +177,10 @@ class Dispatcher(Borders):
             trainer.window = upto
             self._trainers.ask(session)
             self._changed = True
+
+    def set_yields(self, session: int, yields: bool) -> None:
+        """Serve a session only where no other asks, or in its turn again."""
+        self._changed = self._trainers.set_yields(session, yields) or self._changed
 
     def take(self, session: int, request: int, rows: int, last_seq: int) -> None:
         """Let a session have one batch of so many rows, and nothing sent after ``last_seq``."""
@@ -368,6 +362,8 @@ class Dispatcher(Borders):
                 self._tell_end()
             elif self._trainers.shared and self._trainers.asking:
                 self._supply.tell(self._paused)
+            if self._trainers.yielding and not self._trainers.asking:
+                self._supply.serve_yielding(self._paused)
         hands = self._hands
         effects = hands.effects
         if effects:

@@ -144,6 +144,16 @@ class Standing:
         return None
 
     @property
+    def paused(self) -> bool:
+        """Whether nothing more is handed out; commits still count."""
+        return self._paused
+
+    @paused.setter
+    def paused(self, paused: bool) -> None:
+        self._paused = paused
+        self._changed = True
+
+    @property
     def leased(self) -> int:
         """Number of batches in trainers' hands, on their way there, or not answered."""
         return len(self._leases) + len(self._saving)

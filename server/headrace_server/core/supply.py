@@ -97,6 +97,15 @@ class Supply:
     def tell(self, paused: bool) -> None:
         """Tell trainers that have other owners, once, that they get nothing here for now."""
 
+    def serve_yielding(self, paused: bool) -> None:
+        """Serve the trainers that yield, for no other asks."""
+        trainers = self._trainers
+        trainers.swap()
+        self.deal(paused)
+        if trainers.shared and trainers.asking:
+            self.tell(paused)
+        trainers.swap()
+
     @property
     @abstractmethod
     def open(self) -> bool:

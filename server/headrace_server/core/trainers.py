@@ -2,10 +2,11 @@
 
     join() ─► present ── window grew, or something came back ─► asking, the longest waiting first
                  │                                              due: ranks, each for its own round
-                 └── leave()
+                 └── leave()                             yielding: served where no other asks
 
 All trainers have a rank or none has.  A trainer asks with a window: the number of the last
 delivery that it takes.  It never holds more than ``max_window`` batches, whatever it asks for.
+A trainer that prefers the server of its own host yields at all others.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Trainer:
     idle: bool = False  # whether it knows that it gets none before trainers act
     epoch: int = 0  # the epoch before which no batch comes, as far as it knows
     full: tuple[int, int] | None = None  # the next batch of this owner, as far as it knows
+    yields: bool = False  # to all others that ask
 
 
 class Trainers:
@@ -54,6 +56,7 @@ class Trainers:
         # Those that want more batches.  Where the first of them can not be served, none can, until
         # a batch comes.
         self.asking: OrderedDict[int, Trainer] = OrderedDict()
+        self.yielding: OrderedDict[int, Trainer] = OrderedDict()
         self.due: deque[int] = deque()  # ranks that may have a batch dealt to them
 
     def check(self, session: int, rank: int, world_size: int, world: int) -> None:
@@ -89,8 +92,27 @@ class Trainers:
         if trainer is None:
             return None
         self.by_rank.pop(trainer.rank, None)
-        self.asking.pop(session, None)
+        self.forget(session)
         return trainer.rank
+
+    def forget(self, session: int) -> None:
+        """Take back what a session has asked for."""
+        self.asking.pop(session, None)
+        self.yielding.pop(session, None)
+
+    def set_yields(self, session: int, yields: bool) -> bool:
+        """Let a session without rank yield to others, or not; whether that is new."""
+        trainer = self.present.get(session)
+        if trainer is None or trainer.yields == yields or trainer.rank >= 0:
+            return False
+        trainer.yields = yields
+        self.forget(session)
+        self.ask(session)
+        return True
+
+    def swap(self) -> None:
+        """Let the trainers that yield be those that ask, or the others again."""
+        self.asking, self.yielding = self.yielding, self.asking
 
     def wants(self, trainer: Trainer) -> bool:
         """Whether it takes another batch now."""
@@ -110,7 +132,7 @@ class Trainers:
         if session in self.asking and not self.by_rank:
             return
         if trainer is not None and self.wants(trainer):
-            self.asking.setdefault(session, trainer)
+            (self.yielding if trainer.yields else self.asking).setdefault(session, trainer)
             if trainer.rank >= 0:
                 self.due.append(trainer.rank)
 

@@ -68,7 +68,9 @@ _Join = Callable[[Sequence[Any]], Any]
 #: How the values of all owners become that of a feed …
 _OF_FEED: dict[str, _Join] = {
     **dict.fromkeys(("batches", "rows", "redelivered", "stale", "expired"), sum),
-    **dict.fromkeys(("made", "refused", "dropped", "standing", "segments", "padding"), added),
+    **dict.fromkeys(
+        ("made", "refused", "dropped", "standing", "segments", "padding", "sent"), added
+    ),
     "classes": _classes,
     "state": lambda values: min(values, key=_STATES.index),
     "failure": _first,
@@ -80,6 +82,7 @@ _OF_FEED: dict[str, _Join] = {
 #: … and those of all its sessions that of a trainer.  The first stands for all where none is named.
 _OF_TRAINER: dict[str, _Join] = {
     **dict.fromkeys(("window", "leases", "batches", "rows", "bytes", "committed", "stale"), sum),
+    **dict.fromkeys(("wire_batches", "wire_bytes"), sum),
     **dict.fromkeys(("blocked_s", "busy_s"), max),  # the trainer reports the same to all
     "refused": added,
     "local": all,

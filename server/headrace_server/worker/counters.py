@@ -12,6 +12,7 @@ twice.  Counting takes no clock and no lock: it happens where a thing is heard o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -36,12 +37,20 @@ class Tally:
     refused: dict[str, int] = field(default_factory=dict)  # saves, by code
     blocked_s: float = 0.0  # as the trainer reports …
     busy_s: float = 0.0
+    wire_batches: int = 0  # of those sent: to a trainer that does not see this host's memory
+    wire_bytes: int = 0
 
     def sent(self, rows: int, nbytes: int) -> None:
         """Count a batch that is sent to it."""
         self.batches += 1
         self.rows += rows
         self.nbytes += nbytes
+
+    @property
+    def ways(self) -> list[int]:
+        """Batches through shared memory, batches by wire, and the bytes of both."""
+        here, here_bytes = self.batches - self.wire_batches, self.nbytes - self.wire_bytes
+        return [here, self.wire_batches, here_bytes, self.wire_bytes]
 
     def answered(self, answer: Answer) -> None:
         """Count the answers to its commits."""
@@ -61,6 +70,7 @@ class Counters:
         self._padding: dict[int, list[list[int]]] = {}  # by partition: bucket, padded, real
         self._made = [0, 0, 0]  # batches, rows, bytes
         self._refused: dict[str, int] = {}  # saves that were not stale, by code
+        self._left = [0, 0, 0, 0]  # sent to sessions that have left, as in Tally.ways
         #: Batches and rows that were committed before this server started, by partition.
         self.before: dict[int, list[int]] = {}
 
@@ -101,6 +111,20 @@ class Counters:
         """Count refused commits."""
         for _, code, _ in answer.faults:
             self._refused[code] = self._refused.get(code, 0) + 1
+
+    def on_left(self, tally: Tally) -> None:
+        """Count on without the session of a tally."""
+        self._left = [a + b for a, b in zip(self._left, tally.ways, strict=True)]
+
+    def sent(self, present: Iterable[Tally]) -> dict[str, dict[str, int]]:
+        """Return batches and bytes sent to all sessions, through shared memory and by wire."""
+        shm, wire, shm_bytes, wire_bytes = map(
+            sum, zip(self._left, *(tally.ways for tally in present), strict=True)
+        )
+        return {
+            "batches": {"shm": shm, "wire": wire},
+            "bytes": {"shm": shm_bytes, "wire": wire_bytes},
+        }
 
     def committed(self) -> dict[str, int]:
         """Return the batches and rows that are committed, before this server started, too."""

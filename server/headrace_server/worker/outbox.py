@@ -117,6 +117,9 @@ class Outbox:
             desk.dispatcher.pin(effect.batch, (session.number, effect.token))
             self._out.setdefault(session.number, []).append(delivery_of(effect, None))
             return
+        if not session.local:
+            session.tally.wire_batches += 1
+            session.tally.wire_bytes += place.nbytes
         self._send_references(session, self._out.pop(session.number, []))
         answers = self._answers.pop(session.number, _NOTHING)
         header = FROM_SERVER.encode(Deliver(session.number, (delivery_of(effect, 1),), *answers))

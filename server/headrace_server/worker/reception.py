@@ -180,6 +180,7 @@ class Reception:
     def _on_renew(self, session: Session, desk: Desk, renew: Renew, frames: list[bytes]) -> None:
         dispatcher = desk.dispatcher
         dispatcher.window(session.number, renew.window)
+        dispatcher.set_yields(session.number, renew.yields)
         dispatcher.renew(session.number, renew.last_seq, frozenset(renew.held), session.seen)
         session.tally.blocked_s, session.tally.busy_s = renew.blocked_s, renew.busy_s
         session.heard_end = renew.ended
@@ -277,6 +278,7 @@ class Reception:
         self.near.drop(session.identity)
         self.outbox.forget(session.number)
         desk.dispatcher.leave(session.number)
+        desk.counters.on_left(session.tally)
         if desk.flight is not None:
             desk.flight.left(session.number)
 

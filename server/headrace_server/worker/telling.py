@@ -25,6 +25,7 @@ def feed_status(desk: Desk, sessions: Iterable[Session], now: float) -> dict[str
     mine = sorted((s for s in sessions if s.feed == desk.name), key=lambda s: s.number)
     return {
         **desk.counters.totals(),
+        "sent": desk.counters.sent(session.tally for session in mine),
         "state": desk.state(),
         "failure": list(desk.failure) if desk.failure is not None else None,
         "waiting": desk.describe(now)[:_LONGEST_TEXT],
@@ -48,6 +49,8 @@ def _trainer(desk: Desk, session: Session, now: float) -> dict[str, Any]:
         "batches": tally.batches,
         "rows": tally.rows,
         "bytes": tally.nbytes,
+        "wire_batches": tally.wire_batches,
+        "wire_bytes": tally.wire_bytes,
         "committed": tally.committed,
         "stale": tally.stale,
         "refused": dict(tally.refused),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from headrace.merge import AsTheyCome, Merge, merge_of
+from headrace.any_order import merge_of
+from headrace.merge import Merge
 from headrace.session import Session
 from headrace_proto.messages import (
     Deliver,
@@ -111,14 +112,16 @@ class Trainer:
         partitions: int,
         prefetch: int,
         told: dict[str, Any],
-        any_order: bool = False,
+        order: str = "feed",
+        here: Sequence[int] = (),
     ) -> None:
-        """``owners``: of the only server, or of each of several."""
+        """``owners``: of the only server, or of each of several; ``here``: the local sessions."""
         self.sessions = []
         servers = [owners] if isinstance(owners, int) else owners
         for share, of_server in enumerate(servers):
             for owner in range(of_server):
-                session = Session("f", b"nonce", prefetch, owner=owner, any_order=any_order)
+                session = Session("f", b"nonce", prefetch, owner=owner, order=order)
+                session.memory = object() if len(self.sessions) in here else None
                 session.share, session.shares = share, len(servers)
                 welcome = Welcome(1, "t", 7, "f", [], 1e9, 30.0, 64, properties=told)
                 session.receive(_with(welcome, owner, of_server, partitions), [], 0.0)
@@ -221,40 +224,6 @@ def test_one_trainer_gets_the_feeds_own_order_of_servers_with_any_numbers_of_wor
         trainer = Trainer(servers, len(counts), prefetch, told)
         run(chance, [trainer], owners_of(servers, counts, told is ARRIVAL))
         assert trainer.took == list(turns(counts)), (counts, servers)
-
-
-@pytest.mark.parametrize("told", [PLAIN, ARRIVAL], ids=["plain", "arrival"])
-@pytest.mark.parametrize("prefetch", [0, 1, 5])
-def test_in_any_order_all_comes_once_and_an_owner_that_is_away_delays_its_own_alone(
-    told: dict[str, Any], prefetch: int
-) -> None:
-    for seed in range(30):
-        chance = random.Random(SEED + seed)
-        servers, counts = [1, 2], [chance.randint(1, 6) for _ in range(6)]
-        trainer = Trainer(servers, len(counts), prefetch, told, any_order=True)
-        assert isinstance(trainer.merge, AsTheyCome)
-        owners = owners_of(servers, counts, told is ARRIVAL)
-        away, *others = zip(owners, trainer.sessions, strict=True)
-        away[1].lose()
-        there = [(n, p) for p in (1, 3, 5) for n in range(counts[p])]
-        for _ in range(1500):
-            owner, session = chance.choice(others)
-            owner.serve(session)
-            trainer.step()
-        assert sorted(trainer.took) == sorted(there)
-        assert trainer.merge.awaited is away[1] and not trainer.over
-        away[1]._on_welcome(away[1].welcome)
-        run(chance, [trainer], owners)
-        assert sorted(trainer.took) == sorted(turns(counts))
-
-
-def test_lanes_have_no_other_order() -> None:
-    with pytest.raises(ValueError, match="order='any': the rows of feed 'f' stay in lanes"):
-        Trainer(2, 4, 0, LANES, any_order=True)
-    with pytest.raises(ValueError, match="stay in lanes"):
-        Trainer(1, 4, 0, LANES, any_order=True)
-    with pytest.raises(ValueError, match="order='any': batches of feed 'f' end with their epoch"):
-        Trainer(2, 4, 0, {"across_batches": False}, any_order=True)
 
 
 @pytest.mark.parametrize("told", [PLAIN, LANES], ids=["plain", "lanes"])

@@ -1213,3 +1213,46 @@ def test_trainers_that_ask_for_much_take_turns():
     for number in range(4):
         d.made(Batch(0, number, 1))
     assert [session for session, _ in sent(d)] == [1, 2, 1, 2]
+
+
+# Trainers that yield
+
+
+def test_a_trainer_that_yields_gets_what_no_other_asks_for():
+    d = filled(numbers=0, shared=True)
+    for session in (1, 2):
+        d.join(session, 0.0)
+        d.window(session, 1)
+    d.set_yields(1, True)
+    d.made(Batch(0, 0, 1))
+    d.made(Batch(0, 1, 1))
+    assert sent(d) == [(2, (0, 0)), (1, (1, 0))]
+    d.window(1, 2)
+    d.window(2, 2)
+    d.made(Batch(0, 2, 1))
+    assert sent(d) == [(2, (2, 0))]
+    d.set_yields(1, False)
+    d.window(2, 3)
+    d.made(Batch(0, 3, 1))
+    assert sent(d) == [(1, (3, 0))]  # it has waited for longer
+
+
+def test_a_trainer_that_yields_learns_that_nothing_is_left():
+    d = filled(numbers=1, shared=True)
+    d.join(1, 0.0)
+    d.set_yields(1, True)
+    d.partition_ended(0)
+    d.window(1, 2)
+    effects = d.take_effects()
+    assert len(kinds(effects, Send)) == len(kinds(effects, Idle)) == 1
+
+
+def test_a_trainer_that_yields_and_leaves_asks_for_nothing():
+    d = filled(numbers=0)
+    d.join(1, 0.0)
+    d.set_yields(1, True)
+    d.window(1, 1)
+    d.leave(1)
+    d.set_yields(1, True)
+    d.made(Batch(0, 0, 1))
+    assert sent(d) == []

@@ -16,6 +16,7 @@ def trainer(number: int = 1, **more: Any) -> dict[str, Any]:
 
 def feed(**more: Any) -> dict[str, Any]:
     told: dict[str, Any] = {"batches": 3, "rows": 12, "redelivered": 0, "stale": 0, "expired": 0}
+    told["sent"] = {"batches": {"shm": 3, "wire": 1}, "bytes": {"shm": 300, "wire": 100}}
     told |= {"made": {"batches": 6, "rows": 24, "bytes": 768}, "refused": {}, "dropped": {}}
     told |= {"padding": {}, "classes": {}, "state": "open", "failure": None, "waiting": "nothing"}
     told |= {"standing": {"ready": 1, "returned": 0, "leased": 2, "saving": 0}, "read": 30}
