@@ -87,8 +87,7 @@ def _measured(path: Path, examples: int) -> dict[str, Any]:
     table.put(slots, stored_states([state], saved.examples))
     took = perf_counter() - began
     store.close()
-    none = np.zeros_like(slots)
-    batch = Segments(slots, none, none, none, none, none, none, 0, none, none)
+    batch = Segments(slots, np.zeros((6, len(slots)), np.int64))
     ((values, rows),) = table.columns(batch, None)[0].values()
     right = np.array_equal(values[rows[[0, -1]], 0], np.array([0, examples - 1], np.float32))
     if len(slots) != examples or not right:

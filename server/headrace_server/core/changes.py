@@ -173,11 +173,14 @@ def _concatenated(columns: Sequence[Column]) -> Column:
     return [value for column in columns for value in column]
 
 
+_NO_EXAMPLES = Examples()
+
+
 @dataclass(slots=True)
 class Change:
     """The change of one commit.  ``done`` below ``base`` is not listed any more."""
 
-    put: Examples = field(default_factory=Examples)
+    put: Examples = field(default_factory=lambda: _NO_EXAMPLES)
     drop: list[int] = field(default_factory=list)  # lines of examples, after those that were put
     done: list[int] = field(default_factory=list)
     base: int | None = None

@@ -44,7 +44,7 @@ class _Stripe:
 
 
 class _LaneSlots(Slots):
-    counters = (*Slots.counters, "done", "kept")
+    counters = ("done", "kept")
 
     done: np.ndarray  # number of segments that are done
     kept: np.ndarray  # number of segments before the state that is kept here

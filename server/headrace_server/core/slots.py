@@ -16,12 +16,12 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from .changes import Examples
+from .changes import CHUNK, COUNT, LINE, ROW, SEGMENT, Examples
 
 __all__ = ["RoundMember", "Segments", "Slots"]
 
 _NONE = np.empty(0, np.int64)
-_OF_EXAMPLES = ("chunk", "row", "count", "index", "line")
+_NUMBERS = ("line", "index", "chunk", "row", "segment", "count")  # as in Examples
 
 
 class RoundMember(NamedTuple):
@@ -37,19 +37,23 @@ class Segments:
     """A batch: one segment of each of some examples; never changed."""
 
     slots: np.ndarray
-    chunks: np.ndarray
-    rows: np.ndarray  # in their chunks
-    segments: np.ndarray  # number of the segment in its example
-    counts: np.ndarray  # number of segments of the example
-    indices: np.ndarray  # insertion index
-    lines: np.ndarray  # number of the example as it was read
-    stripe: int  # of lanes
-    lanes: np.ndarray
-    starts: np.ndarray  # places in the batch where a lane has a new example
+    numbers: np.ndarray  # rows as in Examples
+    stripe: int = 0  # of lanes
+    lanes: np.ndarray = field(default_factory=lambda: _NONE)
+    #: Places in the batch where a lane has a new example.
+    starts: np.ndarray = field(default_factory=lambda: _NONE)
     member: RoundMember | None = None  # with ranks; ``lanes`` are then the places in its block
+    lines: np.ndarray = field(init=False)  # number of the example as it was read
+    indices: np.ndarray = field(init=False)  # insertion index
+    chunks: np.ndarray = field(init=False)
+    rows: np.ndarray = field(init=False)  # in their chunks
+    segments: np.ndarray = field(init=False)  # number of the segment in its example
+    counts: np.ndarray = field(init=False)  # number of segments of the example
     last: np.ndarray = field(init=False)  # mask of the last segments of their examples
 
     def __post_init__(self) -> None:
+        numbers = self.numbers
+        self.lines, self.indices, self.chunks, self.rows, self.segments, self.counts = numbers
         self.last = self.segments + 1 == self.counts
 
     def __len__(self) -> int:
@@ -63,8 +67,7 @@ class Segments:
         """Whether this batch has the same segments in the same places."""
         return (
             self.stripe == other.stripe
-            and self.indices.tobytes() == other.indices.tobytes()
-            and self.segments.tobytes() == other.segments.tobytes()
+            and self.numbers.tobytes() == other.numbers.tobytes()
             and self.lanes.tobytes() == other.lanes.tobytes()
             and self.starts.tobytes() == other.starts.tobytes()
         )
@@ -73,8 +76,8 @@ class Segments:
 class Slots:
     """The tables, indexed by slot, and the keys."""
 
-    #: Tables that start at 0 for each example; a subclass may have more.
-    counters: tuple[str, ...] = ("segment",)
+    #: Tables beside these numbers, which start at 0 for each example.
+    counters: tuple[str, ...] = ()
 
     chunk: np.ndarray
     row: np.ndarray
@@ -85,7 +88,7 @@ class Slots:
 
     def __init__(self, size: int) -> None:
         self.live = 0  # in use
-        self._names = (*_OF_EXAMPLES, *self.counters)
+        self._names = (*_NUMBERS, *self.counters)
         self._resumed = False  # whether some were begun by an earlier process
         self._key_of: dict[int, Hashable] = {}
         self._slot_of: dict[Hashable, int] = {}  # of keys in flight; -1 before there is one
@@ -102,7 +105,7 @@ class Slots:
         self._free[:0] = range(size - 1, before - 1, -1)
         grown = np.zeros((len(self._names), size), np.int64)
         grown[:, :before] = self._tables
-        self._tables = grown
+        self._tables, self._numbers = grown, grown[: len(_NUMBERS)]
         for name, table in zip(self._names, grown, strict=True):
             setattr(self, name, table)
 
@@ -122,11 +125,13 @@ class Slots:
     def columns(self, chunk: int, counts: np.ndarray, line: int) -> np.ndarray:
         """Columns for the tables of all examples of a chunk, but for their indices."""
         columns = np.zeros((len(self._names), len(counts)), np.int64)
-        place, rows = self._names.index, np.arange(len(counts))
-        columns[place("chunk")] = chunk
-        columns[place("row")] = rows
-        columns[place("count")] = counts
-        columns[place("line")] = rows + line
+        rows = np.arange(len(counts))
+        columns[LINE], columns[CHUNK], columns[ROW], columns[COUNT] = (
+            rows + line,
+            chunk,
+            rows,
+            counts,
+        )
         return columns
 
     def enter(
@@ -143,9 +148,7 @@ class Slots:
         """Add examples that an earlier process began; their slots."""
         self._resumed = True
         slots = self._take(len(begun))
-        tables = self.line, self.index, self.chunk, self.row, self.segment, self.count
-        for table, column in zip(tables, begun.numbers, strict=True):
-            table[slots] = column
+        self._numbers[:, slots] = begun.numbers
         self._name(slots, begun.keys)
         return slots
 
@@ -220,19 +223,7 @@ class Slots:
         member: RoundMember | None = None,
     ) -> Segments:
         """The next segments of examples as a batch; ``further`` is added to their numbers."""
-        segments = self.segment[slots]
+        numbers = self._numbers.take(slots, 1)
         if further is not None:
-            segments = segments + further
-        return Segments(
-            slots,
-            self.chunk[slots],
-            self.row[slots],
-            segments,
-            self.count[slots],
-            self.index[slots],
-            self.line[slots],
-            stripe,
-            lanes,
-            starts,
-            member,
-        )
+            numbers[SEGMENT] += further
+        return Segments(slots, numbers, stripe, lanes, starts, member)

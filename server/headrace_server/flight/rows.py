@@ -229,4 +229,5 @@ def _segments(plain: list[Any]) -> Segments:
     chunks, rows, segments, counts, indices, lanes, starts = map(unpacked, columns)
     slots = np.arange(len(chunks), dtype=np.int64)
     lines = np.zeros(len(chunks), np.int64)
-    return Segments(slots, chunks, rows, segments, counts, indices, lines, stripe, lanes, starts)
+    numbers = np.array([lines, indices, chunks, rows, segments, counts], np.int64)
+    return Segments(slots, numbers, stripe, lanes, starts)

@@ -24,7 +24,6 @@ from headrace_proto.codec import pack
 
 from ..core.changes import (
     CHUNK,
-    COUNT,
     LINE,
     SEGMENT,
     Change,
@@ -120,17 +119,12 @@ class LineRecord:
     ) -> None:
         if not len(rows):
             return
-        numbers = np.array(
-            [batch.lines, batch.indices, batch.chunks, batch.rows, batch.segments, batch.counts],
-            np.int64,
-        )
-        if len(rows) < len(batch):
-            numbers = numbers[:, rows]
-        numbers[SEGMENT] += 1
-        ended = numbers[SEGMENT] == numbers[COUNT]
-        if ended.any():
+        ended = batch.last[rows]
+        if np.count_nonzero(ended):
             key = keys[int(ended.argmax())][1]
             raise ValueError(f"example {key!r:.80} has ended: it has no state to keep")
+        numbers = batch.numbers.take(rows, 1)
+        numbers[SEGMENT] += 1
         change.put = Examples(numbers, keys, states)
         lines, begun = numbers[LINE].tolist(), self._begun
         for place in [place for place, line in enumerate(lines) if line not in begun]:

@@ -16,6 +16,7 @@ import numpy as np
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.schema import RESERVED, Field
 
+from ..core.changes import CHUNK
 from ..core.slots import Segments
 from ..reading.columns import Column, Ragged, RaggedStrings, Strings
 from .sequencing import Offer
@@ -34,27 +35,15 @@ def whole(batch: Segments) -> Segments:
     member = batch.member
     assert member is not None
 
-    def spread(column: np.ndarray, blank: int = 0) -> np.ndarray:
-        out = np.full(member.size, blank, np.int64)
-        out[batch.lanes] = column
-        return out
-
-    chunks = spread(batch.chunks, BLANK)
-    starts = chunks == BLANK
+    slots = np.zeros(member.size, np.int64)
+    slots[batch.lanes] = batch.slots
+    numbers = np.zeros((len(batch.numbers), member.size), np.int64)
+    numbers[CHUNK] = BLANK
+    numbers[:, batch.lanes] = batch.numbers
+    starts = numbers[CHUNK] == BLANK
     starts[batch.lanes[batch.starts]] = True
-    return Segments(
-        slots=spread(batch.slots),
-        chunks=chunks,
-        rows=spread(batch.rows),
-        segments=spread(batch.segments),
-        counts=spread(batch.counts),
-        indices=spread(batch.indices),
-        lines=spread(batch.lines),
-        stripe=batch.stripe,
-        lanes=np.arange(member.size),
-        starts=starts.nonzero()[0],
-        member=member,
-    )
+    places = np.arange(member.size)
+    return Segments(slots, numbers, batch.stripe, places, starts.nonzero()[0], member)
 
 
 def whole_states(batch: Segments, extra: Mapping[str, Any]) -> dict[str, Any]:

@@ -270,7 +270,7 @@ class SegmentMemory(Memory):
         for batch, rows, keys, arrays in self._saved:
             if len(rows) < len(batch):
                 keys = [keys[row] for row in rows.tolist()]
-                arrays = [array[rows] for array in arrays]
+                arrays = [array.take(rows, 0) for array in arrays]
             states = state_columns(arrays) if len(rows) else []
             self._changes.append(self._lines.saved(batch, rows, keys, states))
         self._saved.clear()

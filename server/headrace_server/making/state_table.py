@@ -42,7 +42,7 @@ def arrays_of(
 
 def state_columns(arrays: Sequence[np.ndarray]) -> list[Column]:
     """States of some examples as columns to store: the arrays themselves unless strings occur."""
-    if any(array.dtype == object for array in arrays):
+    if any(array.dtype.hasobject for array in arrays):
         plain = [
             [a[row].tolist() if a.dtype == object and a.ndim > 1 else _raw(a[row]) for a in arrays]
             for row in range(len(arrays[0]))

@@ -316,11 +316,13 @@ def _put(
 
 
 def _write_all(fd: int, place: int, parts: list[Any]) -> None:
-    while parts:
+    left = sum(map(len, parts))
+    while left:
         written = os.pwritev(fd, parts[:_MOST_PARTS], place)
         place += written
-        while parts and written >= len(parts[0]):
+        left -= written
+        while left and written >= len(parts[0]):
             written -= len(parts[0])
             parts = parts[1:]
-        if written:
+        if left:
             parts = [parts[0][written:], *parts[1:]]

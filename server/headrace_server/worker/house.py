@@ -264,25 +264,19 @@ class House:
 
     def act(self) -> None:
         """Carry out the effects of all desks, those included that actions bring."""
-        for desk in self.desks.values():
-            while self._act_on(desk):
-                pass
-        self._report()
-
-    def _act_on(self, desk: Desk) -> bool:
-        """Carry out the effects of a desk; without any, its requests, reports and its end."""
-        effects = desk.dispatcher.take_effects()
-        if desk.flight is not None:
-            desk.flight.note(effects)
-        if not effects:
-            self._requests.act(desk)
-            self._report_on(desk)
-            self._act_on_end(desk)
-            return False
         handlers = self._effects
-        for effect in effects:
-            handlers[type(effect)](desk, effect)
-        return True
+        for desk in self.desks.values():
+            while effects := desk.dispatcher.take_effects():
+                if desk.flight is not None:
+                    desk.flight.note(effects)
+                for effect in effects:
+                    handlers[type(effect)](desk, effect)
+            self._requests.act(desk)
+            if desk.reports:
+                self._report_on(desk)
+            if desk.over:
+                self._act_on_end(desk)
+        self._report()
 
     def _on_answer(self, desk: Desk, effect: Answer) -> None:
         desk.counters.on_answer(effect)
@@ -323,8 +317,6 @@ class House:
         if desk.failure is not None and desk.name not in self._told_over:
             self._outbox.end(desk.name, *desk.failure)
             self._do(self._partitions.abandon, desk.name)
-        if not desk.over:
-            return
         if desk.name not in self._noted_over:
             self._noted_over.add(desk.name)
             if desk.failure is None:

@@ -93,8 +93,9 @@ class Partitions:
 
     def turn(self) -> _Name | None:
         """The partition that makes the next batch; None if the worker has to wait."""
-        self._diary.idle()
         name = None if self._full else self._ahead.turn(self._running, self._resting)
+        if name is None:
+            self._diary.idle()  # a beat; each step adds others
         self._reporter.look(self._running, self._made)
         return name
 

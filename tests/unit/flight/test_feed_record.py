@@ -62,11 +62,8 @@ def test_the_rows_of_a_batch_are_named_as_errors_name_them(tmp_path: Path) -> No
 def test_segments_are_named_by_key_and_number(tmp_path: Path) -> None:
     recorder = RowsRecorder(config(tmp_path), "f", 0, 0)
     column = np.array([1, 0], np.int64)
-    none = np.empty(0, np.int64)
-    batch = Segments(
-        *(column, np.array([4, 4]), column, column + 2, column + 5, column, column),
-        *(0, none, none),
-    )
+    numbers = [column, column, np.array([4, 4]), column, column + 2, column + 5]
+    batch = Segments(column, np.array(numbers))
     states = {"state:h": ((2, 1), b"\1\2")}
     trace = Trace({4: source(4, 7, 5, keys=(b"k7", b"k5"))}, segments=batch, states=states)
     recorder.made(0, 0, 2, trace)

@@ -88,9 +88,8 @@ def test_empty_rows_are_blank_in_every_column(order: tuple[str, str], tmp_path: 
 
 def test_rows_lie_at_their_places_and_every_other_place_starts_a_lane():
     rows = np.array([4, 9])
-    batch = Segments(
-        rows, rows, rows, rows, rows + 2, rows, rows, 3, np.array([0, 2]), np.array([1])
-    )
+    numbers = np.array([rows, rows, rows, rows, rows, rows + 2])
+    batch = Segments(rows, numbers, 3, np.array([0, 2]), np.array([1]))
     batch.member = RoundMember(5, 1, size=4)
     filled = whole(batch)
     assert filled.chunks.tolist() == [4, BLANK, 9, BLANK] and filled.counts.tolist() == [
