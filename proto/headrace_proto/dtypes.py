@@ -49,7 +49,7 @@ def canonical(dtype: object) -> str:
     else:
         name = _name_of_numpy(dtype)
     if name not in DTYPES:
-        raise TypeError(f"dtype {dtype!r} is not one of {', '.join(sorted(DTYPES))}")
+        raise TypeError(f"dtype {dtype!r:.80} is not one of {', '.join(sorted(DTYPES))}")
     return name
 
 

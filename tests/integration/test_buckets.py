@@ -239,6 +239,23 @@ def test_a_budget_is_kept_to_and_filled() -> None:
         assert all((rows + 1) * longest > 120 for rows, _ in sizes[bucket][:-1])
 
 
+def test_costs_beyond_every_budget_make_batches_of_one_row() -> None:
+    rows = [{"x": [1] * i, "cost": 1e30 if i % 2 else 2.0**62} for i in range(1, 9)]
+    pipeline = hs.from_examples(rows).bucket_by_sequence_length(
+        "x",
+        None,
+        [3],
+        dynamic_pad=True,
+        max_padded_elements=2**62,
+        cost="cost",
+        allow_smaller_final_batch=True,
+    )
+    with hs.run(pipeline, workers=0, partitions=2) as server:
+        batches = drained(server)
+        assert server.stats()["default"]["padding"]
+    assert [len(batch["x"]) for batch in batches] == [1] * 8
+
+
 def test_sources_smaller_than_a_batch(tmp_path: Path) -> None:
     cases = {f"{n}_{smaller}": (n, smaller) for n in (0, 3) for smaller in (True, False)}
     feeds = {}

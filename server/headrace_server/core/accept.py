@@ -24,7 +24,10 @@ _TOLERANCE: Final = 1e-6
 def probabilities(name: str, values: Any) -> np.ndarray:
     """One probability per class, as float64; ValueError names the argument and what is wrong."""
     try:
-        array = np.asarray(values).astype(np.float64)
+        array = np.asarray(values)
+        if array.dtype.kind == "c":
+            raise TypeError
+        array = array.astype(np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{name}={values!r:.80} is not one probability per class") from None
     if array.ndim != 1:

@@ -28,6 +28,9 @@ from .shaping import Shaping, with_facts
 
 __all__ = ["HeldChunk", "PlainMaker"]
 
+#: Bound on the elements that are counted of a bucket, which may be costs: so sums fit 64 bits.
+_MOST_COUNTED = 2**53
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldChunk:
@@ -175,8 +178,8 @@ class PlainMaker:
         """Count the padding of a batch that was made, or passed over since it is done."""
         if "padded" in meta:
             counts = self.padding.setdefault(meta["bucket"], [0, 0])
-            counts[0] += meta["padded"]
-            counts[1] += meta["real"]
+            for i, name in enumerate(("padded", "real")):
+                counts[i] = min(counts[i] + meta[name], _MOST_COUNTED)
 
     def prepare(self) -> bool:
         """False: plain batches are made as soon as they can be."""

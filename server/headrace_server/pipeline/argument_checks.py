@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
-from headrace_proto import limits
+from headrace_proto import dtypes, limits
 from headrace_proto.schema import Field
 
 from .declaration import Feature, Plain
@@ -22,13 +22,16 @@ from .declaration import Feature, Plain
 __all__ = [
     "MAX_BATCH_SIZE",
     "MAX_COUNT",
+    "MAX_ELEMENTS",
     "checked",
+    "checked_dtype",
     "checked_features",
     "checked_int",
     "checked_name",
     "checked_names",
     "checked_paths",
     "checked_schema",
+    "checked_shape",
     "field_of",
     "fixed_field",
     "one_of",
@@ -38,6 +41,8 @@ __all__ = [
 #: A batch of more rows than this is a mistake in a unit, and its indices alone weigh 8 MiB.
 MAX_BATCH_SIZE: Final = 2**20
 MAX_COUNT: Final = 2**62
+#: A shape of more elements than this is a mistake in a unit.
+MAX_ELEMENTS: Final = 2**40
 _MAX_SEED: Final = 2**63 - 1
 #: Rows of a window lie in memory, and a position in it fits 32 bits.
 _MAX_WINDOW: Final = 2**31 - 1
@@ -106,9 +111,8 @@ def checked_name(argument: str, value: Any) -> str:
 
 def checked_names(argument: str, value: Any, known: Mapping[str, Field] | None) -> list[str]:
     """A list of names of columns, each once; they are known where the schema is."""
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise TypeError(f"{argument}={value!r:.80} is not a list of columns' names")
-    names = [checked_name(f"{argument}[{i}]", name) for i, name in enumerate(value)]
+    listed = _listed(argument, value, "is not a list of columns' names")
+    names = [checked_name(f"{argument}[{i}]", name) for i, name in enumerate(listed)]
     if not names:
         raise ValueError(f"{argument} is empty: at least one column is wanted")
     for i, name in enumerate(names):
@@ -119,6 +123,33 @@ def checked_names(argument: str, value: Any, known: Mapping[str, Field] | None) 
                 f"{argument}[{i}]={name!r} is not one of the columns {', '.join(known)}"
             )
     return names
+
+
+def _listed(argument: str, value: Any, fault: str) -> list[Any]:
+    """The entries of a list or the like; TypeError for a string, a dict, or none of several."""
+    try:
+        if isinstance(value, (str, bytes, Mapping)):
+            raise TypeError
+        return list(value)
+    except TypeError:
+        raise TypeError(f"{argument}={value!r:.80} {fault}") from None
+
+
+def checked_dtype(argument: str, value: Any) -> str:
+    """The name of a dtype."""
+    try:
+        return dtypes.canonical(value)
+    except TypeError as error:
+        raise TypeError(f"{argument}={value!r:.80}: {error}") from None
+
+
+def checked_shape(argument: str, value: Any) -> tuple[int, ...]:
+    """The shape of one example's array, which has room for the dimension of the rows."""
+    listed = _listed(argument, value, f"is a {type(value).__name__}; it is a tuple of ints")
+    dims = tuple(checked_int(f"{argument}[{i}]", d, 0, MAX_ELEMENTS) for i, d in enumerate(listed))
+    if len(dims) >= limits.MAX_RANK:
+        raise ValueError(f"{argument} has {len(dims)} dimensions; {limits.MAX_RANK - 1} can be")
+    return dims
 
 
 def field_of(what: str, name: str, known: Mapping[str, Field]) -> Field:
@@ -182,12 +213,9 @@ def _mapping(argument: str, value: Any) -> dict[str, Any]:
 def checked_paths(argument: str, value: Any) -> tuple[str, ...]:
     """Paths, patterns and URLs.  Local ones are made absolute: a server may run elsewhere."""
     one = isinstance(value, (str, bytes, os.PathLike))
-    if not one and not isinstance(value, Iterable):
-        raise TypeError(
-            f"{argument}={value!r:.80} is a {type(value).__name__}; it is a path or a list of paths"
-        )
+    fault = f"is a {type(value).__name__}; it is a path or a list of paths"
     paths = []
-    for entry in [value] if one else value:
+    for entry in [value] if one else _listed(argument, value, fault):
         if not isinstance(entry, (str, os.PathLike)):
             raise TypeError(f"{argument} holds {entry!r:.80}, a {type(entry).__name__}, not a path")
         path = os.fsdecode(entry)

@@ -19,14 +19,11 @@ from typing import Any
 
 from headrace_proto import dtypes, limits
 
-from .argument_checks import checked_int, checked_name
+from .argument_checks import MAX_ELEMENTS, checked_dtype, checked_name, checked_shape
 from .carried import Carried
 from .examples import as_array
 
 __all__ = ["Constant", "Zeros", "block_name", "checked_states", "declared_state", "zeros"]
-
-#: A shape of more elements than this is a mistake in a unit.
-_MAX_ELEMENTS = 2**40
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +53,10 @@ def zeros(shape: Iterable[int], dtype: Any = "float32") -> Zeros:
 
     ``shape`` is that of one row: a batch has ``[batch_size, *shape]``.
     """
-    try:
-        name = dtypes.canonical(dtype)
-    except TypeError as error:
-        raise TypeError(f"dtype={dtype!r:.80}: {error}") from None
-    if isinstance(shape, (str, bytes)) or not isinstance(shape, Iterable):
-        raise TypeError(f"shape={shape!r:.80} is a {type(shape).__name__}; it is a tuple of ints")
-    dims = tuple(checked_int(f"shape[{i}]", d, 0, _MAX_ELEMENTS) for i, d in enumerate(shape))
+    name, dims = checked_dtype("dtype", dtype), checked_shape("shape", shape)
     _check_dims("shape", dims)
-    if prod(dims) > _MAX_ELEMENTS:
-        raise ValueError(f"shape={dims} has {prod(dims)} elements; the most is {_MAX_ELEMENTS}")
+    if prod(dims) > MAX_ELEMENTS:
+        raise ValueError(f"shape={dims} has {prod(dims)} elements; the most is {MAX_ELEMENTS}")
     return Zeros(dims, name)
 
 

@@ -137,7 +137,7 @@ def _directory(value: Any) -> str:
     if not isinstance(value, (str, os.PathLike)):
         raise TypeError(f"directory={value!r:.80} is a {type(value).__name__}, not a path")
     path = os.fsdecode(value)
-    if not path or "://" in path:
+    if not path or "://" in path or "\0" in path:
         raise ValueError(f"directory={path!r} is no directory of this machine")
     return os.path.abspath(path)
 

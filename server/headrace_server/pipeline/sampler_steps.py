@@ -208,7 +208,7 @@ class Sampling(Bucketing):
 
     def _weights(self, weights: Any, labels: Value | None) -> dict[str, Any]:
         """The weights of examples, or those of classes and the labels that tell the classes."""
-        listed = isinstance(weights, (list, tuple, np.ndarray))
+        listed = isinstance(weights, (list, tuple)) or np.ndim(weights) == 1
         if labels is None:
             if listed:
                 raise ValueError(

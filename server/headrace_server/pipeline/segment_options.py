@@ -149,7 +149,7 @@ def checked_columns(
     if not isinstance(value, (list, tuple)):
         hint = ""
         if isinstance(value, str):
-            hint = f": [{value!r}]"
+            hint = f": [{value!r:.80}]"
         elif value is None and or_none:
             hint = ", [] where there are none"
         raise TypeError(

@@ -18,16 +18,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headrace_proto import dtypes, limits
-
 from .argument_checks import (
     MAX_BATCH_SIZE,
     checked,
+    checked_dtype,
     checked_features,
     checked_int,
     checked_name,
     checked_names,
     checked_paths,
+    checked_shape,
     one_of,
     plain_data,
 )
@@ -66,30 +66,18 @@ def scalar(dtype: Any, *, default: Any = ...) -> Feature:
 
 def fixed(dtype: Any, shape: Iterable[int], *, default: Any = ...) -> Feature:
     """An array of a fixed shape.  The default may be one value, which fills it."""
-    return _feature("fixed", dtype, _dims(shape), default)
+    return _feature("fixed", dtype, checked_shape("shape", shape), default)
 
 
 def sequence(dtype: Any, shape: Iterable[int] = (), *, default: Any = ...) -> Feature:
     """Steps of a shape, any number of them: ``[T, *shape]``.  ``default=[]`` is no step."""
-    return _feature("sequence", dtype, _dims(shape), default)
-
-
-def _dims(shape: Any) -> tuple[int, ...]:
-    if isinstance(shape, (str, bytes)) or not isinstance(shape, Iterable):
-        raise TypeError(f"shape={shape!r:.80} is a {type(shape).__name__}; it is a tuple of ints")
-    dims = tuple(checked_int(f"shape[{i}]", d, 0, 2**40) for i, d in enumerate(shape))
-    if len(dims) >= limits.MAX_RANK:
-        raise ValueError(f"shape has {len(dims)} dimensions; {limits.MAX_RANK - 1} can be")
-    return dims
+    return _feature("sequence", dtype, checked_shape("shape", shape), default)
 
 
 def _feature(
     kind: Literal["scalar", "fixed", "sequence"], dtype: Any, shape: tuple[int, ...], default: Any
 ) -> Feature:
-    try:
-        name = dtypes.canonical(dtype)
-    except TypeError as error:
-        raise TypeError(f"dtype={dtype!r:.80}: {error}") from None
+    name = checked_dtype("dtype", dtype)
     if default is ...:
         return Feature(kind, name, shape)
     feature = Feature(kind, name, shape, None, True)
@@ -230,7 +218,7 @@ def read_npz(
             checked_name("a column in ragged", values): checked_name(f"ragged[{values!r}]", offsets)
             for values, offsets in ragged.items()
         }
-        checked_names("ragged", ragged, None)
+        checked_names("ragged", list(ragged), None)
     name = None if column is None else checked_name("column", column)
     if name is not None and all(path.endswith(".npz") for path in checked_paths("paths", paths)):
         raise ValueError(
@@ -269,10 +257,7 @@ def read_tokens(
         raise ValueError(f"window={window!r} and lanes={lanes!r}: exactly one of them is given")
     name = None
     if dtype is not None:
-        try:
-            name = dtypes.canonical(dtype)
-        except TypeError as error:
-            raise TypeError(f"dtype={dtype!r:.80}: {error}") from None
+        name = checked_dtype("dtype", dtype)
         if not name.startswith(("int", "uint")):
             raise ValueError(f"dtype={name!r} is none of integers, which tokens are")
     elif not all(path.endswith(".npy") for path in listed):

@@ -77,9 +77,12 @@ def cached(reader: Reader, declaration: Declaration, files: tuple[DataFile, ...]
     of = [plain, [file.to_plain() for file in files], PYTHON, fingerprints(before)]
     text = stable_name(json.dumps(of, sort_keys=True, default=jsonable))
     key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-    if isinstance(reader, IndexedReader):
-        return _Indexed(reader, Cache(directory / key, [reader.length]))
-    return _Streamed(reader, Cache(directory / key, [None] * reader.streams))
+    try:
+        if isinstance(reader, IndexedReader):
+            return _Indexed(reader, Cache(directory / key, [reader.length]))
+        return _Streamed(reader, Cache(directory / key, [None] * reader.streams))
+    except OSError as error:
+        raise ValueError(f"cache(directory={str(directory)!r}): {error}") from error
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -63,6 +63,9 @@ def test_the_shape_of_zeros_may_be_of_numpy_integers():
     [
         (256, "float32", TypeError, "shape=256 is a int; it is a tuple of ints"),
         ("ab", "float32", TypeError, "shape='ab' is a str"),
+        ({2: 3}, "float32", TypeError, "shape={2: 3} is a dict; it is a tuple of ints"),
+        (np.array(3), "float32", TypeError, "shape=array.3. is a ndarray"),
+        ((2,), "f" * 9999, TypeError, "dtype '?fff.* is not one of"),
         ((2.0,), "float32", TypeError, r"shape\[0\]=2.0 is a float; it is an int"),
         ((None, 3), "float32", TypeError, r"shape\[0\]=None is a NoneType"),
         ((3, -1), "float32", ValueError, r"shape\[1\]=-1 is too small"),

@@ -203,6 +203,12 @@ def test_an_example_that_is_bad_is_no_row_and_one_that_ends_the_feed_is_not_kept
     assert skips.epoch(1, limit=1) == first
 
 
+def test_a_directory_that_can_not_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"cache\(directory='.*file'\): .*Not a directory"):
+        Worker(declared(tmp_path / "file"))
+
+
 def test_a_full_disk_ends_the_writing_and_not_the_feed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
