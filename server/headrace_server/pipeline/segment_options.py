@@ -25,7 +25,7 @@ from .argument_checks import (
     field_of,
     fixed_field,
 )
-from .carried import check_carried
+from .carried import by_key, check_carried
 from .initial import block_name
 
 __all__ = [
@@ -72,6 +72,11 @@ def consistent(options: dict[str, Any]) -> dict[str, Any]:
     if seed is not None and not options["make_keys_unique"]:
         raise ValueError(
             f"make_keys_unique_seed={seed} needs make_keys_unique=True: keys stay as they are"
+        )
+    if options["make_keys_unique"] and by_key(options):
+        raise ValueError(
+            "make_keys_unique=True makes each key one of its own, and final_state looks for the "
+            "last example of the same key: leave one of them out"
         )
     return {**options, "make_keys_unique_seed": seed or 0}
 

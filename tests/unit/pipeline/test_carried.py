@@ -121,6 +121,12 @@ def test_a_mistake_of_a_call_names_argument_value_and_limit(call, error, text):
             r"from_pool\('h'\) has size=1000, unlike",
         ),
         (
+            {"h": hs.final_state("h", default=Z)},
+            {"make_keys_unique": True},
+            ValueError,
+            "make_keys_unique=True makes each key one of its own, and final_state looks",
+        ),
+        (
             {"h": hs.final_state("h", default=None)},
             {},
             TypeError,
