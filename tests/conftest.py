@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,11 +23,13 @@ from headrace_server.process.rundir import sweep
 
 from . import examples as examples  # sets how many a property is tried with
 from .children import children_of
-from .nursery import NURSERY, warm_starts
+from .nursery import FRAMEWORKS, NURSERY, warm_starts
 from .patience import PATIENCE_S
 
 # Threads of PyTorch that wait for each other by spinning take minutes on a machine that is busy.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+for _name, _value in _ENVIRONMENT.items():
+    os.environ.setdefault(_name, _value)
 
 _HERE = Path(__file__).parent
 #: Their tests are those of tools that measure or harm the product, and of programs beside it.
@@ -64,7 +67,11 @@ def _threads() -> set[str]:
 
 def _children() -> set[int]:
     """Direct children of this process that are not yet reaped, threads' children included."""
-    return set(children_of(os.getpid())) - NURSERY.pids
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # there is none, which is soon known
+        return set()
+    return set(children_of(os.getpid())) - NURSERY.pids - FRAMEWORKS.pids
 
 
 def _shared_memory(of_the_dead: bool) -> set[str]:
@@ -77,8 +84,18 @@ def _shared_memory(of_the_dead: bool) -> set[str]:
     return found
 
 
+def _present(alone: bool) -> tuple[set[str], set[int], set[str]]:
+    return _threads(), _children(), _shared_memory(alone)
+
+
 def pytest_collection_finish() -> None:
-    """Leave all that was imported and collected out of later collections of garbage."""
+    """Leave all that was imported and collected out of later collections of garbage.
+
+    A framework that is loaded to collect tests is loaded by every process of xdist.
+    """
+    loaded = {"tensorflow", "torch", "jax"} & set(sys.modules)
+    if loaded and _IN_PARALLEL:
+        raise pytest.UsageError(f"a module of tests imports {sorted(loaded)}: import it in a test")
     gc.collect()
     gc.freeze()
 
@@ -91,6 +108,7 @@ def pytest_sessionstart() -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """What killed servers left must go with a sweep."""
     NURSERY.close()
+    FRAMEWORKS.close()
     if _IN_PARALLEL:  # this is one of several
         return
     sweep(_SHM)
@@ -103,18 +121,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     alone = not _IN_PARALLEL
-    before = _threads(), _children(), _shared_memory(alone)
+    before = _present(alone)
     yield
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        left = (
-            _threads() - before[0],
-            _children() - before[1],
-            _shared_memory(alone) - before[2],
-        )
-        if not any(left):
-            return
-        if time.monotonic() > deadline:
+    began, pause = time.monotonic(), 0.001
+    while any(left := [now - then for now, then in zip(_present(alone), before, strict=True)]):
+        waited = time.monotonic() - began
+        if waited > PATIENCE_S:
             pytest.fail(f"left behind: threads {left[0]}, processes {left[1]}, memory {left[2]}")
-        gc.collect()
-        time.sleep(0.05)
+        time.sleep(pause := min(2 * pause, 0.05))
+        if waited > 0.2:  # a cycle may hold it; with a framework a collection takes half a second
+            gc.collect()

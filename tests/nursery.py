@@ -9,8 +9,9 @@ imports, and the tests start more than a thousand.  The nursery has no thread.  
 processes are as those started anew: direct children with their own pipes, environment, paths,
 limits, signal mask and directory; but their command line is the nursery's, and they end without
 taking their interpreter apart.  ``WarmPopen`` starts a test's own Python programs so, and
-servers of the command line, which get a nursery of their own.  Where COLD=1 is in the environment
-all start as those of users do.
+servers of the command line, which get a nursery of their own.  A program that names its ``imports``
+(TensorFlow takes seconds) is forked from a second nursery, which keeps all that was ever named.
+Where COLD=1 is in the environment all start as those of users do.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -48,8 +49,9 @@ _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith(
 class Nursery:
     """The end of the tests."""
 
+    _lock = threading.Lock()  # of all nurseries: a process adopts orphans, or it does not
+
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
@@ -58,13 +60,17 @@ class Nursery:
         return set() if self._process is None else {self._process.pid}
 
     def fork(self, order: dict[str, Any], fds: list[int]) -> int:
-        """Have a process forked, which is a child of this one; its number."""
-        with self._lock:
+        """Have a process forked, which is a child of this one; its number.
+
+        It begins when no orphan is adopted any more: one of its own would be.
+        """
+        held, holds = os.pipe()
+        with self._lock, open(holds, "wb"):
             if self._socket is None:
                 self._start()
             assert self._socket is not None
-            with _adopting():
-                socket.send_fds(self._socket, [json.dumps(order).encode()], fds)
+            with open(held, "rb"), _adopting():
+                socket.send_fds(self._socket, [json.dumps(order).encode()], [*fds, held])
                 answer = json.loads(self._socket.recv(_LARGEST_ORDER))
         if "errno" in answer:
             raise OSError(answer["errno"], os.strerror(answer["errno"]))
@@ -89,6 +95,8 @@ class Nursery:
 
 
 NURSERY = Nursery()
+#: Its forks have frameworks, of which no thread has begun.
+FRAMEWORKS = Nursery()
 
 
 @contextlib.contextmanager
@@ -105,6 +113,10 @@ def _adopting() -> Any:
 class WarmPopen(subprocess.Popen[Any]):
     """Popen that forks the nursery for a Python program, if nothing special is asked for."""
 
+    def __init__(self, args: Any, *rest: Any, imports: Sequence[str] = (), **options: Any) -> None:
+        self._imports = list(imports)
+        super().__init__(args, *rest, **options)
+
     def _execute_child(self, args: Any, *rest: Any) -> None:
         preexec, pass_fds, cwd, environment, pipes = rest[1], rest[3], rest[4], rest[5], rest[9:15]
         if os.environ.get("COLD") or preexec or pass_fds or not self._is_known(args):
@@ -113,6 +125,7 @@ class WarmPopen(subprocess.Popen[Any]):
         order = {
             "program": [os.fspath(word) for word in args[1:]],
             "environment": dict(os.environ if environment is None else environment),
+            "imports": self._imports,
             "parent": os.getpid(),
             "cwd": os.path.abspath(cwd or os.getcwd()),
             "mask": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
@@ -120,7 +133,8 @@ class WarmPopen(subprocess.Popen[Any]):
         }
         ends = zip((pipes[0], pipes[3], pipes[5]), (0, 1, 2), strict=True)
         try:
-            self.pid = NURSERY.fork(order, [own if end == -1 else end for end, own in ends])
+            nursery = FRAMEWORKS if self._imports else NURSERY
+            self.pid = nursery.fork(order, [own if end == -1 else end for end, own in ends])
             self._child_created = True
         finally:
             self._close_pipe_fds(*pipes)
@@ -141,12 +155,26 @@ class _ServerPopen(WarmPopen):
         return args[:2] == [sys.executable, "-m"] and args[2] in _SERVERS
 
 
-def warm_run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """``subprocess.run`` that captures the text of such a program."""
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a program that runs in another directory and imports as this one does."""
+    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
+    return {**os.environ, "PYTHONPATH": path, **more}
+
+
+def warm_run(
+    *program: str | Path,
+    cwd: Path | None = None,
+    imports: Sequence[str] = (),
+    timeout_s: float = PATIENCE_S,
+    **more: str,
+) -> subprocess.CompletedProcess[str]:
+    """Run a Python program to its end, and capture its text; ``more`` is of its environment."""
+    command = [sys.executable, *map(str, program)]
+    options = {"cwd": cwd, "imports": imports, "env": environment(**more)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with WarmPopen(command, **pipes, **options) as process:
         try:
-            out, err = process.communicate(timeout=PATIENCE_S)
+            out, err = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             process.kill()
             raise
@@ -178,10 +206,12 @@ def _serve(asking: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     nursery = os.getpid()
     with asking:
         while True:
-            data, fds, _, _ = socket.recv_fds(asking, _LARGEST_ORDER, 3)
+            data, fds, _, _ = socket.recv_fds(asking, _LARGEST_ORDER, 4)
             if not data:
                 return None
             order = json.loads(data)
+            for module in order["imports"]:
+                importlib.import_module(module)
             try:
                 pid = _orphan()
             except OSError as error:
@@ -222,10 +252,10 @@ def _orphan() -> int:
 
 def _become(order: dict[str, Any], fds: list[int]) -> None:
     """This process is the program from here to its end."""
-    while os.getppid() != order["parent"]:
-        if not os.path.exists(f"/proc/{order['parent']}"):
-            os._exit(1)
-        time.sleep(0.0005)
+    *fds, held = fds
+    os.read(held, 1)  # nothing, at the end of the adoption
+    if os.getppid() != order["parent"]:
+        os._exit(1)
     for fd, standard in zip(fds, (0, 1, 2), strict=True):
         os.dup2(fd, standard)
     os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])

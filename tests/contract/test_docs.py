@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace_server.cli.table import COMMANDS, command
-from tests.forks import Forks
+from tests.nursery import warm_run
 from tests.ports import free_port
 
 from . import commands_page
@@ -63,22 +62,16 @@ def _marked(path: Path) -> Any:
     return pytest.param(path, id=_name(path), marks=marks)
 
 
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    with Forks() as forks:
-        yield forks
-
-
 @pytest.mark.tf
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [_marked(path) for path in RUNNING])
-def test_the_code_of_a_document_runs(path: Path, tmp_path: Path, forks: Forks) -> None:
+def test_the_code_of_a_document_runs(path: Path, tmp_path: Path) -> None:
     if missing := _missing(path):
         pytest.skip(f"needs {', '.join(missing)}")
     runner = ROOT / "tests" / "contract" / "document.py"
-    done = forks.run(
-        [runner, path, ROOT, str(free_port()), str(free_port())],
-        tmp_path,
+    done = warm_run(
+        *(runner, path, ROOT, str(free_port()), str(free_port())),
+        cwd=tmp_path,
         imports=_slow_imports(path),
         timeout_s=240,  # some start several processes of several frameworks
     )

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from typing import Any
 
 import pytest
 
 from tests.patience import PATIENCE_S
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 
 @pytest.fixture

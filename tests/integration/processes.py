@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import queue
@@ -15,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from headrace_server.process.rundir import sweep
-from tests.nursery import WarmPopen
+from tests.nursery import WarmPopen, environment
 from tests.patience import PATIENCE_S
 
 HERE = Path(__file__).parent
@@ -30,14 +31,16 @@ class Process:
         cwd: Path | None = None,
         before: Sequence[str] = (),
         warm: bool = True,
+        imports: Sequence[str] = (),
     ) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        self._process = (WarmPopen if warm else subprocess.Popen)(
+        self._process = (
+            functools.partial(WarmPopen, imports=imports) if warm else subprocess.Popen
+        )(
             [*before, sys.executable, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=environment,
+            env=environment(),
             cwd=cwd,
         )
         self.pid = self._process.pid

@@ -17,6 +17,7 @@ import headrace_server as hs
 from tests.patience import PATIENCE_S
 
 from . import user_functions_sampling as functions
+from .serving import serving
 from .streams import NUMERIC, every_dtype, frozen, frozen_array, padded
 
 HERE = "tests.integration.user_functions_sampling"
@@ -57,7 +58,7 @@ def seen_of(server: hs.Server, feed: str = "default") -> Seen:
 
 def read_all(pipelines: dict[str, hs.Pipeline]) -> dict[str, Seen]:
     """The same of each feed of one server."""
-    with hs.run(pipelines) as server:
+    with serving(pipelines) as server:
         return {name: seen_of(server, name) for name in pipelines}
 
 
@@ -108,7 +109,7 @@ def test_lengths_padding_and_waste_are_told() -> None:
         "x", 7, [10, 30], dynamic_pad=True, allow_smaller_final_batch=True
     )
     waste: dict[str, list[int]] = {}
-    with hs.run(pipeline) as server, headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+    with serving(pipeline) as server, headrace.connect(server.address, timeout=PATIENCE_S) as feed:
         assert list(feed.schema) == ["i", "x"]
         for batch in feed:
             numbers = batch["i"].tolist()
@@ -149,7 +150,7 @@ def test_a_bucket_out_of_range_stops_the_feed_and_names_the_record(tmp_path: Pat
         name: pipeline.options(on_bad_example="skip", max_bad_examples=n)
         for name, n in skips.items()
     }
-    with hs.run({"stops": pipeline, **feeds}) as server:
+    with serving({"stops": pipeline, **feeds}) as server:
         with pytest.raises(
             headrace.DataError,
             match=r"a.npz, record 37: bucket: which_bucket \(column 'b'\) is 3; it must be an "
@@ -193,7 +194,7 @@ def test_every_dtype_and_any_number_of_ragged_dimensions_is_padded() -> None:
         for dtype in NUMERIC:
             example[f"ragged {dtype}"] = example[dtype][: int(example["i"]) % 4]
     pipeline = hs.from_examples(examples).bucket(functions.thirds, 4, 3, dynamic_pad=True)
-    with hs.run(pipeline) as server, headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+    with serving(pipeline) as server, headrace.connect(server.address, timeout=PATIENCE_S) as feed:
         batches = list(feed)
         assert len(batches) == 6
         for batch in batches:
@@ -206,7 +207,7 @@ def test_every_dtype_and_any_number_of_ragged_dimensions_is_padded() -> None:
 def test_without_padding_rows_of_unequal_shapes_are_named() -> None:
     pipeline = sequences([3, 3, 3, 4]).bucket_by_sequence_length("x", 2, [10])
     with (
-        hs.run(pipeline) as server,
+        serving(pipeline) as server,
         pytest.raises(
             headrace.DataError,
             match=r"\[3\] \(examples, record 2\) and \[4\] \(examples, record 3\)",
@@ -225,7 +226,7 @@ def test_a_budget_is_kept_to_and_filled() -> None:
         allow_smaller_final_batch=True,
         max_padded_elements=120,
     )
-    with hs.run(pipeline) as server, headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+    with serving(pipeline) as server, headrace.connect(server.address, timeout=PATIENCE_S) as feed:
         seen = []
         sizes: dict[int, list[int]] = {}
         for batch in feed:
@@ -284,7 +285,7 @@ def test_a_bucket_that_never_fills_stops_none_and_the_bound_is_kept() -> None:
 @pytest.mark.parametrize("capacity", [3, 80])
 def test_capacity_says_how_many_batches_are_made_before_any_trainer_is_there(capacity: int) -> None:
     pipeline = numbered(400).map(functions.all_in_bucket_0).bucket("b", 2, 1, capacity=capacity)
-    with hs.run(pipeline) as server:
+    with serving(pipeline) as server:
         deadline = time.monotonic() + PATIENCE_S
         while server.stats()["default"]["made"]["batches"] < capacity:
             assert time.monotonic() < deadline, server.stats()["default"]["made"]
@@ -326,7 +327,7 @@ def test_ranks_get_the_same_bucket_in_every_round() -> None:
     pipeline = sequences(lengths).bucket_by_sequence_length("x", 4, [10, 20, 30], dynamic_pad=True)
     told: list[list[tuple[int, list[int]]]] = [[], []]
 
-    with hs.run(pipeline) as server:
+    with serving(pipeline) as server:
 
         def train(rank: int) -> None:
             with headrace.connect(
@@ -350,7 +351,7 @@ def test_tensorflow_gets_tensors_of_lengths_and_a_dataset(tf: Any) -> None:
     lengths = lengths_of(80)
     pipeline = sequences(lengths).bucket_by_sequence_length("x", 4, [20], dynamic_pad=True)
     with (
-        hs.run(pipeline) as server,
+        serving(pipeline) as server,
         headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         batch = next(feed)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S, eventually
+
+from .serving import connect as serving_connect
+from .serving import serving
 
 FEATURES = {"n": hs.scalar("int64"), "y": hs.scalar("int64"), "x": hs.sequence("float64")}
 ROWS = hs.from_examples(
@@ -19,8 +22,7 @@ ROWS = hs.from_examples(
 PARTITIONS = 2
 
 
-def connect(server: hs.Server, **options: Any) -> headrace.Feed:
-    return headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0, **options)
+connect = functools.partial(serving_connect, prefetch=0)
 
 
 def sequences(capacity: int, **options: Any) -> hs.Pipeline:
@@ -49,7 +51,7 @@ BUCKETS: dict[str, Callable[..., hs.Pipeline]] = {
 def test_capacity_is_how_many_batches_of_a_partition_wait(name: str, capacity: int) -> None:
     pipeline = BUCKETS[name](capacity=capacity)
     with (
-        hs.run(pipeline, workers=0, partitions=PARTITIONS) as server,
+        serving(pipeline, partitions=PARTITIONS) as server,
         connect(server) as feed,
     ):
         for _ in range(5):
@@ -65,9 +67,8 @@ def test_capacity_is_how_many_batches_of_a_partition_wait(name: str, capacity: i
 def test_rows_that_wait_in_buckets_are_bounded(name: str, bounds: dict[str, Any]) -> None:
     """Beside the batch that each bucket gathers: 3 rows of it, and what is read at a time."""
     most = PARTITIONS * (bounds.get("max_examples_in_flight") or 3 * 3 + 2)
-    with hs.run(
+    with serving(
         {"bounded": BUCKETS[name](capacity=2, **bounds), "free": BUCKETS[name](capacity=2)},
-        workers=0,
         partitions=PARTITIONS,
     ) as server:
         with connect(server, feed="bounded") as feed:
@@ -95,7 +96,7 @@ def test_capacity_is_how_many_examples_of_a_partition_are_in_flight(
 ) -> None:
     most = {}
     for capacity in (5, 9):
-        with hs.run(sequences(capacity, **options), workers=0) as server, connect(server) as feed:
+        with serving(sequences(capacity, **options)) as server, connect(server) as feed:
             seen = []
             for batch in feed:
                 seen.append(feed.stats()["in_flight"])
@@ -113,7 +114,7 @@ def test_the_queues_of_classes_bound_the_rows_that_wait() -> None:
         pipeline = ROWS.select(["y"]).stratified_sample_unknown_dist(
             "y", wanted, 8, queue_capacity=2, max_examples_in_flight=most
         )
-        with hs.run(pipeline, workers=0) as server:
+        with serving(pipeline) as server:
             with connect(server) as feed:
                 assert sum(batch.rows for batch in feed) > 1000
             assert server.wait(PATIENCE_S)

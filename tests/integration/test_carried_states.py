@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S
+
+from .serving import connect as serving_connect
+from .serving import serving
 
 KEYS = ["a", "b", "c", "a", "b", "c", "a", "b"]
 
@@ -73,13 +76,12 @@ def train(feed: headrace.Feed, batches: int = 100) -> list[Any]:
     return seen
 
 
-def connect(server: hs.Server, **options: Any) -> headrace.Feed:
-    return headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S, **options)
+connect = functools.partial(serving_connect, prefetch=0)
 
 
 @pytest.mark.parametrize("order", ["arrival", "lanes"])
 def test_a_start_a_restart_and_a_rewind_have_the_same_final_states(order: str, tmp_path: Path):
-    with hs.run(sessions(order), workers=0) as server:
+    with serving(sessions(order)) as server:
         with connect(server) as feed:
             wanted = train(feed)
         assert server.stats()["default"]["segments"]["final_states"] >= 3
@@ -90,12 +92,12 @@ def test_a_start_a_restart_and_a_rewind_have_the_same_final_states(order: str, t
         if key.startswith(b"00000")
     ]
     assert firsts.count(0.0) == 3, "those of a, b and c"
-    with hs.run(sessions(order), workers=0, state_dir=tmp_path) as server, connect(server) as feed:
+    with serving(sessions(order), state_dir=tmp_path) as server, connect(server) as feed:
         seen = train(feed, 4)
         token = feed.snapshot()
-    with hs.run(sessions(order), workers=0, state_dir=tmp_path) as server, connect(server) as feed:
+    with serving(sessions(order), state_dir=tmp_path) as server, connect(server) as feed:
         rest = train(feed)
     assert seen + rest == wanted
-    with hs.run(sessions(order), workers=0, state_dir=tmp_path) as server:
+    with serving(sessions(order), state_dir=tmp_path) as server:
         with connect(server, resume=token) as feed:
             assert train(feed) == rest

@@ -19,8 +19,7 @@ import pytest
 import headrace
 from headrace_proto import __version__
 from tests.children import children_of
-from tests.forks import Forks
-from tests.nursery import WarmPopen, warm_run
+from tests.nursery import WarmPopen, environment, warm_run
 from tests.patience import PATIENCE_S
 
 FEEDS = """
@@ -76,15 +75,9 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _environment() -> dict[str, str]:
-    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
-    return {**os.environ, "PYTHONPATH": path}
-
-
 def headrace_command(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command, run to its end."""
-    command = [sys.executable, "-m", "headrace_server.cli", *arguments]
-    return warm_run(command, cwd=here, env=_environment())
+    return warm_run("-m", "headrace_server.cli", *arguments, cwd=here)
 
 
 @contextmanager
@@ -97,7 +90,7 @@ def served(
     process = (WarmPopen if warm else subprocess.Popen)(
         [*command, "--bind", "tcp://127.0.0.1:*", *arguments],
         cwd=here,
-        env=_environment(),
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -247,12 +240,6 @@ def test_exit_when_done_ends_with_1_when_the_feed_has_failed(here: Path) -> None
     assert "this function of a user's fails" in done.stderr
 
 
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    with Forks() as forks:
-        yield forks
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -280,10 +267,9 @@ def forks() -> Iterator[Forks]:
     ],
 )
 def test_a_mistake_in_the_command_line_is_one_readable_paragraph_and_exit_code_2(
-    here: Path, arguments: list[str], words: str, forks: Forks
+    here: Path, arguments: list[str], words: str
 ) -> None:
-    command = ["headrace_server.cli", "serve", *arguments]
-    done = forks.run(command, here, imports=["headrace_server.cli.serve"])
+    done = headrace_command(here, "serve", *arguments)
     assert done.returncode == 2, done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr
@@ -320,7 +306,7 @@ def test_a_file_that_may_not_be_read_is_named_without_a_traceback(here: Path) ->
     done = subprocess.run(
         [*before, sys.executable, *arguments],
         cwd=here,
-        env=_environment(),
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -348,7 +334,7 @@ def test_sigterm_during_the_start_gives_it_up_and_leaves_nothing(tmp_path: Path)
     )
     command = [sys.executable, "-m", "headrace_server.cli", "serve", "slow.py:feed"]
     command += ["--bind", "tcp://127.0.0.1:*"]
-    process = subprocess.Popen(command, cwd=tmp_path, env=_environment())
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment())
     deadline = time.monotonic() + PATIENCE_S
     while len(children_of(process.pid)) < 2:  # front and worker: the source is being opened
         assert time.monotonic() < deadline

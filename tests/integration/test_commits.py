@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,9 +13,11 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.nursery import warm_run
 from tests.patience import PATIENCE_S
 
 from .loops import ahead
+from .serving import serving
 
 LOOPS = Path(__file__).with_name("loops.py")
 
@@ -41,8 +41,8 @@ def rows_of(batches: Any) -> list[int]:
 
 def killed(address: str, loops: list[str]) -> dict[str, tuple[list[int], list[int], Any]]:
     """What each loop trained before its checkpoint, and after; and the checkpoint."""
-    command = [sys.executable, str(LOOPS), address, *loops]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    imports = ["tensorflow", "keras"] if "fit@bucketed" in loops else []
+    ended = warm_run(LOOPS, address, *loops, imports=imports)
     assert ended.returncode == -9, ended.stderr
     told: dict[str, tuple[list[int], list[int], Any]] = {}
     for line in map(json.loads, ended.stdout.splitlines()):
@@ -91,7 +91,7 @@ def test_a_killed_loop_goes_on_with_the_first_row_that_it_had_not_trained(
 def server() -> Iterator[hs.Server]:
     """Feeds for one test each, with leases of a second and little credit."""
     feeds = {name: plain() for name in ("one", "two", "ranks", "deadline", "again")}
-    with hs.run(feeds, partitions=2, lease_ttl_s=1.0, max_credits=4) as server:
+    with serving(feeds, partitions=2, lease_ttl_s=1.0, max_credits=4) as server:
         yield server
 
 
@@ -159,7 +159,7 @@ def test_what_was_not_committed_comes_again_and_its_old_batch_is_refused(server:
 def test_a_snapshot_of_a_loop_that_commits_by_asking_warns_where_it_has_fetched_ahead(
     tmp_path: Path,
 ):
-    with hs.run(plain(), state_dir=tmp_path) as server:
+    with serving(plain(), state_dir=tmp_path) as server:
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             batch = next(feed)
             feed.snapshot()
@@ -188,7 +188,7 @@ def test_a_snapshot_of_a_loop_that_commits_by_asking_warns_where_it_has_fetched_
 def test_a_batch_is_committed_at_the_feed_that_it_came_from_only(tmp_path: Path):
     """With a state directory the first batches of two feeds have the same token."""
     with (
-        hs.run({"a": plain(), "b": plain()}, state_dir=tmp_path) as server,
+        serving({"a": plain(), "b": plain()}, state_dir=tmp_path) as server,
         joined(server, "a") as a,
         joined(server, "b") as b,
     ):
@@ -205,7 +205,7 @@ def test_a_batch_is_committed_at_the_feed_that_it_came_from_only(tmp_path: Path)
 def test_a_commit_is_answered_though_no_batch_follows_it(tmp_path: Path):
     """A worker that has nothing to make rests for a second: its answers go out before that."""
     pipeline = hs.from_examples([{"i": i} for i in range(40)]).batch(2)
-    with hs.run(pipeline, state_dir=tmp_path / "state", durability="process") as server:
+    with serving(pipeline, state_dir=tmp_path / "state", durability="process") as server:
         with headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as feed:
             waits = []
             for _ in range(9):

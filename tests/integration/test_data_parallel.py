@@ -10,8 +10,7 @@ import pytest
 import headrace_server as hs
 
 from .processes import HERE, Process
-
-pytest.importorskip("torch")
+from .serving import serving
 
 LENGTHS = [1 + 7 * i % 31 for i in range(24)]
 _SHAPES = {
@@ -38,11 +37,15 @@ def pipeline(**options: str) -> hs.Pipeline:
 
 @pytest.mark.slow
 def test_two_processes_take_equal_steps_and_end_with_equal_parameters(tmp_path: Path):
+    pytest.importorskip("torch")
     feeds = {name: pipeline(**options) for name, options in _SHAPES.items()}
-    with hs.run(feeds, workers=1, partitions=2) as server:
+    with serving(feeds, partitions=2) as server:
         where = str(tmp_path / "store"), *feeds
         ranks = [
-            Process(str(HERE / "ddp_trainer.py"), server.address, str(rank), "2", *where)
+            Process(
+                *(str(HERE / "ddp_trainer.py"), server.address, str(rank), "2", *where),
+                imports=["torch", "torch.distributed"],
+            )
             for rank in range(2)
         ]
         said = []

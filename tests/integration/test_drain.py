@@ -9,6 +9,8 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
+from .serving import serving
+
 
 def endless(batch_size: int = 4, **options: bool) -> hs.Pipeline:
     examples = hs.from_examples([{"i": k} for k in range(10)])
@@ -16,7 +18,7 @@ def endless(batch_size: int = 4, **options: bool) -> hs.Pipeline:
 
 
 def test_a_drained_feed_hands_out_what_was_read_and_ends():
-    with hs.run(endless(allow_smaller_final_batch=True)) as server:
+    with serving(endless(allow_smaller_final_batch=True)) as server:
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             rows = [*next(feed)["i"].tolist()]
             feed.drain()
@@ -28,7 +30,7 @@ def test_a_drained_feed_hands_out_what_was_read_and_ends():
 
 
 def test_without_smaller_batches_the_remainder_is_dropped_and_counted():
-    with hs.run(endless(batch_size=7)) as server:
+    with serving(endless(batch_size=7)) as server:
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             feed.drain()
             rows = [i for batch in feed for i in batch["i"].tolist()]
@@ -38,7 +40,7 @@ def test_without_smaller_batches_the_remainder_is_dropped_and_counted():
 
 
 def test_cancel_drops_what_is_not_yet_a_batch_and_counts_it():
-    with hs.run(endless(batch_size=7, allow_smaller_final_batch=True)) as server:
+    with serving(endless(batch_size=7, allow_smaller_final_batch=True)) as server:
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             feed.drain(cancel=True)
             rows = [i for batch in feed for i in batch["i"].tolist()]

@@ -13,6 +13,8 @@ import pytest
 import headrace
 import headrace_server as hs
 
+from .serving import serving
+
 EXAMPLES = [{"x": i} for i in range(11)]
 
 
@@ -37,7 +39,7 @@ def epochs_of(feed: headrace.Feed) -> Seen:
 
 @pytest.fixture(scope="module")
 def of_three_partitions() -> Seen:
-    with hs.run(pipeline(), partitions=3, workers=0) as server:
+    with serving(pipeline(), partitions=3) as server:
         with headrace.connect(server.address) as feed:
             return epochs_of(feed)
 
@@ -57,7 +59,7 @@ def test_the_epochs_are_the_same_for_any_number_of_workers(of_three_partitions: 
 
 
 def test_a_loop_is_an_epoch_and_the_last_batch_is_committed_when_it_ends() -> None:
-    with hs.run(pipeline(None), partitions=2, workers=0) as server:
+    with serving(pipeline(None), partitions=2) as server:
         with headrace.connect(server.address) as feed:
             for epoch in range(5):
                 assert sorted(x for b in feed for x in b["x"].tolist()) == list(range(11))
@@ -67,7 +69,7 @@ def test_a_loop_is_an_epoch_and_the_last_batch_is_committed_when_it_ends() -> No
 
 def test_the_epoch_of_a_batch_across_epochs_is_that_of_its_first_row() -> None:
     across = hs.from_examples(EXAMPLES).repeat(2).batch(4, allow_smaller_final_batch=True)
-    with hs.run(across, workers=0) as server, headrace.connect(server.address) as feed:
+    with serving(across) as server, headrace.connect(server.address) as feed:
         with pytest.raises(ValueError, match=r"epochs\(\).*it with repeat\(n, across_batch"):
             feed.epochs()
         assert [batch.epoch for batch in feed] == [0, 0, 0, 1, 1, 1]
@@ -78,7 +80,7 @@ def test_a_snapshot_in_an_epoch_goes_on_with_the_rest_of_it(
     tmp_path: Path, of_three_partitions: Seen, after: int
 ) -> None:
     whole = [(n, rows) for n, batches in of_three_partitions for rows in batches]
-    with hs.run(pipeline(), partitions=3, workers=0, state_dir=tmp_path) as server:
+    with serving(pipeline(), partitions=3, state_dir=tmp_path) as server:
         with headrace.connect(server.address) as feed:
             for _ in range(after):
                 next(feed)
@@ -96,7 +98,7 @@ def test_a_server_that_is_started_again_goes_on_within_the_epoch(
     whole = [(n, rows) for n, batches in of_three_partitions for rows in batches]
     seen: list[Any] = []
     for _ in range(4):  # each takes some batches
-        with hs.run(pipeline(), partitions=3, workers=0, state_dir=tmp_path) as server:
+        with serving(pipeline(), partitions=3, state_dir=tmp_path) as server:
             with headrace.connect(server.address) as feed:
                 loops: Iterator[Any] = feed.epochs()
                 for number, batches in loops:
@@ -111,7 +113,7 @@ def test_a_server_that_is_started_again_goes_on_within_the_epoch(
 
 
 def test_trainers_that_share_a_feed_count_the_same_epochs() -> None:
-    with hs.run(pipeline(), partitions=2, workers=0) as server:
+    with serving(pipeline(), partitions=2) as server:
         with headrace.connect(server.address) as one, headrace.connect(server.address) as two:
             mine = [
                 (number, [b["x"].tolist() for b in batches]) for number, batches in one.epochs()
@@ -131,7 +133,7 @@ def test_segments_of_a_server_that_others_can_follow_tell_their_epoch(tmp_path: 
     segments = segments.batch_sequences_with_states(
         "key", ["x"], [], None, {"h": hs.zeros((1,))}, 2, 2, allow_small_batch=True
     )
-    with hs.run(segments, workers=0, state_dir=tmp_path) as server:
+    with serving(segments, state_dir=tmp_path) as server:
         with headrace.connect(server.address) as feed:
             for number, batches in feed.epochs():
                 ended = 0
@@ -144,7 +146,7 @@ def test_segments_of_a_server_that_others_can_follow_tell_their_epoch(tmp_path: 
 
 def test_an_epoch_ends_for_a_trainer_whose_next_batches_another_one_has_already() -> None:
     """All of epoch 0 is committed, and the other trainer holds all batches of epoch 1."""
-    with hs.run(pipeline(2), workers=0) as server:
+    with serving(pipeline(2)) as server:
         with (
             headrace.connect(server.address, prefetch=0) as one,
             headrace.connect(server.address, prefetch=12) as two,
@@ -184,7 +186,7 @@ def test_the_length_of_a_feed_is_the_number_of_batches_of_a_loop(
 def test_a_length_that_is_not_known_is_a_type_error_with_the_reason(
     change: Any, reason: str
 ) -> None:
-    with hs.run(change(hs.from_examples(EXAMPLES)), workers=0) as server:
+    with serving(change(hs.from_examples(EXAMPLES))) as server:
         with headrace.connect(server.address) as feed:
             with pytest.raises(TypeError, match=f"feed 'default' has no length: {reason}"):
                 len(feed)
@@ -272,7 +274,7 @@ def test_all_segments_of_an_epoch_come_before_the_next_whatever_the_workers(
 
 @pytest.mark.parametrize("order", ["arrival", "lanes"])
 def test_segments_that_fill_no_batch_are_dropped_at_each_border(order: str) -> None:
-    with hs.run(segments(order, small=False), partitions=2, workers=0) as server:
+    with serving(segments(order, small=False), partitions=2) as server:
         with headrace.connect(server.address) as feed:
             epochs = [segments_of(batches, n) for n, batches in feed.epochs()]
             assert all(len(rows) == 2 for epoch in epochs for _, rows in epoch)
@@ -287,7 +289,7 @@ def test_trainers_that_share_segments_reach_the_next_epoch_together(
     order: str, partitions: int
 ) -> None:
     """One that has no segment left of an epoch waits until the other has saved its own."""
-    with hs.run(segments(order), partitions=partitions, workers=0) as server:
+    with serving(segments(order), partitions=partitions) as server:
 
         def train(_: int) -> list[int]:
             with headrace.connect(server.address, prefetch=0) as feed:
@@ -305,9 +307,7 @@ def test_segments_go_on_within_the_epoch_after_a_restart(
 ) -> None:
     seen: list[tuple[int, bytes]] = []
     while len(seen) < 3 * 19:
-        with hs.run(
-            segments(order, placement), partitions=2, workers=0, state_dir=tmp_path
-        ) as server:
+        with serving(segments(order, placement), partitions=2, state_dir=tmp_path) as server:
             with headrace.connect(server.address, prefetch=0) as feed:
                 for number, batches in feed.epochs():
                     for batch in batches:

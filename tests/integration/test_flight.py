@@ -21,11 +21,12 @@ from headrace_proto.errors import ServerError
 from headrace_server.cli import main
 from headrace_server.flight.feed_record import FeedRecord
 from tests.children import children_of
-from tests.nursery import WarmPopen
+from tests.nursery import WarmPopen, environment
 from tests.patience import PATIENCE_S
 
 from .processes import serve, trainer
 from .segment_streams import at_once
+from .serving import serving
 
 FEEDS = """\
 import headrace_server as hs
@@ -264,7 +265,7 @@ def train_kept(server: hs.Server) -> list[Any]:
 
 def test_one_trainer_of_two_and_some_of_its_steps_are_replayed(tmp_path: Path) -> None:
     with (
-        hs.run(flat(), state_dir=tmp_path) as server,
+        serving(flat(), state_dir=tmp_path) as server,
         headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as one,
         headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as two,
     ):
@@ -315,9 +316,8 @@ def test_a_window_of_batches_is_replayed_by_the_command_line(tmp_path: Path) -> 
         was = {at: what for at, _, what in train(server)}
     command = [sys.executable, "-m", "headrace_server.cli", "replay", str(state), "feeds.py:flat"]
     window = ["--from", "1:2", "--to", "0:5", "--exit-when-done", "--bind", "tcp://127.0.0.1:*"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
     process = WarmPopen(
-        [*command, *window], stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+        [*command, *window], stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment()
     )
     try:
         assert process.stdout is not None
@@ -334,14 +334,14 @@ def test_a_window_of_batches_is_replayed_by_the_command_line(tmp_path: Path) -> 
 
 
 def test_initial_states_of_a_feed_that_has_none_are_refused(tmp_path: Path) -> None:
-    with hs.run(flat(), state_dir=tmp_path) as server:
+    with serving(flat(), state_dir=tmp_path) as server:
         train(server)
     with pytest.raises(ValueError, match="states='initial' needs a feed of segments"):
         hs.replay(tmp_path, flat(), states="initial")
 
 
 def test_segments_without_recorded_states_are_refused_or_begin_anew(tmp_path: Path) -> None:
-    with hs.run(segments(), state_dir=tmp_path) as server:
+    with serving(segments(), state_dir=tmp_path) as server:
         was = train(server)
     with pytest.raises(ServerError, match=r"record='states' records them.*states='initial' starts"):
         hs.replay(tmp_path, segments())
@@ -353,7 +353,7 @@ def test_segments_without_recorded_states_are_refused_or_begin_anew(tmp_path: Pa
 
 
 def test_another_pipeline_and_another_choice_are_refused(tmp_path: Path) -> None:
-    with hs.run(flat(), state_dir=tmp_path) as server:
+    with serving(flat(), state_dir=tmp_path) as server:
         train(server, 4)
     with pytest.raises(ServerError, match=r"order\.seed was 3 and is 4"):
         hs.replay(tmp_path, flat(seed=4))
@@ -366,7 +366,7 @@ def test_another_pipeline_and_another_choice_are_refused(tmp_path: Path) -> None
 
 
 def test_a_source_that_was_changed_under_the_record_is_noticed(tmp_path: Path) -> None:
-    with hs.run(flat(), state_dir=tmp_path) as server:
+    with serving(flat(), state_dir=tmp_path) as server:
         train(server)
     with (
         hs.replay(tmp_path, flat(seed=4), allow_config_change=True) as server,
@@ -376,19 +376,19 @@ def test_a_source_that_was_changed_under_the_record_is_noticed(tmp_path: Path) -
 
 
 def test_nothing_is_recorded_where_it_is_off_or_where_there_is_no_state(tmp_path: Path) -> None:
-    with hs.run(flat(), state_dir=tmp_path, record="off") as server:
+    with serving(flat(), state_dir=tmp_path, record="off") as server:
         train(server)
     assert not list(tmp_path.rglob("flight"))
     with pytest.raises(ValueError, match="record='rows' needs a state_dir"):
-        hs.run(flat(), record="rows")
+        serving(flat(), record="rows")
     with pytest.raises(ValueError, match="record='all' is not one of rows, states, off"):
-        hs.run(flat(), state_dir=tmp_path, record="all")
+        serving(flat(), state_dir=tmp_path, record="all")
 
 
 def test_a_feed_goes_on_when_nothing_can_be_recorded(tmp_path: Path) -> None:
     (tmp_path / "feeds" / "default").mkdir(parents=True)
     (tmp_path / "feeds" / "default" / "flight").write_text("no directory")
-    with hs.run(flat(), state_dir=tmp_path) as server:
+    with serving(flat(), state_dir=tmp_path) as server:
         assert len(train(server)) == 20
 
 
@@ -400,10 +400,10 @@ def examples_of(batches: Iterable[Any]) -> list[int]:
 def test_a_skipped_batch_is_passed_over_and_its_examples_are_out_of_later_epochs(
     tmp_path: Path, capsys: Any
 ) -> None:
-    with hs.run(flat(epochs=2), state_dir=tmp_path / "whole") as server:
+    with serving(flat(epochs=2), state_dir=tmp_path / "whole") as server:
         whole = train(server)
     state = tmp_path / "state"
-    with hs.run(flat(epochs=2), state_dir=state) as server:
+    with serving(flat(epochs=2), state_dir=state) as server:
         first = train(server, 5)
         token = server.snapshot()
         more = train(server, 4)
@@ -415,7 +415,7 @@ def test_a_skipped_batch_is_passed_over_and_its_examples_are_out_of_later_epochs
     told = json.loads(capsys.readouterr().out)
     assert told["examples"] == 6 and told["committed"] == ["1/0:7"]
     # As of the snapshot the batch was not committed: nothing moves, and it is not there.
-    with hs.run(flat(epochs=2), state_dir=state, resume=token) as server:
+    with serving(flat(epochs=2), state_dir=state, resume=token) as server:
         with headrace.connect(server.address) as feed, pytest.raises(TypeError, match="no length"):
             len(feed)
         rest = train(server)
@@ -441,11 +441,11 @@ def main_raising(*arguments: str) -> None:
 def test_skipped_sequences_end_where_they_are_and_nothing_else_moves(
     tmp_path: Path, capsys: Any
 ) -> None:
-    with hs.run(segments(), state_dir=tmp_path / "whole") as server:
+    with serving(segments(), state_dir=tmp_path / "whole") as server:
         whole = train(server, prefetch=0)
     state = tmp_path / "state"
     with (
-        hs.run(segments(), state_dir=state) as server,
+        serving(segments(), state_dir=state) as server,
         headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed,
     ):
         first = [saved(next(feed)) for _ in range(5)]
@@ -459,7 +459,7 @@ def test_skipped_sequences_end_where_they_are_and_nothing_else_moves(
     key = gone[0].decode()
     assert main(["skip", str(state), "--key", key, "--reason", "NaN", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["known"] == 1
-    with hs.run(segments(), state_dir=state) as server:
+    with serving(segments(), state_dir=state) as server:
         rest = train(server, prefetch=0)
     cells = [cell for batch in (*first, *rest) for cell in cells_of(batch)]
     every = [cell for batch in whole for cell in cells_of(batch)]

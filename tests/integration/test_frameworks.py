@@ -14,6 +14,7 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
+from .serving import serving
 from .streams import NUMERIC, every_dtype, padded, values_of
 
 
@@ -56,7 +57,7 @@ def fails_in_the_child(feed: headrace.Feed) -> str:
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:os.fork:RuntimeWarning")
 def test_a_forked_child_is_told_so_and_the_parent_goes_on(way: str) -> None:
     with (
-        hs.run(pipeline()) as server,
+        serving(pipeline()) as server,
         headrace.connect(server.address, timeout=PATIENCE_S) as feed,
     ):
         rows = next(feed)["i"].tolist()
@@ -106,7 +107,7 @@ def test_torch_gets_every_dtype_on_the_memory_of_the_batch(way: str) -> None:
     torch = pytest.importorskip("torch")
     examples = every_dtype(8)
     with (
-        hs.run(hs.from_examples(examples).batch(8, dynamic_pad=True)) as server,
+        serving(hs.from_examples(examples).batch(8, dynamic_pad=True)) as server,
         headrace.connect(server.address, framework="torch", timeout=PATIENCE_S) as feed,
     ):
         batch = next(feed)
@@ -131,7 +132,7 @@ def test_jax_gets_every_dtype_that_it_has(way: str) -> None:
     jax = pytest.importorskip("jax")
     examples = every_dtype(8)
     with (
-        hs.run(hs.from_examples(examples).batch(8, dynamic_pad=True)) as server,
+        serving(hs.from_examples(examples).batch(8, dynamic_pad=True)) as server,
         headrace.connect(server.address, framework="jax", timeout=PATIENCE_S) as feed,
     ):
         batch = next(feed)

@@ -16,6 +16,8 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
+from .serving import connect, serving
+
 
 def free(steps: list[int], **options: Any) -> hs.Pipeline:
     rows = [{"k": b"k%d" % i, "x": np.arange(t) + 100 * i} for i, t in enumerate(steps)]
@@ -23,10 +25,6 @@ def free(steps: list[int], **options: Any) -> hs.Pipeline:
     return hs.from_examples(rows).batch_sequences_with_states(
         "k", ["x"], [], initial_states={}, order="lanes", **arguments
     )
-
-
-def connect(server: hs.Server, **options: Any) -> headrace.Feed:
-    return headrace.connect(server.address, **{"timeout": PATIENCE_S, **options})
 
 
 def cells(batch: Any) -> list[tuple[bytes, int]]:
@@ -40,7 +38,7 @@ def every(steps: list[int]) -> list[tuple[bytes, int]]:
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_asking_for_the_next_batch_commits_the_one_in_hand(prefetch: int):
     steps = [3, 1, 4, 2, 2]
-    with hs.run(free(steps), workers=0) as server:
+    with serving(free(steps)) as server:
         with connect(server, prefetch=prefetch) as feed:
             batches = [(cells(batch), batch.lane.tolist()) for batch in feed]
             assert feed.states == {}
@@ -51,7 +49,7 @@ def test_asking_for_the_next_batch_commits_the_one_in_hand(prefetch: int):
 
 
 def test_a_batch_has_no_state_to_read_or_save():
-    with hs.run(free([2, 2]), workers=0) as server, connect(server) as feed:
+    with serving(free([2, 2])) as server, connect(server) as feed:
         batch = next(feed)
         assert isinstance(batch, headrace.NextQueuedSequenceBatch)
         with pytest.raises(KeyError, match="'h' is not a state of this feed"):
@@ -67,7 +65,7 @@ def test_a_batch_has_no_state_to_read_or_save():
 def test_explicit_commits_are_by_batch_and_the_loop_ends_while_the_last_are_in_hand():
     """The trainer holds all it can get, in both partitions, before it commits any."""
     steps = [2, 3, 1, 2]
-    with hs.run(free(steps), partitions=2, workers=0) as server:
+    with serving(free(steps), partitions=2) as server:
         with connect(server, commit="explicit", prefetch=2) as feed:
             held = list(feed)
             assert sorted(cell for batch in held for cell in cells(batch)) == every(steps)
@@ -84,7 +82,7 @@ def test_with_states_a_batch_is_not_committed_by_its_name():
     pipeline = hs.from_examples([{"k": "a", "x": [1.0]}]).batch_sequences_with_states(
         "k", ["x"], [], initial_states={"h": 0.0}, num_unroll=1, batch_size=1
     )
-    with hs.run(pipeline, workers=0) as server, connect(server) as feed:
+    with serving(pipeline) as server, connect(server) as feed:
         batch = next(feed)
         with pytest.raises(ValueError, match="committed by the save of its last state"):
             batch.commit()
@@ -92,7 +90,7 @@ def test_with_states_a_batch_is_not_committed_by_its_name():
 
 def test_another_trainer_goes_on_after_the_last_commit_and_nothing_is_lost():
     steps = [5, 5, 5, 5]
-    with hs.run(free(steps), workers=0) as server:
+    with serving(free(steps)) as server:
         done: list[Any] = []
         feed = connect(server, prefetch=3)
         for batch in itertools.islice(feed, 3):
@@ -109,7 +107,7 @@ def test_another_trainer_goes_on_after_the_last_commit_and_nothing_is_lost():
 def test_tensorflow_iterates_over_them_and_commits_what_it_has_trained():
     tf = pytest.importorskip("tensorflow")
     steps = [2, 3, 1]
-    with hs.run(free(steps), workers=0) as server:
+    with serving(free(steps)) as server:
         with connect(server, framework="tf") as feed:
             data = feed.as_dataset()
             assert data.element_spec["state"] == {}
@@ -134,7 +132,7 @@ def test_two_trainers_have_lanes_of_their_own():
                     seen.setdefault(key, []).append(segment)
         return seen
 
-    with hs.run(free(steps), partitions=2, workers=0) as server, ThreadPoolExecutor(2) as pool:
+    with serving(free(steps), partitions=2) as server, ThreadPoolExecutor(2) as pool:
         one, other = pool.map(train, [server] * 2)
     assert not one.keys() & other.keys()
     for key, segments in {**one, **other}.items():
@@ -152,7 +150,7 @@ def test_ranks_in_step_have_them_too():
                 for batch in feed
             ]
 
-    with hs.run(free(steps), workers=0, partitions=2) as server, ThreadPoolExecutor(2) as pool:
+    with serving(free(steps), partitions=2) as server, ThreadPoolExecutor(2) as pool:
         one, other = pool.map(train, [server] * 2, range(2))
     assert len(one) == len(other)
     assert sorted(cell for batch in (*one, *other) for cell in batch) == every(steps)
@@ -160,16 +158,16 @@ def test_ranks_in_step_have_them_too():
 
 def test_a_server_that_is_started_again_goes_on_after_what_is_committed(tmp_path: Path):
     steps = [4, 4, 4]
-    with hs.run(free(steps), workers=0, state_dir=tmp_path) as server:
+    with serving(free(steps), state_dir=tmp_path) as server:
         with connect(server, commit="explicit") as feed:
             batches = [next(feed) for _ in range(3)]
             done = [cell for batch in batches[:2] for cell in cells(batch)]
             feed.commit(batches[:2])
             token = feed.snapshot()
-    with hs.run(free(steps), workers=0, state_dir=tmp_path) as server, connect(server) as feed:
+    with serving(free(steps), state_dir=tmp_path) as server, connect(server) as feed:
         rest = [cell for batch in feed for cell in cells(batch)]
     assert sorted([*done, *rest]) == every(steps)
-    with hs.run(free(steps), workers=0, state_dir=tmp_path) as server:
+    with serving(free(steps), state_dir=tmp_path) as server:
         with connect(server, resume=token) as feed:
             again = [cell for batch in feed for cell in cells(batch)]
     assert again == rest
@@ -177,7 +175,7 @@ def test_a_server_that_is_started_again_goes_on_after_what_is_committed(tmp_path
 
 def test_a_replay_serves_them_again(tmp_path: Path):
     steps = [2, 1, 2]
-    with hs.run(free(steps), workers=0, state_dir=tmp_path) as server, connect(server) as feed:
+    with serving(free(steps), state_dir=tmp_path) as server, connect(server) as feed:
         shown = [cells(batch) for batch in feed]
     with hs.replay(tmp_path, free(steps)) as server, connect(server) as feed:
         assert [cells(batch) for batch in feed] == shown

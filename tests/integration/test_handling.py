@@ -17,6 +17,8 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
+from .serving import serving
+
 EXAMPLES = [{"x": np.full(3, i, np.float32), "i": i, "name": b"n%d" % i} for i in range(8)]
 LONG = [{"key": b"k%d" % i, "x": np.full((5, 2), i, np.float32), "y": i} for i in range(4)]
 
@@ -24,7 +26,7 @@ LONG = [{"key": b"k%d" % i, "x": np.full((5, 2), i, np.float32), "y": i} for i i
 @contextmanager
 def feed_of(pipeline: hs.Pipeline, framework: str) -> Iterator[headrace.Feed]:
     with (
-        hs.run(pipeline) as server,
+        serving(pipeline) as server,
         headrace.connect(server.address, framework=framework, timeout=PATIENCE_S) as feed,
     ):
         yield feed

@@ -17,6 +17,7 @@ from tests.children import children_of
 from tests.patience import PATIENCE_S
 
 from .processes import Process
+from .serving import connect
 
 LONG = [{"key": b"k%d" % i, "x": [float(i)] * (3 + i % 5), "y": i} for i in range(40)]
 _TRAINER = """
@@ -55,10 +56,6 @@ def segments(**options: Any) -> hs.Pipeline:
         batch_size=4,
         **options,
     )
-
-
-def connect(server: hs.Server, **options: Any) -> headrace.Feed:
-    return headrace.connect(server.address, timeout=PATIENCE_S, **options)
 
 
 def trained(feed: headrace.Feed) -> list[Any]:

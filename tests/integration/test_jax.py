@@ -6,9 +6,6 @@ How batches become arrays of JAX in one process is in test_frameworks.py.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +13,11 @@ import numpy as np
 import pytest
 
 import headrace_server as hs
-from tests.forks import python_path
-from tests.patience import PATIENCE_S
+from tests.nursery import warm_run
 from tests.ports import free_port
+
+from .segment_streams import at_once
+from .serving import serving
 
 PROGRAM = Path(__file__).with_name("jax_rank.py")
 
@@ -29,31 +28,16 @@ def test_two_processes_see_the_rows_of_both() -> None:
     rows = [{"x": np.full(3, i, np.float32), "name": b"%d" % i} for i in range(48)]
     # Two devices each, as a host of several accelerators has.
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
-    with hs.run({"rows": hs.from_examples(rows).batch(4)}, workers=0) as server:
-        begun = [
-            subprocess.Popen(
-                [
-                    sys.executable,
-                    str(PROGRAM),
-                    server.address,
-                    "rows",
-                    coordinator,
-                    str(rank),
-                    "2",
-                ],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                env={**os.environ, **flags, "PYTHONPATH": python_path()},
-            )
-            for coordinator in [f"127.0.0.1:{free_port()}"]
-            for rank in range(2)
-        ]
-        ended = [process.communicate(timeout=PATIENCE_S) for process in begun]
-    assert [process.returncode for process in begun] == [0, 0], [text[-2000:] for _, text in ended]
-    one, other = (
-        [json.loads(line) for line in out.splitlines() if line.startswith("{")] for out, _ in ended
-    )
+    with serving({"rows": hs.from_examples(rows).batch(4)}) as server:
+        coordinator = f"127.0.0.1:{free_port()}"
+
+        def ranked(rank: int) -> list[dict[str, Any]]:
+            words = PROGRAM, server.address, "rows", coordinator, str(rank), "2"
+            done = warm_run(*words, imports=["jax"], **flags)
+            assert done.returncode == 0, done.stderr[-2000:]
+            return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+        one, other = at_once([lambda: ranked(0), lambda: ranked(1)])
     assert len(one) == len(other) == 6
     for mine, theirs in zip(one, other, strict=True):
         assert mine["all"] == theirs["all"] == mine["own"] + theirs["own"]

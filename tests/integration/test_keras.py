@@ -16,6 +16,8 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
+from .serving import serving
+
 pytestmark = [
     pytest.mark.tf,
     # What Keras says whenever a dataset of unknown size ends.
@@ -122,7 +124,7 @@ def test_fit_trains_on_every_segment_with_the_state_that_is_its_own(
     options = {"steps at once": {"steps_per_execution": 3}, "eager": {"run_eagerly": True}}
     model = compiled(stateful, adding(), **options.get(how, {}))
     watch = largest_loss()
-    with hs.run(sums()) as server:
+    with serving(sums()) as server:
         with headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed:
             data = stateful.batches(feed, split)
             if how == "prefetched":
@@ -149,7 +151,7 @@ def test_a_state_that_is_lost_would_show(stateful: Any) -> None:
 
     model = compiled(stateful, Forgetting())
     with (
-        hs.run(sums()) as server,
+        serving(sums()) as server,
         headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         history = model.fit(stateful.batches(feed, split), shuffle=False, verbose=0)
@@ -161,7 +163,7 @@ def test_fits_of_some_steps_evaluation_and_prediction_take_turns_on_one_feed(
 ) -> None:
     """None of them takes a batch that it does not save: the last fit reaches the end."""
     model = compiled(stateful, adding(), weighted_metrics=["mae"])
-    with hs.run(sums()) as server:
+    with serving(sums()) as server:
         with headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed:
             data = stateful.batches(feed, split)
             history = model.fit(data, steps_per_epoch=3, epochs=2, shuffle=False, verbose=0)
@@ -178,7 +180,7 @@ def test_fits_of_some_steps_evaluation_and_prediction_take_turns_on_one_feed(
 
 def test_a_feed_is_validated_on_while_another_is_trained_on(stateful: Any) -> None:
     model = compiled(stateful, adding())
-    with hs.run({"train": sums(), "test": sums(12)}) as server:
+    with serving({"train": sums(), "test": sums(12)}) as server:
         with (
             headrace.connect(
                 server.address, feed="train", framework="tf", timeout=PATIENCE_S
@@ -246,11 +248,11 @@ def test_fit_learns_what_a_loop_by_hand_learns(tf: Any, stateful: Any) -> None:
             model.reset_metrics()
 
     with (
-        hs.run(sums()) as server,
+        serving(sums()) as server,
         headrace.connect(server.address, framework="tf", prefetch=0, timeout=PATIENCE_S) as feed,
     ):
         model.fit(stateful.batches(feed, split), shuffle=False, verbose=0, callbacks=[Each()])
-    with hs.run(sums()) as server:
+    with serving(sums()) as server:
         wanted = by_hand(tf, twin, server.address)
     assert len(losses) == len(wanted) > 10
     np.testing.assert_allclose(losses, wanted, rtol=1e-4)
@@ -273,7 +275,7 @@ def test_mixed_precision_saves_states_in_the_dtype_they_are_declared_in(stateful
         seen.append(batch["state"]["sum"].dtype.name)
         return split(batch)
 
-    with hs.run(sums()) as server:
+    with serving(sums()) as server:
         with headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed:
             history = model.fit(stateful.batches(feed, looked_at), shuffle=False, verbose=0)
         assert served(server)[1] == rows_of_sums()
@@ -285,7 +287,7 @@ def test_a_model_is_saved_and_loaded_with_its_network(stateful: Any, tmp_path: A
 
     model = compiled(stateful, recurrent())
     with (
-        hs.run(sums()) as server,
+        serving(sums()) as server,
         headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         checkpoint = keras.callbacks.ModelCheckpoint(tmp_path / "model.keras")
@@ -314,7 +316,7 @@ def test_several_outputs_are_masked_alike(stateful: Any) -> None:
 
     model = compiled(stateful, Two(), loss={"a": "mse", "b": "mae"})
     with (
-        hs.run(sums()) as server,
+        serving(sums()) as server,
         headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         history = model.fit(stateful.batches(feed, both), shuffle=False, verbose=0)
@@ -339,14 +341,14 @@ def test_outputs_of_whole_segments_bring_their_weights(tf: Any, stateful: Any) -
         return batch["sequences"]["x"], tf.where(batch["last"][:, None], y, -1e9), batch["last"]
 
     with (
-        hs.run(sums()) as server,
+        serving(sums()) as server,
         headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         data = stateful.batches(feed, split).take(1)
         with pytest.raises(ValueError, match=r"is not of every step, \[batch, 4, …\]: padding can"):
             compiled(stateful, Ends()).fit(data, shuffle=False, verbose=0)
     with (
-        hs.run(sums()) as server,
+        serving(sums()) as server,
         headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         model = compiled(stateful, Ends())
@@ -377,7 +379,7 @@ def test_a_network_that_returns_no_states_is_told_what_is_wanted(
     stateful: Any, returned: Any, text: str
 ) -> None:
     with (
-        hs.run(sums()) as server,
+        serving(sums()) as server,
         headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         data = stateful.batches(feed, split)
@@ -392,7 +394,7 @@ def test_a_state_of_a_wrong_shape_stops_the_fit_with_the_text_of_the_feed(
         return x, {**states, "sum": tf.tile(states["sum"], [1, 2])}
 
     with (
-        hs.run(sums()) as server,
+        serving(sums()) as server,
         headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         data = stateful.batches(feed, split)
@@ -406,7 +408,7 @@ def test_what_can_not_work_is_refused_with_the_remedy(tf: Any, stateful: Any) ->
         "kept": sums(order="lanes", state_placement="trainer"),
         "sums": sums(),
     }
-    with hs.run(feeds) as server:
+    with serving(feeds) as server:
 
         def connected(name: str) -> Any:
             return headrace.connect(server.address, feed=name, framework="tf", timeout=PATIENCE_S)

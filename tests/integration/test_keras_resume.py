@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,15 @@ import numpy as np
 import pytest
 
 import headrace_server as hs
-from tests.forks import Forks
+from tests.nursery import warm_run
 from tests.patience import PATIENCE_S
 
-from .keras_trainer import EPOCHS, EVERY
+from .serving import serving
 
 pytestmark = pytest.mark.tf
 
 PROGRAM = Path(__file__).parent / "keras_trainer.py"
+EPOCHS, EVERY = 3, 3  # as in the program, which imports TensorFlow
 
 
 def plain() -> hs.Pipeline:
@@ -42,66 +42,47 @@ def segments() -> hs.Pipeline:
     )
 
 
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    pytest.importorskip("tensorflow")
-    with Forks() as forks:
-        yield forks
+def trained(address: str, directory: Path, dies_at: int = 0) -> tuple[dict[int, str], list[str]]:
+    """Train from the feed that has the directory's name: the losses by step, and the weights."""
+    words = [PROGRAM, address, directory.name, directory, str(dies_at)]
+    done = warm_run(*words, imports=["tensorflow", "keras"], PYTHONHASHSEED="0")
+    assert done.returncode == (-signal.SIGKILL if dies_at else 0), done.stderr[-3000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    losses = {line["step"]: line["loss"] for line in lines if "step" in line}
+    return losses, lines[-1].get("weights", [])
 
 
-class Site:
-    """A server of equal feeds, and trainers that run to their end or die."""
-
-    def __init__(self, server: Any, forks: Forks, directory: Path) -> None:
-        self._server = server
-        self._forks = forks
-        self._directory = directory
-
-    def trained(self, feed: str, dies_at: int = 0) -> tuple[dict[int, str], list[str]]:
-        """The losses by step, and the weights at the end."""
-        words = [PROGRAM, self._server.address, feed, self._directory / feed, str(dies_at)]
-        done = self._forks.run(
-            words, self._directory, ["tensorflow", "keras"], {"PYTHONHASHSEED": "0"}
-        )
-        assert done.returncode == (-signal.SIGKILL if dies_at else 0), done.stderr[-3000:]
-        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        losses = {line["step"]: line["loss"] for line in lines if "step" in line}
-        return losses, lines[-1].get("weights", [])
-
-
-def compared(kind: str, dies_at: list[int], forks: Forks, directory: Path) -> int:
+def compared(kind: str, dies_at: list[int], directory: Path) -> None:
     """1. A fit runs to its end.
     2. Others are killed at a step each, and started again.
     3. They have the same losses and weights, to the last bit.
     """
     pipeline = plain() if kind == "plain" else segments()
     names = [kind, *(f"{kind}-{step}" for step in dies_at)]
-    with hs.run(
-        dict.fromkeys(names, pipeline), workers=0, partitions=1, state_dir=directory / "state"
+    with serving(
+        dict.fromkeys(names, pipeline), partitions=1, state_dir=directory / "state"
     ) as server:
-        site = Site(server, forks, directory)
-        whole, weights = site.trained(kind)
+        whole, weights = trained(server.address, directory / kind)
         assert len(whole) > 3 * EVERY and weights
         for step in dies_at:
-            before, _ = site.trained(f"{kind}-{step}", step)
-            after, resumed = site.trained(f"{kind}-{step}")
+            before, _ = trained(server.address, directory / f"{kind}-{step}", step)
+            after, resumed = trained(server.address, directory / f"{kind}-{step}")
             assert before == {k: whole[k] for k in range(1, step + 1)}
             assert min(after, default=step) > step - EVERY
             assert after == {k: whole[k] for k in after} and max(after) == len(whole)
             assert resumed == weights
-    return len(whole)
 
 
 def test_a_fit_that_is_killed_and_started_again_has_the_same_losses_bit_for_bit(
-    forks: Forks, tmp_path: Path
+    tf: Any, tmp_path: Path
 ) -> None:
-    compared("plain", [8], forks, tmp_path)
+    compared("plain", [8], tmp_path)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["plain", "segments"])
-def test_at_whatever_step_a_fit_is_killed(kind: str, forks: Forks, tmp_path: Path) -> None:
-    compared(kind, [*range(1, 15)], forks, tmp_path)
+def test_at_whatever_step_a_fit_is_killed(kind: str, tf: Any, tmp_path: Path) -> None:
+    compared(kind, [*range(1, 15)], tmp_path)
 
 
 def test_what_can_not_be_kept_is_refused(tf: Any, tmp_path: Path) -> None:
@@ -109,7 +90,7 @@ def test_what_can_not_be_kept_is_refused(tf: Any, tmp_path: Path) -> None:
 
     import headrace.keras
 
-    with hs.run(plain(), workers=0) as server:
+    with serving(plain()) as server:
         options = {"framework": "tf", "timeout": PATIENCE_S}
         with headrace.connect(server.address, commit="explicit", **options) as feed:
             with pytest.raises(ValueError, match="every=-1 is no number of steps"):

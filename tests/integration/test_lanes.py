@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import signal
 from collections import defaultdict
@@ -29,6 +30,8 @@ from .segment_streams import (
     train,
 )
 from .segment_streams import example as one_example
+from .serving import connect as serving_connect
+from .serving import serving
 
 _HOME = {"order": "lanes", "state_placement": "trainer"}
 _PLACES = pytest.mark.parametrize("placement", ["server", "trainer"])
@@ -39,8 +42,7 @@ def lanes(examples: Any, placement: str = "trainer", **changes: Any) -> hs.Pipel
     return chained(examples, **options)
 
 
-def connect(server: hs.Server, **options: Any) -> headrace.Feed:
-    return headrace.connect(server.address, **{"prefetch": 0, "timeout": PATIENCE_S, **options})
+connect = functools.partial(serving_connect, prefetch=0)
 
 
 def rewound(server: hs.Server) -> int:
@@ -62,7 +64,7 @@ def test_a_row_stays_with_its_sequence_and_then_takes_the_next(placement, way):
     lane_of: dict[bytes, int] = {}
     batches_of: dict[bytes, list[int]] = defaultdict(list)
     pipeline = full(examples, batch_size=3, order="lanes", state_placement=placement)
-    with hs.run(pipeline) as server, connect(server, prefetch=2) as feed:
+    with serving(pipeline) as server, connect(server, prefetch=2) as feed:
         assert feed.local == (way == "shared memory")
         for number, batch in enumerate(feed):
             lanes = batch.lane.tolist()
@@ -82,7 +84,7 @@ def test_without_small_batches_lanes_end_when_they_can_not_be_filled(placement):
     examples = of_counts([2, 3, 6, 1])
     ledger = Ledger(examples)
     pipeline = lanes(examples, placement, allow_small_batch=False, batch_size=3)
-    with hs.run(pipeline) as server:
+    with serving(pipeline) as server:
         with connect(server) as feed:
             train(feed, ledger)
         assert server.wait(PATIENCE_S)
@@ -100,7 +102,7 @@ def test_a_state_that_stays_is_the_same_object_when_no_sequence_starts(framework
     pipeline = lanes(examples, initial_states=states)
     same = []
     before: Any = None
-    with hs.run(pipeline) as server, connect(server, framework=framework, prefetch=1) as feed:
+    with serving(pipeline) as server, connect(server, framework=framework, prefetch=1) as feed:
         for batch in feed:
             state = batch.state("h")
             assert type(state) is type(batch.sequences["steps"])
@@ -120,7 +122,7 @@ def _same_memory(one: Any, other: Any) -> bool:
 def test_states_that_stay_are_begun_as_each_example_says_and_strings_too_in_torch():
     examples = of_counts([2, 4, 1, 3, 2])
     ledger = Ledger(examples)
-    with hs.run(full(examples, **_HOME, batch_size=2)) as server:
+    with serving(full(examples, **_HOME, batch_size=2)) as server:
         with connect(server, framework="torch" if _has("torch") else "numpy") as feed:
             train(feed, ledger)
     ledger.assert_complete()
@@ -202,7 +204,7 @@ def test_who_leaves_in_good_order_or_by_an_exception_hands_over_where_it_stood(p
             next(feed)
             raise InterruptedError
 
-    with hs.run(lanes(examples, placement)) as server:
+    with serving(lanes(examples, placement)) as server:
         with connect(server, prefetch=2) as feed:
             train(feed, ledger, 2)
         with pytest.raises(InterruptedError):
@@ -284,7 +286,7 @@ def test_a_sleeper_loses_its_lanes_and_who_got_them_is_not_disturbed_when_it_wak
 def test_a_flush_in_the_middle_disturbs_nothing_and_a_second_adds_nothing():
     examples = of_counts([4, 3, 5, 1, 2, 3])
     ledger = Ledger(examples)
-    with hs.run(lanes(examples)) as server:
+    with serving(lanes(examples)) as server:
         with connect(server, prefetch=2) as feed:
             feed.flush_states()  # nothing is there to be flushed
             for batch in feed:
@@ -302,7 +304,7 @@ def test_a_trainer_that_waits_gets_the_lanes_of_one_that_leaves(way):
     """Two examples fill one trainer's lanes; the other waits, and goes on where the first stood."""
     examples = of_counts([6, 6])
     ledger = Ledger(examples)
-    with hs.run(lanes(examples)) as server:
+    with serving(lanes(examples)) as server:
         first = connect(server, prefetch=2)
         train(first, ledger, 3)
         with connect(server) as second:
@@ -324,7 +326,7 @@ def test_a_cut_connection_makes_lanes_go_on_from_what_the_server_has(over_tcp):
     """
     ledger = Ledger(of_counts([6, 6, 4, 3]))
     examples = [dict(known.told) for known in ledger.of.values()]
-    with hs.run(lanes(examples), lease_ttl_s=2.0) as server, CutProxy(server.address) as proxy:
+    with serving(lanes(examples), lease_ttl_s=2.0) as server, CutProxy(server.address) as proxy:
         with headrace.connect(proxy.address, prefetch=0, timeout=PATIENCE_S) as feed:
             train(feed, ledger, 2)
             feed.flush_states()
@@ -355,7 +357,7 @@ def test_states_of_fifty_megabytes_a_row_are_handed_over_and_gone_on_with():
     width = 12_500_000
     examples = of_counts([3, 3])
     pipeline = lanes(examples, initial_states={"big": hs.zeros((width,), "float32")})
-    with hs.run(pipeline) as server:
+    with serving(pipeline) as server:
         with connect(server) as feed:
             batch = next(feed)
             state = batch.state("big")
@@ -393,7 +395,7 @@ def test_a_drained_feed_of_lanes_finishes_what_was_read(placement):
         order="lanes",
         state_placement=placement,
     )
-    with hs.run(shaped) as server:
+    with serving(shaped) as server:
         with connect(server) as feed:
             train(feed, ledger, 4)
             feed.drain()
@@ -409,7 +411,7 @@ def test_a_cancelled_feed_of_lanes_refuses_saves_and_counts_exactly(placement):
     """Four examples of three segments, two lanes, one trainer with the first batch in hand."""
     examples = of_counts([3] * 4)
     ledger = Ledger(examples)
-    with hs.run(lanes(examples, placement, capacity=None)) as server:
+    with serving(lanes(examples, placement, capacity=None)) as server:
         with connect(server) as feed:
             batch = next(feed)
             states = ledger.check(batch)
@@ -426,7 +428,7 @@ def test_a_cancelled_feed_of_lanes_refuses_saves_and_counts_exactly(placement):
 
 def test_the_deadline_of_a_trainer_without_lanes_says_who_has_them():
     examples = of_counts([4, 4])
-    with hs.run(lanes(examples, capacity=2), lease_ttl_s=2.0) as server:
+    with serving(lanes(examples, capacity=2), lease_ttl_s=2.0) as server:
         with connect(server) as holder, connect(server, timeout=3.5) as waiting:
             batch = next(holder)
             with pytest.raises(headrace.DeadlineExceeded) as caught:

@@ -15,6 +15,8 @@ import pytest
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
+from .serving import serving
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.tools,
@@ -54,7 +56,7 @@ def lightning() -> Any:
 def server(tmp_path: Path) -> Iterator[hs.Server]:
     feeds = {"plain": plain(), "val": plain(8), "segments": segments(), "val-segments": segments()}
     feeds["lanes"] = lanes()
-    with hs.run(feeds, workers=0, state_dir=tmp_path / "state") as server:
+    with serving(feeds, state_dir=tmp_path / "state") as server:
         yield server
 
 

@@ -33,10 +33,12 @@ from headrace_proto import limits
 from headrace_proto.keys import parse_secret
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Bye, Hello, Refused, Step, Welcome
 from headrace_server.cli.keygen import make_pair
+from tests.nursery import environment
 from tests.patience import PATIENCE_S, eventually
 from tests.ports import free_port
 
 from .processes import serve, trainer
+from .serving import serving
 
 ROWS = 400
 
@@ -85,7 +87,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
     root = tmp_path_factory.mktemp("locked")
     make_keys(root)
     endless = hs.from_examples([{"i": k} for k in range(ROWS)]).repeat().batch(10)
-    with hs.run(endless, keys=root / "server") as server:
+    with serving(endless, keys=root / "server") as server:
         yield Locked(server, root)
 
 
@@ -175,7 +177,7 @@ def test_whoever_is_not_let_in_is_told_why_long_before_the_deadline(
 
 def test_a_trainer_with_keys_is_told_by_a_server_without_and_others_train(tmp_path: Path):
     make_keys(tmp_path)
-    with hs.run(numbers()) as server:
+    with serving(numbers()) as server:
         with pytest.raises(headrace.NotAllowed, match=r"has no keys, .*keys="):
             headrace.connect(server.address, keys=tmp_path / "alice", timeout=100)
         assert some_rows(server.address, None, ROWS) == ROWS
@@ -191,7 +193,7 @@ def test_keys_that_come_and_go_count_at_once_and_what_a_trainer_held_goes_to_oth
     """
     make_keys(tmp_path)
     known = tmp_path / "server" / "trainers"
-    with hs.run(numbers(), keys=tmp_path / "server") as server:
+    with serving(numbers(), keys=tmp_path / "server") as server:
         with pytest.raises(headrace.NotAllowed):
             headrace.connect(server.address, keys=tmp_path / "bob", timeout=PATIENCE_S)
         shutil.copy(tmp_path / "bob" / "bob.public", known)
@@ -293,7 +295,7 @@ def test_a_frame_beyond_the_limit_ends_the_connection_of_its_sender_only(locked:
 
 
 def test_more_trainers_than_there_may_be_and_more_messages_are_refused_by_name(tmp_path: Path):
-    with hs.run(numbers(), max_trainers=2, max_messages_per_s=200, max_credits=3) as server:
+    with serving(numbers(), max_trainers=2, max_messages_per_s=200, max_credits=3) as server:
         with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=20) as feed:
             assert feed._link.session.welcome.max_credits == 3
             with dealer(server.address) as second:
@@ -399,11 +401,10 @@ def test_a_server_that_others_can_reach_is_not_started_by_mistake(
 ):
     write_feeds(tmp_path)
     command = [*(sys.executable, "-m", "headrace_server.cli", "serve", "feeds.py:numbers")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     ended = subprocess.run(
         [*command, "--bind", "tcp://0.0.0.0:*"],
         cwd=tmp_path,
-        env=environment,
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

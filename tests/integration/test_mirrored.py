@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 
 import headrace_server as hs
-from tests.forks import Forks
+from tests.nursery import warm_run
 from tests.ports import free_port
 
-from .mirrored_trainer import EPOCHS, UNROLL
+from .serving import serving
 
 pytestmark = pytest.mark.tf
 
 PROGRAM = Path(__file__).parent / "mirrored_trainer.py"
+EPOCHS, UNROLL = 3, 4  # as in the program, which imports TensorFlow
 
 
 def rows(n: int = 32) -> hs.Pipeline:
@@ -38,29 +39,23 @@ def segments() -> hs.Pipeline:
     return source.batch_sequences_with_states("key", ["x"], [], None, states, UNROLL, 4)
 
 
-def trained(pipeline: hs.Pipeline, loop: str, directory: Path) -> list[dict[str, Any]]:
+def trained(pipeline: hs.Pipeline, loop: str) -> list[dict[str, Any]]:
     """Return the reports of two workers at their end."""
     workers = [f"127.0.0.1:{free_port()}" for _ in range(2)]
-    with (
-        hs.run(pipeline, workers=0, partitions=2) as server,
-        Forks() as one,
-        Forks() as other,
-        ThreadPoolExecutor(2) as pool,
-    ):
+    with serving(pipeline, partitions=2) as server, ThreadPoolExecutor(2) as pool:
 
-        def worker(rank: int, forks: Forks) -> dict[str, Any]:
+        def worker(rank: int) -> dict[str, Any]:
             task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
-            done = forks.run(
-                [PROGRAM, server.address, "default", loop],
-                directory,
-                ["tensorflow", "keras"],
-                {"TF_CONFIG": json.dumps(task)},
+            done = warm_run(
+                *(PROGRAM, server.address, "default", loop),
+                imports=["tensorflow", "keras"],
+                TF_CONFIG=json.dumps(task),
             )
             assert done.returncode == 0, done.stderr[-3000:]
             told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
             return told
 
-        return list(pool.map(worker, (0, 1), (one, other)))
+        return list(pool.map(worker, (0, 1)))
 
 
 @pytest.mark.parametrize(
@@ -71,12 +66,10 @@ def trained(pipeline: hs.Pipeline, loop: str, directory: Path) -> list[dict[str,
         pytest.param("rows", "loop", marks=pytest.mark.tools),
     ],
 )
-def test_two_workers_take_equal_steps_and_end_with_equal_weights(
-    shape: str, loop: str, tmp_path: Path
-) -> None:
+def test_two_workers_take_equal_steps_and_end_with_equal_weights(shape: str, loop: str) -> None:
     pytest.importorskip("tensorflow")
     pipeline = {"rows": rows, "segments": segments}[shape]()
-    first, second = trained(pipeline, loop, tmp_path)
+    first, second = trained(pipeline, loop)
     assert first["steps"] == second["steps"] and len(first["steps"]) == EPOCHS
     assert min(first["steps"]) > 2
     assert first["weights"] == second["weights"]

@@ -24,6 +24,7 @@ from tests.patience import PATIENCE_S
 
 from .honest import honest_trainer
 from .segment_streams import CutProxy, Example, Ledger, chained, of_counts, save_all, train
+from .serving import serving
 
 ROWS = 2000
 
@@ -50,7 +51,7 @@ def numbers() -> hs.Pipeline:
 def test_once_it_is_there_a_trainer_needs_the_address_no_more():
     """All connections over TCP end, and none is let through again; the loop goes on to its end."""
     seen: list[int] = []
-    with hs.run(numbers()) as server:
+    with serving(numbers()) as server:
         proxy = CutProxy(server.address)
         with proxy, headrace.connect(proxy.address, timeout=PATIENCE_S) as feed:
             for batch in feed:
@@ -66,7 +67,7 @@ def test_once_it_is_there_a_trainer_needs_the_address_no_more():
 def test_one_that_ends_loses_and_repeats_no_segment(prefetch: int):
     """It ends after batches were taken, in the middle of saves, and while batches come."""
     ledger = Ledger(of_counts([1 + i % 4 for i in range(24)]))
-    with hs.run(chained(list_of(ledger), batch_size=3)) as server:
+    with serving(chained(list_of(ledger), batch_size=3)) as server:
         with headrace.connect(server.address, prefetch=prefetch, timeout=PATIENCE_S) as feed:
             train(feed, ledger, 2)
             batch = next(feed)
@@ -126,7 +127,7 @@ def test_states_larger_than_a_socket_holds_arrive_as_they_were():
         batch_size=4,
     )
     steps = 0
-    served = hs.run(pipeline, max_state_bytes=8 << 20)
+    served = serving(pipeline, max_state_bytes=8 << 20)
     with served as server, headrace.connect(server.address, timeout=PATIENCE_S) as feed:
         for batch in feed:
             state = batch.state("s")
@@ -141,7 +142,7 @@ def test_states_larger_than_a_socket_holds_arrive_as_they_were():
 
 @pytest.fixture
 def served() -> Iterator[tuple[hs.Server, Path]]:
-    with hs.run(numbers()) as server:
+    with serving(numbers()) as server:
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             welcome = feed._link.session.welcome
             assert welcome is not None

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from headrace_server.cli import main
-from tests.nursery import WarmPopen, warm_run
+from tests.nursery import WarmPopen, environment, warm_run
 from tests.patience import PATIENCE_S
 
 FEEDS = """
@@ -61,14 +61,8 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def environment(**more: str) -> dict[str, str]:
-    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
-    return {**os.environ, "PYTHONPATH": path, **more}
-
-
 def command(here: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    arguments = ["-P", "-m", "headrace_server.cli", *words]
-    return warm_run([sys.executable, *arguments], cwd=here, env=environment())
+    return warm_run("-P", "-m", "headrace_server.cli", *words, cwd=here)
 
 
 def told(here: Path, *words: str) -> Any:

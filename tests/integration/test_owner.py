@@ -16,12 +16,9 @@ import headrace_server as hs
 from tests.patience import PATIENCE_S, eventually
 
 from .segment_streams import Ledger, at_once, chained, of_counts, save_all, train
+from .serving import connect
 from .test_locks import make_keys
 from .test_near import list_of
-
-
-def connect(server: hs.Server, **options: Any) -> headrace.Feed:
-    return headrace.connect(server.address, timeout=PATIENCE_S, **options)
 
 
 def gated(place: Path) -> hs.Pipeline:

@@ -18,14 +18,11 @@ from tests.patience import PATIENCE_S
 
 from .recorded import PATH, digests_of_segments, segment_feeds
 from .segment_streams import Ledger, at_once, cells_of, chained, of_counts, save_all, train
+from .serving import connect
 from .test_faults import eventually
 from .test_near import list_of
 
 _OWNERS = 3
-
-
-def connect(server: hs.Server, **options: Any) -> headrace.Feed:
-    return headrace.connect(server.address, timeout=PATIENCE_S, **options)
 
 
 def run(ledger: Ledger, partitions: int = 4, **options: Any) -> hs.Server:

@@ -12,7 +12,8 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S
+
+from .serving import connect, serving
 
 ROWS = [{"x": i} for i in range(11)]
 
@@ -39,10 +40,6 @@ def segments(**options: object) -> hs.Pipeline:
     )
 
 
-def connect(server: hs.Server, **options: object) -> headrace.Feed:
-    return headrace.connect(server.address, timeout=PATIENCE_S, **options)
-
-
 def committed(feed: headrace.Feed) -> tuple[int, int, int]:
     feed.commit()  # waits for the answers
     progress = feed.progress
@@ -51,7 +48,7 @@ def committed(feed: headrace.Feed) -> tuple[int, int, int]:
 
 def test_a_feed_without_a_length_is_still_a_list() -> None:
     bucketed = hs.from_examples(ROWS).bucket("x", 1, 11)
-    with hs.run(bucketed, workers=0) as server, connect(server) as feed:
+    with serving(bucketed) as server, connect(server) as feed:
         with pytest.raises(TypeError, match=r"feed 'default' has no length: how many rows make"):
             len(feed)
         assert bool(feed) and operator.length_hint(feed, 7) == 7
@@ -61,7 +58,7 @@ def test_a_feed_without_a_length_is_still_a_list() -> None:
 
 
 def test_a_changed_batch_size_ends_the_length() -> None:
-    with hs.run(pipeline(1000), workers=0) as server, connect(server) as feed:
+    with serving(pipeline(1000)) as server, connect(server) as feed:
         assert len(feed) == 5500
         feed.set_batch_size(3)
         with pytest.raises(TypeError, match="no length: its batch size was changed"):
@@ -69,7 +66,7 @@ def test_a_changed_batch_size_ends_the_length() -> None:
 
 
 def test_the_length_of_a_rank_is_the_number_of_its_rounds() -> None:
-    with hs.run(pipeline(1), partitions=2, workers=0) as server:
+    with serving(pipeline(1), partitions=2) as server:
         with connect(server, rank=0, world_size=2) as first:
             with connect(server, rank=1, world_size=2) as second, ThreadPoolExecutor() as pool:
                 batches = [*pool.map(lambda feed: sum(1 for _ in feed), (first, second))]
@@ -81,14 +78,14 @@ def test_progress_counts_the_commits_of_all_trainers_over_a_restart(
     tmp_path: Path, across: bool
 ) -> None:
     state = tmp_path / "state"
-    with hs.run(pipeline(across=across), workers=0, state_dir=state) as server:
+    with serving(pipeline(across=across), state_dir=state) as server:
         with connect(server, prefetch=0) as feed, connect(server, prefetch=0) as other:
             assert committed(feed) == (0, 0, 0)
             rows = sum(batch.rows for batch in islice(iter(feed), 3)) + next(other).rows
             other.commit()
             assert committed(feed) == (4, rows, 0)
             assert feed.progress.epochs == 3 and 0.2 < feed.progress.fraction < 0.25
-    with hs.run(pipeline(across=across), workers=0, state_dir=state) as server:
+    with serving(pipeline(across=across), state_dir=state) as server:
         with connect(server) as feed:
             assert committed(feed) == (4, rows, 0)
             seen = []
@@ -112,7 +109,7 @@ def test_progress_of_several_workers_is_their_sum() -> None:
 
 @pytest.mark.parametrize("order", ["arrival", "lanes"])
 def test_progress_of_segments_goes_through_the_epochs(order: str) -> None:
-    with hs.run(segments(order=order), workers=0) as server, connect(server) as feed:
+    with serving(segments(order=order)) as server, connect(server) as feed:
         with pytest.raises(TypeError, match="no length: how many rows make"):
             len(feed)
         epochs, rows = [], 0
@@ -127,7 +124,7 @@ def test_progress_of_segments_goes_through_the_epochs(order: str) -> None:
 
 
 def test_a_replay_has_progress_and_no_length(tmp_path: Path) -> None:
-    with hs.run(pipeline(), workers=0, state_dir=tmp_path / "s", record="rows") as server:
+    with serving(pipeline(), state_dir=tmp_path / "s", record="rows") as server:
         with connect(server) as feed:
             recorded = len(list(feed))
     with hs.replay(tmp_path / "s", pipeline()) as server, connect(server) as feed:
@@ -143,7 +140,7 @@ def test_a_replay_has_progress_and_no_length(tmp_path: Path) -> None:
 
 def test_the_commits_that_a_loop_has_sent_are_counted_at_its_end() -> None:
     pipeline = hs.from_examples([{"x": i} for i in range(40)]).repeat(2, across_batches=False)
-    with hs.run(pipeline.batch(1), workers=0) as server:
+    with serving(pipeline.batch(1)) as server:
         with headrace.connect(server.address) as feed:
             for epoch in (1, 2):
                 assert len(list(feed)) == 40

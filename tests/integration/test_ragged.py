@@ -18,6 +18,7 @@ import headrace_server as hs
 from headrace.framework import RaggedRows
 from tests.patience import PATIENCE_S
 
+from .serving import serving
 from .streams import NUMERIC, values_of
 
 LENGTHS = [i * 5 % 7 for i in range(22)]
@@ -48,7 +49,7 @@ def fed(
     pipeline: hs.Pipeline, framework: str = "numpy", partitions: int = 1, **options: Any
 ) -> Iterator[headrace.Feed]:
     with (
-        hs.run(pipeline, workers=0, partitions=partitions) as server,
+        serving(pipeline, partitions=partitions) as server,
         headrace.connect(
             server.address, framework=framework, timeout=PATIENCE_S, **options
         ) as feed,
@@ -192,7 +193,7 @@ def test_every_type_comes_in_a_dataset_but_the_smallest_floats(tf: Any) -> None:
 
 def test_a_budget_counts_the_real_elements() -> None:
     pipeline = bucketed(batch_size=None, max_padded_elements=12, allow_smaller_final_batch=True)
-    with hs.run(pipeline, workers=0, partitions=1) as server:
+    with serving(pipeline, partitions=1) as server:
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             sizes = []
             for batch in feed:
@@ -228,7 +229,7 @@ def test_a_feed_goes_on_where_it_was_and_is_replayed(tmp_path: Path) -> None:
     with fed(budgeted(), partitions=2) as feed:
         want = [seen(batch) for batch in feed]
     got, state = [], None
-    with hs.run(budgeted(), workers=0, partitions=2, state_dir=tmp_path) as server:
+    with serving(budgeted(), partitions=2, state_dir=tmp_path) as server:
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             for batch in feed:
                 got.append(seen(batch))

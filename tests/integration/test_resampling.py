@@ -16,6 +16,7 @@ import headrace_server as hs
 from tests.patience import PATIENCE_S
 
 from . import user_functions_sampling as functions
+from .serving import serving
 from .streams import frozen
 
 Rows = list[tuple[int, float]]
@@ -56,7 +57,7 @@ def written(tmp_path: Path, kind: str, cuts: list[int]) -> hs.Pipeline:
 def rows_of_each(pipelines: dict[str, hs.Pipeline], rates: bool = True) -> dict[str, Rows]:
     """(number, rate) of every row of each feed of one server, in the order in which they came."""
     rows: dict[str, Rows] = {name: [] for name in pipelines}
-    with hs.run(pipelines) as server:
+    with serving(pipelines) as server:
         for name in pipelines:
             for batch in drained(server, name):
                 told = batch.rate.tolist() if rates else [0.0] * batch.rows
@@ -105,7 +106,7 @@ def test_copies_are_poisson_and_stand_side_by_side() -> None:
 def test_rates_come_from_a_column_and_0_is_none() -> None:
     rows = [{"i": k, "r": np.float32([0, 50][k % 2])} for k in range(400)]
     pipeline = hs.from_examples(rows).resample_at_rate("r").batch(10, True)
-    with hs.run(pipeline) as server:
+    with serving(pipeline) as server:
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             numbers = [i for batch in feed for i in batch["i"].tolist()]
         assert server.stats()["default"]["dropped"] == {"resampled_away": 200}
@@ -126,7 +127,7 @@ def test_a_rate_or_weight_that_is_none_names_its_record(stage: str) -> None:
         skipping[f"{name}_skipped"] = stopping[name].options(
             on_bad_example="skip", max_bad_examples=1
         )
-    with hs.run({**stopping, **skipping}) as server:
+    with serving({**stopping, **skipping}) as server:
         for name, value in values.items():
             fault = rf"examples, record 30: {stage}: .*is {value};"
             with pytest.raises(headrace.DataError, match=fault):
@@ -224,7 +225,7 @@ def test_two_resamplers_of_one_seed_are_independent() -> None:
 def test_weights_that_are_all_0_are_a_bad_group_not_a_hang() -> None:
     rows = [{"i": k, "w": float(k >= 20)} for k in range(60)]
     pipeline = hs.from_examples(rows).weighted_resample("w", 1.0).batch(10, True)
-    with hs.run({"stops": pipeline, "skips": pipeline.options(on_bad_example="skip")}) as server:
+    with serving({"stops": pipeline, "skips": pipeline.options(on_bad_example="skip")}) as server:
         with pytest.raises(headrace.DataError, match=r"record 0 and those after it: the mean of "):
             drained(server, "stops")
         told = [rate for batch in drained(server, "skips") for rate in batch.rate.tolist()]

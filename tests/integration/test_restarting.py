@@ -15,6 +15,7 @@ from headrace_server.cli import main
 from tests.patience import PATIENCE_S
 
 from .processes import serve, trainer
+from .serving import serving
 
 ROWS = list(range(40))
 
@@ -143,7 +144,7 @@ def test_a_feed_starts_again_by_the_server_the_command_and_a_trainer(
 
 
 def test_states_in_memory_are_not_lost_by_the_restart_of_another_feed():
-    with hs.run({"a": numbers(), "s": segments()}) as server:
+    with serving({"a": numbers(), "s": segments()}) as server:
         with joined(server, "a") as feed:
             rest(feed)
         with joined(server, "s", prefetch=0) as feed:
@@ -160,11 +161,11 @@ def test_states_in_memory_are_not_lost_by_the_restart_of_another_feed():
 
 def test_an_ended_feed_stays_closed_until_it_is_restarted(tmp_path: Path):
     endless = hs.from_examples([{"i": i} for i in range(8)]).repeat().batch(4)
-    with hs.run(endless, state_dir=tmp_path) as server, joined(server, "default") as feed:
+    with serving(endless, state_dir=tmp_path) as server, joined(server, "default") as feed:
         next(feed)
         server.end()
         assert set(rest(feed)) <= set(range(8)) and server.wait(PATIENCE_S)
-    with hs.run(endless, state_dir=tmp_path) as server:
+    with serving(endless, state_dir=tmp_path) as server:
         with joined(server, "default") as feed:
             assert rest(feed) == []
         with joined(server, "default", restart=True, prefetch=0) as feed:

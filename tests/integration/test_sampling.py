@@ -16,6 +16,7 @@ import headrace_server as hs
 from tests.patience import PATIENCE_S
 
 from . import user_functions_sampling as functions
+from .serving import serving
 from .streams import frozen
 
 SKEWED = [0.7, 0.2, 0.1]
@@ -66,7 +67,7 @@ def seen_of(server: hs.Server, name: str = "default", labelled: bool = True) -> 
 
 def read_all(pipelines: dict[str, hs.Pipeline], labelled: bool = True) -> list[Seen]:
     """The same of each feed of one server."""
-    with hs.run(pipelines) as server:
+    with serving(pipelines) as server:
         return [seen_of(server, name, labelled) for name in pipelines]
 
 
@@ -140,7 +141,7 @@ def test_labels_keep_their_dtype(tmp_path: Path) -> None:
         (tmp_path / dtype).mkdir()
         source = of_classes(tmp_path / dtype, np.tile([0, 1, 2], 40).astype(dtype))
         feeds[dtype] = source.stratified_sample("y", same, 30, same)
-    with hs.run(feeds) as server:
+    with serving(feeds) as server:
         for dtype in dtypes:
             with headrace.connect(server.address, feed=dtype, timeout=PATIENCE_S) as feed:
                 batch = next(feed)
@@ -158,7 +159,7 @@ def test_a_label_out_of_range_stops_the_feed_or_is_skipped(tmp_path: Path) -> No
         f"{name}_skipped": pipeline.options(on_bad_example="skip", max_bad_examples=2)
         for name, pipeline in stopping.items()
     }
-    with hs.run({**stopping, **skipping}) as server:
+    with serving({**stopping, **skipping}) as server:
         for name in stopping:
             fault = r"record 2: .*labels \(column 'y'\) is 7"
             with pytest.raises(headrace.DataError, match=fault):
@@ -189,15 +190,15 @@ def test_a_missing_class_and_a_flood_of_one(tmp_path: Path) -> None:
 
 
 def test_the_notice_that_most_is_rejected_comes_once(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = of_classes(tmp_path, labels_of(4000, [0.9, 0.1]))
     read(source.stratified_sample("y", [0.1, 0.9], 8))
-    told = capfd.readouterr().err
-    assert told.count("stratified_sample rejects about 8") == 1
-    assert told.count("weighted_resample repeats rare examples instead") == 1
+    assert caplog.text.count("stratified_sample rejects about 8") == 1
+    assert caplog.text.count("weighted_resample repeats rare examples instead") == 1
+    caplog.clear()
     read(source.stratified_sample("y", [0.9, 0.1], 8))
-    assert "rejects" not in capfd.readouterr().err
+    assert "rejects" not in caplog.text
 
 
 # Acceptance
@@ -253,7 +254,7 @@ def test_batches_are_drawn_by_class_and_grouped(source: hs.Pipeline) -> None:
     pipeline = source.stratified_sample_unknown_dist("y", WANTED, 20, seed=3)
     labels: list[int] = []
     by_class: list[list[int]] = [[], [], []]
-    with hs.run(pipeline) as server:
+    with serving(pipeline) as server:
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             for batch in feed:
                 assert batch.rows == 20 and batch.label.dtype == np.int32
@@ -330,7 +331,7 @@ def test_a_changed_target_holds_from_the_batch_that_is_told(
 
 def test_a_target_that_can_not_be_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     source = of_classes(tmp_path, labels_of(3000)).repeat()
-    with hs.run(source.stratified_sample("y", [0.5, 0.5, 0], 8, [0.7, 0.3, 0])) as server:
+    with serving(source.stratified_sample("y", [0.5, 0.5, 0], 8, [0.7, 0.3, 0])) as server:
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             next(feed)
             for probs, text in [
@@ -352,7 +353,7 @@ def test_a_target_that_can_not_be_is_refused_and_changes_nothing(tmp_path: Path)
 def test_trainers_that_ask_at_once_are_all_answered(tmp_path: Path) -> None:
     source = of_classes(tmp_path, labels_of(3000)).repeat()
     answers: list[dict[int, int]] = []
-    with hs.run(source.stratified_sample("y", WANTED, 8), partitions=2) as server:
+    with serving(source.stratified_sample("y", WANTED, 8), partitions=2) as server:
 
         def ask() -> None:
             with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
@@ -385,7 +386,7 @@ def test_a_feed_without_classes_or_past_its_end_has_no_target(tmp_path: Path) ->
                 feed.set_target_probs(probs)
         return str(caught.value)
 
-    with hs.run(feeds) as server:
+    with serving(feeds) as server:
         none = refusal("none", [0.5, 0.5])
         assert "the feed has 0 stages with target proportions" in none
         assert "has 2 stages with target proportions" in refusal("twice", WANTED)
@@ -399,7 +400,7 @@ def test_a_class_that_only_has_not_come_yet_is_named_when_the_deadline_passes(
     source = of_classes(tmp_path, np.zeros(200, int)).repeat()
     pipeline = source.stratified_sample_unknown_dist("y", [0, 0.5, 0.5], 8)
     with (
-        hs.run(pipeline) as server,
+        serving(pipeline) as server,
         headrace.connect(server.address, timeout=4) as feed,
         pytest.raises(headrace.DeadlineExceeded, match=r"waits for class 1 \(0 of \d rows"),
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 from collections.abc import Iterator, Sequence
@@ -47,10 +48,10 @@ from .segment_streams import (
     to_the_end,
     train,
 )
+from .serving import connect as serving_connect
+from .serving import serving
 
-
-def connect(server: hs.Server, **options: Any) -> headrace.Feed:
-    return headrace.connect(server.address, **{"prefetch": 0, "timeout": PATIENCE_S, **options})
+connect = functools.partial(serving_connect, prefetch=0)
 
 
 def trainer(address: str, *arguments: str, before: Sequence[str] = ()) -> Process:
@@ -131,7 +132,7 @@ def test_a_late_save_after_a_long_sleep_is_stale_and_does_not_disturb_the_new_ho
 
 def test_a_trainer_that_leaves_gives_back_what_it_took_and_did_not_save(way):
     ledger = Ledger(of_counts([2, 3, 1, 4, 2, 2]))
-    with hs.run(chained(list_of(ledger), batch_size=2)) as server:
+    with serving(chained(list_of(ledger), batch_size=2)) as server:
         with connect(server, prefetch=2) as leaving:
             train(leaving, ledger, 1)
             taken = [next(leaving), next(leaving)]
@@ -144,7 +145,7 @@ def test_a_trainer_that_leaves_gives_back_what_it_took_and_did_not_save(way):
 
 def test_half_of_the_states_of_a_batch_commit_nothing():
     ledger = Ledger(of_counts([2, 3]))
-    with hs.run(full(list_of(ledger), batch_size=2)) as server:
+    with serving(full(list_of(ledger), batch_size=2)) as server:
         with connect(server) as leaving:
             batch = next(leaving)
             batch.save_state("chain", batch.state("chain") + 1)
@@ -163,7 +164,7 @@ def test_an_exception_in_the_loop_body_sends_the_rows_out_again_with_the_same_st
             next(feed)
             raise RuntimeError("boom")
 
-    with hs.run(chained(list_of(ledger), batch_size=2)) as server:
+    with serving(chained(list_of(ledger), batch_size=2)) as server:
         with pytest.raises(RuntimeError, match="boom"):
             boom(server)
         with connect(server) as feed:
@@ -176,7 +177,7 @@ def test_a_cut_connection_loses_and_repeats_no_segment(prefetch, over_tcp):
     """It is cut after batches were taken, in the middle of saves, and while batches come."""
     ledger = Ledger(of_counts([1 + i % 4 for i in range(24)]))
     pipeline = chained(list_of(ledger), batch_size=3)
-    with hs.run(pipeline, lease_ttl_s=8.0) as server, CutProxy(server.address) as proxy:
+    with serving(pipeline, lease_ttl_s=8.0) as server, CutProxy(server.address) as proxy:
         with headrace.connect(proxy.address, prefetch=prefetch, timeout=PATIENCE_S) as feed:
             train(feed, ledger, 2)
             batch = next(feed)
@@ -202,7 +203,7 @@ def test_whoever_waits_for_a_trainer_that_never_saves_is_told_what_for_and_since
     3. The first leaves, and the other trains all of it.
     """
     ledger = Ledger(of_counts([3, 3]))
-    with hs.run(chained(list_of(ledger), batch_size=2, capacity=2), lease_ttl_s=2.0) as server:
+    with serving(chained(list_of(ledger), batch_size=2, capacity=2), lease_ttl_s=2.0) as server:
         with connect(server) as other:
             with connect(server, timeout=3.5) as lazy:
                 batch = next(lazy)
@@ -426,7 +427,7 @@ def test_lies_about_states_are_answered_and_nobody_else_notices_them():
     """A liar takes a batch and says every nonsense of its states.  An honest trainer trains beside
     it.  At last the liar leaves, and its rows are trained with the states that they had."""
     ledger = Ledger(of_counts([1 + i % 4 for i in range(20)]))
-    with hs.run(full(list_of(ledger), batch_size=3)) as server, connect(server) as feed:
+    with serving(full(list_of(ledger), batch_size=3)) as server, connect(server) as feed:
         with raw(server) as liar:
             held = liar.take()
             train(feed, ledger, 3)
@@ -447,7 +448,7 @@ def test_lies_about_states_are_answered_and_nobody_else_notices_them():
 
 def test_tokens_of_others_save_nothing():
     ledger = Ledger(of_counts([3] * 8))
-    with hs.run(full(list_of(ledger), batch_size=3)) as server, connect(server) as feed:
+    with serving(full(list_of(ledger), batch_size=3)) as server, connect(server) as feed:
         with raw(server) as thief:
             batch = next(feed)
             states = ledger.check(batch)
@@ -466,7 +467,7 @@ def test_tokens_of_others_save_nothing():
 def test_a_flush_of_nonsense_is_answered_with_the_reason_and_changes_nothing():
     ledger = Ledger(of_counts([3, 4, 5, 2, 3, 4]))
     pipeline = full(list_of(ledger), batch_size=2, order="lanes", state_placement="trainer")
-    with hs.run(pipeline) as server:
+    with serving(pipeline) as server:
         with raw(server) as liar:
             held = liar.take()
             columns, block = states_of(2)
@@ -492,7 +493,7 @@ def test_a_flush_of_nonsense_is_answered_with_the_reason_and_changes_nothing():
 
 
 def test_states_for_a_feed_without_states_end_the_liars_say_and_nothing_else():
-    with hs.run(hs.from_examples([{"i": i} for i in range(40)]).batch(4)) as server:
+    with serving(hs.from_examples([{"i": i} for i in range(40)]).batch(4)) as server:
         with headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as feed:
             rows = next(feed)["i"].tolist()
             with raw(server) as liar:
@@ -510,7 +511,7 @@ def test_states_for_a_feed_without_states_end_the_liars_say_and_nothing_else():
 
 def test_a_frame_that_is_not_there_is_refused_and_its_rows_are_trained_by_others():
     ledger = Ledger(of_counts([3, 2, 4]))
-    with hs.run(full(list_of(ledger), batch_size=2)) as server:
+    with serving(full(list_of(ledger), batch_size=2)) as server:
         with raw(server) as liar:
             held = liar.take()
             columns, block = states_of(held.rows)
@@ -525,7 +526,7 @@ def test_a_frame_that_is_not_there_is_refused_and_its_rows_are_trained_by_others
 def test_nothing_that_a_liar_saved_correctly_is_refused_to_be_continued():
     """Wrong values in the right form are the trainer's own: the next segments begin with them."""
     ledger = Ledger(of_counts([2, 2]))
-    with hs.run(full(list_of(ledger), batch_size=2)) as server:
+    with serving(full(list_of(ledger), batch_size=2)) as server:
         with raw(server) as other:
             held = other.take()
             columns, block = states_of(2)

@@ -29,6 +29,7 @@ from .segment_streams import (
     plain,
     save_all,
 )
+from .serving import serving
 from .test_segment_faults import told
 
 COUNTS = [3, 1, 5, 2, 4, 1, 6, 2, 7, 1, 2, 9, 3]
@@ -124,7 +125,7 @@ def test_ranks_end_together_and_every_segment_comes_once(order):
     examples = of_counts(COUNTS)
     ledger = Ledger(examples)
     pipeline = full(examples, batch_size=2, order=order[0], state_placement=order[1])
-    with hs.run(pipeline, workers=0, partitions=2) as server:
+    with serving(pipeline, partitions=2) as server:
         ranks = Ranks(server, ledger, 3)
         ranks.run(lambda: ranks.train(0, prefetch=0), lambda: ranks.train(1, prefetch=4))
         assert server.wait(PATIENCE_S)
@@ -162,8 +163,8 @@ def test_another_number_of_ranks_goes_on_with_all_states(order, tmp_path: Path):
     examples = of_counts(COUNTS)
     ledger = Ledger(examples)
     pipeline = chained(examples, batch_size=2, order=order[0], state_placement=order[1])
-    options: dict[str, Any] = {"workers": 0, "partitions": 2, "state_dir": tmp_path}
-    with hs.run(pipeline, **options) as server:
+    options: dict[str, Any] = {"partitions": 2, "state_dir": tmp_path}
+    with serving(pipeline, **options) as server:
         ranks = Ranks(server, ledger, 2)
 
         def some(rank: int) -> None:
@@ -179,7 +180,7 @@ def test_another_number_of_ranks_goes_on_with_all_states(order, tmp_path: Path):
                 assert seen
 
         ranks.run(lambda: some(0), lambda: some(1))
-    with hs.run(pipeline, **options) as server:
+    with serving(pipeline, **options) as server:
         ranks = Ranks(server, ledger, 3)
 
         def few(rank: int) -> None:
@@ -200,7 +201,7 @@ def test_a_rank_that_returns_gets_the_same_member_of_the_round_again(order):
     examples = of_counts(COUNTS)
     ledger = Ledger(examples)
     pipeline = chained(examples, batch_size=2, order=order[0], state_placement=order[1])
-    with hs.run(pipeline, workers=0) as server:
+    with serving(pipeline) as server:
         ranks = Ranks(server, ledger, 2)
 
         def dies() -> None:
@@ -223,7 +224,7 @@ def test_a_rank_that_returns_gets_the_same_member_of_the_round_again(order):
 
 def test_a_rank_that_waits_names_the_one_that_is_missing():
     examples = of_counts([2, 2])
-    with hs.run(chained(examples, batch_size=1), workers=0) as server:
+    with serving(chained(examples, batch_size=1)) as server:
         with headrace.connect(server.address, rank=0, world_size=2, timeout=1.5) as feed:
             batch = next(feed)
             save_all(batch, {"chain": batch.state("chain")})
@@ -232,7 +233,7 @@ def test_a_rank_that_waits_names_the_one_that_is_missing():
 
 
 def test_more_rows_than_the_capacity_are_refused_with_the_numbers():
-    with hs.run(chained(of_counts([2]), batch_size=3, capacity=8), workers=0) as server:
+    with serving(chained(of_counts([2]), batch_size=3, capacity=8)) as server:
         with pytest.raises(
             headrace.ProtocolError, match=r"world_size=3: .*batch_size=9 .*capacity=8"
         ):
@@ -245,7 +246,7 @@ def test_lanes_without_states_have_rounds_too():
     seen: Counter[Cell] = Counter()
     steps = [0, 0]
     shape = {"initial_states": {}, "order": "lanes", "batch_size": 2}
-    with hs.run(chained(examples, **shape), workers=0, partitions=2) as server:
+    with serving(chained(examples, **shape), partitions=2) as server:
 
         def train(rank: int) -> None:
             options = {"rank": rank, "world_size": 2, "timeout": PATIENCE_S}
@@ -296,7 +297,7 @@ def test_a_rank_that_is_killed_and_started_again_goes_on_where_it_was(placement:
 def test_a_feed_of_ranks_is_taken_back_to_a_snapshot(tmp_path: Path):
     examples = of_counts(COUNTS)
     pipeline = chained(examples, batch_size=2, order="lanes", state_placement="trainer")
-    with hs.run(pipeline, workers=0, partitions=2, state_dir=tmp_path) as server:
+    with serving(pipeline, partitions=2, state_dir=tmp_path) as server:
         ledgers = [Ledger(examples), Ledger(examples)]
         first = Ranks(server, ledgers[0], 2)
         token: list[Any] = []
@@ -332,7 +333,7 @@ def test_recorded_rounds_are_replayed_with_their_places(order, tmp_path: Path):
         columns = batch.key, batch.valid, batch.length, batch.sequences["steps"]
         return [plain(column).tolist() for column in columns]
 
-    with hs.run(pipeline, workers=0, state_dir=tmp_path, record="states") as server:
+    with serving(pipeline, state_dir=tmp_path, record="states") as server:
 
         def train(rank: int) -> None:
             with headrace.connect(server.address, rank=rank, world_size=2) as feed:
@@ -359,7 +360,7 @@ def test_ranks_end_together_when_the_feed_is_drained(order):
     examples = of_counts([9] * 12)
     ledger = Ledger(examples)
     shape = {"batch_size": 2, "order": order[0], "state_placement": order[1], "capacity": 4}
-    with hs.run(chained(examples, **shape), workers=0) as server:
+    with serving(chained(examples, **shape)) as server:
         ranks = Ranks(server, ledger, 2)
 
         def drains() -> None:
@@ -382,7 +383,7 @@ def test_without_small_batches_what_fills_no_round_is_dropped_and_counted(order)
     ledger = Ledger(examples)
     shape = {"batch_size": 2, "order": order[0], "state_placement": order[1]}
     pipeline = chained(examples, allow_small_batch=False, **shape)
-    with hs.run(pipeline, workers=0) as server:
+    with serving(pipeline) as server:
         ranks = Ranks(server, ledger, 2)
         ranks.run()
         assert server.wait(PATIENCE_S)
@@ -404,7 +405,7 @@ def test_all_rounds_of_an_epoch_come_before_those_of_the_next():
             *("key", ["steps"], ["label"], None, {"chain": "origin"}, 4, 2), order="lanes"
         )
     )
-    with hs.run(pipeline, workers=0, partitions=2) as server:
+    with serving(pipeline, partitions=2) as server:
 
         def train(rank: int) -> None:
             with headrace.connect(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -29,12 +30,13 @@ from .segment_streams import (
     train,
 )
 from .segment_streams import example as one_example
+from .serving import connect as serving_connect
+from .serving import serving
 
 _COUNTS = [3, 1, 5, 2, 1, 1, 7, 4, 2, 3, 1, 6, 2]
 
 
-def connect(server: hs.Server, **options: Any) -> headrace.Feed:
-    return headrace.connect(server.address, **{"prefetch": 0, "timeout": PATIENCE_S, **options})
+connect = functools.partial(serving_connect, prefetch=0)
 
 
 # The stream
@@ -50,7 +52,7 @@ def test_the_stream_for_one_trainer_is_that_of_the_original():
         for small, batch_size, capacity in options
     }
     dropped = {}
-    with hs.run(feeds) as server:
+    with serving(feeds) as server:
         for name, (small, batch_size, capacity) in zip(feeds, options, strict=True):
             ledger = Ledger(examples)
             batches, _, left = original_stream(batch_size, capacity, small, _COUNTS)
@@ -83,7 +85,7 @@ def test_every_attribute_is_right_in_every_framework(framework, way):
         pytest.importorskip({"tf": "tensorflow"}.get(framework, framework))
     examples = of_counts([3, 1, 2, 5, 2])
     ledger = Ledger(examples)
-    with hs.run(full(examples)) as server, connect(server, framework=framework) as feed:
+    with serving(full(examples)) as server, connect(server, framework=framework) as feed:
         assert feed.local == (way == "shared memory")
         assert sorted(feed.states) == ["chain", "flags", "mark", "sums"]
         for batch in feed:
@@ -127,7 +129,7 @@ def test_a_length_that_is_given_is_clipped_to_each_segment_and_told_whole():
     """Of 8 steps only 1 counts: the second segment comes all the same, with length 0."""
     examples = [{**one_example(0, 8), "n": np.int64(1)}, {**one_example(1, 8), "n": np.int64(6)}]
     pipeline = chained(examples, input_length="n", pad=False, batch_size=2)
-    with hs.run(pipeline) as server, connect(server) as feed:
+    with serving(pipeline) as server, connect(server) as feed:
         told = []
         for batch in feed:
             told.append((batch.length.tolist(), batch.total_length.tolist()))
@@ -167,7 +169,7 @@ def test_several_trainers_get_every_segment_once_and_in_order(
 
 
 def test_partitions_tell_their_examples_apart_in_the_insertion_index():
-    with hs.run(chained(of_counts([2] * 12)), partitions=3) as server, connect(server) as feed:
+    with serving(chained(of_counts([2] * 12)), partitions=3) as server, connect(server) as feed:
         indices: set[int] = set()
         for batch in feed:
             indices.update(batch.insertion_index.tolist())
@@ -189,7 +191,7 @@ def test_a_seed_shuffles_the_examples_and_every_segment_still_comes_once():
         num_unroll=UNROLL,
         batch_size=4,
     )
-    with hs.run(shaped, partitions=2) as server, connect(server) as feed:
+    with serving(shaped, partitions=2) as server, connect(server) as feed:
         train(feed, ledger)
     ledger.assert_complete()
     assert [key for key, i in ledger.seen if i == 0] != sorted(ledger.of)
@@ -202,7 +204,7 @@ def test_a_thousand_segments_and_one_pass_through_together():
     """Short examples come and go in the other places while the long one goes on in every batch."""
     examples = of_counts([1000, *[1] * 1500])
     ledger = Ledger(examples)
-    with hs.run(chained(examples, batch_size=2, capacity=4)) as server:
+    with serving(chained(examples, batch_size=2, capacity=4)) as server:
         with connect(server) as feed:
             train(feed, ledger)
     ledger.assert_complete()
@@ -212,7 +214,7 @@ def test_a_thousand_segments_and_one_pass_through_together():
 def test_a_capacity_of_one_batch_is_enough_for_two_trainers():
     examples = of_counts([1 + i % 5 for i in range(30)])
     ledger = Ledger(examples)
-    with hs.run(chained(examples, batch_size=3, capacity=3)) as server:
+    with serving(chained(examples, batch_size=3, capacity=3)) as server:
         with connect(server) as one, connect(server) as other:
             at_once([lambda: train(one, ledger), lambda: train(other, ledger)])
     ledger.assert_complete()
@@ -221,7 +223,7 @@ def test_a_capacity_of_one_batch_is_enough_for_two_trainers():
 def test_more_trainers_than_work_all_come_to_the_end():
     examples = of_counts([4])
     ledger = Ledger(examples)
-    with hs.run(chained(examples, batch_size=4)) as server:
+    with serving(chained(examples, batch_size=4)) as server:
         feeds = [connect(server, prefetch=k % 3) for k in range(5)]
         steps = at_once([lambda feed=feed: train(feed, ledger) for feed in feeds])
         for feed in feeds:
@@ -237,7 +239,7 @@ def test_at_the_end_of_input_two_trainers_wait_for_the_states_that_a_third_holds
     """
     examples = of_counts([3, 3])
     ledger = Ledger(examples)
-    with hs.run(chained(examples, batch_size=2)) as server:
+    with serving(chained(examples, batch_size=2)) as server:
         with connect(server) as holder, connect(server) as one, connect(server) as other:
             batch = next(holder)
             states = ledger.check(batch)
@@ -288,7 +290,7 @@ def test_a_drained_feed_hands_out_what_was_read_and_ends(small):
         cells.extend(zip(batch.insertion_index.tolist(), batch.sequence.tolist(), strict=True))
         batch.save_state("seen", batch.sequence + 1)
 
-    with hs.run(endless(small)) as server:
+    with serving(endless(small)) as server:
         with connect(server) as feed:
             step(next(feed))
             feed.drain()
@@ -311,7 +313,7 @@ def test_cancel_hands_out_what_is_ready_refuses_every_save_and_counts_the_rest()
     other four first segments are handed out, all three saves are refused, 12 segments never are."""
     examples = of_counts([3] * 6)
     ledger = Ledger(examples)
-    with hs.run(chained(examples, batch_size=2, capacity=None)) as server:
+    with serving(chained(examples, batch_size=2, capacity=None)) as server:
         with connect(server) as one, connect(server) as other:
             batch = next(one)
             states = ledger.check(batch)
@@ -331,7 +333,7 @@ def test_cancel_hands_out_what_is_ready_refuses_every_save_and_counts_the_rest()
 def test_batches_of_last_segments_are_committed_even_after_a_cancel():
     examples = of_counts([1] * 4)
     ledger = Ledger(examples)
-    with hs.run(chained(examples, batch_size=2, capacity=None)) as server:
+    with serving(chained(examples, batch_size=2, capacity=None)) as server:
         with connect(server) as feed:
             batch = next(feed)
             feed.drain(cancel=True)
@@ -348,7 +350,7 @@ def test_without_small_batches_the_rest_is_dropped_and_counted_exactly():
     batches, _, left = original_stream(3, 4, False, [1, 2, 3, 4])
     examples = of_counts([1, 2, 3, 4])
     ledger = Ledger(examples)
-    with hs.run(chained(examples, batch_size=3, capacity=4, allow_small_batch=False)) as server:
+    with serving(chained(examples, batch_size=3, capacity=4, allow_small_batch=False)) as server:
         with connect(server) as feed:
             assert train(feed, ledger) == len(batches)
         assert server.wait(PATIENCE_S)
@@ -407,7 +409,7 @@ def save_all_zeros(server: hs.Server) -> None:
 
 @pytest.mark.parametrize(("row", "words"), _WRONG)
 def test_a_wrong_example_fails_the_feed_and_says_file_record_column_and_value(row, words, tmp_path):
-    with hs.run(from_file(tmp_path, [*_GOOD, row])) as server:
+    with serving(from_file(tmp_path, [*_GOOD, row])) as server:
         for _ in range(2):  # a trainer that comes later is told the same
             with pytest.raises(headrace.DataError) as caught:
                 save_all_zeros(server)
@@ -418,7 +420,7 @@ def test_a_wrong_example_fails_the_feed_and_says_file_record_column_and_value(ro
 
 def test_wrong_examples_are_skipped_whole_and_counted_by_reason(tmp_path):
     rows = [*_GOOD, *[row for row, _ in _WRONG]]
-    with hs.run(from_file(tmp_path, rows, skip=True)) as server:
+    with serving(from_file(tmp_path, rows, skip=True)) as server:
         cells = []
         with connect(server) as feed:
             for batch in feed:
@@ -435,7 +437,7 @@ def test_made_unique_keys_go_through_together_and_are_the_same_in_every_run(tmp_
     runs = []
     for _ in range(2):
         pipeline = from_file(tmp_path, rows, make_keys_unique=True, make_keys_unique_seed=3)
-        with hs.run(pipeline) as server, connect(server) as feed:
+        with serving(pipeline) as server, connect(server) as feed:
             keys = []
             for batch in feed:
                 keys += plain(batch.original_key).tolist()
@@ -458,7 +460,7 @@ def test_epochs_of_repeat_do_not_take_each_others_keys_or_states():
         batch_size=4,
         capacity=9,
     )
-    with hs.run(shaped) as server, connect(server) as feed:
+    with serving(shaped) as server, connect(server) as feed:
         train(feed, ledger)
     ledger.assert_complete(times=3)
     assert any(len(set(cells)) < len(cells) for cells in ledger.batches)  # in flight at once
@@ -470,7 +472,7 @@ def test_epochs_of_repeat_do_not_take_each_others_keys_or_states():
 def test_mistakes_in_a_save_are_told_at_once_and_the_batch_can_still_be_saved():
     examples = of_counts([2, 2])
     ledger = Ledger(examples)
-    with hs.run(full(examples, batch_size=2)) as server, connect(server) as feed:
+    with serving(full(examples, batch_size=2)) as server, connect(server) as feed:
         for batch in feed:
             states = ledger.check(batch)
             with pytest.raises(KeyError, match="'other' is not a state"):
@@ -499,6 +501,6 @@ def test_states_too_large_for_the_server_are_refused_with_the_option_and_the_way
         )
 
     with pytest.raises(headrace.LimitExceeded, match=r"8000 bytes \('s' 8000\).*=7999.*lanes"):
-        hs.run(wide(), max_state_bytes=7999)
-    hs.run(wide(), max_state_bytes=8000).close()
-    hs.run(wide(order="lanes", state_placement="trainer"), max_state_bytes=1).close()
+        serving(wide(), max_state_bytes=7999)
+    serving(wide(), max_state_bytes=8000).close()
+    serving(wide(order="lanes", state_placement="trainer"), max_state_bytes=1).close()

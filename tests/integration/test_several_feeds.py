@@ -16,6 +16,8 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
+from .serving import serving
+
 
 def numbered(n: int, batch_size: int = 4) -> hs.Pipeline:
     return hs.from_examples([{"i": i} for i in range(n)]).batch(batch_size, True)
@@ -63,7 +65,7 @@ def test_trainers_that_come_and_go_get_every_row_of_every_feed_once() -> None:
 
 def test_a_feed_that_nobody_reads_does_not_hold_up_another() -> None:
     pipelines = {"idle": numbered(4000), "busy": numbered(4000), "late": numbered(40)}
-    with hs.run(pipelines) as server:
+    with serving(pipelines) as server:
         for name, n in (("busy", 4000), ("late", 40)):
             with headrace.connect(server.address, feed=name, timeout=PATIENCE_S) as feed:
                 assert sum(batch.rows for batch in feed) == n
@@ -73,7 +75,7 @@ def test_a_feed_that_nobody_reads_leaves_room_in_a_small_slab() -> None:
     rows = [{"x": bytes(256 * 1024)} for _ in range(40)]
     pipeline = hs.from_examples(rows).batch(4)
     with (
-        hs.run({"idle": pipeline, "busy": pipeline}, slab_bytes=6 << 20) as server,
+        serving({"idle": pipeline, "busy": pipeline}, slab_bytes=6 << 20) as server,
         headrace.connect(server.address, feed="busy", timeout=PATIENCE_S) as feed,
     ):
         assert len(list(feed)) == 10
@@ -141,7 +143,7 @@ def test_each_rank_gets_its_batch_of_every_round(world_size: int) -> None:
 
 def test_a_rank_waits_for_the_others_and_says_so() -> None:
     with (
-        hs.run(numbered(8, 1)) as server,
+        serving(numbered(8, 1)) as server,
         headrace.connect(server.address, rank=0, world_size=2, timeout=1.5) as feed,
     ):
         next(feed)
@@ -151,7 +153,7 @@ def test_a_rank_waits_for_the_others_and_says_so() -> None:
 
 def test_ranks_that_do_not_go_together_are_refused() -> None:
     with (
-        hs.run(numbered(8, 1)) as server,
+        serving(numbered(8, 1)) as server,
         headrace.connect(server.address, rank=0, world_size=2, timeout=PATIENCE_S),
     ):
         with pytest.raises(headrace.ProtocolError, match="rank=0 is taken"):
@@ -164,7 +166,7 @@ def test_ranks_that_do_not_go_together_are_refused() -> None:
 
 def test_a_rank_does_not_join_trainers_without_one() -> None:
     with (
-        hs.run(numbered(8, 1)) as server,
+        serving(numbered(8, 1)) as server,
         headrace.connect(server.address, timeout=PATIENCE_S),
         pytest.raises(headrace.ProtocolError, match="shared by trainers without rank"),
     ):

@@ -20,6 +20,8 @@ import headrace_server as hs
 from tests.nursery import WarmPopen
 from tests.patience import PATIENCE_S
 
+from .serving import serving
+
 
 def plain() -> Any:
     return hs.from_examples([{"x": i} for i in range(60)]).shuffle(seed=3).repeat(2).batch(4)
@@ -105,7 +107,7 @@ def rows(batches: list[Any]) -> list[Any]:
     "make", [plain, bucketed, stratified, segments], ids=lambda make: make.__name__
 )
 def test_what_comes_after_a_snapshot_comes_again(make: Callable[[], Any], tmp_path: Path):
-    with hs.run(make(), state_dir=tmp_path) as server:
+    with serving(make(), state_dir=tmp_path) as server:
         with joined(server) as feed:
             token = json.loads(json.dumps(after_steps(feed, 5)))
             expected = rest(feed)
@@ -116,13 +118,13 @@ def test_what_comes_after_a_snapshot_comes_again(make: Callable[[], Any], tmp_pa
             again = rest(feed)
         assert first == expected[:2]
         assert again == expected
-    with hs.run(make(), state_dir=tmp_path, resume=token) as server, joined(server) as feed:
+    with serving(make(), state_dir=tmp_path, resume=token) as server, joined(server) as feed:
         assert rest(feed) == expected
 
 
 @pytest.mark.parametrize("make", [lanes, states_at_the_trainer], ids=lambda make: make.__name__)
 def test_lanes_go_on_with_the_same_segments_and_states(make: Callable[[], Any], tmp_path: Path):
-    with hs.run(make(), state_dir=tmp_path) as server:
+    with serving(make(), state_dir=tmp_path) as server:
         with joined(server) as feed:
             token = after_steps(feed, 5)
             expected = rows(rest(feed))
@@ -131,12 +133,12 @@ def test_lanes_go_on_with_the_same_segments_and_states(make: Callable[[], Any], 
             taken(next(feed))
             feed.load_state_dict(token)
             assert rows(rest(feed)) == expected
-    with hs.run(make(), state_dir=tmp_path, resume=token) as server, joined(server) as feed:
+    with serving(make(), state_dir=tmp_path, resume=token) as server, joined(server) as feed:
         assert rows(rest(feed)) == expected
 
 
 def test_other_numbers_of_workers_and_trainers_get_the_same_rows_once(tmp_path: Path):
-    with hs.run(plain(), state_dir=tmp_path, partitions=3, workers=1) as server:
+    with serving(plain(), state_dir=tmp_path, partitions=3) as server:
         with joined(server, prefetch=3) as feed:
             token = after_steps(feed, 7)
             expected = sorted(x for batch in rest(feed) for x in batch["x"])
@@ -158,7 +160,7 @@ def test_another_machine_finds_snapshots_at_the_url(tmp_path: Path):
     here.mkdir()
     for part in range(2):
         (here / f"{part}.csv").write_text("x\n" + "\n".join(map(str, range(part, 40, 2))) + "\n")
-    with hs.run(of_files(here), state_dir=tmp_path / "a", snapshots=url) as server:
+    with serving(of_files(here), state_dir=tmp_path / "a", snapshots=url) as server:
         for _ in range(3):  # tokens of a first life must not be taken for those of the next
             with joined(server) as feed:
                 token = after_steps(feed, 2)
@@ -167,10 +169,10 @@ def test_another_machine_finds_snapshots_at_the_url(tmp_path: Path):
     shutil.copytree(here, there)
     shutil.rmtree(here)
     shutil.rmtree(tmp_path / "a")
-    with hs.run(of_files(there), state_dir=tmp_path / "b", resume=token) as server:
+    with serving(of_files(there), state_dir=tmp_path / "b", resume=token) as server:
         with joined(server) as feed:
             assert rest(feed) == expected
-    with hs.run(of_files(there), state_dir=tmp_path / "c", snapshots=url) as server:
+    with serving(of_files(there), state_dir=tmp_path / "c", snapshots=url) as server:
         with joined(server, resume=token) as feed:
             assert rest(feed) == expected
 
@@ -245,7 +247,7 @@ def test_a_group_takes_the_feed_back_once_and_one_that_comes_back_joins_it(tmp_p
 
 
 def test_trainers_of_before_are_told_that_their_work_is_undone(tmp_path: Path):
-    with hs.run({"a": plain(), "b": bucketed()}, state_dir=tmp_path) as server:
+    with serving({"a": plain(), "b": bucketed()}, state_dir=tmp_path) as server:
         beside = joined(server, feed="b")
         before = taken(next(beside))
         old = joined(server, feed="a")
@@ -265,7 +267,7 @@ def test_trainers_of_before_are_told_that_their_work_is_undone(tmp_path: Path):
 
 def test_what_can_not_be_gone_on_from_is_refused_and_nothing_is_touched(tmp_path: Path):
     absent = {"headrace": 1, "feed": "default", "snapshot": "20260102T030405Z-0123456789ab"}
-    with hs.run(plain(), state_dir=tmp_path) as server:
+    with serving(plain(), state_dir=tmp_path) as server:
         with joined(server) as feed:
             expected = [taken(next(feed))]
             with pytest.raises(headrace.ServerError, match="there is no snapshot 2026"):
@@ -275,7 +277,7 @@ def test_what_can_not_be_gone_on_from_is_refused_and_nothing_is_touched(tmp_path
             with pytest.raises(headrace.UnknownFeed):
                 joined(server, resume={**absent, "feed": "x"})
             expected += rest(feed)
-    with hs.run(plain()) as server, joined(server) as feed:
+    with serving(plain()) as server, joined(server) as feed:
         with pytest.raises(headrace.ServerError, match="has no state directory"):
             joined(server, resume=absent)
         with pytest.raises(headrace.ServerError, match="nothing to take a snapshot of"):
@@ -284,20 +286,20 @@ def test_what_can_not_be_gone_on_from_is_refused_and_nothing_is_touched(tmp_path
             server.snapshot()
         assert rest(feed) == expected
     with pytest.raises(ValueError, match="a token of feed 'x'; this server has default"):
-        hs.run(plain(), state_dir=tmp_path, resume={**absent, "feed": "x"})
+        serving(plain(), state_dir=tmp_path, resume={**absent, "feed": "x"})
     with pytest.raises(headrace.ServerError, match="there is no snapshot"):
-        hs.run(plain(), state_dir=tmp_path, resume=absent)
+        serving(plain(), state_dir=tmp_path, resume=absent)
     for given in ({"resume": absent}, {"snapshots": "file:///tmp/x"}, {"keep_snapshots": 3}):
         with pytest.raises(ValueError, match="needs a state_dir"):
-            hs.run(plain(), **given)
+            serving(plain(), **given)
 
 
 def test_another_pipeline_is_refused_to_a_trainer_and_the_feed_goes_on(tmp_path: Path):
-    with hs.run(plain(), state_dir=tmp_path / "a", snapshots=f"file://{tmp_path}/far") as server:
+    with serving(plain(), state_dir=tmp_path / "a", snapshots=f"file://{tmp_path}/far") as server:
         token = server.snapshot()
     other = hs.from_examples([{"x": i} for i in range(60)]).batch(5)
     options = {"state_dir": tmp_path / "b", "snapshots": f"file://{tmp_path}/far"}
-    with hs.run(other, **options) as server, joined(server) as feed:
+    with serving(other, **options) as server, joined(server) as feed:
         before = taken(next(feed))["x"]
         with pytest.raises(headrace.ServerError, match="batch_size was 4 and is 5"):
             joined(server, resume=token)
@@ -323,7 +325,7 @@ def test_the_command_takes_one_of_a_server_that_runs(
 ):
     from headrace_server.cli import main
 
-    with hs.run(plain(), state_dir=tmp_path, http="127.0.0.1:0") as server:
+    with serving(plain(), state_dir=tmp_path, http="127.0.0.1:0") as server:
         with joined(server) as feed:
             taken(next(feed))
             feed.commit()

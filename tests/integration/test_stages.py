@@ -14,6 +14,7 @@ import headrace_server as hs
 from tests.patience import PATIENCE_S
 
 from . import user_functions as functions
+from .serving import serving
 from .streams import frozen
 
 Stream = list[Any]
@@ -63,7 +64,7 @@ def test_a_server_goes_on_from_its_state_between_two_outputs_of_an_example(tmp_p
     found: Stream = []
     for stop in (7, 13, 10**6):
         state = str(tmp_path / "state")
-        with hs.run(unfolded(), partitions=2, workers=0, state_dir=state) as server:
+        with serving(unfolded(), partitions=2, state_dir=state) as server:
             with headrace.connect(server.address, timeout=PATIENCE_S, commit="explicit") as feed:
                 for _, batch in zip(range(stop), feed, strict=False):
                     found.append(frozen(batch))
@@ -78,7 +79,7 @@ def test_any_number_of_partitions_gives_the_same_rows() -> None:
     def rows(partitions: int) -> list[tuple[int, int, float]]:
         found = []
         shape = pipeline.select(["i", "k", "u"]).batch(4, allow_smaller_final_batch=True)
-        with hs.run(shape, partitions=partitions, workers=0) as server:
+        with serving(shape, partitions=partitions) as server:
             with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
                 for batch in feed:
                     found += zip(*(batch[name].tolist() for name in ("i", "k", "u")), strict=True)
@@ -90,7 +91,7 @@ def test_any_number_of_partitions_gives_the_same_rows() -> None:
 
 def test_a_batched_function_and_an_unbatched_table_give_the_rows_of_the_table() -> None:
     def all_of(pipeline: hs.Pipeline) -> list[int]:
-        with hs.run(pipeline.batch(6, True), workers=0) as server:
+        with serving(pipeline.batch(6, True)) as server:
             with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
                 return [i for batch in feed for i in batch["i"].tolist()]
 
@@ -100,7 +101,7 @@ def test_a_batched_function_and_an_unbatched_table_give_the_rows_of_the_table() 
 
 def test_an_error_of_an_output_names_the_example_that_it_comes_from() -> None:
     pipeline = hs.from_examples([{"i": i} for i in range(30)]).flat_map(functions.pieces)
-    with hs.run(pipeline.map(functions.fail_at_21).batch(4), workers=0) as server:
+    with serving(pipeline.map(functions.fail_at_21).batch(4)) as server:
         with (
             pytest.raises(headrace.DataError, match="examples, record 21: map function"),
             headrace.connect(server.address, timeout=PATIENCE_S) as feed,
@@ -116,13 +117,13 @@ def test_servers_share_the_copies_of_remote_files(tmp_path: Path) -> None:
     pipeline = hs.read_arrow(f"file://{tmp_path}/a.arrow").batch(5)
     copies = tmp_path / "copies"
     for _ in range(2):
-        with hs.run(pipeline, workers=0, remote_cache=copies, remote_cache_bytes=2**20) as server:
+        with serving(pipeline, remote_cache=copies, remote_cache_bytes=2**20) as server:
             with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
                 assert [batch["i"].tolist() for batch in feed] == [list(range(5)), [5, 6, 7, 8, 9]]
         (copy,) = copies.glob("*.copy")
         assert copy.read_bytes() == (tmp_path / "a.arrow").read_bytes()
     with pytest.raises(ValueError, match="remote_cache_bytes=1048576 needs remote_cache"):
-        hs.run(pipeline, workers=0, remote_cache_bytes=2**20)
+        serving(pipeline, remote_cache_bytes=2**20)
 
 
 def test_a_stream_goes_on_from_a_cache_that_another_server_completed(tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ def test_a_stream_goes_on_from_a_cache_that_another_server_completed(tmp_path: P
     found: Stream = []
     for stop in (9, 10**6):
         state = str(tmp_path / "state")
-        with hs.run(kept, partitions=2, workers=0, state_dir=state) as server:
+        with serving(kept, partitions=2, state_dir=state) as server:
             with headrace.connect(server.address, timeout=PATIENCE_S, commit="explicit") as feed:
                 for _, batch in zip(range(stop), feed, strict=False):
                     found.append(frozen(batch))

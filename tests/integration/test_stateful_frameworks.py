@@ -16,6 +16,7 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
+from .serving import serving
 from .test_tensorflow import address_of, is_in_a_segment
 
 UNROLL = 4
@@ -111,7 +112,7 @@ def bits(value: Any) -> bytes:
 
 
 def test_states_and_sequences_are_views_of_the_shared_memory(framework: Any) -> None:
-    with hs.run(lines()) as server, connected(server, framework) as feed:
+    with serving(lines()) as server, connected(server, framework) as feed:
         batch = next(feed)
         for name, value in (("state:h", batch.state("h")), ("sequences:x", batch.sequences["x"])):
             assert framework.address(value) == batch.array(name).ctypes.data, name
@@ -129,7 +130,7 @@ def test_a_saved_state_is_copied_once_from_where_the_framework_has_it(
         copied.append(source.ctypes.data)
         plain(to, source, *more)
 
-    with hs.run(lines()) as server, connected(server, framework) as feed:
+    with serving(lines()) as server, connected(server, framework) as feed:
         batch = next(feed)
         value = framework.made(np.ones((8, UNITS), np.float32))
         monkeypatch.setattr(np, "copyto", counted)
@@ -156,7 +157,7 @@ def test_a_state_that_stays_with_the_trainer_is_not_copied_at_all(
         order="lanes",
         state_placement="trainer",
     )
-    with hs.run(pipeline) as server, connected(server, framework) as feed:
+    with serving(pipeline) as server, connected(server, framework) as feed:
         value = framework.made(np.arange(2 * UNITS, dtype=np.float32).reshape(2, UNITS))
         next(feed).save_state("h", value)
         for _ in range(3):
@@ -186,7 +187,7 @@ def test_what_is_saved_comes_back_whatever_form_it_had(framework: Any, way: str)
     plain = framework.made(array)
     forms = {"plain": plain, **framework.like(plain), "numpy": array, "a_list": array.tolist()}
     feeds = in_both_placements(forms)
-    with hs.run(feeds) as server:
+    with serving(feeds) as server:
         for name in feeds:
             with connected(server, framework, feed=name) as feed:
                 next(feed).save_state("h", forms[name.rpartition(".")[0]])
@@ -198,7 +199,7 @@ def test_what_is_saved_comes_back_whatever_form_it_had(framework: Any, way: str)
 def test_states_of_other_dtypes_come_back_as_they_were(framework: Any) -> None:
     dtypes = ("bfloat16", "float16", "int8", "int32", "bool", "complex64")
     feeds = in_both_placements(dtypes, lambda dtype: {"h": hs.zeros((3,), dtype)})
-    with hs.run(feeds) as server:
+    with serving(feeds) as server:
         for name in feeds:
             value = framework.made(np.array([[1, 0, 3]] * 4), name.partition(".")[0])
             with connected(server, framework, feed=name) as feed:
@@ -213,7 +214,7 @@ def test_states_of_other_dtypes_come_back_as_they_were(framework: Any) -> None:
 def test_a_variable_that_training_changes_is_kept_as_it_was_saved(tf: Any) -> None:
     framework = TensorFlow(tf)
     pipeline = lines(4, 4, order="lanes", state_placement="trainer")
-    with hs.run(pipeline) as server, connected(server, framework) as feed:
+    with serving(pipeline) as server, connected(server, framework) as feed:
         variable = tf.Variable(tf.ones((4, UNITS)))
         next(feed).save_state("h", variable)
         variable.assign(variable * 7)
@@ -230,7 +231,7 @@ def test_a_wrong_state_is_refused_at_once_and_a_right_one_is_taken_after_it(
         r"got float16\[8, 16\], wanted float32": framework.made(right, "float16"),
         r"got int32\[8, 16\], wanted float32": framework.made(right, "int32"),
     }
-    with hs.run(lines()) as server, connected(server, framework) as feed:
+    with serving(lines()) as server, connected(server, framework) as feed:
         batch = next(feed)
         for text, value in wrong.items():
             with pytest.raises(ValueError, match=text):
@@ -244,7 +245,7 @@ def test_a_wrong_state_is_refused_at_once_and_a_right_one_is_taken_after_it(
 
 
 def test_a_symbolic_state_is_saved_by_an_operation_of_the_graph(tf: Any) -> None:
-    with hs.run(lines()) as server, connected(server, TensorFlow(tf)) as feed:
+    with serving(lines()) as server, connected(server, TensorFlow(tf)) as feed:
 
         @tf.function
         def step(batch: Any) -> None:
@@ -259,7 +260,7 @@ def test_a_symbolic_state_is_saved_by_an_operation_of_the_graph(tf: Any) -> None
 
 def test_a_traced_state_says_how_it_is_saved() -> None:
     jax = pytest.importorskip("jax")
-    with hs.run(lines()) as server, connected(server, Jax(jax)) as feed:
+    with serving(lines()) as server, connected(server, Jax(jax)) as feed:
         batch = next(feed)
         with pytest.raises(ValueError, match="save what the function returns"):
             jax.jit(lambda h: batch.save_state("h", h))(batch.state("h"))
@@ -281,7 +282,7 @@ def test_a_graph_saves_the_states_of_a_dataset(tf: Any) -> None:
             tf.py_function(save, [batch["token"], batch["state"]["h"] + 1], [])
         return wrong, rows
 
-    with hs.run(lines()) as server:
+    with serving(lines()) as server:
         with connected(server, TensorFlow(tf), prefetch=2) as feed:
             wrong, rows = whole(feed.as_dataset())
         server.wait(PATIENCE_S)
@@ -290,7 +291,7 @@ def test_a_graph_saves_the_states_of_a_dataset(tf: Any) -> None:
 
 def test_a_dataset_takes_no_batch_that_is_not_asked_for(tf: Any) -> None:
     """Batches that were taken ahead and dropped would keep the feed from its end."""
-    with hs.run(lines()) as server:
+    with serving(lines()) as server:
         with connected(server, TensorFlow(tf), prefetch=2) as feed:
             seen = 0
             for several in (1, 2, 1, 10**6):
@@ -412,7 +413,7 @@ def test_training_is_the_same_to_the_bit_wherever_the_states_are(
             allow_small_batch=small,
         )
         with (
-            hs.run(pipeline) as server,
+            serving(pipeline) as server,
             connected(server, framework, prefetch=2) as feed,
         ):
             results[placement] = train(module, feed)

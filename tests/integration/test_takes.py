@@ -18,13 +18,10 @@ from tests.patience import PATIENCE_S
 from tests.unit.core.original_queue import original_stream
 
 from .segment_streams import Ledger, chained, of_counts, save_all
+from .serving import connect, serving
 
 _COUNTS = [3, 1, 5, 2, 1, 1, 7, 4, 2, 3, 1, 6, 2]
 _SIZES = (5, None, 1, 6, 2, None, 3)
-
-
-def connect(server: hs.Server, **options: Any) -> headrace.Feed:
-    return headrace.connect(server.address, **{"timeout": PATIENCE_S, **options})
 
 
 def taken(feed: headrace.Feed, rows: int | None) -> Any:
@@ -55,7 +52,7 @@ def test_the_stream_is_that_of_the_original_with_another_size_at_each_take(prefe
     feed = chained(examples, batch_size=2, capacity=6, allow_small_batch=small)
     ledger = Ledger(examples)
     batches, _, left = original_stream(2, 6, small, _COUNTS, takes=_SIZES)
-    with hs.run(feed, workers=0) as server:
+    with serving(feed) as server:
         with connect(server, prefetch=prefetch) as feed:
             assert stream(feed, ledger, cycle(_SIZES)) == batches
             assert taken(feed, 1) is None
@@ -67,7 +64,7 @@ def test_several_trainers_and_partitions_give_each_segment_once_and_as_many_rows
     examples = of_counts(_COUNTS)
     ledger = Ledger(examples)
     feed = chained(examples, batch_size=2, capacity=6)
-    with hs.run(feed, workers=0, partitions=3) as server:
+    with serving(feed, partitions=3) as server:
         with connect(server) as one, connect(server) as other:
             sizes, full = cycle((4, None, 1, 2)), 0
             feeds = [one, other]
@@ -88,7 +85,7 @@ def test_several_trainers_and_partitions_give_each_segment_once_and_as_many_rows
 
 def test_a_batch_of_a_trainer_that_leaves_has_its_rows_in_the_next_take_of_another():
     examples = of_counts([2, 2, 2, 2])
-    with hs.run(chained(examples, batch_size=2, capacity=4), workers=0) as server:
+    with serving(chained(examples, batch_size=2, capacity=4)) as server:
         with connect(server, prefetch=0) as one:
             assert one.take(batch_size=3).context["label"].tolist() == [0, 1, 2]
             with connect(server, prefetch=0) as other:
@@ -103,7 +100,7 @@ def test_a_take_whose_deadline_has_passed_is_withdrawn():
     examples = of_counts([3, 3, 1])
     ledger = Ledger(examples)
     with (
-        hs.run(chained(examples, batch_size=1, capacity=2), workers=0) as server,
+        serving(chained(examples, batch_size=1, capacity=2)) as server,
         connect(server) as feed,
     ):
         first = feed.take(batch_size=1)
@@ -119,7 +116,7 @@ def test_a_take_whose_deadline_has_passed_is_withdrawn():
 def test_a_partition_that_waits_for_states_is_stepped_over_at_each_take():
     """Both partitions wait for states, one for fewer rows: the next take finds the other again."""
     feed = chained(of_counts([3] * 12), batch_size=1, capacity=2)
-    with hs.run(feed, workers=0, partitions=2) as server, connect(server) as feed:
+    with serving(feed, partitions=2) as server, connect(server) as feed:
         hand = [feed.take(batch_size=2), feed.take(batch_size=1)]
         assert [batch.partition for batch in hand] == [0, 1]
         feed._link._timeout_s = 0.1
@@ -157,7 +154,7 @@ def test_a_worker_that_is_killed_between_two_takes_changes_nothing(tmp_path: Pat
 def test_sizes_that_can_not_be_are_refused_with_the_reason_and_the_feed_goes_on():
     examples = of_counts([1] * 8)
     with (
-        hs.run(chained(examples, batch_size=2, capacity=4), workers=0) as server,
+        serving(chained(examples, batch_size=2, capacity=4)) as server,
         connect(server) as feed,
     ):
         for size in (True, np.True_, 1.0, "2", None, [2]):
@@ -183,7 +180,7 @@ def test_a_size_that_the_slab_has_no_room_for_is_refused():
         batch_size=1,
         capacity=None,
     )
-    with hs.run(feed, workers=0, slab_bytes=1 << 20) as server, connect(server) as feed:
+    with serving(feed, slab_bytes=1 << 20) as server, connect(server) as feed:
         with pytest.raises(headrace.LimitExceeded, match=r"batch_size=9 is more than 3: .*slab"):
             feed.take(batch_size=9)
         assert feed.take(batch_size=2).rows == 2
@@ -196,7 +193,7 @@ def test_feeds_without_takes_say_why():
         "lanes": chained(examples, order="lanes", batch_size=1),
         "ranks": chained(examples, batch_size=1),
     }
-    with hs.run(feeds, workers=0) as server:
+    with serving(feeds) as server:
         for name, options, why in [
             ("plain", {}, "not of segments; feed.set_batch_size"),
             ("lanes", {}, "a row stays with its sequence"),
@@ -221,7 +218,7 @@ def test_a_server_that_is_started_again_goes_on_and_a_replay_has_the_same_batche
     got = []
     for steps in (2, 2, 9):
         sizes = [(3, 1, 2)[(len(got) + step) % 3] for step in range(steps)]
-        with hs.run(chained(examples, **declared), workers=0, state_dir=tmp_path) as server:
+        with serving(chained(examples, **declared), state_dir=tmp_path) as server:
             with connect(server) as feed:
                 got += stream(feed, ledger, sizes)
     assert got == batches

@@ -15,6 +15,7 @@ from headrace_proto.layout import aligned_bytes
 from tests.patience import PATIENCE_S
 
 from . import user_functions
+from .serving import serving
 from .streams import NUMERIC, every_dtype, padded, values_of
 
 pytestmark = pytest.mark.tf
@@ -50,7 +51,7 @@ def bits(array: Any) -> bytes:
 
 def test_tensors_lie_in_the_shared_memory_itself(tf: Any) -> None:
     with (
-        hs.run(numbered(32)) as server,
+        serving(numbered(32)) as server,
         headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         batch = next(feed)
@@ -62,7 +63,7 @@ def test_tensors_lie_in_the_shared_memory_itself(tf: Any) -> None:
 def test_every_dtype_becomes_a_tensor_with_the_same_bits(tf: Any, way: str) -> None:
     examples = every_dtype(9)
     with (
-        hs.run(hs.from_examples(examples).batch(9, dynamic_pad=True)) as server,
+        serving(hs.from_examples(examples).batch(9, dynamic_pad=True)) as server,
         headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         batch = next(feed)
@@ -104,7 +105,7 @@ def test_a_variable_made_of_a_batch_outlives_feed_and_server(tf: Any) -> None:
     """A variable may share the tensor's memory; the block is not used again under it."""
     pipeline = numbered(64, 16)
     with (
-        hs.run(pipeline) as server,
+        serving(pipeline) as server,
         headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         variables = [(tf.Variable(b["x"]), b["x"][1:3], tf.identity(b["x"])) for b in feed]
@@ -128,7 +129,7 @@ def test_a_function_takes_batches_without_being_traced_again(tf: Any) -> None:
         return tf.reduce_sum(x) + tf.cast(tf.size(name), tf.float32)
 
     with (
-        hs.run(numbered(40)) as server,
+        serving(numbered(40)) as server,
         headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         for k, batch in enumerate(feed):
@@ -145,7 +146,7 @@ def test_the_spec_of_a_dataset_knows_what_is_fixed(tf: Any) -> None:
             4, allow_smaller_final_batch=smaller, dynamic_pad=True
         )
         with (
-            hs.run(pipeline) as server,
+            serving(pipeline) as server,
             headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
         ):
             dataset = feed.as_dataset()
@@ -162,7 +163,7 @@ def test_the_spec_of_a_dataset_knows_what_is_fixed(tf: Any) -> None:
 def test_a_dataset_gives_the_same_values_without_a_copy(tf: Any, way: str) -> None:
     examples = every_dtype(8)
     with (
-        hs.run(hs.from_examples(examples).batch(8, dynamic_pad=True)) as server,
+        serving(hs.from_examples(examples).batch(8, dynamic_pad=True)) as server,
         headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         (batch,) = list(feed.as_dataset())
@@ -178,7 +179,7 @@ def test_a_dataset_gives_the_same_values_without_a_copy(tf: Any, way: str) -> No
 def test_a_dataset_that_keeps_its_elements_does_not_stall_the_feed(tf: Any) -> None:
     pipeline = hs.from_function(user_functions.numbered, 30 * 16, 64 * 1024).batch(16)
     with (
-        hs.run(pipeline, slab_bytes=8 << 20) as server,
+        serving(pipeline, slab_bytes=8 << 20) as server,
         headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         dataset = feed.as_dataset().cache().shuffle(30, seed=1).prefetch(2)
@@ -191,7 +192,7 @@ def test_a_dataset_that_keeps_its_elements_does_not_stall_the_feed(tf: Any) -> N
 
 def test_keras_fits_on_a_dataset_for_several_epochs(tf: Any) -> None:
     with (
-        hs.run(_supervised()) as server,
+        serving(_supervised()) as server,
         headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         dataset = feed.as_dataset().map(lambda batch: (batch["x"], batch["y"]))
@@ -214,7 +215,7 @@ def test_an_error_of_the_feed_comes_through_the_dataset_with_its_text(tf: Any) -
     rows = [{"x": np.zeros(1 + i // 498, np.float32)} for i in range(500)]
     pipeline = hs.from_examples(rows).batch(5)
     with (
-        hs.run(pipeline) as server,
+        serving(pipeline) as server,
         headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
         pytest.raises(tf.errors.OpError, match="rows of one batch have unequal shapes"),
     ):
@@ -223,7 +224,7 @@ def test_an_error_of_the_feed_comes_through_the_dataset_with_its_text(tf: Any) -
 
 def test_a_dataset_taken_twice_goes_on_with_the_rest(tf: Any) -> None:
     with (
-        hs.run(numbered(40)) as server,
+        serving(numbered(40)) as server,
         headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         rows = [batch["i"].numpy().tolist() for batch in feed.as_dataset().take(3)]
@@ -236,7 +237,7 @@ def test_a_dataset_taken_twice_goes_on_with_the_rest(tf: Any) -> None:
 
 def test_a_dataset_left_early_does_not_hold_up_the_close(tf: Any) -> None:
     """The feed never ends and its next batch never comes: a thread of TensorFlow waits for it."""
-    with hs.run(numbered(8)) as server:
+    with serving(numbered(8)) as server:
         other = headrace.connect(server.address, prefetch=0, timeout=600)
         next(other)  # never committed, so the feed does not end
         feed = headrace.connect(server.address, framework="tf", timeout=600)
@@ -252,7 +253,7 @@ def test_a_dataset_left_early_does_not_hold_up_the_close(tf: Any) -> None:
 
 def test_only_a_feed_for_tensorflow_gives_a_dataset() -> None:
     with (
-        hs.run(numbered(8)) as server,
+        serving(numbered(8)) as server,
         headrace.connect(server.address, timeout=PATIENCE_S) as feed,
         pytest.raises(ValueError, match=r'as_dataset\(\) needs framework="tf".*\'numpy\''),
     ):
@@ -263,7 +264,7 @@ def test_a_dataset_holds_the_facts_that_are_asked_for(tf):
     examples = [{"x": float(i), "w": 1.0 + i % 3} for i in range(64)]
     pipeline = hs.from_examples(examples).weighted_resample("w", 1.0).batch(8)
     with (
-        hs.run(pipeline) as server,
+        serving(pipeline) as server,
         headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         data = feed.as_dataset(facts=["rate"])

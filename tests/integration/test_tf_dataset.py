@@ -16,6 +16,8 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
+from .serving import serving
+
 pytestmark = pytest.mark.tf
 
 #: Batches that are ready before a group is taken.
@@ -36,7 +38,7 @@ def rows(n: int, repeat: int = 1) -> hs.Pipeline:
 @contextlib.contextmanager
 def fed(pipeline: hs.Pipeline, partitions: int | None = None) -> Iterator[Any]:
     """A feed of a server of its own."""
-    with hs.run(pipeline, workers=0, partitions=partitions) as server:
+    with serving(pipeline, partitions=partitions) as server:
         with headrace.connect(
             server.address, framework="tf", prefetch=16, timeout=PATIENCE_S
         ) as feed:
@@ -89,7 +91,7 @@ def test_two_iterators_share_the_batches(tf: Any) -> None:
 
 @pytest.mark.parametrize("raises", [False, True])
 def test_leaving_amid_a_group_gives_back_what_was_not_pulled(tf: Any, raises: bool) -> None:
-    with hs.run(rows(40), workers=0) as server:
+    with serving(rows(40)) as server:
         with contextlib.suppress(KeyError):
             with headrace.connect(
                 server.address, framework="tf", prefetch=16, timeout=PATIENCE_S
@@ -106,7 +108,7 @@ def test_leaving_amid_a_group_gives_back_what_was_not_pulled(tf: Any, raises: bo
 
 
 def test_a_feed_is_taken_back_amid_a_group(tf: Any, tmp_path: Any) -> None:
-    with hs.run(rows(40), workers=0, state_dir=tmp_path) as server:
+    with serving(rows(40), state_dir=tmp_path) as server:
         with headrace.connect(
             server.address, framework="tf", prefetch=16, timeout=PATIENCE_S
         ) as feed:
@@ -136,7 +138,7 @@ def test_a_snapshot_in_a_callback_of_fit_is_at_the_next_row_that_was_not_trained
             trained.append(int(data[1].numpy()[0]))
             return super().train_step(data)
 
-    with hs.run(rows(60), workers=0, state_dir=tmp_path) as server:
+    with serving(rows(60), state_dir=tmp_path) as server:
         with headrace.connect(
             server.address, framework="tf", prefetch=16, timeout=PATIENCE_S, commit=commit
         ) as feed:
@@ -200,7 +202,7 @@ def test_fit_goes_through_epochs_and_validates_on_whole_passes(tf: Any) -> None:
     import keras
 
     pipelines = {"train": rows(20, repeat=3), "test": rows(7, repeat=3)}
-    with hs.run(pipelines, workers=0) as server, contextlib.ExitStack() as stack:
+    with serving(pipelines) as server, contextlib.ExitStack() as stack:
 
         def data(name: str) -> Any:
             feed = stack.enter_context(

@@ -19,9 +19,11 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.forks import Forks
+from tests.nursery import warm_run
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
+
+from .serving import serving
 
 TRAINING = Path(__file__).with_name("training.py")
 #: Modules of each loop that take seconds to import.
@@ -74,28 +76,22 @@ def lanes() -> hs.Pipeline:
 FEEDS = {"plain": plain, "segments": segments, "lanes": lanes}
 
 
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    with Forks() as forks:
-        yield forks
-
-
 def losses(
-    forks: Forks,
     loop: str,
     address: str,
     feed: str,
     directory: Path,
     kill: int = 0,
-    environment: dict[str, str] | None = None,
+    **environment: str,
 ) -> dict[int, str]:
     """Train, and return the loss of each step."""
     directory.mkdir(exist_ok=True)
-    done = forks.run(
-        [TRAINING, loop, address, feed, directory, *([str(kill)] if kill else [])],
-        directory,
+    done = warm_run(
+        *(TRAINING, loop, address, feed, directory, *([str(kill)] if kill else [])),
+        cwd=directory,
         imports=NEEDS.get(loop, ["torch"]),
-        environment=environment,
+        timeout_s=100,
+        **environment,
     )
     assert done.returncode == (-9 if kill else 0), done.stderr[-3000:]
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"step"')]
@@ -132,19 +128,19 @@ def agree(mine: dict[int, str], wanted: dict[int, str], reordered: bool) -> None
     ids=["plain", "plain at other steps", "segments", "lanes"],
 )
 def test_a_killed_run_goes_on_to_the_same_losses(
-    feed: str, kills: list[int], loop: str, forks: Forks, tmp_path: Path
+    feed: str, kills: list[int], loop: str, tmp_path: Path
 ) -> None:
     for name in NEEDS[loop]:
         if importlib.util.find_spec(name.partition(".")[0]) is None:
             pytest.skip(f"no {name}")
     feeds = {f"{feed}-{kill}": FEEDS[feed]() for kill in (0, *kills)}
-    with hs.run(feeds, state_dir=tmp_path / "state", workers=0) as server:
-        whole = losses(forks, loop, server.address, f"{feed}-0", tmp_path / "whole")
+    with serving(feeds, state_dir=tmp_path / "state") as server:
+        whole = losses(loop, server.address, f"{feed}-0", tmp_path / "whole")
         assert sorted(whole) == list(range(1, len(whole) + 1)) and len(whole) >= 12
         for kill in kills:
             where = loop, server.address, f"{feed}-{kill}", tmp_path / str(kill)
-            before = losses(forks, *where, kill)
-            after = losses(forks, *where)
+            before = losses(*where, kill)
+            after = losses(*where)
             assert max(before) == kill and min(after) == (kill - 1) // 2 * 2 + 1
             assert list(after) == list(whole)[min(after) - 1 :]
             for trained in (before, after):
@@ -157,12 +153,7 @@ def test_a_killed_run_goes_on_to_the_same_losses(
 def test_killed_ranks_go_on_to_the_same_losses(feed: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     feeds = {f"{feed}-{kill}": FEEDS[feed]() for kill in (0, 3)}
-    with (
-        hs.run(feeds, state_dir=tmp_path, workers=0) as server,
-        Forks() as one,
-        Forks() as other,
-        ThreadPoolExecutor(2) as pool,
-    ):
+    with serving(feeds, state_dir=tmp_path) as server, ThreadPoolExecutor(2) as pool:
 
         def trained(kill: int, until: int) -> list[dict[int, str]]:
             directory = tmp_path / str(kill)
@@ -170,15 +161,14 @@ def test_killed_ranks_go_on_to_the_same_losses(feed: str, tmp_path: Path) -> Non
             begun = [
                 pool.submit(
                     losses,
-                    forks,
                     "parallel",
                     server.address,
                     f"{feed}-{kill}",
                     directory,
                     until,
-                    {**master, "RANK": str(rank), "WORLD_SIZE": "2"},
+                    **{**master, "RANK": str(rank), "WORLD_SIZE": "2"},
                 )
-                for rank, forks in enumerate((one, other))
+                for rank in range(2)
             ]
             return [run.result() for run in begun]
 
@@ -195,13 +185,13 @@ def test_killed_ranks_go_on_to_the_same_losses(feed: str, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.tools
-def test_the_devices_of_lightning_are_ranks(forks: Forks, tmp_path: Path) -> None:
+def test_the_devices_of_lightning_are_ranks(tmp_path: Path) -> None:
     for name in ("torch", "lightning"):
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"no {name}")
-    with hs.run({"plain": plain()}, state_dir=tmp_path / "state", workers=0) as server:
+    with serving({"plain": plain()}, state_dir=tmp_path / "state") as server:
         where = "lightning", server.address, "plain", tmp_path / "run"
-        steps = losses(forks, *where, environment={"DEVICES": "2"})
+        steps = losses(*where, DEVICES="2")
         assert list(steps) == [1, 2, 3, 4, 5, 6], "of each of two ranks"
         counted = server.stats()["plain"]
         assert counted["batches"] == 12 and counted["dropped"] == {}
@@ -218,7 +208,7 @@ def torch() -> Any:
 @pytest.fixture
 def server(torch: Any, tmp_path: Path) -> Iterator[hs.Server]:
     rows = hs.from_examples([{"i": i} for i in range(12)])
-    with hs.run({"a": rows.batch(2), "b": rows.batch(4)}, workers=0, state_dir=tmp_path) as server:
+    with serving({"a": rows.batch(2), "b": rows.batch(4)}, state_dir=tmp_path) as server:
         yield server
 
 

@@ -15,6 +15,7 @@ from tests.patience import PATIENCE_S
 
 from .processes import trainer
 from .segment_streams import at_once
+from .serving import serving
 
 _OF_A_GROUP: dict[str, Any] = {"group": "g", "members": 2}
 
@@ -42,7 +43,7 @@ def rows_of(*streams: list[tuple[int, int, list[int]]]) -> list[int]:
 
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_each_batch_goes_to_all_members_or_to_another_trainer(prefetch: int):
-    with hs.run(numbers(240), workers=0) as server:
+    with serving(numbers(240)) as server:
         one, two, other = at_once(
             [
                 lambda: read(server, prefetch=prefetch, **_OF_A_GROUP),
@@ -73,7 +74,7 @@ def test_members_of_each_rank_take_the_same_batches_of_all_workers():
 
 def test_a_member_that_is_killed_comes_back_and_gets_what_it_has_not_committed():
     group = ["--group", "g", "--members", "2"]
-    with hs.run(numbers(60), workers=0, lease_ttl_s=2) as server:
+    with serving(numbers(60), lease_ttl_s=2) as server:
         with trainer(server.address, "--hold", "3", *group) as killed:
             one, first, two = at_once(
                 [
@@ -109,7 +110,7 @@ def test_a_worker_is_killed_and_nothing_comes_twice():
 
 
 def test_the_only_worker_is_killed_beside_another_trainer():
-    with hs.run(numbers(240), workers=1) as server:
+    with hs.run(numbers(240)) as server:
         one, two, other = at_once(
             [
                 lambda: read(server, "worker-0-0", **_OF_A_GROUP),
@@ -123,7 +124,7 @@ def test_the_only_worker_is_killed_beside_another_trainer():
 
 def test_a_server_is_started_again_and_the_group_goes_on_with_it(tmp_path: Path):
     group = ["--group", "g", "--members", "2", "--pause", "0.01"]
-    server = hs.run(numbers(120), workers=0, state_dir=tmp_path)
+    server = serving(numbers(120), state_dir=tmp_path)
     try:
         near = trainer(server.address, *group)
         far = trainer(server.address, "--far", "--prefetch", "0", *group)
@@ -132,7 +133,7 @@ def test_a_server_is_started_again_and_the_group_goes_on_with_it(tmp_path: Path)
                 near.wait_for("batch")
             address = server.address
             server.close()
-            server = hs.run(numbers(120), workers=0, state_dir=tmp_path, bind=address)
+            server = serving(numbers(120), state_dir=tmp_path, bind=address)
             assert (near.finish(), far.finish()) == (0, 0), near.output() + far.output()
         assert server.wait(PATIENCE_S)
     finally:
@@ -142,7 +143,7 @@ def test_a_server_is_started_again_and_the_group_goes_on_with_it(tmp_path: Path)
 
 
 def test_all_members_leave_and_others_get_what_they_had_not_committed():
-    with hs.run(numbers(40), workers=0) as server:
+    with serving(numbers(40)) as server:
 
         def some() -> list[list[int]]:
             options = {"timeout": PATIENCE_S, "commit": "explicit", **_OF_A_GROUP}
@@ -158,7 +159,7 @@ def test_all_members_leave_and_others_get_what_they_had_not_committed():
 
 
 def test_the_deadline_names_how_many_members_are_there():
-    with hs.run(numbers(8), workers=0, lease_ttl_s=1) as server:
+    with serving(numbers(8), lease_ttl_s=1) as server:
         with headrace.connect(server.address, timeout=1.5, group="g", members=3) as feed:
             with pytest.raises(headrace.DeadlineExceeded, match="1 of 3 members of group 'g'"):
                 next(feed)
@@ -175,7 +176,7 @@ def test_a_group_that_can_not_be_is_refused():
         num_unroll=2,
         batch_size=2,
     )
-    with hs.run({"plain": numbers(40), "segments": segments}, workers=0) as server:
+    with serving({"plain": numbers(40), "segments": segments}) as server:
 
         def refused(text: str, **options: Any) -> None:
             with pytest.raises(headrace.HeadraceError, match=text):

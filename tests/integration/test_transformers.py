@@ -15,6 +15,8 @@ import pytest
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
+from .serving import serving
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.tools,
@@ -50,7 +52,7 @@ def transformers() -> Any:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[hs.Server]:
     feeds = {"train": plain(12), "eval": plain(6), "segments": segments()}
-    with hs.run(feeds, workers=0, state_dir=tmp_path / "state") as server:
+    with serving(feeds, state_dir=tmp_path / "state") as server:
         yield server
 
 
@@ -126,7 +128,7 @@ def test_epochs_are_planned_by_the_length_of_the_feed(transformers: Any, tmp_pat
 
     examples = [{"x": np.float32([i]), "labels": np.float32(2 * i)} for i in range(7)]
     epochs = hs.from_examples(examples).repeat(3, across_batches=False).batch(2)
-    with hs.run(epochs, workers=0) as server:
+    with serving(epochs) as server:
         args = arguments_of(transformers, tmp_path, max_steps=-1, num_train_epochs=3)
         with dataset_of(server, "default") as dataset:
             assert len(dataset) == 3

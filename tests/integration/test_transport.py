@@ -18,6 +18,7 @@ from tests.patience import PATIENCE_S
 
 from . import user_functions
 from .processes import Process
+from .serving import serving
 from .streams import digest, every_dtype, frozen, frozen_array, padded
 
 _N = 22
@@ -40,7 +41,7 @@ def numbered(n: int, batch_size: int = 1) -> hs.Pipeline:
 def test_every_dtype_and_every_ragged_row_arrives_as_it_was(way: str) -> None:
     examples = every_dtype(_N)
     with (
-        hs.run(hs.from_examples(examples).batch(4, True, dynamic_pad=True)) as server,
+        serving(hs.from_examples(examples).batch(4, True, dynamic_pad=True)) as server,
         headrace.connect(server.address, timeout=PATIENCE_S) as feed,
     ):
         assert feed.local == (way == "shared memory")
@@ -59,7 +60,7 @@ def test_every_dtype_and_every_ragged_row_arrives_as_it_was(way: str) -> None:
 
 def test_arrays_are_aligned_and_writable_whichever_way_they_come(way: str) -> None:
     with (
-        hs.run(hs.from_examples(every_dtype(_N)).batch(4, dynamic_pad=True)) as server,
+        serving(hs.from_examples(every_dtype(_N)).batch(4, dynamic_pad=True)) as server,
         headrace.connect(server.address, timeout=PATIENCE_S) as feed,
     ):
         for batch in feed:
@@ -87,7 +88,7 @@ def test_batches_of_19_megabytes_arrive_whole(way: str) -> None:
     pipeline = hs.from_function(user_functions.images, 3 * 128).batch(128)
     want = {row["i"]: row["image"] for row in user_functions.images(3 * 128)}
     with (
-        hs.run(pipeline) as server,
+        serving(pipeline) as server,
         headrace.connect(server.address, timeout=PATIENCE_S) as feed,
     ):
         count = 0
@@ -104,7 +105,7 @@ def test_batches_of_19_megabytes_arrive_whole(way: str) -> None:
 
 def test_one_feed_is_served_at_several_addresses_at_once(tmp_path: Path) -> None:
     binds = [f"ipc://{tmp_path}/feed", "tcp://127.0.0.1:*"]
-    with hs.run(numbered(40), bind=binds) as server:
+    with serving(numbered(40), bind=binds) as server:
         assert server.addresses[0] == server.address == binds[0]
         assert server.addresses[1].startswith("tcp://127.0.0.1:")
         with (
@@ -124,19 +125,19 @@ def _finish(feed: headrace.Feed, other: headrace.Feed) -> list[headrace.Batch]:
 
 def test_bytes_come_over_ipc_too(tmp_path: Path, over_tcp: None) -> None:
     pipeline = hs.from_examples(every_dtype(_N)).batch(4, True, dynamic_pad=True)
-    with hs.run({"a": pipeline, "b": pipeline}, bind=f"ipc://{tmp_path}/feed") as server:
+    with serving({"a": pipeline, "b": pipeline}, bind=f"ipc://{tmp_path}/feed") as server:
         with headrace.connect(server.address, feed="a", timeout=PATIENCE_S) as feed:
             assert not feed.local
             assert digest(feed)
             first = digest(headrace.connect(server.address, feed="b", timeout=PATIENCE_S))
-        with hs.run(pipeline) as again:
+        with serving(pipeline) as again:
             assert digest(headrace.connect(again.address, timeout=PATIENCE_S)) == first
 
 
 @pytest.mark.parametrize("bind", ["tcp://127.0.0.1:99999", "tcp://300.1.1.1:5000"])
 def test_an_address_that_can_not_be_bound_is_named(bind: str) -> None:
     with pytest.raises((headrace.ServerError, ValueError), match=bind):
-        hs.run(numbered(1), bind=bind)
+        serving(numbered(1), bind=bind)
 
 
 def test_a_server_that_is_not_there_is_given_up_in_time() -> None:
@@ -157,7 +158,7 @@ def test_an_address_that_is_none_is_refused_at_once(address: str) -> None:
 
 def test_a_wait_ends_when_another_thread_closes_the_feed() -> None:
     with (
-        hs.run(numbered(1)) as server,
+        serving(numbered(1)) as server,
         headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as other,
     ):
         next(other)  # the only batch, so that nothing comes and the feed does not end
@@ -176,7 +177,7 @@ def test_a_wait_ends_when_another_thread_closes_the_feed() -> None:
 
 
 def test_an_unknown_feed_is_answered_with_those_there_are() -> None:
-    with hs.run({"train": numbered(2), "valid": numbered(2)}) as server:
+    with serving({"train": numbered(2), "valid": numbered(2)}) as server:
         with pytest.raises(headrace.UnknownFeed, match=r"no feed 'test'.*'train', 'valid'"):
             headrace.connect(server.address, feed="test", timeout=PATIENCE_S)
         with pytest.raises(headrace.UnknownFeed, match=r"feed= is needed.*'train', 'valid'"):
@@ -185,7 +186,7 @@ def test_an_unknown_feed_is_answered_with_those_there_are() -> None:
 
 def test_the_one_feed_needs_no_name() -> None:
     with (
-        hs.run({"train": numbered(2)}) as server,
+        serving({"train": numbered(2)}) as server,
         headrace.connect(server.address, timeout=PATIENCE_S) as feed,
     ):
         assert feed.name == "train"
@@ -207,7 +208,7 @@ def test_a_trainer_never_holds_more_than_prefetch_and_one(prefetch: int, way: st
     """
     n = 24
     with (
-        hs.run(numbered(n)) as server,
+        serving(numbered(n)) as server,
         headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as second,
     ):
         first = headrace.connect(server.address, prefetch=prefetch, timeout=PATIENCE_S)
@@ -221,7 +222,7 @@ def test_a_trainer_never_holds_more_than_prefetch_and_one(prefetch: int, way: st
 
 def test_prefetched_batches_are_there_without_asking() -> None:
     with (
-        hs.run(numbered(12)) as server,
+        serving(numbered(12)) as server,
         headrace.connect(server.address, prefetch=3, timeout=PATIENCE_S) as one,
         headrace.connect(server.address, prefetch=0, timeout=1.5) as two,
     ):

@@ -22,8 +22,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 import headrace
 import headrace_server as hs
-from tests.nursery import WarmPopen
+from tests.nursery import WarmPopen, environment
 from tests.patience import PATIENCE_S
+
+from .serving import serving
 
 ROWS = 240
 
@@ -152,7 +154,7 @@ def test_a_page_and_nothing_else_is_at_the_root(ended: Any):
 
 def test_without_http_there_is_no_port_and_the_counters_are_there_all_the_same():
     before = {t.name for t in threading.enumerate()}
-    with hs.run(bucketed()) as server:
+    with serving(bucketed()) as server:
         assert server.http_address is None
         assert server.stats()["default"]["state"] == "open"
         assert not {t.name for t in threading.enumerate()} - before & {
@@ -164,7 +166,7 @@ def test_without_http_there_is_no_port_and_the_counters_are_there_all_the_same()
 def test_a_trainer_that_is_slow_is_fed_and_one_that_is_fast_waits(tmp_path: Path):
     slow = hs.from_examples([{"i": i} for i in range(50)]).repeat(None)
     slow = slow.map("tests.integration.test_watching:slowly").batch(2)
-    with hs.run(slow, http="127.0.0.1:0") as server:
+    with serving(slow, http="127.0.0.1:0") as server:
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             enough = threading.Event()
 
@@ -253,7 +255,7 @@ def test_when_the_front_is_dead_health_says_so():
 
 
 def test_states_that_are_kept_are_counted(tmp_path: Path):
-    with hs.run(segments(1), state_dir=tmp_path, http="127.0.0.1:0") as server:
+    with serving(segments(1), state_dir=tmp_path, http="127.0.0.1:0") as server:
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             for batch in feed:
                 batch.save_state("h", batch.state("h"))
@@ -268,8 +270,7 @@ def test_drain_ends_a_server_of_the_command_line_well(tmp_path: Path):
     command = [sys.executable, "-m", "headrace_server.cli"]
     target = "tests.integration.test_watching:forever"
     serve = [*command, "serve", target, "--bind", "tcp://127.0.0.1:*", "--http", "127.0.0.1:0"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
-    process = WarmPopen(serve, stdout=subprocess.PIPE, text=True, env=environment)
+    process = WarmPopen(serve, stdout=subprocess.PIPE, text=True, env=environment())
     assert process.stdout is not None
     with process.stdout:
         address = process.stdout.readline().split()[-1]

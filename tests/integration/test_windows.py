@@ -13,7 +13,8 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace_server.cli import main
-from tests.patience import PATIENCE_S
+
+from .serving import connect, serving
 
 STEPS = [9, 1, 14, 5, 6]
 
@@ -36,10 +37,6 @@ def windows(**options: Any) -> hs.Pipeline:
     return source.batch_sequences_with_states("k", {"x": "x", "again": "x"}, ["n"], **arguments)
 
 
-def connect(server: hs.Server, **options: Any) -> headrace.Feed:
-    return headrace.connect(server.address, **{"timeout": PATIENCE_S, **options})
-
-
 def shown(feed: headrace.Feed) -> list[Any]:
     seen = []
     for batch in feed:
@@ -51,7 +48,7 @@ def shown(feed: headrace.Feed) -> list[Any]:
 
 
 def test_a_batch_shows_its_windows_and_counts_their_steps():
-    with hs.run(windows(), workers=0) as server, connect(server, prefetch=0) as feed:
+    with serving(windows()) as server, connect(server, prefetch=0) as feed:
         batches = shown(feed)
     assert batches[0] == (
         [b"00000_of_00003:k0", b"00000_of_00001:k1"],
@@ -78,16 +75,16 @@ def test_one_feed_has_the_same_windows_from_any_number_of_partitions_and_after_a
         columns = [zip(keys, x, *lengths, strict=True) for keys, x, lengths in seen]
         return sorted((key, row, *rest) for batch in columns for key, row, *rest in batch)
 
-    with hs.run(windows(**kind), workers=0) as server, connect(server) as feed:
+    with serving(windows(**kind)) as server, connect(server) as feed:
         whole = rows(shown(feed))
-    with hs.run(windows(**kind), workers=0, partitions=3) as server, connect(server) as feed:
+    with serving(windows(**kind), partitions=3) as server, connect(server) as feed:
         assert rows(shown(feed)) == whole
     parts: list[Any] = []
     for _ in range(3):
-        with hs.run(windows(**kind), workers=0, state_dir=tmp_path) as server:
+        with serving(windows(**kind), state_dir=tmp_path) as server:
             with connect(server, prefetch=0) as feed:
                 parts += shown_some(feed, 2)
-    with hs.run(windows(**kind), workers=0, state_dir=tmp_path) as server:
+    with serving(windows(**kind), state_dir=tmp_path) as server:
         with connect(server) as feed:
             parts += shown(feed)
     assert rows(parts) == whole
@@ -114,25 +111,25 @@ def test_empty_rows_of_ranks_in_step_have_no_steps_in_any_part(kind: dict[str, A
                 batches += 1
         return batches
 
-    with hs.run(windows(**kind), workers=0) as server, ThreadPoolExecutor(2) as pool:
+    with serving(windows(**kind)) as server, ThreadPoolExecutor(2) as pool:
         one, other = pool.map(train, [server] * 2, range(2))
     assert one == other > 0
 
 
 def test_a_state_directory_keeps_its_stride_and_phase(tmp_path: Path):
-    with hs.run(windows(), workers=0, state_dir=tmp_path) as server, connect(server) as feed:
+    with serving(windows(), state_dir=tmp_path) as server, connect(server) as feed:
         next(feed)
     for changed in ({"stride": 2}, {"phase": "random"}):
         with pytest.raises(headrace.HeadraceError, match=r"pipeline.shape.(stride|phase)"):
-            hs.run(windows(**changed), workers=0, state_dir=tmp_path, allow_config_change=True)
+            serving(windows(**changed), state_dir=tmp_path, allow_config_change=True)
     wider = windows(left=5)
-    with hs.run(wider, workers=0, state_dir=tmp_path, allow_config_change=True) as server:
+    with serving(wider, state_dir=tmp_path, allow_config_change=True) as server:
         with connect(server) as feed:
             assert next(feed).sequences["x"].shape[1] == 10
 
 
 def test_a_feed_without_context_counts_none():
-    with hs.run(windows(left=0, right=0), workers=0) as server, connect(server) as feed:
+    with serving(windows(left=0, right=0)) as server, connect(server) as feed:
         batch = next(feed)
         assert batch.sequences["x"].shape == (2, 4)
         for counts in (batch.left_length, batch.right_length):
@@ -141,7 +138,7 @@ def test_a_feed_without_context_counts_none():
 
 def test_a_replay_serves_the_same_windows(tmp_path: Path):
     pipeline = windows(phase="random", phase_seed=3)
-    with hs.run(pipeline, workers=0, state_dir=tmp_path, record="states") as server:
+    with serving(pipeline, state_dir=tmp_path, record="states") as server:
         with connect(server, prefetch=0) as feed:
             seen = shown(feed)
     with hs.replay(tmp_path, pipeline) as server, connect(server, prefetch=0) as feed:
@@ -174,7 +171,7 @@ def test_tensorflow_and_keras_see_the_context():
     pytest.importorskip("keras")
     import headrace.keras
 
-    with hs.run(windows(), workers=0) as server, connect(server, framework="tf") as feed:
+    with serving(windows()) as server, connect(server, framework="tf") as feed:
         data = feed.as_dataset()
         assert data.element_spec["left_length"] == tf.TensorSpec((None,), tf.int32, "left_length")
         batches = headrace.keras.batches(feed, lambda batch: (batch["sequences"]["x"],))

@@ -15,8 +15,8 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.tf
-tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
+pytestmark = [pytest.mark.tf, pytest.mark.usefixtures("tensorflow")]
+tf: Any = None
 
 STEPS, UNITS = 3, 5
 LANES = {"order": "lanes", "state_placement": "trainer"}
@@ -36,6 +36,12 @@ def sequences(**options: Any) -> hs.Pipeline:
         num_unroll=STEPS,
         **{"initial_states": initial, "batch_size": 4, **options},
     )
+
+
+@pytest.fixture(scope="module")
+def tensorflow() -> None:
+    """Load it when the first test runs."""
+    globals()["tf"] = pytest.importorskip("tensorflow")
 
 
 @contextmanager

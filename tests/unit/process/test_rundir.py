@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from headrace_server.process.rundir import RunDirectory, is_locked, sweep
-from tests.nursery import WarmPopen
+from tests.nursery import WarmPopen, environment
 
 HOLD = """
 import sys
@@ -32,7 +32,7 @@ def holder(parent: Path) -> tuple[subprocess.Popen[str], Path]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        env=environment(),
     )
     assert process.stdout is not None
     return process, Path(process.stdout.readline().strip())

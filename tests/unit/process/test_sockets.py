@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +12,7 @@ import zmq
 
 from headrace_proto import limits
 from headrace_server.process.sockets import public_router
+from tests.nursery import warm_run
 from tests.patience import PATIENCE_S
 
 
@@ -136,11 +134,7 @@ print("alive")
 
 
 def test_a_peer_that_goes_while_its_messages_wait_does_not_end_the_process():
-    command = [sys.executable, "-c", GOES]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_S, env=environment
-    )
+    done = warm_run("-c", GOES)
     assert done.stdout == "alive\n", done.stderr
 
 

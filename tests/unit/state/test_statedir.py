@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +16,7 @@ from headrace_server.files.manifest import DataFile
 from headrace_server.process.config import FeedConfig
 from headrace_server.state import statedir
 from headrace_server.state.statedir import ConfigChanged, StateDirectory, partition_path
-from tests.nursery import WarmPopen
+from tests.nursery import WarmPopen, environment
 
 FILES = (DataFile("/data/a", 10, "1"), DataFile("/data/b", 20, "2"))
 
@@ -56,7 +55,7 @@ def child(code: str, path: Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        env=environment(),
     )
 
 

@@ -22,7 +22,7 @@ from headrace_server.core.changes import Change, Example, Examples, Saved
 from headrace_server.state import journal
 from headrace_server.state import store as module
 from headrace_server.state.store import WORKER, Store, StoreDamaged
-from tests.nursery import WarmPopen
+from tests.nursery import WarmPopen, environment
 from tests.unit.changes import Model, example, random_change
 
 PATIENCE_S = 30
@@ -150,7 +150,7 @@ def child(code: str, *args: Any) -> subprocess.Popen[bytes]:
         [sys.executable, "-c", code, *map(str, args)],
         stdout=subprocess.PIPE,
         stdin=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        env=environment(),
     )
 
 
