@@ -6,7 +6,7 @@
 msgpack and a check per field cost more than all else that is done to such a message.  Packed, its
 numbers lie at fixed places, little-endian, and only what is rare in it (``meta``, ``faults``) is
 msgpack.  A message that does not fit its layout (an odd description of columns, a long name, too
-many bytes) goes by msgpack as any other: ``pack_…`` returns None for it.
+many bytes) goes by msgpack as any other: ``_pack_…`` returns None for it.
 
 Unpacking trusts nothing either.  Each count and each size is compared with the bytes that are there
 before it is used, no byte may be left over, and the values have the ranges that the checks of the
@@ -22,23 +22,14 @@ from typing import Annotated, Any
 
 from . import limits
 from .checks import Count, Counts, Flag, Plain, Text, list_of
-from .codec import LAYOUT, pack, record_check, unpack
+from .codec import LAYOUT, Registry, pack, record_check, unpack
 from .errors import ProtocolError
 from .record import record
 
-__all__ = [
-    "Deliver",
-    "Delivery",
-    "Outcome",
-    "Save",
-    "Step",
-    "pack_deliver",
-    "pack_outcome",
-    "pack_step",
-    "unpack_deliver",
-    "unpack_outcome",
-    "unpack_step",
-]
+__all__ = ["FROM_SERVER", "FROM_TRAINER", "Deliver", "Delivery", "Outcome", "Save", "Step"]
+
+#: The messages that each side may send; the others are in ``messages.py``.
+FROM_TRAINER, FROM_SERVER = Registry("trainer"), Registry("server")
 
 
 @record
@@ -183,7 +174,7 @@ def _unpack_columns(packed: bytes) -> list[Any]:
 # Messages
 
 
-def pack_step(message: Step) -> bytes | None:
+def _pack_step(message: Step) -> bytes | None:
     commits, released, returned = message.commits, message.released, message.returned
     tokens = (*commits, *released, *returned)
     if len(tokens) > limits.MAX_HEADER_ITEMS:
@@ -209,7 +200,7 @@ def pack_step(message: Step) -> bytes | None:
     return head
 
 
-def unpack_step(data: bytes) -> Step:
+def _unpack_step(data: bytes) -> Step:
     size = len(data)
     try:
         _, _, commits, released, returned, saves, session, window = _STEP.unpack_from(data)
@@ -274,11 +265,11 @@ def _unpack_answer(data: bytes) -> tuple[int, int, tuple[Any, ...], int]:
     return session, items, (tokens[:committed], tokens[committed:], faults), end
 
 
-def pack_outcome(message: Outcome) -> bytes | None:
+def _pack_outcome(message: Outcome) -> bytes | None:
     return _pack_answer(4, message, 0)
 
 
-def unpack_outcome(data: bytes) -> Outcome:
+def _unpack_outcome(data: bytes) -> Outcome:
     try:
         session, items, answers, at = _unpack_answer(data)
     except struct.error:
@@ -288,7 +279,7 @@ def unpack_outcome(data: bytes) -> Outcome:
     return Outcome(session, *answers)
 
 
-def pack_deliver(message: Deliver) -> bytes | None:
+def _pack_deliver(message: Deliver) -> bytes | None:
     head = _pack_answer(3, message, len(message.items))
     if head is None:
         return None
@@ -322,7 +313,7 @@ def _pack_item(item: Delivery) -> bytes:
     return fixed + name + packed + odd
 
 
-def unpack_deliver(data: bytes) -> Deliver:
+def _unpack_deliver(data: bytes) -> Deliver:
     try:
         session, items, answers, at = _unpack_answer(data)
         listed = []
@@ -370,3 +361,8 @@ def _unpack_item(data: bytes, at: int) -> tuple[Delivery, int]:
         epoch,
     )
     return item, end
+
+
+FROM_TRAINER.packed(3, Step, _pack_step, _unpack_step)
+FROM_SERVER.packed(3, Deliver, _pack_deliver, _unpack_deliver)
+FROM_SERVER.packed(4, Outcome, _pack_outcome, _unpack_outcome)

@@ -50,20 +50,8 @@ from .checks import (
     check_text,
     list_of,
 )
-from .codec import Registry, record_check
-from .hot import (
-    Deliver,
-    Delivery,
-    Outcome,
-    Save,
-    Step,
-    pack_deliver,
-    pack_outcome,
-    pack_step,
-    unpack_deliver,
-    unpack_outcome,
-    unpack_step,
-)
+from .codec import record_check
+from .hot import FROM_SERVER, FROM_TRAINER, Deliver, Delivery, Outcome, Save, Step
 from .record import record
 
 __all__ = [
@@ -99,9 +87,6 @@ __all__ = [
     "Unknown",
     "Welcome",
 ]
-
-FROM_TRAINER = Registry("trainer")
-FROM_SERVER = Registry("server")
 
 
 @record
@@ -154,9 +139,6 @@ class Attach:
     session: Count
     proof: Blob
     last_seq: Count = 0  # of the deliveries that came; what follows is sent, in case, again
-
-
-FROM_TRAINER.packed(3, Step, pack_step, unpack_step)
 
 
 @FROM_TRAINER.message(4)
@@ -286,9 +268,8 @@ class Welcome:
     resumed: Flag = False
     properties: Plain = field(default_factory=dict)
     channel: Text = ""  # the path of a Unix socket on the server's host, for all further messages
-    used: Plain = (
-        None  # a feed that others have used: finished, batches, since and until (Unix time)
-    )
+    #: A feed that others have used: finished, batches, since and until (Unix time).
+    used: Plain = None
     owner: Count = 0  # which of the server's owners answers: each leases its own partitions
     owners: Count = 1  # how many there are: owner k has the partitions p with p mod owners = k
     partitions: Count = 1  # of the feed, of all owners
@@ -302,10 +283,6 @@ class Refused:
 
     code: Text
     text: Text
-
-
-FROM_SERVER.packed(3, Deliver, pack_deliver, unpack_deliver)
-FROM_SERVER.packed(4, Outcome, pack_outcome, unpack_outcome)
 
 
 @FROM_SERVER.message(5)

@@ -19,8 +19,8 @@ from .files.manifest import resolve
 from .flight.choice import ByTrainer, batch_named, steps_named
 from .flight.feed_record import FeedRecord, feed_of, served_as
 from .flight.hand_outs import HandOut
-from .flight.replaying import Replay
 from .flight.rows import BatchId
+from .flight.script import Replay
 from .pipeline.builder import Pipeline
 from .pipeline.declaration import Declaration
 from .process.config import FeedConfig

@@ -1,6 +1,6 @@
 """Replay: makes batches again from the record of how their rows were read.
 
-    script: which batches, in which order ─► Made ─► its chunks, read again ─► the same block
+    Script: which batches, in which order ─► Made ─► its chunks, read again ─► the same block
                                                           └ examples compared with the record
 
 A chunk is read again from its position and with the memory of the stages before it, so no other
@@ -10,9 +10,7 @@ batch has to be made first.  One partition of the replay makes all batches of th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -22,7 +20,7 @@ from headrace_proto.layout import Slot, array_at, strings_at
 
 from ..core.changes import Change, Saved
 from ..core.partition import Partition, Rest
-from ..core.plan import RESIZED, Draft, Plan, Read, stored
+from ..core.plan import RESIZED, Plan, Read
 from ..core.slots import RoundMember, Segments
 from ..making.assemble import Rows
 from ..making.compose import segmented
@@ -41,39 +39,15 @@ from ..pipeline.declaration import Declaration, Shape
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..reading.reader import BadRecords, Reader
-from .recorder import flight_directory
-from .rows import BatchId, Recorded, RecordedBatch, StoredSource
+from .rows import RecordedBatch, StoredSource
+from .script import Replay, Script, epoch_of
 
-__all__ = ["Replay", "Script", "replayed"]
+__all__ = ["replayed"]
 
 #: Maximum number of chunks in memory, for batches that share them.
 _CHUNKS = 64
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """The parameters of a replay: recorded batches of a feed, in order."""
-
-    state: str
-    feed: str
-    partitions: int  # of the feed when it was recorded
-    script: tuple[BatchId, ...]
-    states: str = "recorded"
-
-    def to_plain(self) -> list[Any]:
-        script = [[batch.life, batch.partition, batch.number] for batch in self.script]
-        return [self.state, self.feed, self.partitions, script, self.states]
-
-    @classmethod
-    def from_plain(cls, plain: Any) -> Replay:
-        state, feed, partitions, script, states = plain
-        return cls(state, feed, partitions, tuple(BatchId(*one) for one in script), states)
-
-    def recorded(self) -> Recorded:
-        lives = {batch.life for batch in self.script}
-        return Recorded(flight_directory(Path(self.state), self.feed), lives)
 
 
 class _Chunks(Generic[T]):
@@ -118,80 +92,6 @@ def replayed(
     script.want(len(replay.script))
     rows = _Rows(script, intakes, shape)
     return Run(intake, machine, rows, _RowMemory(intake, machine, rows, script), slab)
-
-
-class Script:
-    """The shaper of a replay: each draft is a recorded batch, and no rows are read for it."""
-
-    kind = "replay"
-    hungry = False
-
-    def __init__(self, replay: Replay) -> None:
-        self._script = replay.script
-        self._recorded = replay.recorded()
-        self._next = 0
-        self._stop = len(self._script)
-        self._wanted = 0
-        self.made = lru_cache(maxsize=2)(self._made)
-
-    def _made(self, number: int) -> RecordedBatch:
-        """The record of a batch; DataError if it was deleted."""
-        batch = self._script[number]
-        made = self._recorded.get(batch)
-        if made is None:
-            raise DataError(f"the record of batch {batch} is gone: the oldest are deleted first")
-        return made
-
-    def epoch_of(self, number: int) -> int | None:
-        """The epoch of the first row of a batch; None where none is left, or its record is gone."""
-        try:
-            return _epoch_of(self.made(number)) if number < self._stop else None
-        except DataError:
-            return None
-
-    def differ_from(self, rows: int) -> bool:
-        """Whether some batch has another number of rows."""
-        recorded = map(self._recorded.get, self._script)
-        return any(batch is not None and batch.rows != rows for batch in recorded)
-
-    @property
-    def done(self) -> bool:
-        return self._next >= self._stop
-
-    def want(self, upto: int) -> None:
-        """Allow batches until there have been ``upto``."""
-        self._wanted = max(self._wanted, upto)
-
-    def next_draft(self) -> Draft | None:
-        if self.done or self._next >= self._wanted:
-            return None
-        self._next += 1
-        return Draft((), self.made(self._next - 1).meta)
-
-    def finish(self, drop: bool = False) -> None:
-        if drop:
-            self._stop = self._next
-
-    def offer(self, chunk: int, rows: int, facts: Mapping[str, Any]) -> None:
-        raise ValueError("a replay reads by its record")
-
-    def begin_epoch(self) -> None:
-        raise ValueError("a replay has no epochs of its own")
-
-    def chunks(self) -> set[int]:
-        return set()
-
-    def waiting(self) -> int:
-        return 0
-
-    def dropped(self) -> dict[str, int]:
-        return {}
-
-    def snapshot(self) -> dict[str, Any]:
-        return {"next": self._next}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        (self._next,) = stored(state, "a replay", {"next": int})
 
 
 class _RowMemory(PlainMemory):
@@ -272,7 +172,7 @@ class _Rows(PlainMaker):
         return parts
 
     def epoch_of(self, plan: Plan) -> int:
-        return _epoch_of(self._script.made(plan.number)) or 0
+        return epoch_of(self._script.made(plan.number)) or 0
 
     def made(self, plan: Plan, written: Any, memory: np.ndarray) -> tuple[Mapping[str, Any], None]:
         self.count(plan.draft.meta)
@@ -340,24 +240,13 @@ class _Segments(SegmentMaker):
         return batch, whole_states(fresh, extra), states
 
     def epoch_of(self, plan: Plan) -> int:
-        epoch = _epoch_of(self._script.made(plan.number))
+        epoch = epoch_of(self._script.made(plan.number))
         if epoch is not None:
             self._epoch = epoch
         return self._epoch
 
     def made(self, plan: Plan, written: Any, memory: np.ndarray) -> tuple[Mapping[str, Any], None]:
         return _marked(self._script.made(plan.number)), None
-
-
-def _epoch_of(made: RecordedBatch) -> int | None:
-    """The epoch of the first row of a batch; None of an empty batch of a rank."""
-    if made.segments is None:
-        chunk = made.parts[0].chunk
-    elif len(made.segments):
-        chunk = int(made.segments.chunks[0])
-    else:
-        return None
-    return int(made.sources[chunk].epoch)
 
 
 def _marked(made: RecordedBatch) -> dict[str, Any]:

@@ -141,11 +141,9 @@ class PlainMemory(Memory):
             first = shaping.first_not_formed()
         else:
             first = self._machine.next_number + shaping.ready()
-        if self._orders.waits:
-            return self._note("target", probs, first).since
-        first = int(target.set_target(probs, first))
-        self._note("target", probs, first)
-        return first
+        if not self._orders.waits:
+            first = int(target.set_target(probs, first))
+        return self._note("target", probs, first).since
 
     def set_batch_sizes(self, batch_sizes: Sequence[int]) -> int:
         shaping = self._maker.shaping
@@ -153,10 +151,13 @@ class PlainMemory(Memory):
         if self._orders.waits:
             shaping.change_comes = True
             first = self._machine.next_number + shaping.ready()
-            return self._note("batch_size", sizes, first).since
-        first = shaping.set_batch_sizes(sizes, self._machine.next_number)
+        else:
+            first = self._resize(sizes)
+        return self._note("batch_size", sizes, first).since
+
+    def _resize(self, sizes: Sequence[int]) -> int:
+        first = self._maker.shaping.set_batch_sizes(sizes, self._machine.next_number)
         self._maker.sizes_changed()
-        self._note("batch_size", sizes, first)
         return first
 
     def _note(self, kind: str, value: Any, since: int = 0) -> Order:
@@ -170,10 +171,8 @@ class PlainMemory(Memory):
         if order.kind == "close":
             self._machine.close(order.what)
         elif order.kind == "batch_size":
-            shaping = self._maker.shaping
-            shaping.change_comes = self._orders.will("batch_size")
-            shaping.set_batch_sizes(order.what, self._machine.next_number)
-            self._maker.sizes_changed()
+            self._maker.shaping.change_comes = self._orders.will("batch_size")
+            self._resize(order.what)
         else:
             (target,) = self._maker.targets()
             target.set_target(order.what, order.since)

@@ -55,8 +55,8 @@ class FeedConfig:
 
     @property
     def order(self) -> str:
-        """The order in which segments are handed out."""
-        return str(self.declaration.shape.options["order"])
+        """The order in which segments are handed out; "" where there are none."""
+        return str(self.declaration.shape.options["order"]) if self.segmented else ""
 
     @property
     def states(self) -> str:

@@ -28,11 +28,12 @@ from ..core.handover import JoinRefused
 from ..core.rewinding import PresentTrainer
 from ..process.config import RunConfig
 from ..process.descriptors import is_shortage
-from .desk import Desk, Usage
+from .desk import Desk
 from .outbox import Outbox
 from .rejoining import Later, wanted_by
 from .relay_door import RelayDoor
 from .sessions import Session, SessionTable
+from .usage import Usage
 
 __all__ = ["REVOKED", "Admission"]
 

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import logging
 import sys
-import time
 from dataclasses import dataclass
-from math import inf, isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
-from headrace_proto.messages import Delivery, Hello
+from headrace_proto.messages import Hello
 from headrace_proto.schema import Field
 
 from ..core.dispatch import Dispatcher
 from ..core.farewell import Farewell
 from ..core.group_dispatch import GroupDispatcher
 from ..core.group_places import check_group
-from ..core.handover import JoinRefused, Send
+from ..core.handover import JoinRefused
 from ..core.plan import RESIZED
 from ..core.recalls import Acknowledged
 from ..core.redealing import DealtRounds
@@ -28,13 +26,13 @@ from ..core.runs import Runs
 from ..core.segment_rounds import check_rows
 from ..flight.recorder import LeaseRecorder
 from ..process.config import FeedConfig, RunConfig
-from ..process.relay import BlockPlace
 from .counters import Counters
 from .events import CommitsStored, Finished, Made, Opened, StateFlush, Waiting
 from .rejoining import Later, Rejoining, Reports
 from .state_blocks import StateBlocks
+from .usage import FeedUse, Usage
 
-__all__ = ["Desk", "Usage", "delivery_of"]
+__all__ = ["Desk"]
 
 logger = logging.getLogger("headrace.trainers")
 
@@ -46,42 +44,6 @@ _LANES_LOST = (
 )
 
 
-def delivery_of(effect: Send, frame: int | None) -> Delivery:
-    """Return the message for a batch: a reference, or the number of the frame that carries it."""
-    batch = effect.batch
-    place: BlockPlace = batch.body
-    inline = frame is not None
-    meta = dict(batch.meta)
-    if batch.round >= 0:
-        meta["round"] = batch.round
-    elif batch.turn > batch.number:
-        meta["round"] = batch.turn
-    return Delivery(
-        effect.seq,
-        effect.token,
-        batch.partition,
-        batch.number,
-        batch.rows,
-        place.nbytes,
-        place.columns,
-        meta,
-        "" if inline else place.segment,
-        0 if inline else place.offset,
-        frame or 0,
-        place.crowded and not inline,
-        batch.epoch,
-    )
-
-
-class Usage(NamedTuple):
-    """How far a feed was used: times are Unix times, 0 where nothing was committed."""
-
-    finished: bool
-    batches: int
-    since: float
-    until: float
-
-
 @dataclass(slots=True)
 class _Partition:
     """The reports of one partition."""
@@ -91,10 +53,6 @@ class _Partition:
     waits: str = ""  # for its next batch …
     waits_on: int = -1  # … or on the trainer of this one
     share: int | None = None  # examples of an epoch, where that is known
-
-
-def _known(at: float) -> float:
-    return at if isfinite(at) else 0.0
 
 
 class Desk:
@@ -110,7 +68,7 @@ class Desk:
         # It tells tokens of this server from those of an earlier one at the same address.
         self.term = term = run.term
         self.durable = run.state_directory is not None  # whether its state outlives the server
-        order = config.order if config.segmented else ""
+        order = config.order
         if order and run.replay is not None:  # in the order of hand-out
             order = "arrival"
         self.dispatcher: Dispatcher = Dispatcher(
@@ -142,8 +100,7 @@ class Desk:
         self._run = run
         self._config = config
         self.runs = Runs(term)
-        self._usages: list[tuple[int, float, float]] = []  # of earlier servers, by partition
-        self._used_from, self._used_upto = inf, -inf  # when, by this one (Unix time)
+        self._used = FeedUse()
 
     @property
     def opened(self) -> bool:
@@ -178,14 +135,14 @@ class Desk:
             # A partition does not make again the batches that an earlier server has seen done.
             self.dispatcher.started(message.partition, message.next, message.turn, message.epoch)
             self._load_rounds(message)
-            batches, since, until, *rows = message.used or (0, inf, -inf)
+            batches, since, until, *rows = message.used or (0, 0.0, 0.0)
             before = self.counters.go_on(message.partition, batches, sum(rows), self.durable)
             if message.used:
-                self._usages.append((before, since, until))
+                self._used.add(before, since, until)
                 if not self.durable:  # under an earlier owner of this server
                     self.rejoining.touched()
             if self.opened:
-                self.rejoining.opened(bool(self._usages))
+                self.rejoining.opened(self._used.before)
 
     def _add_epochs(self) -> None:
         """Add the epochs of the feed to its properties; batches of a replay end with none."""
@@ -232,15 +189,12 @@ class Desk:
     def touched(self) -> None:
         """Note that a trainer commits a batch."""
         self.rejoining.touched()
-        self._used_upto = time.time()
-        self._used_from = min(self._used_from, self._used_upto)
+        self._used.now()
 
     def usage(self) -> Usage:
         """Return how far this and earlier servers have come with the feed."""
-        of_others = [(self.dispatcher.counts["batches"], self._used_from, self._used_upto)]
-        batches, since, until = zip(*self._usages, *of_others, strict=True)
         ended = self.failure is None and self.dispatcher.ended
-        return Usage(ended, sum(batches), _known(min(since)), _known(max(until)))
+        return self._used.total(ended, self.dispatcher.counts["batches"])
 
     def on_made(self, message: Made) -> None:
         self.partitions[message.partition].waits = ""
@@ -431,19 +385,6 @@ class Desk:
         if not self.opened:
             return "opening"
         return "closing" if self.closing is not None else "open"
-
-    def example_status(self, found: Any, now: float) -> dict[str, Any]:
-        """Return where an example is, and which trainer has it."""
-        partition, epoch, segment, segments, where, number = found
-        place = {"partition": partition, "epoch": epoch, "segment": segment, "segments": segments}
-        if where != "out":
-            return {**place, "where": where}
-        holder = self.dispatcher.holder(partition, number)
-        if holder is None:
-            return {**place, "where": "in a batch that nobody has", "batch": number}
-        session, since = holder
-        held = {"batch": number, "trainer": session, "since_s": round(now - since, 3)}
-        return {**place, "where": "leased", **held}
 
     def partitions_status(self) -> list[dict[str, Any]]:
         """Return for each partition whether it is open or done, and what it waits for."""

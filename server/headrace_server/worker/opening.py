@@ -20,7 +20,8 @@ from headrace_proto.errors import HeadraceError, ServerError
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..files.remote_copies import RemoteCopies
-from ..flight.replaying import Replay, replayed
+from ..flight.replaying import replayed
+from ..flight.script import Replay
 from ..making.compose import compose
 from ..making.leaving_out import LeftOut
 from ..making.run import Run

@@ -39,11 +39,11 @@ from headrace_proto.messages import (
 from ..core.handover import Answer, Send
 from ..process.exchange import TrainersExchange, is_near
 from ..process.relay import BlockPlace, SegmentRetired
-from .desk import Desk, delivery_of
+from .desk import Desk
 from .relay_door import RelayDoor
 from .sessions import Session, SessionTable
 
-__all__ = ["Outbox"]
+__all__ = ["Outbox", "delivery_of"]
 
 logger = logging.getLogger("headrace.trainers")
 
@@ -62,6 +62,33 @@ _MOMENT_S = 0.005
 
 _Answers = tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, str, str], ...]]
 _NOTHING: _Answers = ((), (), ())
+
+
+def delivery_of(effect: Send, frame: int | None) -> Delivery:
+    """Return the message for a batch: a reference, or the number of the frame that carries it."""
+    batch = effect.batch
+    place: BlockPlace = batch.body
+    inline = frame is not None
+    meta = dict(batch.meta)
+    if batch.round >= 0:
+        meta["round"] = batch.round
+    elif batch.turn > batch.number:
+        meta["round"] = batch.turn
+    return Delivery(
+        effect.seq,
+        effect.token,
+        batch.partition,
+        batch.number,
+        batch.rows,
+        place.nbytes,
+        place.columns,
+        meta,
+        "" if inline else place.segment,
+        0 if inline else place.offset,
+        frame or 0,
+        place.crowded and not inline,
+        batch.epoch,
+    )
 
 
 class Outbox:

@@ -32,6 +32,7 @@ from .events import Replied
 from .outbox import Outbox
 from .partitions import Partitions
 from .sessions import Session
+from .telling import example_status
 
 __all__ = ["FeedRequests"]
 
@@ -188,7 +189,7 @@ class FeedRequests:
         def answer(answers: dict[int, list[Any]], unheard: list[int]) -> None:
             now = self.clock()
             found = [example for examples in answers.values() for example in examples]
-            found = [desk.example_status(example, now) for example in found[:MOST_FOUND]]
+            found = [example_status(desk, example, now) for example in found[:MOST_FOUND]]
             self.pipe.report("answer", request=request, found=found, unheard=unheard)
 
         if desk.over:

@@ -15,7 +15,7 @@ from ..process.config import MOST_TRAINERS
 from .desk import Desk
 from .sessions import Session, SessionTable
 
-__all__ = ["feed_status", "feeds_status", "users_of"]
+__all__ = ["example_status", "feed_status", "feeds_status", "users_of"]
 
 _LONGEST_TEXT = 1000
 
@@ -70,3 +70,17 @@ def feeds_status(
 def users_of(desk: Desk, sessions: SessionTable) -> list[str]:
     """Return the trainers that use a feed, for people."""
     return [s.described for s in sessions.of_feed(desk.name) if s.uses and not desk.over]
+
+
+def example_status(desk: Desk, found: list[Any], now: float) -> dict[str, Any]:
+    """Return where an example is, and which trainer has it."""
+    partition, epoch, segment, segments, where, number = found
+    place = {"partition": partition, "epoch": epoch, "segment": segment, "segments": segments}
+    if where != "out":
+        return {**place, "where": where}
+    holder = desk.dispatcher.holder(partition, number)
+    if holder is None:
+        return {**place, "where": "in a batch that nobody has", "batch": number}
+    session, since = holder
+    held = {"batch": number, "trainer": session, "since_s": round(now - since, 3)}
+    return {**place, "where": "leased", **held}

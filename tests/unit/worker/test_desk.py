@@ -24,7 +24,7 @@ from headrace_server.core.handover import (
 from headrace_server.core.recalls import Acknowledged
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.relay import BlockPlace
-from headrace_server.worker.desk import Desk, delivery_of
+from headrace_server.worker.desk import Desk
 from headrace_server.worker.events import (
     CommitsStored,
     Finished,
@@ -33,6 +33,7 @@ from headrace_server.worker.events import (
     StateFlush,
     Waiting,
 )
+from headrace_server.worker.outbox import delivery_of
 
 SCHEMA = [["i", "int64", [4]]]
 TRAINER = 1

@@ -13,7 +13,7 @@ from headrace_server.process.config import MOST_TRAINERS, FeedConfig, RunConfig
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.events import Finished, Opened, Waiting
 from headrace_server.worker.sessions import Session
-from headrace_server.worker.telling import feed_status
+from headrace_server.worker.telling import example_status, feed_status
 
 
 @pytest.fixture
@@ -100,8 +100,8 @@ def test_an_example_that_is_out_is_told_with_its_holder(desk: Desk):
     desk.dispatcher.made(Batch(1, 0, 4))
     desk.dispatcher.take_effects()
     place = {"partition": 0, "epoch": 2, "segment": 1, "segments": 4}
-    assert desk.example_status([0, 2, 1, 4, "ready", -1], 9.0) == {**place, "where": "ready"}
+    assert example_status(desk, [0, 2, 1, 4, "ready", -1], 9.0) == {**place, "where": "ready"}
     held = {"where": "leased", "batch": 0, "trainer": 3, "since_s": 4.0}
-    assert desk.example_status([0, 2, 1, 4, "out", 0], 9.0) == {**place, **held}
-    unheld = desk.example_status([1, 2, 1, 4, "out", 0], 9.0)
+    assert example_status(desk, [0, 2, 1, 4, "out", 0], 9.0) == {**place, **held}
+    unheld = example_status(desk, [1, 2, 1, 4, "out", 0], 9.0)
     assert unheld["where"] == "in a batch that nobody has" and "trainer" not in unheld

@@ -1,0 +1,131 @@
+"""The script of a replay: which recorded batches it makes, in which order.
+
+    the batches that an operator has chosen ─► Replay ─► Script ─► a draft for each, when wanted
+
+A draft is a recorded batch, whose record says how its rows were read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from headrace_proto.errors import DataError
+
+from ..core.plan import Draft, stored
+from .recorder import flight_directory
+from .rows import BatchId, Recorded, RecordedBatch
+
+__all__ = ["Replay", "Script", "epoch_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The parameters of a replay: recorded batches of a feed, in order."""
+
+    state: str
+    feed: str
+    partitions: int  # of the feed when it was recorded
+    script: tuple[BatchId, ...]
+    states: str = "recorded"
+
+    def to_plain(self) -> list[Any]:
+        script = [[batch.life, batch.partition, batch.number] for batch in self.script]
+        return [self.state, self.feed, self.partitions, script, self.states]
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> Replay:
+        state, feed, partitions, script, states = plain
+        return cls(state, feed, partitions, tuple(BatchId(*one) for one in script), states)
+
+    def recorded(self) -> Recorded:
+        lives = {batch.life for batch in self.script}
+        return Recorded(flight_directory(Path(self.state), self.feed), lives)
+
+
+class Script:
+    """The shaper of a replay: each draft is a recorded batch, and no rows are read for it."""
+
+    kind = "replay"
+    hungry = False
+
+    def __init__(self, replay: Replay) -> None:
+        self._script = replay.script
+        self._recorded = replay.recorded()
+        self._next = 0
+        self._stop = len(self._script)
+        self._wanted = 0
+        self.made = lru_cache(maxsize=2)(self._made)
+
+    def _made(self, number: int) -> RecordedBatch:
+        """The record of a batch; DataError if it was deleted."""
+        batch = self._script[number]
+        made = self._recorded.get(batch)
+        if made is None:
+            raise DataError(f"the record of batch {batch} is gone: the oldest are deleted first")
+        return made
+
+    def epoch_of(self, number: int) -> int | None:
+        """The epoch of the first row of a batch; None where none is left, or its record is gone."""
+        try:
+            return epoch_of(self.made(number)) if number < self._stop else None
+        except DataError:
+            return None
+
+    def differ_from(self, rows: int) -> bool:
+        """Whether some batch has another number of rows."""
+        recorded = map(self._recorded.get, self._script)
+        return any(batch is not None and batch.rows != rows for batch in recorded)
+
+    @property
+    def done(self) -> bool:
+        return self._next >= self._stop
+
+    def want(self, upto: int) -> None:
+        """Allow batches until there have been ``upto``."""
+        self._wanted = max(self._wanted, upto)
+
+    def next_draft(self) -> Draft | None:
+        if self.done or self._next >= self._wanted:
+            return None
+        self._next += 1
+        return Draft((), self.made(self._next - 1).meta)
+
+    def finish(self, drop: bool = False) -> None:
+        if drop:
+            self._stop = self._next
+
+    def offer(self, chunk: int, rows: int, facts: Mapping[str, Any]) -> None:
+        raise ValueError("a replay reads by its record")
+
+    def begin_epoch(self) -> None:
+        raise ValueError("a replay has no epochs of its own")
+
+    def chunks(self) -> set[int]:
+        return set()
+
+    def waiting(self) -> int:
+        return 0
+
+    def dropped(self) -> dict[str, int]:
+        return {}
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"next": self._next}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        (self._next,) = stored(state, "a replay", {"next": int})
+
+
+def epoch_of(made: RecordedBatch) -> int | None:
+    """The epoch of the first row of a batch; None of an empty batch of a rank."""
+    if made.segments is None:
+        chunk = made.parts[0].chunk
+    elif len(made.segments):
+        chunk = int(made.segments.chunks[0])
+    else:
+        return None
+    return int(made.sources[chunk].epoch)

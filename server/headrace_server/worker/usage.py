@@ -1,0 +1,53 @@
+"""How far a feed was used, by this server and by those before it.
+
+a store that is opened ─► add() ─┐
+a commit ─► now() ───────────────┴─► total(): what a trainer that joins is warned of
+"""
+
+from __future__ import annotations
+
+import time
+from math import inf, isfinite
+from typing import NamedTuple
+
+__all__ = ["FeedUse", "Usage"]
+
+
+class Usage(NamedTuple):
+    """How far a feed was used: times are Unix times, 0 where nothing was committed."""
+
+    finished: bool
+    batches: int
+    since: float
+    until: float
+
+
+class FeedUse:
+    """The use of one feed."""
+
+    def __init__(self) -> None:
+        self._earlier: list[tuple[int, float, float]] = []  # of earlier servers, by partition
+        self._since, self._until = inf, -inf  # when this one stored a commit (Unix time)
+
+    @property
+    def before(self) -> bool:
+        """Whether an earlier server has stored commits."""
+        return bool(self._earlier)
+
+    def add(self, batches: int, since: float, until: float) -> None:
+        """Add what an earlier server has stored of a partition."""
+        self._earlier.append((batches, since, until))
+
+    def now(self) -> None:
+        """Note a commit."""
+        self._until = time.time()
+        self._since = min(self._since, self._until)
+
+    def total(self, ended: bool, batches: int) -> Usage:
+        """Return the use by all servers; this one has stored so many batches."""
+        counts, since, until = zip(*self._earlier, (batches, self._since, self._until), strict=True)
+        return Usage(ended, sum(counts), _known(min(since)), _known(max(until)))
+
+
+def _known(at: float) -> float:
+    return at if isfinite(at) else 0.0
