@@ -220,10 +220,18 @@ class _Partitions:
     def abandon(self, feed: str) -> None:
         self._open[feed] = []
 
-    def retarget(self, feed: str, question: int, probs: Sequence[float]) -> None:
-        fault = "" if len(probs) == 2 else "there are 2 classes"
+    def change(self, feed: str, question: int, change: Callable[[Any], int]) -> None:
+        fault = ""
+        try:
+            change(self)
+        except ValueError as error:
+            fault = str(error)
         since = 0 if self._open[feed] else None
         self.events.append(Replied(feed, 0, question, since, fault))
+
+    def set_target_probs(self, probs: Sequence[float]) -> None:
+        if len(probs) != 2:
+            raise ValueError("there are 2 classes")
 
     def copy(self, feed: str, partition: int, question: int, directory: str) -> None:
         self.events.append(Replied(feed, partition, question))

@@ -14,7 +14,7 @@ import logging
 import select
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -130,18 +130,13 @@ class Front:
             # ZeroMQ's descriptors signal changes only, so check its sockets each time.
             at_once = connections.more or (any(map(waits, by_zeromq)) and not self._is_full)
             ready = {number for number, _ in poller.poll(0.0 if at_once else _TICK_S)}
-            if owners.fileno() in ready:
-                for name, (header, *frames) in owners.hear():
-                    self._on_owner(name, FROM_OWNER.decode(header), frames)
+            self._hear_inside(ready)
             if connections.more or connections.fileno() in ready:
                 connections.hear(self._clock())
                 connections.end_surplus(self._clock())
             if questions is not None:
                 self._gate.answer(self._clock())
             self._hear_trainers()
-            if pipe.fileno() in ready:
-                for order in pipe.read_orders():
-                    perform(self._orders, order)
             for owner in self._owners:
                 if owner.sending:
                     owner.sweep()
@@ -150,6 +145,15 @@ class Front:
                 self._next_tick = now + _TICK_S
                 self._tick(now)
         self._public.linger = 300
+
+    def _hear_inside(self, ready: Set[int]) -> None:
+        """Handle messages of owners, and orders of the supervisor."""
+        if self._exchange.fileno() in ready:
+            for name, (header, *frames) in self._exchange.hear():
+                self._on_owner(name, FROM_OWNER.decode(header), frames)
+        if self._pipe.fileno() in ready:
+            for order in self._pipe.read_orders():
+                perform(self._orders, order)
 
     def close(self) -> None:
         """Close all sockets."""

@@ -108,7 +108,8 @@ class Admission:
             ours = hello.known in ("", str(session.path))
             desk.dispatcher.resend(session.number, hello.last_seq if ours else 0)
 
-    def _admit(self, identity: bytes, hello: Hello, key: str) -> tuple[Session, bool]:
+    def _checked(self, hello: Hello, key: str) -> tuple[Desk, str]:
+        """Return the desk that a greeting is for, and the name of its key."""
         oldest, newest = limits.PROTOCOL
         if hello.newest < oldest or hello.oldest > newest:
             raise VersionMismatch(
@@ -126,6 +127,10 @@ class Admission:
                 f"a Hello names owner {hello.owner}; feed {desk.name!r} has {desk.owners}, and "
                 f"this is owner {self.owner}"
             )
+        return desk, name
+
+    def _admit(self, identity: bytes, hello: Hello, key: str) -> tuple[Session, bool]:
+        desk, name = self._checked(hello, key)
         now = self.clock()
         session = self.sessions.resume(hello.nonce, desk.name, identity, key)
         if session is not None:

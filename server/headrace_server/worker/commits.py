@@ -1,4 +1,4 @@
-"""Commits and states that trainers send to one worker's partitions, and their answers.
+"""Commits, states and claims that trainers send to one worker's partitions, and their answers.
 
 save ─► partition ─► its store has written it, or there is none ─► Kept
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..making.run import Run
-from .events import CommitsStored, Flushed, StateFlush
+from .events import ClaimJudged, CommitsStored, Flushed, StateFlush
 from .stores import Stores
 
 __all__ = ["Commits"]
@@ -77,3 +77,15 @@ class Commits:
             self._stores.submit(name, run)
         if not flush.more:
             self._stores.answer(name, Flushed(name[0], flush.session, flush.request))
+
+    def claim(self, name: _Name, run: Run, place: Any) -> None:
+        """Judge the claim of a batch; a place with the number -1 was committed by its trainer."""
+        known: int | None = None
+        if self._stores.knows(name, place.token):
+            verdict = "done"
+        elif place.number < 0:
+            verdict = "no" if self._stores.lacks(name, place.token) else "done"
+        else:
+            known = run.claim(place.number, place.segments)
+            verdict = "no" if known is None else "yes"
+        self._send(ClaimJudged(*name, place.token, verdict, known or 0))

@@ -139,9 +139,7 @@ class Owner:
             return self._spin.wait(poller.poll, at_most_s, expects)
 
         with self._lock:
-            for desk in house.desks.values():
-                for partition in desk.partitions if desk.failure is None else ():
-                    self._step(partitions.open, desk.name, partition)
+            self._open()
             busy = True
             while not house.stopping:
                 if busy:
@@ -162,6 +160,12 @@ class Owner:
                     self._step(partitions.work, name)
                     house.act()
                 self._send_out()
+
+    def _open(self) -> None:
+        """Open all partitions."""
+        for desk in self._house.desks.values():
+            for partition in desk.partitions if desk.failure is None else ():
+                self._step(self._partitions.open, desk.name, partition)
 
     def _send_out(self) -> None:
         """Send batches; then store the commits of trainers, and answer them."""
@@ -222,13 +226,7 @@ class Owner:
                 if not since or time.monotonic() - since < _LATE_S:
                     continue
                 with self._lock:
-                    for _ in range(_ROUNDS):
-                        ready = {fileno for fileno, _ in self._poller.poll(0)}
-                        if self._working_since:
-                            self._hear(ready)
-                            self._outbox.flush()
-                        if not ready:
-                            break
+                    self._serve_meanwhile()
                     if self._house.stopping:  # the step may never end
                         self.close()
                         if self._in_process:
@@ -240,6 +238,15 @@ class Owner:
             traceback.print_exc()
             if not self._in_process:
                 os._exit(1)
+
+    def _serve_meanwhile(self) -> None:
+        for _ in range(_ROUNDS):
+            ready = {fileno for fileno, _ in self._poller.poll(0)}
+            if self._working_since:
+                self._hear(ready)
+                self._outbox.flush()
+            if not ready:
+                return
 
     def close(self) -> None:
         """Tell all trainers that the server stops."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from .announcing import Announcer
 from .commits import Commits
 from .events import (
     AtBorder,
-    ClaimJudged,
     Dry,
     Failed,
     Finished,
@@ -62,15 +61,14 @@ class Partitions:
         self._send = send
         self._feeds = {feed.name: feed for feed in config.feeds}
         self._worker = worker
-        self._life = life
         directory = Path(config.directory)
         self._slab = Slab(directory, worker, life, config.slab_bytes, config.segment_bytes)
-        self._stores = Stores(*config.journals, self._send, config.term)
-        self._reporter = Reporter(begun.diary, self._slab, self._stores.progress)
-        self._commits = Commits(self._stores, self._send)
+        self.stores = Stores(*config.journals, self._send, config.term)
+        self._reporter = Reporter(begun.diary, self._slab, self.stores.progress)
+        self._commits = Commits(self.stores, self._send)
         self._announcer = Announcer(self._slab, send)
         self._lacks = Lacks(send)
-        self._opener = Opener(begun, self._slab, self._stores)
+        self._opener = Opener(begun, self._slab, self.stores)
         self._flight = {
             feed.name: RowsRecorder(config, feed.name, worker, life)
             for feed in (config.feeds if config.record != "off" else ())
@@ -83,13 +81,9 @@ class Partitions:
         self._epochs: dict[_Name, int] = {}  # where no batch crosses their borders
         self._full = False  # whether the slab has no room for the next batch
         self._blocks: dict[tuple[str, int, int], Block] = {}
-        bounds = config.max_ahead, config.max_ahead_bytes, config.slab_bytes
-        self._ahead = Ahead(self._feeds, *bounds)
-
-    @property
-    def stores(self) -> Stores:
-        """The stores of its partitions."""
-        return self._stores
+        self._ahead = Ahead(
+            self._feeds, config.max_ahead, config.max_ahead_bytes, config.slab_bytes
+        )
 
     def turn(self) -> _Name | None:
         """The partition that makes the next batch; None if the worker has to wait."""
@@ -110,7 +104,7 @@ class Partitions:
 
     def send_committed(self) -> None:
         """Send the messages that waited for the stores."""
-        for failed, error in self._stores.send_committed():
+        for failed, error in self.stores.send_committed():
             self._fail(*failed, error)
 
     def store(self) -> bool:
@@ -118,9 +112,9 @@ class Partitions:
 
         The owner calls this after it has sent the batches that trainers wait for.
         """
-        if not self._stores.gathers:
+        if not self.stores.gathers:
             return False
-        for failed, error in self._stores.write():
+        for failed, error in self.stores.write():
             self._fail(*failed, error)
         return True
 
@@ -169,24 +163,27 @@ class Partitions:
         if isinstance(step, MadeBatch):
             return step
         self._announce()
-        if name not in self._running:  # an announced batch fitted no message, and its feed failed
-            return None
+        if name in self._running:  # else an announced batch fitted no message: its feed failed
+            self._report(name, run, step)
+        return None
+
+    def _report(self, name: _Name, run: Run, step: object) -> None:
+        """Report a step that has made no batch."""
         if step is Busy:
             self._lacks.wait(name, run)
             if not run.across_batches and run.epoch > self._epochs.get(name, 0):
                 self._epochs[name] = run.epoch
-                self._send(NextEpoch(feed, partition, run.epoch, run.next_turn))
+                self._send(NextEpoch(*name, run.epoch, run.next_turn))
         elif step is Done:
             self._made[name] = self._running.pop(name)
-            self._stores.submit(name, run)
-            self._stores.answer(name, Finished(feed, partition, run.dropped(), run.stats()))
+            self.stores.submit(name, run)
+            self.stores.answer(name, Finished(*name, run.dropped(), run.stats()))
         elif step is Blocked:
             used = self._slab.used_bytes
             text = f"the slab of worker {self._worker} is full: {used} bytes wait for trainers "
             self._lacks.wait(name, run, text + "(slab_bytes bounds it)")
             self._full = True  # only trainers can free a block
             self._lacks.full(self._running)
-        return None
 
     def report_rest(self) -> None:
         """Report what the partitions lack that wait for trainers."""
@@ -228,8 +225,8 @@ class Partitions:
                     turn=-1 if run.across_batches else run.next_turn,
                     epoch=0 if run.across_batches else run.epoch,
                     share=run.share,
-                    used=self._stores.used(name),
-                    rounds=self._stores.rounds(name),
+                    used=self.stores.used(name),
+                    rounds=self.stores.rounds(name),
                     done=run.done_numbers,
                 )
             )
@@ -255,16 +252,14 @@ class Partitions:
     def pass_over(self, feed: str, partition: int, number: int) -> None:
         """Count a batch as done that no trainer gets."""
         name = feed, partition
-        run = self._running.get(name) or self._made.get(name)
-        if run is not None:
+        if run := self._known(name):
             run.saved(number)
-            self._stores.submit(name, run)
+            self.stores.submit(name, run)
 
     def submit_done(self) -> None:
         """Have the commits since the last call stored, as one change for each partition."""
         for name, batches in self._commits.take_done().items():
-            run = self._running.get(name) or self._made.get(name)
-            if run is not None:
+            if run := self._known(name):
                 self._commits.done(name, run, batches)
 
     def save(
@@ -272,8 +267,7 @@ class Partitions:
     ) -> None:
         """Take the commit of a batch of segments, with its states."""
         name = feed, partition
-        run = self._running.get(name) or self._made.get(name)
-        if run is not None:
+        if run := self._known(name):
             self._commits.save(name, run, number, token, columns, states)
             self._resting.discard(name)
 
@@ -298,25 +292,27 @@ class Partitions:
         """Take these lanes back from a trainer that left; its rank has others instead."""
         if run := self._called((feed, partition)):
             run.leave(stripe, instead)
-            self._stores.submit((feed, partition), run)
+            self.stores.submit((feed, partition), run)
 
     def deal(self, feed: str, partition: int, world: int, run: int, stripe: int) -> None:
         """Make batches for the ranks of a run, or with 0 for any trainer."""
         if at_work := self._called((feed, partition)):
             at_work.deal(world, run, stripe)
-            self._stores.submit((feed, partition), at_work)
+            self.stores.submit((feed, partition), at_work)
 
     def store_rounds(self, feed: str, partition: int) -> None:
         """Have the rounds of a partition stored.  It may be at work meanwhile."""
-        name = feed, partition
-        run = self._running.get(name) or self._made.get(name)
-        if run is not None:
-            self._stores.submit(name, run)
+        if run := self._known((feed, partition)):
+            self.stores.submit((feed, partition), run)
 
     def release(self, feed: str, partition: int, number: int) -> None:
         """Take a claimed batch back from a trainer that did not finish it."""
         if run := self._called((feed, partition)):
             run.release(number)
+
+    def _known(self, name: _Name) -> Run | None:
+        """The run of a partition, at work or at its end; None where its feed has failed."""
+        return self._running.get(name) or self._made.get(name)
 
     def _called(self, name: _Name) -> Run | None:
         """The run of a call, which may now have work to do; None if it has ended."""
@@ -324,94 +320,67 @@ class Partitions:
         return self._running.get(name)
 
     def claim(self, feed: str, partition: int, place: Any) -> None:
-        """Judge whether a trainer still has a batch from before a restart.
-
-        If the number of its place is -1 the trainer has committed it.
-        """
-        name, token = (feed, partition), place.token
-        run = self._running.get(name) or self._made.get(name)
-        if run is None:
-            return
-        self._resting.discard(name)
-        known: int | None = None
-        if self._stores.knows(name, token):
-            verdict = "done"
-        elif place.number < 0:
-            verdict = "no" if self._stores.lacks(name, token) else "done"
-        else:
+        """Judge whether a trainer still has a batch from before a restart."""
+        name = feed, partition
+        if run := self._known(name):
+            self._resting.discard(name)
             with self._guards[feed].step(partition):
-                known = run.claim(place.number, place.segments)
-            verdict = "no" if known is None else "yes"
-        self._send(ClaimJudged(*name, token, verdict, known or 0))
+                self._commits.claim(name, run, place)
 
     def end(self) -> None:
         """Leave the stores and records to the next life, and close the sources."""
-        self._stores.close()
+        self.stores.close()
         for recorder in self._flight.values():
             recorder.close()
         self._opener.close()
 
     def close(self, feed: str, cancel: bool) -> None:
         """End the input of a feed: make batches of what was read, or with ``cancel`` drop it."""
-        for name, run in self._running.items():
-            if name[0] == feed:
-                run.close(cancel)
-                self._stores.submit(name, run)
+        for name, run in _of(feed, self._running):
+            run.close(cancel)
+            self.stores.submit(name, run)
         self.store()
         self._resting = {name for name in self._resting if name[0] != feed}
 
     def abandon(self, feed: str) -> None:
         """Stop all partitions of a feed, which has failed."""
         self._failed.add(feed)
-        for name in [name for name in self._running if name[0] == feed]:
+        for name, _ in _of(feed, self._running):
             del self._running[name]
             self._resting.discard(name)
 
-    def retarget(self, feed: str, question: int, probs: Sequence[float]) -> None:
-        """Draw classes in other proportions from now on."""
-        self._change(feed, question, lambda run: run.set_target_probs(list(probs)))
-
-    def resize(self, feed: str, question: int, batch_sizes: Sequence[int]) -> None:
-        """Make batches of other sizes from now on."""
-        self._change(feed, question, lambda run: run.set_batch_sizes(batch_sizes))
-
-    def _change(self, feed: str, question: int, change: Callable[[Run], int]) -> None:
+    def change(self, feed: str, question: int, change: Callable[[Run], int]) -> None:
         """Change what the partitions of a feed make; each replies from which batch on."""
-        for of, partition in self._made:
-            if of == feed:
-                self._send(Replied(feed, partition, question))
-        for (of, partition), run in self._running.items():
-            if of != feed:
-                continue
+        for name, _ in _of(feed, self._made):
+            self._send(Replied(*name, question))
+        for name, run in _of(feed, self._running):
             fault = ""
             try:
                 since = change(run)
-                self._stores.submit((feed, partition), run)
+                self.stores.submit(name, run)
                 self.store()
             except Exception as error:  # the numbers come from a trainer
                 since, fault = 0, str(error)
-            self._send(Replied(feed, partition, question, since, fault, run.stats()))
+            self._send(Replied(*name, question, since, fault, run.stats()))
 
     def sizes(self, feed: str, question: int) -> None:
         """Reply what waits in each partition of a feed, its epoch, and whether it is open."""
         for runs in (self._running, self._made):
-            for (of, partition), run in runs.items():
-                if of == feed:
-                    due = run.epoch_due(runs is self._made)
-                    self._send(Replied(feed, partition, question, [run.sizes(), *due]))
+            for name, run in _of(feed, runs):
+                due = run.epoch_due(runs is self._made)
+                self._send(Replied(*name, question, [run.sizes(), *due]))
 
     def seek(self, feed: str, key: bytes) -> list[list[Any]]:
         """Examples of a key: [partition, epoch, segment, number of segments, where, batch]."""
         return [
             [partition, *example]
-            for (of, partition), run in {**self._running, **self._made}.items()
-            if of == feed
+            for (_, partition), run in _of(feed, {**self._running, **self._made})
             for example in run.seek(key)
         ]
 
     def copy(self, feed: str, partition: int, question: int, directory: str) -> None:
         """Copy a partition's store, with all that has gathered; a reply follows."""
-        self._stores.copy((feed, partition), question, directory)
+        self.stores.copy((feed, partition), question, directory)
 
     def _fail(self, feed: str, partition: int, error: Exception) -> None:
         """Report that a feed can not go on; the traceback of an unforeseen error is logged."""
@@ -421,3 +390,8 @@ class Partitions:
             logger.error("%s", "".join(traceback.format_exception(error)))
         self._send(Failed(feed, partition, code_of(error), text[:8000]))
         self.abandon(feed)
+
+
+def _of(feed: str, runs: Mapping[_Name, Run]) -> list[tuple[_Name, Run]]:
+    """The runs of one feed, with their names."""
+    return [(name, run) for name, run in runs.items() if name[0] == feed]

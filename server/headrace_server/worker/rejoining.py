@@ -135,7 +135,10 @@ class Rejoining(Rewinding):
             raise Later("the workers are opening the feed's source")
         if wanted in self._refused:
             raise self._refused.pop(wanted)
-        judgement = self.judge(hello.nonce, hello.process, wanted, members, now)
+        self._follow(self.judge(hello.nonce, hello.process, wanted, members, now), wanted)
+
+    def _follow(self, judgement: Judgement, wanted: str) -> None:
+        """Raise what a judgement means for the trainer, which joins without one."""
         if judgement is Judgement.REFUSE:
             raise in_use(self._feed, "other trainers use it")
         if judgement is Judgement.WAIT and wanted == BEGINNING:

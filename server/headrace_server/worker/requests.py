@@ -24,6 +24,7 @@ from headrace_proto.clock import AwakeClock
 from headrace_proto.messages import Answered, Drain, Flush, Resize, Retarget, Snapshot, Stats
 
 from ..core.asking import Asking
+from ..making.run import Run
 from ..process.child import Pipe
 from ..process.config import MOST_FOUND
 from ..process.counts import added
@@ -109,24 +110,22 @@ class FeedRequests:
         drained = Answered(session.number, message.request)
         self.close(desk, message.cancel, partial(self.outbox.tell, drained))
 
-    def _retarget(
-        self, session: Session, desk: Desk, message: Retarget, frames: list[bytes]
-    ) -> None:
+    def _retarget(self, session: Session, desk: Desk, message: Retarget, frames: Any) -> None:
         """Change the proportions of classes for a trainer."""
-        self._change(session, desk, message.request, self.partitions.retarget, message.probs)
+        probs = list(message.probs)
+        self._change(session, desk, message.request, lambda run: run.set_target_probs(probs))
 
-    def _resize(self, session: Session, desk: Desk, message: Resize, frames: list[bytes]) -> None:
+    def _resize(self, session: Session, desk: Desk, message: Resize, frames: Any) -> None:
         """Change the batch sizes for a trainer."""
-        resize = self.partitions.resize
-        self._change(session, desk, message.request, resize, message.sizes, desk.resized)
+        request, sizes = message.request, message.sizes
+        self._change(session, desk, request, lambda run: run.set_batch_sizes(sizes), desk.resized)
 
     def _change(
         self,
         session: Session,
         desk: Desk,
         request: int,
-        change: Callable[[str, int, Any], None],
-        value: Any,
+        change: Callable[[Run], int],
         done: Callable[[], object] = lambda: None,
     ) -> None:
         """Change what all partitions make; answer from which batch on each of them does."""
@@ -142,7 +141,7 @@ class FeedRequests:
                 self.outbox.tell(Answered(session.number, request, sorted(since), code, fault))
 
         question = self._asking[desk.name].ask(desk.partitions, answer)
-        self._calls[desk.name].append(partial(change, desk.name, question, value))
+        self._calls[desk.name].append(partial(self.partitions.change, desk.name, question, change))
 
     def _stats(self, session: Session, desk: Desk, message: Stats, frames: list[bytes]) -> None:
         """Count for a trainer what is ready, in flight and committed."""

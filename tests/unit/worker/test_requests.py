@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -53,6 +53,14 @@ class Owner:
     def act(self) -> None:
         self.requests.act(self.desk)
 
+    def changes(self) -> list[tuple[Any, ...]]:
+        """What a run is told by the first question, which is to change all of them."""
+        ((*asked, change),) = self.partitions.made
+        run: Any = Calls()
+        change(run)
+        assert asked == ["change", "f", 1]
+        return cast("list[tuple[Any, ...]]", run.made)
+
     def answer(self, *events: Any) -> list[tuple[Any, ...]]:
         for event in events:
             self.requests.answered(event)
@@ -67,7 +75,7 @@ def owner() -> Owner:
 
 def test_other_proportions_are_answered_when_all_partitions_have_taken_them(owner: Owner):
     owner.say(Retarget(7, 40, HALVES))
-    assert owner.partitions.made == [("retarget", "f", 1, HALVES)]
+    assert owner.changes() == [("set_target_probs", [*HALVES])]
     assert owner.answer(Replied("f", 1, 1, 12), Replied("f", 1, 1, 99)) == []
     told = owner.answer(Replied("f", 0, 1, 5))
     assert told == [("tell", Answered(7, 40, [[0, 5], [1, 12]]))]
@@ -97,7 +105,7 @@ def test_other_sizes_are_answered_as_other_proportions_and_later_trainers_hear_o
     owner: Owner,
 ):
     owner.say(Resize(7, 40, (8,)))
-    assert owner.partitions.made == [("resize", "f", 1, (8,))]
+    assert owner.changes() == [("set_batch_sizes", (8,))]
     owner.answer(Replied("f", 1, 1, 12))
     assert "resized" not in owner.desk.properties
     told = owner.answer(Replied("f", 0, 1, 5))
