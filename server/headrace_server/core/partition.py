@@ -122,10 +122,7 @@ class Partition:
             if draft is not None:
                 return Plan(self.take_number(), draft)
             if self._position is not None:
-                if not self._shaper.hungry:
-                    return Rest
-                self._reading = Read(self._next_chunk, self._epoch, self._position, limit)
-                return self._reading
+                return self.next_read(limit) or Rest
             if not self._finished:
                 self._finished = True
                 self._shaper.finish()

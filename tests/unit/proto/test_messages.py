@@ -148,8 +148,8 @@ def described(kind: type) -> str:
 
 def rows(registry) -> list[str]:
     return [
-        f"| {registry.kinds[kind]} | `{kind.__name__}` | {described(kind)} |"
-        for kind in registry.kinds
+        f"| {number} | `{kind.__name__}` | {described(kind)} |"
+        for kind, number in sorted(registry.kinds.items(), key=lambda one: one[1])
     ]
 
 
