@@ -1,35 +1,38 @@
-"""One run: a server and trainers that are started again whenever they end, and faults.
+"""One run: servers and trainers that are started again whenever they end, and faults.
 
     while faults:   harm, and undo it when its time has come ──► calm: all run to the end ──► judge
 
 Whatever dies is started again at once, as an init system would.  The run is over when each trainer
 has seen the end of the feed; when nobody writes a line for ``patience_s`` it has stalled.
+
+Several servers have a share of the feed each.  Servers and trainers are processes of this host, and
+proxies stand before some trainers; or each has a host of its own (``hosts.py``), whose link is cut.
 """
 
 from __future__ import annotations
 
 import contextlib
-import heapq
 import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.ports import free_port
-
-from .faults import Plan, fill_disk, send
+from .faults import Link, Plan, send
 from .feeds import PARTITIONS, cells_wanted
-from .judge import Case, Finding, Harm, Verdict, judge
+from .happenings import Happenings, Kill
+from .hosts import Host, Network
+from .judge import Case, Finding, Verdict, judge, share_of
 from .ledger import Line, read_lines
-from .processes import Process, living
+from .processes import Process
 from .proxy import Proxy
+from .served import Server
 from .stores import tokens_of
 from .trainer import FAR
 
@@ -40,9 +43,6 @@ _POLL_S = 0.02
 _DISK = "64m"
 #: It has seen the end, has noted an error, or was killed.
 _TRAINER_CODES = (0, 3, -signal.SIGKILL)
-_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-#: The processes of a server are gone so long after it.
-_LEFT_S = 20.0
 #: So much is in the ledger when trainers have done some steps.
 _WORK_BYTES = 6000
 
@@ -66,6 +66,9 @@ class Setup:
     lease_s: float = 1.5
     patience_s: float = 25.0
     bug: str = ""  # that is planted in the server
+    servers: int = 1  # each has a share
+    hosts: bool = False  # each server and each trainer is on a host of its own, none is proxied
+    most: int = 1_000_000  # faults
 
 
 @dataclass(slots=True)
@@ -77,90 +80,70 @@ class Outcome:
     faults: Counter[str]
     seconds: float
     recoveries: dict[str, list[float]] = field(default_factory=dict)
-    lives: int = 0
+    lives: int = 0  # of servers
 
 
 class _Run:
     """The target of the faults."""
 
-    def __init__(self, setup: Setup, directory: Path, own_disk: bool) -> None:
+    def __init__(self, setup: Setup, directory: Path, own_disk: bool, hosts: list[Host]) -> None:
         self.setup = setup
-        self.slots, self.proxied, self.lease_s = setup.trainers, setup.proxied, setup.lease_s
-        self.worker_deaths = 0
+        self.slots, self.lease_s = setup.trainers, setup.lease_s
+        self.happenings = Happenings()
         self._directory = directory
-        self._state = directory / "state"
-        self._memory = Path(tempfile.mkdtemp(prefix="headrace-chaos-", dir=_MEMORY))
-        self._own_disk = own_disk
         self.ledger = directory / "ledger"
         self.ledger.touch()
         self._calm = directory / "calm"
-        self._port = free_port()
-        self._proxies = [Proxy(self._port) for _ in range(setup.proxied)]
-        self._server: Process | None = None
-        self._next_start = 0.0
+        places = hosts[: setup.servers] or [None] * setup.servers
+        self.servers = [
+            Server(index, setup, directory, self.happenings, own_disk, place)
+            for index, place in enumerate(places)
+        ]
+        self._homes: list[list[str]] = [host.inside for host in hosts[setup.servers :]]
+        self._addresses = [",".join(server.address for server in self.servers)] * setup.trainers
+        names = [f"s{n}" for n in range(setup.servers)] + [f"t{n}" for n in range(setup.trainers)]
+        self.links: list[tuple[str, Link]] = list(zip(names, hosts, strict=False))
+        self._proxies: list[Proxy] = []
+        for slot in range(0 if hosts else setup.proxied):
+            proxies = [Proxy(server.port) for server in self.servers]
+            self._addresses[slot] = ",".join(proxy.address for proxy in proxies)
+            self.links += [(f"t{slot}", proxy) for proxy in proxies]
+            self._proxies += proxies
         self._trainers: list[Process | None] = [None] * setup.trainers
         self._ended = [False] * setup.trainers
         self._lives = [0] * setup.trainers
-        self._undo: list[tuple[float, int, Callable[[], object]]] = []
-        self.harms: list[Harm] = []
-        self.kills: list[tuple[float, str, str]] = []  # when, kind, whom
-        self.server_lives = 0
-        self._sessions: set[int] = set()  # of the processes of all lives of the server
-        self._struck = False  # whether this life of the server is to end
-        self._full_until = 0.0  # when the disk has room again
-        self.findings: list[Finding] = []
 
     # Looking after it
 
     def tend(self) -> None:
         """Start what has ended; undo what has lasted long enough."""
         now = time.monotonic()
-        while self._undo and self._undo[0][0] <= now:
-            heapq.heappop(self._undo)[2]()
-        if self._server is not None and self._server.code() is not None:
-            self._note(0.0)  # by itself, or killed
-            if not self._struck:
-                self._find("a server ends when it is told to", f"code {self._server.code()}")
-            self._server.close()
-            self._server, self._next_start = None, now + 0.05
-        if self._server is None and now >= self._next_start:
-            self.server_lives += 1
-            self.worker_deaths = 0
-            self._struck = now < self._full_until  # a start without room is refused
-            setup = self.setup
-            arguments = [setup.mode, str(setup.size), f"tcp://127.0.0.1:{self._port}"]
-            arguments += [setup.durability, str(self._state), str(self._memory)]
-            arguments += [str(setup.workers), str(setup.partitions), str(setup.lease_s)]
-            log = self._directory / "server.log"
-            self._server = Process("tests.chaos.server", arguments, log, setup.bug)
-            self._sessions.add(self._server.pid)
+        self.happenings.undo(now)
+        for server in self.servers:
+            server.tend(now)
         for slot, trainer in enumerate(self._trainers):
             if trainer is not None and trainer.code() is not None:
                 self._ended[slot] = trainer.code() == 0
                 if trainer.code() not in _TRAINER_CODES:
                     who = f"t{slot}.{self._lives[slot] - 1}"
-                    self._find("a trainer ends well", f"{who} with code {trainer.code()}")
+                    told = f"{who} with code {trainer.code()}"
+                    self.happenings.find("a trainer ends well", told)
                 trainer.close()
                 self._trainers[slot] = None
             if self._trainers[slot] is None and not self._ended[slot]:
                 self._start_trainer(slot)
 
-    def _find(self, law: str, text: str) -> None:
-        self.findings.append(Finding(law, text))
-
     def _start_trainer(self, slot: int) -> None:
         life = self._lives[slot]
         self._lives[slot] += 1
-        address = f"tcp://127.0.0.1:{self._port}"
-        if slot < self.proxied:
-            address = self._proxies[slot].address
-        arguments = [address, self.setup.mode, str(self.ledger), f"t{slot}.{life}"]
+        arguments = [self._addresses[slot], self.setup.mode, str(self.ledger), f"t{slot}.{life}"]
         seed = zlib.crc32(f"{self.setup.seed} {slot} {life}".encode())
         arguments += [str(seed), str(self._calm)]
         arguments += [str(self.lease_s), str(2 * self.setup.patience_s)]
         log = self._directory / f"trainer-{slot}.log"
-        far = {FAR: "1"} if slot < self.setup.far else {}
-        self._trainers[slot] = Process("tests.chaos.trainer", arguments, log, **far)
+        inside = self._homes[slot] if self._homes else []
+        far = {FAR: "1"} if slot < self.setup.far and not inside else {}
+        self._trainers[slot] = Process("tests.chaos.trainer", arguments, log, "", inside, **far)
 
     @property
     def over(self) -> bool:
@@ -168,31 +151,14 @@ class _Run:
 
     def calm(self) -> None:
         """No more faults, and no more waiting."""
-        while self._undo:
-            heapq.heappop(self._undo)[2]()
+        self.happenings.undo()
         self._calm.touch()
 
-    def journals(self) -> list[Path]:
-        """The files of what is committed; without a state directory until the server ends."""
-        if self.setup.durability == "off":
-            return sorted(self._memory.glob("*/journals/feeds/*/*.journal"))
-        return sorted(self._state.glob("feeds/*/*.journal"))
-
     def end(self) -> None:
-        """The server is told to stop, and all that may be left is killed."""
+        """Tell the servers to stop, and kill all that may be left."""
         self.calm()
-        if self._server is not None:
-            self._server.close()
-            deadline = time.monotonic() + _LEFT_S
-            while self._server.code() is None and time.monotonic() < deadline:
-                time.sleep(_POLL_S)
-            while (left := living(self._sessions)) and time.monotonic() < deadline:
-                time.sleep(_POLL_S)
-            files = [str(path.relative_to(self._memory)) for path in self._memory.rglob("*")]
-            if not self._struck and (left or files):
-                self._find("nothing is left behind", f"processes {left}, files {files[:5]}")
-            self._server.kill()
-        shutil.rmtree(self._memory, ignore_errors=True)
+        with ThreadPoolExecutor(len(self.servers)) as pool:
+            list(pool.map(Server.end, self.servers))
         for trainer in self._trainers:
             if trainer is not None:
                 trainer.kill()
@@ -200,95 +166,33 @@ class _Run:
         for proxy in self._proxies:
             proxy.close()
 
-    def _later(self, seconds: float, undo: Callable[[], object]) -> None:
-        heapq.heappush(self._undo, (time.monotonic() + seconds, len(self._undo), undo))
-
-    def _note(self, seconds: float, to: str = "") -> None:
-        now = time.monotonic()
-        self.harms.append(Harm(now, now + seconds, to))
-
     # Harm
-
-    def children(self, role: str) -> list[int]:
-        if self._server is None:
-            return []
-        found = self._server.children().items()
-        return sorted(pid for pid, told in found if f"headrace_server.{role}.{role}" in told)
-
-    def kill_server(self) -> None:
-        self._note(2.0)
-        self._struck = True
-        if self._server is not None:
-            self.kills.append((time.monotonic(), "server", ""))
-            self._server.kill()
-
-    def stop_server(self) -> bool:
-        """SIGTERM, as a planned restart: it waits for commits, and says that it will be back."""
-        self._note(2.0)
-        self._struck = True
-        self.kills.append((time.monotonic(), "server", ""))
-        return self._server is not None and send([self._server.pid], signal.SIGTERM)
-
-    def kill_supervisor(self) -> None:
-        self._note(2.0)
-        self._struck = True
-        if self._server is not None:
-            self.kills.append((time.monotonic(), "server", ""))
-            self._server.kill(group=False)
-
-    def orphan(self, pids: list[int], after_s: float, seconds: float) -> bool:
-        """Workers sleep, their server dies, and they wake when there is another."""
-        self._later(after_s, self.kill_supervisor)
-        return self.stop(pids, None, after_s + seconds)
-
-    def kill_front(self) -> bool:
-        self._note(2.0)
-        self._struck = True
-        self.kills.append((time.monotonic(), "server", ""))
-        return send(self.children("front"), signal.SIGKILL)
-
-    def kill_worker(self, pids: list[int]) -> bool:
-        self._note(2.0)
-        self.worker_deaths += 1
-        return send(pids, signal.SIGKILL)
-
-    def trainer_pids(self, slot: int) -> list[int]:
-        trainer = self._trainers[slot]
-        return [] if trainer is None else [trainer.pid]
 
     def kill_trainer(self, slot: int) -> bool:
         trainer = self._trainers[slot]
         if trainer is None:
             return False
-        self.kills.append((time.monotonic(), "trainer", f"t{slot}.{self._lives[slot] - 1}"))
+        self.happenings.kill("trainer", f"t{slot}.{self._lives[slot] - 1}")
         trainer.kill()
         return True
 
-    def stop(self, pids: list[int], slot: int | None, seconds: float) -> bool:
-        self._note(seconds, "" if slot is None else f"t{slot}")
-        self._later(seconds, lambda: send(pids, signal.SIGCONT))
+    def stop_trainer(self, slot: int, seconds: float) -> bool:
+        trainer = self._trainers[slot]
+        pids = [] if trainer is None else [trainer.pid]
+        self.happenings.note(seconds, f"t{slot}")
+        self.happenings.later(seconds, lambda: send(pids, signal.SIGCONT))
         return send(pids, signal.SIGSTOP)
 
-    def network(self, slot: int, what: str, seconds: float) -> bool:
-        proxy = self._proxies[slot]
-        self._note(seconds + 1.0, f"t{slot}")
+    def network(self, number: int, what: str, seconds: float) -> bool:
+        name, link = self.links[number]
+        self.happenings.note(seconds + 1.0, name)
         if what == "cut":
-            proxy.cut()
-            return True
-        if what == "slow":
-            proxy.delay(0.02)
+            link.cut()
+        elif what == "slow":
+            link.slow()
         else:
-            proxy.drop(what)
-        self._later(seconds, proxy.heal)
-        return True
-
-    def crowd_disk(self, seconds: float) -> bool:
-        if not self._own_disk or not self._state.exists():
-            return False
-        self._note(seconds + 1.0)
-        self._full_until = time.monotonic() + seconds + 1.0
-        filler = fill_disk(self._state)
-        self._later(seconds, lambda: filler.unlink(missing_ok=True))
+            link.drop(what)
+        self.happenings.later(seconds, link.heal)
         return True
 
 
@@ -296,8 +200,14 @@ def run(setup: Setup, directory: Path) -> Outcome:
     """Run, harm, wait for the end, judge."""
     began = time.monotonic()
     wanted = cells_wanted(setup.mode, setup.size, setup.partitions)
-    with _disk(directory / "state", "disk full" in setup.kinds) as own_disk:
-        run = _Run(setup, directory, own_disk)
+    with contextlib.ExitStack() as stack:
+        disks = [directory / "state" / str(index) for index in range(setup.servers)]
+        full = "disk full" in setup.kinds
+        made = [stack.enter_context(_disk(disk, full)) for disk in disks]
+        hosts: list[Host] = []
+        if setup.hosts:
+            hosts = stack.enter_context(Network(setup.servers + setup.trainers)).hosts
+        run = _Run(setup, directory, all(made), hosts)
         try:
             faults = _harm(run, setup)
             run.calm()
@@ -308,20 +218,23 @@ def run(setup: Setup, directory: Path) -> Outcome:
             run.end()
         if setup.durability != "off":
             tokens = _tokens(run)
-    lines = read_lines(run.ledger)
-    verdict = judge(Case(setup.mode, wanted, lines, tokens, run.harms, setup.lease_s))
-    verdict.findings += run.findings
+    lines, happenings = read_lines(run.ledger), run.happenings
+    case = Case(setup.mode, wanted, lines, tokens, happenings.harms, setup.lease_s, setup.servers)
+    verdict = judge(case)
+    verdict.findings += happenings.findings
     if stalled:
         verdict.findings.insert(0, Finding("the run comes to its end", stalled))
     if len(tokens) != len(set(tokens)):
         verdict.add("a token is committed once", [t for t, n in Counter(tokens).items() if n > 1])
-    recovered = _recoveries(lines, run.kills)
+    recovered = _recoveries(lines, happenings.kills, setup.servers)
     seconds = time.monotonic() - began
-    return Outcome(setup, verdict, +faults, seconds, recovered, run.server_lives)
+    lives = sum(server.lives for server in run.servers)
+    return Outcome(setup, verdict, +faults, seconds, recovered, lives)
 
 
 def _tokens(run: _Run) -> list[int]:
-    return [token for store in run.journals() for token in tokens_of(store)]
+    stores = [store for server in run.servers for store in server.journals()]
+    return [token for store in stores for token in tokens_of(store)]
 
 
 def _harm(run: _Run, setup: Setup) -> Counter[str]:
@@ -331,7 +244,7 @@ def _harm(run: _Run, setup: Setup) -> Counter[str]:
     until = time.monotonic() + setup.seconds + setup.patience_s  # if nothing ever begins
     begun = False
     due, written = 0.0, _WORK_BYTES
-    while time.monotonic() < until and not run.over:
+    while time.monotonic() < until and not run.over and faults.total() < setup.most:
         run.tend()
         time.sleep(_POLL_S)
         if time.monotonic() < due or run.ledger.stat().st_size < written:
@@ -362,7 +275,7 @@ def _to_the_end(run: _Run, patience_s: float) -> str:
 @contextlib.contextmanager
 def _disk(directory: Path, wanted: bool) -> Iterator[bool]:
     """A small disk of its own for states, where one is wanted and this user may make one."""
-    directory.mkdir()
+    directory.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK}", "none", str(directory)]
     made = wanted and not os.geteuid() and shutil.which("mount") is not None
     made = made and not subprocess.run(mount, check=False, capture_output=True).returncode
@@ -373,15 +286,16 @@ def _disk(directory: Path, wanted: bool) -> Iterator[bool]:
             subprocess.run(["umount", "-l", directory], check=True)
 
 
-def _recoveries(lines: list[Line], kills: list[tuple[float, str, str]]) -> dict[str, list[float]]:
+def _recoveries(lines: list[Line], kills: list[Kill], servers: int) -> dict[str, list[float]]:
     """Seconds from a kill to the first batch of the next server, or of the same rows elsewhere."""
     found: dict[str, list[float]] = {"server": [], "trainer": []}
     takes = [line for line in lines if line.what == "take"]
     for at, kind, whom in kills:
         before = [line for line in takes if line.at <= at]
         if kind == "server":
-            term = max((line.token >> 32 for line in before), default=0)
-            after = (line.at for line in takes if line.at > at and line.token >> 32 > term)
+            mine = [line for line in takes if f"s{share_of(line.token, servers)}" == whom]
+            term = max((line.token >> 32 for line in mine if line.at <= at), default=0)
+            after = (line.at for line in mine if line.at > at and line.token >> 32 > term)
         else:
             held = [line for line in before if line.who == whom][-1:]
             rows = {tuple(cell) for line in held for cell in line.more[0]}

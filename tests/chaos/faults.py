@@ -11,11 +11,11 @@ import errno
 import os
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["FAULTS", "FREE", "LASTING", "RESTARTS", "Plan", "Target", "fill_disk", "send"]
+__all__ = ["FAULTS", "FREE", "LASTING", "RESTARTS", "Link", "Plan", "Target", "fill_disk", "send"]
 
 #: Kinds and how often each is drawn, in proportion.
 FAULTS = {
@@ -32,11 +32,19 @@ FAULTS = {
     "one way lost": 2.0,
     "network slow": 1.0,
     "disk full": 1.0,
+    "host lost": 2.0,
 }
-#: Kinds that need no file system of their own.
-FREE = tuple(kind for kind in FAULTS if kind != "disk full")
+#: Kinds that need no file system and no host of their own.
+FREE = tuple(kind for kind in FAULTS if kind not in ("disk full", "host lost"))
 #: Kinds after which a server is started anew.
-RESTARTS = ("server killed", "server stopped", "supervisor killed", "front killed", "orphan left")
+RESTARTS = (
+    "server killed",
+    "server stopped",
+    "supervisor killed",
+    "front killed",
+    "orphan left",
+    "host lost",
+)
 #: Kinds that a server without a state directory outlives.
 LASTING = tuple(kind for kind in FREE if kind not in RESTARTS)
 _AT_WORK = 0.8
@@ -44,26 +52,45 @@ _AT_WORK = 0.8
 _WORKER_DEATHS = 3
 
 
-class Target(Protocol):
-    """What a run offers to those who harm it."""
+class Link(Protocol):
+    """A way between a trainer and a server, or between a host and all others."""
 
-    slots: int
-    proxied: int  # of the slots, the first so many
-    lease_s: float
-    worker_deaths: int  # in this life of the server
+    def cut(self) -> None: ...
+    def drop(self, way: str) -> None: ...
+    def slow(self) -> None: ...
+    def heal(self) -> None: ...
+
+
+class Served(Protocol):
+    """What a server of a run offers to those who harm it."""
+
+    worker_deaths: int  # in this life
 
     def children(self, role: str) -> list[int]: ...
-    def kill_server(self) -> None: ...
-    def stop_server(self) -> bool: ...
+    def kill(self) -> None: ...
+    def stop(self) -> bool: ...
     def kill_supervisor(self) -> None: ...
     def orphan(self, pids: list[int], after_s: float, seconds: float) -> bool: ...
     def kill_front(self) -> bool: ...
     def kill_worker(self, pids: list[int]) -> bool: ...
-    def kill_trainer(self, slot: int) -> bool: ...
-    def stop(self, pids: list[int], slot: int | None, seconds: float) -> bool: ...
-    def trainer_pids(self, slot: int) -> list[int]: ...
-    def network(self, slot: int, what: str, seconds: float) -> bool: ...
+    def suspend(self, pids: list[int], seconds: float) -> bool: ...
     def crowd_disk(self, seconds: float) -> bool: ...
+    def lose_host(self, seconds: float) -> bool: ...
+
+
+class Target(Protocol):
+    """What a run offers to those who harm it."""
+
+    slots: int
+    lease_s: float
+
+    @property
+    def servers(self) -> Sequence[Served]: ...
+    @property
+    def links(self) -> Sequence[object]: ...
+    def kill_trainer(self, slot: int) -> bool: ...
+    def stop_trainer(self, slot: int, seconds: float) -> bool: ...
+    def network(self, number: int, what: str, seconds: float) -> bool: ...
 
 
 class Plan:
@@ -87,27 +114,30 @@ class Plan:
         weights = [FAULTS[kind] for kind in self._kinds]
         kind = self._chance.choices(self._kinds, weights)[0]
         slot = self._chance.randrange(run.slots)
-        near = self._chance.randrange(run.proxied)
+        link = self._chance.randrange(len(run.links))
+        server = self._chance.choice(run.servers)
         part = self._chance.random()
         way = self._chance.choice(("up", "down"))
-        whom = [*run.children("worker")]
+        whom = server.children("worker")
         some = [whom[int(part * len(whom))]] if whom else []
+        while_s = (0.1 + 1.9 * part) * run.lease_s
         acts: dict[str, Callable[[], bool | None]] = {
-            "server killed": run.kill_server,
-            "server stopped": run.stop_server,
-            "supervisor killed": run.kill_supervisor,
-            "orphan left": lambda: run.orphan(some, 0.4 * part, 0.5 + 2 * part),
-            "front killed": run.kill_front,
-            "worker killed": lambda: run.worker_deaths < _WORKER_DEATHS and run.kill_worker(some),
-            "worker stopped": lambda: run.stop(some, None, 0.2 + 1.5 * part),
-            "trainer killed": lambda: run.kill_trainer(slot),
-            "trainer stopped": lambda: run.stop(
-                run.trainer_pids(slot), slot, (0.3 + 2.2 * part) * run.lease_s
+            "server killed": server.kill,
+            "server stopped": server.stop,
+            "supervisor killed": server.kill_supervisor,
+            "orphan left": lambda: server.orphan(some, 0.4 * part, 0.5 + 2 * part),
+            "front killed": server.kill_front,
+            "worker killed": lambda: (
+                server.worker_deaths < _WORKER_DEATHS and server.kill_worker(some)
             ),
-            "connections cut": lambda: run.network(near, "cut", 0),
-            "one way lost": lambda: run.network(near, way, (0.1 + 1.9 * part) * run.lease_s),
-            "network slow": lambda: run.network(near, "slow", 0.3 + part),
-            "disk full": lambda: run.crowd_disk(0.2 + 0.8 * part),
+            "worker stopped": lambda: server.suspend(some, 0.2 + 1.5 * part),
+            "trainer killed": lambda: run.kill_trainer(slot),
+            "trainer stopped": lambda: run.stop_trainer(slot, (0.3 + 2.2 * part) * run.lease_s),
+            "connections cut": lambda: run.network(link, "cut", while_s),
+            "one way lost": lambda: run.network(link, way, while_s),
+            "network slow": lambda: run.network(link, "slow", 0.3 + part),
+            "disk full": lambda: server.crowd_disk(0.2 + 0.8 * part),
+            "host lost": lambda: server.lose_host(while_s),
         }
         return "" if acts[kind]() is False else kind
 

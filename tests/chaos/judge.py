@@ -22,7 +22,7 @@ from typing import Any
 
 from .ledger import Line, chained
 
-__all__ = ["Case", "Finding", "Harm", "Verdict", "judge"]
+__all__ = ["Case", "Finding", "Harm", "Verdict", "judge", "share_of"]
 
 Cell = tuple[Any, ...]
 _BEGIN = [0, 0]
@@ -39,7 +39,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """Something that was done, and to whom: a trainer's slot, or "" for the server's side."""
+    """Something that was done to a trainer ("t0"), to a server ("s0"), or to all servers ("")."""
 
     since: float
     until: float
@@ -56,6 +56,7 @@ class Case:
     committed: Sequence[int]  # tokens in the stores
     harms: Sequence[Harm] = ()
     lease_s: float = 1.0
+    servers: int = 1
 
 
 @dataclass(slots=True)
@@ -111,6 +112,11 @@ class _Told:
                 self.errors.append(line)
             elif line.what == "gap":
                 self.gaps.append(line)
+
+
+def share_of(token: int, servers: int) -> int:
+    """The server that granted a token: its terms leave this remainder."""
+    return (token >> 32) % servers
 
 
 def judge(case: Case) -> Verdict:
@@ -222,16 +228,16 @@ def _unanswered(lines: Iterable[Line], told: _Told) -> list[str]:
 
 
 def _lost_without_cause(case: Case, told: _Told) -> list[str]:
-    """Batches whose lease was lost while nothing happened to the server or their trainer."""
+    """Batches whose lease was lost while nothing happened to their server or their trainer."""
     lost = []
     for line in told.stales:
         take = told.takes.get(line.token)
-        slot = line.who.split(".")[0]
+        parties = ("", line.who.split(".")[0], f"s{share_of(line.token, case.servers)}")
         since = line.at - 3 * case.lease_s if take is None else take.at - 2 * case.lease_s
         harmed = any(
             harm.since <= line.at and harm.until + case.lease_s >= since
             for harm in case.harms
-            if harm.to in ("", slot)
+            if harm.to in parties
         )
         paused = any(
             gap.who == line.who and since <= gap.at <= line.at + case.lease_s for gap in told.gaps

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.children import children_of
@@ -17,10 +18,16 @@ _ROOT = Path(__file__).parents[2]
 
 
 class Process:
-    """A process that writes to a file, in a session of its own."""
+    """A process that writes to a file, in a session of its own, perhaps on another host."""
 
     def __init__(
-        self, module: str, arguments: list[str], log: Path, bug: str = "", **environment: str
+        self,
+        module: str,
+        arguments: list[str],
+        log: Path,
+        bug: str = "",
+        inside: Sequence[str] = (),
+        **environment: str,
     ) -> None:
         path = [str(_ROOT), *(p for p in sys.path if p)]
         if bug:
@@ -29,7 +36,7 @@ class Process:
         environment["HEADRACE_TEST_BUG"] = bug
         with open(log, "ab") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                [*inside, sys.executable, "-m", module, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=out,

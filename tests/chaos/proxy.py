@@ -2,7 +2,7 @@
 
     trainer ◄──► [ up: to the server ]      cut()    all connections end; new ones are let through
                  [ down: to the trainer ]   drop()   what goes one way is lost, until heal() cuts it
-                                            delay()  each part waits so long before it goes on
+                                            slow()   each part waits before it goes on
 
 Bytes that were lost leave a connection that means nothing any more, so healing ends it: what a
 network does that was down for longer than TCP repeats itself.
@@ -16,6 +16,8 @@ import threading
 import time
 
 __all__ = ["Proxy"]
+
+_DELAY_S = 0.02
 
 
 class Proxy:
@@ -76,8 +78,8 @@ class Proxy:
     def drop(self, way: str) -> None:
         self._dropped = way
 
-    def delay(self, seconds: float) -> None:
-        self._delay_s = seconds
+    def slow(self) -> None:
+        self._delay_s = _DELAY_S
 
     def heal(self) -> None:
         """As before; connections that lost bytes end."""

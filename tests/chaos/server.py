@@ -1,9 +1,6 @@
-"""The server under test: one feed, a fixed address, a state directory.
+"""The server under test: feeds of these modes, and options of ``hs.run``, as JSON.
 
-    python -m tests.chaos.server MODE SIZE ADDRESS DURABILITY STATE_DIR SHM_DIR WORKERS PARTITIONS
-        LEASE_S
-
-With the durability "off" it has no state directory.
+    python -m tests.chaos.server '{"modes": ["plain"], "size": 500, "bind": ADDRESS, …}'
 
 It lives until its standard input ends, or SIGTERM comes, after which trainers may commit for a
 moment.  It ends with 3 when the server has failed, so that whoever looks after it starts it again.
@@ -11,6 +8,7 @@ moment.  It ends with 3 when the server has failed, so that whoever looks after 
 
 from __future__ import annotations
 
+import json
 import select
 import signal
 import sys
@@ -47,17 +45,10 @@ def main() -> None:
 
 
 def serve() -> None:
-    mode, size, address, durability, directory, memory, workers, partitions, lease_s = sys.argv[1:]
-    with hs.run(
-        pipeline(mode, int(size)),
-        bind=address,
-        state_dir=None if durability == "off" else directory,
-        durability=durability,
-        shm_dir=memory,
-        partitions=int(partitions),
-        workers=int(workers),
-        lease_ttl_s=float(lease_s),
-    ) as server:
+    options = json.loads(sys.argv[1])
+    modes, size = options.pop("modes"), options.pop("size")
+    feeds = {mode: pipeline(mode, size) for mode in modes}
+    with hs.run(feeds, insecure=True, **options) as server:  # the network is that of the run
         print("up", flush=True)
         try:
             while not server.wait(_ASK_S) and not ended():

@@ -16,7 +16,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.chaos import driver
+from tests.chaos import driver, served
 from tests.chaos.bugs import BUGS
 from tests.chaos.driver import Setup, run
 from tests.chaos.faults import FAULTS, LASTING
@@ -128,13 +128,13 @@ def test_the_end_of_a_server_that_nobody_brought_about_is_found(
 ) -> None:
     """The driver forgets that it kills servers, and thinks that something is left of the last."""
 
-    def kill(target: driver._Run) -> None:
-        assert target._server is not None
-        target._server.kill()
+    def kill(server: served.Server) -> None:
+        assert server._process is not None
+        server._process.kill()
 
-    monkeypatch.setattr(driver._Run, "kill_server", kill)
-    monkeypatch.setattr(driver, "living", lambda sessions: [1])
-    monkeypatch.setattr(driver, "_LEFT_S", 5.0)
+    monkeypatch.setattr(served.Server, "kill", kill)
+    monkeypatch.setattr(served, "living", lambda sessions: [1])
+    monkeypatch.setattr(served, "_LEFT_S", 5.0)
     found = run(Setup("plain", "ends", ("server killed",), 2.0, 0.3, 500), tmp_path)
     laws = {"a server ends when it is told to", "nothing is left behind"}
     assert {finding.law for finding in found.verdict.findings} == laws

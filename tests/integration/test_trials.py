@@ -40,7 +40,7 @@ SHORT = {
     "suspend": 0.03,
 }
 #: The same, of those that mount file systems or make groups of processes.
-OF_ROOT = {"power": 0.01, "disk": 0.05, "endless": 0.2}
+OF_ROOT = {"power": 0.01, "disk": 0.05, "endless": 0.2, "shares": 0.01}
 
 
 def short(name: str, scale: float, scratch: Path) -> Result:

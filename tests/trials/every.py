@@ -20,6 +20,7 @@ from . import (
     messages,
     power,
     recovery,
+    shares,
     soak,
     suspend,
     terms,
@@ -68,6 +69,11 @@ EVERY = {
         "trainers that were let in and do their worst: others get their answers within 1 s",
         hostile.run,
         "3 min",
+    ),
+    "shares": Trial(
+        "4 servers and 8 trainers on hosts of their own, 300 faults: nothing lost or twice",
+        shares.run,
+        "15 min",
     ),
     "flood": Trial("200 trainers that do not read: memory is bounded", flood.run, "1 min"),
 }

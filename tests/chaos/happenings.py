@@ -1,0 +1,46 @@
+"""What was done to a run, when, to whom, and what is still to be undone."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections.abc import Callable
+
+from .judge import Finding, Harm
+
+__all__ = ["Happenings", "Kill"]
+
+#: When, what (a server or a trainer), and which.
+Kill = tuple[float, str, str]
+
+
+class Happenings:
+    """One run's."""
+
+    def __init__(self) -> None:
+        self.harms: list[Harm] = []
+        self.kills: list[Kill] = []
+        self.findings: list[Finding] = []
+        self._undo: list[tuple[float, int, Callable[[], object]]] = []
+        self._order = itertools.count()
+
+    def note(self, seconds: float, to: str) -> None:
+        """Harm is done from now on: to a trainer ("t0") or a server ("s0")."""
+        now = time.monotonic()
+        self.harms.append(Harm(now, now + seconds, to))
+
+    def kill(self, kind: str, whom: str) -> None:
+        self.kills.append((time.monotonic(), kind, whom))
+
+    def find(self, law: str, text: str) -> None:
+        self.findings.append(Finding(law, text))
+
+    def later(self, seconds: float, undo: Callable[[], object]) -> None:
+        """Call this in so many seconds."""
+        heapq.heappush(self._undo, (time.monotonic() + seconds, next(self._order), undo))
+
+    def undo(self, until: float = float("inf")) -> None:
+        """Call all that was to be called by then."""
+        while self._undo and self._undo[0][0] <= until:
+            heapq.heappop(self._undo)[2]()
