@@ -54,7 +54,7 @@ _STREAMS: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("lanes", 1, {}),
     ("sampled", 1, {"prefetch": 3}),
     ("buckets", 8, {"world_size": 8}),
-    ("segments", 8, {"world_size": 8}),
+    ("segments", 4, {"world_size": 4}),
     ("kept", 1, {}),
 )
 
@@ -76,7 +76,8 @@ class _Led:
     """A trainer on a host that does what it is told."""
 
     def __init__(self, host: Host, scratch: Path) -> None:
-        with open(scratch / "led.log", "ab") as log:
+        self._log = scratch / f"led-{host.ip}.log"
+        with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
                 [*host.inside, sys.executable, "-m", "tests.trials.led", str(_PATIENCE_S)],
                 stdin=subprocess.PIPE,
@@ -92,7 +93,7 @@ class _Led:
         print(json.dumps(order), file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline()
         if not answer:
-            raise RuntimeError(f"a trainer ended with code {self._process.wait()} at {order}")
+            raise RuntimeError(f"a trainer ended at {order}: {self._log.read_text()[-800:]}")
         return json.loads(answer)
 
     def __enter__(self) -> _Led:
@@ -165,7 +166,10 @@ def _streams(
 def _read(trainers: Sequence[_Led], address: str, options: dict[str, Any]) -> list[Any]:
     """The stream of each trainer; where the batches go to any of them, all as one."""
     ranks = [{"rank": rank} if "world_size" in options else {} for rank in range(len(trainers))]
-    _each(trainers, [{"join": address, "restart": True, **options, **rank} for rank in ranks])
+    first, *others = [{"join": address, **options, **rank} for rank in ranks]
+    trainers[0](restart=True, **first)  # what the readers of the last case have done is undone
+    if others:
+        _each(trainers[1:], others)
     streams = _each(trainers, {"take": None})
     _each(trainers, {"leave": True})
     if len(trainers) > 1 and "world_size" not in options:
