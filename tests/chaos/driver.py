@@ -34,7 +34,7 @@ from .processes import Process
 from .proxy import Proxy
 from .served import Server
 from .stores import tokens_of
-from .trainer import FAR
+from .trainer import FAR, STEP_S
 
 __all__ = ["Outcome", "Setup", "run"]
 
@@ -63,6 +63,7 @@ class Setup:
     workers: int = 2
     partitions: int = PARTITIONS
     durability: str = "power"  # "off": without a state directory, so no server may end
+    step_s: float = STEP_S  # the longest of a trainer
     lease_s: float = 1.5
     patience_s: float = 25.0
     bug: str = ""  # that is planted in the server
@@ -139,7 +140,7 @@ class _Run:
         arguments = [self._addresses[slot], self.setup.mode, str(self.ledger), f"t{slot}.{life}"]
         seed = zlib.crc32(f"{self.setup.seed} {slot} {life}".encode())
         arguments += [str(seed), str(self._calm)]
-        arguments += [str(self.lease_s), str(2 * self.setup.patience_s)]
+        arguments += [str(self.lease_s), str(2 * self.setup.patience_s), str(self.setup.step_s)]
         log = self._directory / f"trainer-{slot}.log"
         inside = self._homes[slot] if self._homes else []
         far = {FAR: "1"} if slot < self.setup.far and not inside else {}

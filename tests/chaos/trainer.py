@@ -1,8 +1,8 @@
 """A trainer that keeps a ledger, and says some things twice.
 
-    python -m tests.chaos.trainer ADDRESS MODE LEDGER WHO SEED CALM LEASE_S TIMEOUT_S
+    python -m tests.chaos.trainer ADDRESS MODE LEDGER WHO SEED CALM LEASE_S TIMEOUT_S STEP_S
 
-It takes some milliseconds a step until the file CALM is there, and then none.  The server's answers
+It takes up to STEP_S for a step until the file CALM is there, and then none.  The server's answers
 are noted as the session hears them: nothing public tells which batch was acknowledged while others
 are on their way.
 """
@@ -29,7 +29,8 @@ from headrace_proto.messages import Deliver, Outcome, Step
 from .feeds import stateful
 from .ledger import Ledger, chained
 
-_LONGEST_STEP_S = 0.03
+#: The longest step, where nothing else is asked for.
+STEP_S = 0.03
 _TWICE = 0.1
 _FLUSH = 0.1
 #: Variable of the environment that hides the server's memory from a trainer.
@@ -110,7 +111,9 @@ def cells_of(batch: Any, states: bool) -> list[list[Any]]:
     return [[key, int(i)] for key, i in zip(keys, batch.sequence, strict=True)]
 
 
-def train(feed: Any, ledger: Ledger, mode: str, chance: random.Random, calm: str) -> None:
+def train(
+    feed: Any, ledger: Ledger, mode: str, chance: random.Random, calm: str, step_s: float
+) -> None:
     states = stateful(mode)
     done = 0  # token of the batch that the next one will commit
     while True:
@@ -129,7 +132,7 @@ def train(feed: Any, ledger: Ledger, mode: str, chance: random.Random, calm: str
         before = batch.state("chain").tolist() if states else []
         ledger.note("take", token, cells, before)
         if not os.path.exists(calm):
-            time.sleep(chance.random() * _LONGEST_STEP_S)
+            time.sleep(chance.random() * step_s)
         if not states:
             done = token
             continue
@@ -146,7 +149,7 @@ def train(feed: Any, ledger: Ledger, mode: str, chance: random.Random, calm: str
 
 
 def main() -> None:
-    address, mode, path, who, seed, calm, lease_s, timeout_s = sys.argv[1:]
+    address, mode, path, who, seed, calm, lease_s, timeout_s, step_s = sys.argv[1:]
     ledger = Ledger(path, who)
     chance = random.Random(int(seed))
     listen(ledger)
@@ -159,7 +162,7 @@ def main() -> None:
             address, prefetch=chance.choice((0, 1, 2)), timeout=float(timeout_s)
         ) as feed:
             ledger.note("join", 0, feed.local)
-            train(feed, ledger, mode, chance, calm)
+            train(feed, ledger, mode, chance, calm, float(step_s))
     except headrace.StaleLease:
         pass  # of the last batches; noted by token
     except headrace.HeadraceError as error:

@@ -40,8 +40,9 @@ _MOVED_TO = 2
 _FAULTS = 300
 #: Faults of one feed, and what it has to do between two of them.
 _FAULTS_OF_A_FEED = 50
-_CELLS_PER_FAULT = 250
+_CELLS_PER_FAULT = 400
 _PACE_S = 0.4
+_STEP_S = 0.15
 _LEASE_S = 3.0
 _PATIENCE_S = 60.0
 _CELLS = 2000
@@ -233,6 +234,7 @@ def _faults(setup: Setup, report: Report) -> None:
                 trainers=_TRAINERS,
                 workers=1 + number % 2,
                 partitions=_PARTITIONS,
+                step_s=_STEP_S,
                 lease_s=_LEASE_S,
                 patience_s=_PATIENCE_S,
                 servers=_SERVERS,

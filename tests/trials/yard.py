@@ -23,7 +23,7 @@ from tests.chaos.feeds import PARTITIONS, cells_wanted, pipeline
 from tests.chaos.judge import Case, Harm, judge
 from tests.chaos.ledger import Line, read_lines
 from tests.chaos.stores import tokens_of
-from tests.chaos.trainer import FAR
+from tests.chaos.trainer import FAR, STEP_S
 from tests.ports import free_port
 
 from .frame import Report
@@ -190,7 +190,13 @@ class Yard:
     def _trainer(self, slot: int) -> subprocess.Popen[bytes]:
         self._lives[slot] += 1
         arguments = [self.address, self.mode, str(self.ledger), f"t{slot}.{self._lives[slot]}"]
-        arguments += [str(slot), str(self._calm), str(self.lease_s), str(2 * _PATIENCE_S)]
+        arguments += [
+            str(slot),
+            str(self._calm),
+            str(self.lease_s),
+            str(2 * _PATIENCE_S),
+            str(STEP_S),
+        ]
         with open(self.scratch / f"trainer-{slot}.log", "ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "tests.chaos.trainer", *arguments],
