@@ -99,6 +99,12 @@ def test_nothing_is_lost_and_nothing_twice_with_any_workers_and_stores(
 
 
 @pytest.mark.tools
+def test_nothing_is_lost_and_nothing_twice_over_several_servers(tmp_path: Path) -> None:
+    kinds = tuple(FAULTS)
+    survive(Setup("segments", "two", kinds, 2.0, 0.3, 500, workers=1, servers=2), tmp_path)
+
+
+@pytest.mark.tools
 @pytest.mark.long
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("name", list(QUICK)[2:])
