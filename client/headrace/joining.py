@@ -94,8 +94,8 @@ def connect(
     ``group`` and ``members``: the trainers of a group, so many, all get every batch that the group
     gets, and it is committed once, when all of them have committed it.  Nothing comes before all
     have joined.  A group shares a feed with other trainers and groups as one trainer does; with
-    ranks its members are those of one rank.  On a feed of several workers or servers it needs
-    ranks, which take all batches in the same order.  Not for feeds of segments.
+    ranks its members are those of one rank.  On a feed of segments, or of several workers or
+    servers, it needs ranks, which take all batches in the same order.
 
     ``keys`` is the directory with this trainer's secret key and ``server.public``, or the file of
     the secret; the environment's ``HEADRACE_KEYS`` where it is not given.

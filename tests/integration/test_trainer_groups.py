@@ -182,7 +182,8 @@ def test_a_group_that_can_not_be_is_refused():
             with pytest.raises(headrace.HeadraceError, match=text):
                 headrace.connect(server.address, timeout=PATIENCE_S, **options)
 
-        refused("group='g': feed 'segments' is of segments", feed="segments", **_OF_A_GROUP)
+        text = "group='g': feed 'segments' is of segments, so its members need rank="
+        refused(text, feed="segments", **_OF_A_GROUP)
         joining = [lambda: headrace.connect(server.address, feed="plain", **_OF_A_GROUP)] * 2
         one, two = at_once(joining)
         with one, two:

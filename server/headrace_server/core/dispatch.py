@@ -324,7 +324,6 @@ class Dispatcher(Borders):
         if place is not None:  # its bytes were an earlier server's
             self._hands.effects.append(Release(batch.partition, batch.number))
             self._hands.void(batch)
-            self._supply.released(batch)
             self._claims.arrived(batch.partition, place.token)
         elif not self._supply.put_back(session, batch):
             self._hands.void(batch)

@@ -4,7 +4,8 @@
     commit of a member ─┐
     commit of a member ─┴─ all have committed ─► commit of the group ─► Answer ─► all that asked
 
-A group gets no more than its slowest member takes.
+A group gets no more than its slowest member takes.  Each member saves the states of segments; they
+are the same, so those that come last are stored.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class GroupDispatcher(GroupMembers):
     # Commits
 
     def commit(self, session: int, tokens: tuple[int, ...]) -> None:
-        if session not in self._member_of:
+        if session not in self._member_of or self.stateful:
             super().commit(session, tokens)
             return
         for token in tokens:
@@ -114,6 +115,7 @@ class GroupDispatcher(GroupMembers):
             self._answer_late(session, token)
             return
         shared.done.add(member)
+        shared.payload = payload
         shared.asking.add(session)
         member.forget(token)
         self._commit_if_done(group, token, shared)
@@ -122,7 +124,18 @@ class GroupDispatcher(GroupMembers):
         """Commit a batch for the group, once all members have committed it."""
         if len(shared.done) == group.size and shared.batch is not None and not shared.saving:
             shared.saving = True
-            super().save(group.number, token)
+            super().save(group.number, token, shared.payload)
+            for payload in shared.flushes:
+                super().flush(shared.batch, payload)
+
+    def flush(self, batch: Batch, payload: Any) -> None:
+        """Store states of lanes, once the batch before them is committed by all members."""
+        for group in self._groups.values():
+            for shared in group.batches.values():
+                if shared.batch is batch and not shared.saving:
+                    shared.flushes.append(payload)
+                    return
+        super().flush(batch, payload)
 
     def _answer_late(self, session: int, token: int) -> None:
         """Answer a commit of a batch that the group does not have, or has no more."""
@@ -168,8 +181,7 @@ class GroupDispatcher(GroupMembers):
         self._touched[group] = None
 
     def recall(self, session: int, commit: Any) -> None:
-        of = self._member_of.get(session)
-        super().recall(session if of is None else of[0].number, commit)
+        super().recall(self._trainer_of(session), commit)
 
     def _has(self, group: Group, member: MemberPlace, token: int) -> None:
         """Note that a member has a batch in hand, or its commit on the way."""
@@ -274,7 +286,8 @@ class GroupDispatcher(GroupMembers):
         if group.epoch > member.epoch:
             member.epoch = group.epoch
             passed.append(EpochBegun(member.session, member.epoch))
-        while member.waiting and member.window > member.seq:
+        ready = not group.claimed  # else an earlier one may come
+        while ready and member.waiting and member.window > member.seq:
             token = next(iter(member.waiting))
             batch = member.waiting.pop(token)
             member.seq = member.sent[token] = member.seq + 1

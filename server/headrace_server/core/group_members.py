@@ -8,14 +8,17 @@ To the dispatcher a group is one trainer, whose number is negative.  While a mem
 others wait.  When no member is left, the group leaves, and its batches go to others.
 
 A trainer that takes a place beside others that have begun waits until these have shown that they
-live: a job that is started again as a whole must not join the members of the one before.
+live: a job that is started again as a whole must not join the members of the one before.  Where
+states stay with trainers it has none, so the lanes of all members begin again from the states that
+were handed over.
 """
 
 from __future__ import annotations
 
 from .dispatch import Dispatcher
 from .group_places import Group, MemberPlace
-from .handover import Effect, JoinRefused
+from .handover import Batch, Effect, JoinRefused
+from .sequences import AT_TRAINER
 
 __all__ = ["GroupMembers"]
 
@@ -78,6 +81,9 @@ class GroupMembers(Dispatcher):
             self.join(-session, now, rank, world, run)
             group = Group(name, size, -session, rank, world)
             self._groups[name] = self._by_number[group.number] = group
+        elif group.begun and self._supply.states == AT_TRAINER:
+            super().leave(group.number)
+            self._trainers.join(group.number, now, rank)
         member = group.place_for(nonce)
         member.session, member.seen, member.window, member.seq = session, now, 0, 0
         member.knows_end, member.epoch = False, 0
@@ -117,6 +123,24 @@ class GroupMembers(Dispatcher):
         return silent + [session for session, of in members if of[1].seen + ttl_s <= now]
 
     # Queries
+
+    def _trainer_of(self, session: int) -> int:
+        """Return the session that the dispatcher knows: of a member that of its group."""
+        of = self._member_of.get(session)
+        return session if of is None else of[0].number
+
+    def leased_batch(self, session: int, token: int) -> Batch | None:
+        return super().leased_batch(self._trainer_of(session), token)
+
+    def last_saved(self, session: int, token: int) -> Batch | None:
+        of = self._member_of.get(session)
+        shared = None if of is None else of[0].batches.get(token)
+        if of is not None and shared is not None and of[1] in shared.done:
+            return shared.batch
+        return super().last_saved(self._trainer_of(session), token)
+
+    def lost_lanes(self, session: int, token: int) -> bool:
+        return super().lost_lanes(self._trainer_of(session), token)
 
     def exhausted(self, session: int, last_seq: int) -> bool:
         of = self._member_of.get(session)

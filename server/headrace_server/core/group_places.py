@@ -11,6 +11,7 @@ are not committed in this place, in the order in which they were granted.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from .handover import Batch, JoinRefused
 
@@ -62,6 +63,8 @@ class GroupBatch:
     batch: Batch | None
     done: set[MemberPlace] = field(default_factory=set)  # members that have committed it
     asking: set[int] = field(default_factory=set)  # sessions that wait for the answer
+    payload: Any = None  # of the member that committed it last: of segments the states
+    flushes: list[Any] = field(default_factory=list)  # states of lanes that come after these
     saving: bool = False
 
 

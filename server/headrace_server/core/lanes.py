@@ -251,9 +251,7 @@ class Lanes(InStep):
             return None
         return self._draft(number, stripe, (stripe.lanes >= 0).nonzero()[0], member)
 
-    def _same_rows(
-        self, member: RoundMember, slots: np.ndarray, lanes: np.ndarray, claimed: bool
-    ) -> Segments:
+    def _same_rows(self, member: RoundMember, slots: np.ndarray, lanes: np.ndarray) -> Segments:
         number = self._ranks.stripes[member.rank]
         self._put(self._stripes[number], lanes, slots)
         return self._draft(number, self._stripes[number], lanes, member)

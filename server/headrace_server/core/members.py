@@ -200,7 +200,7 @@ class InStep(Sequences):
         """Draft what comes next; False if it has to wait for states or input."""
         members = self._ranks
         if members.again:
-            return self.draft_again(min(members.again))
+            return self._draft_again(min(members.again))
         waits = members.out and not self.ahead
         if waits or members.rounds >= members.wanted:
             return False
@@ -214,11 +214,8 @@ class InStep(Sequences):
             self._drop_leftovers()
         return bool(parts)
 
-    def draft_again(self, place: Place, claimed: bool = False) -> bool:
-        """Draft a member of ``again``; False if its rows have to be read before.
-
-        With ``claimed`` a trainer has its bytes.
-        """
+    def _draft_again(self, place: Place) -> bool:
+        """Draft a member of ``again``; False if its rows have to be read before."""
         members = self._ranks
         rows = members.again[place]
         member = RoundMember(*place, members.size)
@@ -232,19 +229,16 @@ class InStep(Sequences):
                 return False
             there = (slots >= 0).nonzero()[0]  # others were left out since
             there = there[self._slots.segment[slots[there]] == rows.segments[there]]
-            batch = self._same_rows(member, slots[there], rows.lanes[there], claimed)
+            batch = self._same_rows(member, slots[there], rows.lanes[there])
         del members.again[place]
         members.add(batch)
         return True
 
-    def member_out(self, place: Place) -> Segments | None:
-        """The member of a place, if it is drafted and not done."""
-        return None if self.members is None else self.members.out.get(place)
-
-    def release(self, batch: Segments) -> None:
-        """Have a claimed member planned again: its rank gets it anew."""
-        if self.members is not None:
-            self.members.drafted.append(batch)
+    def will_make(self, place: Place) -> bool:
+        """Whether a member is drafted again, or was, with the rows that it had."""
+        members = self.members
+        known = members is not None and (place in members.again or place in members.out)
+        return known and not self.ahead
 
     @property
     def done(self) -> bool:
@@ -268,9 +262,7 @@ class InStep(Sequences):
         """The members of the next round; empty if that has to wait, or if there is none."""
 
     @abstractmethod
-    def _same_rows(
-        self, member: RoundMember, slots: np.ndarray, lanes: np.ndarray, claimed: bool
-    ) -> Segments:
+    def _same_rows(self, member: RoundMember, slots: np.ndarray, lanes: np.ndarray) -> Segments:
         """A member of exactly these rows, which are ready."""
 
     def _any_rows(self, member: RoundMember) -> Segments | None:

@@ -5,8 +5,10 @@
 A batch is made from the states of earlier ones.  So a partition judges a claim whose commit is to
 come before the claims of later tokens, and makes no new batch meanwhile.  A claim that it refuses
 may name rows that exist only after another trainer's commit: it stays doubtful until no such commit
-can come.  In lanes no batch depends on another trainer's commit, and no claim waits.  Ranks claim
-members of rounds, which were stored with the commits that they depend on.
+can come.  In lanes no batch depends on another trainer's commit, and no claim waits.
+
+Ranks claim members of rounds, which were stored with the commits that they depend on.  Such a claim
+stands once its member was made again: of a group a trainer that lacks it gets it, too.
 """
 
 from __future__ import annotations
@@ -18,11 +20,14 @@ from .claims import DOUBTFUL, STANDS, ClaimedBatch, Claims
 from .handover import Batch
 from .hands import Hands
 from .members import place_of
+from .segment_rounds import SegmentRounds
 from .segment_supply import SegmentSupply
 from .trainers import Trainers
 
 __all__ = ["SegmentClaims"]
 
+#: Number of a round, partition and rank.
+_Member = tuple[int, int, int]
 #: Bytes of a segment in a claim: insertion index (int64) and number (int32).
 _BYTES_PER_ROW = 12
 
@@ -42,8 +47,12 @@ class SegmentClaims(Claims):
 
     def serve(self, supply: SegmentSupply) -> None:
         """Claim batches of another supply from now on; trainers of the one before have left."""
+        for token, claim in self.by_token.items():
+            if claim.batch is not None:
+                self._hands.void(claim.batch)
+            elif not self.supply.world:
+                self._void[token] = claim.place.partition
         self.supply = supply
-        self._void.update({token: c.place.partition for token, c in self.by_token.items()})
         self.by_token.clear()
         self._unsaid.clear()
         self._awaited.clear()
@@ -89,6 +98,8 @@ class SegmentClaims(Claims):
             if verdict == "yes" and partition >= 0:  # it has taken a number of its partition
                 self.supply.partitions[partition].made += 1
             return ()
+        if isinstance(self.supply, SegmentRounds):
+            return self._judged_member(self.supply, claim, verdict)
         doubtful = verdict == "no" and self._may_be_made_up(claim)
         partition = claim.place.partition
         if not claim.ends("no, not yet" if doubtful else verdict):
@@ -112,17 +123,54 @@ class SegmentClaims(Claims):
             return False
         return self._others_come or any(
             other.place.partition == claim.place.partition
-            for other in self.by_token.values()
-            if other is not claim and other.state is not DOUBTFUL
+            for other in self._others(claim)
+            if other.state is not DOUBTFUL
         )
 
     def _out_again(self, place: Any, number: int) -> Batch:
         """Return the batch of a claim, which its partition counts as out under this number."""
         batch = Batch(place.partition, number, place.rows, None, {"claimed": place})
-        member = place_of(place.segments) if self.supply.world else None
-        if member is not None:
-            batch.round, batch.rank = member
         return self.supply.claimed(batch)
+
+    # Members of rounds
+
+    def _judged_member(
+        self, rounds: SegmentRounds, claim: ClaimedBatch, verdict: str
+    ) -> Iterable[ClaimedBatch]:
+        """Let a claim stand if its member is here, or let it wait until it was made again."""
+        if verdict == "yes" and claim.batch is None:
+            member = _member_of(claim)
+            claim.batch = rounds.pick(*member)
+            if any(_member_of(other) == member for other in self._others(claim)):
+                verdict = "no"
+            elif claim.batch is None:
+                verdict = "yes, to be made" if rounds.make_again(*member) else "no"
+        return self._after(verdict, claim)
+
+    def _others(self, claim: ClaimedBatch) -> Iterable[ClaimedBatch]:
+        return (other for other in self.by_token.values() if other is not claim)
+
+    def made(self, batch: Batch) -> Iterable[ClaimedBatch]:
+        if isinstance(self.supply, SegmentRounds):
+            member = batch.round, batch.partition, batch.rank
+            for claim in self.by_token.values():
+                if _member_of(claim) == member:
+                    claim.batch = self.supply.pick(*member)
+                    return self._after("made", claim)
+        return ()
+
+    def partition_ended(self, number: int) -> Iterable[ClaimedBatch]:
+        if not self.supply.world:
+            return ()
+        here = [c for c in self.by_token.values() if c.place.partition == number]
+        return [e for c in here if c.batch is None for e in self._after("never made", c)]
+
+    def _after(self, event: str, claim: ClaimedBatch) -> Iterable[ClaimedBatch]:
+        """Return the claim, if it has ended by an event."""
+        if not claim.ends(event):
+            return ()
+        del self.by_token[claim.place.token]
+        return (claim,)
 
     def arrived(self, partition: int, token: int, stored: bool = False) -> None:
         if stored:
@@ -158,3 +206,10 @@ class SegmentClaims(Claims):
         doubtful = [claim for claim in self.by_token.values() if claim.state is DOUBTFUL]
         for partition in {claim.place.partition for claim in doubtful}:
             self._judge_again(partition)
+
+
+def _member_of(claim: ClaimedBatch) -> _Member:
+    """Return the member that a rank claims."""
+    member = place_of(claim.place.segments)
+    assert member is not None  # it is sound
+    return member[0], claim.place.partition, member[1]

@@ -132,18 +132,16 @@ class SegmentRounds(SegmentSupply):
 
     # Claims
 
-    def claimed(self, batch: Batch) -> Batch:
-        """Return the batch of a claim: the one that waits for this rank, if it was made again."""
-        self._found(batch.round, batch.partition, batch.rank)
-        here = self._rounds.take(batch.round, batch.partition, batch.rank)
-        if here is None:
-            self.partitions[batch.partition].made += 1
-            self._hands.open += 1
-        return here or batch
+    def pick(self, at: int, partition: int, rank: int) -> Batch | None:
+        """Take a claimed member that was made again out of its turn."""
+        return self._rounds.take(at, partition, rank)
 
-    def released(self, batch: Batch) -> None:
-        """Note that the partition makes a claimed batch again."""
-        self._lacking[batch.round, batch.partition].add(batch.rank)
+    def make_again(self, at: int, partition: int, rank: int) -> bool:
+        """Have a claimed member made again; whether it will come."""
+        comes = rank in self._lacking.get((at, partition), ())
+        if comes:
+            self._hands.effects.append(Want(partition, max(1, self._asked[partition])))
+        return comes
 
     # To trainers
 

@@ -174,22 +174,18 @@ class SegmentQueue(InStep):
         dealt = []
         for rank in range(world):
             own, member = slots[rank::world], self._ranks.next_member(rank)
-            dealt.append(self._member(member, own, np.arange(len(own)), claimed=False))
+            dealt.append(self._member(member, own, np.arange(len(own))))
         return dealt
 
-    def _same_rows(
-        self, member: RoundMember, slots: np.ndarray, lanes: np.ndarray, claimed: bool
-    ) -> Segments:
+    def _same_rows(self, member: RoundMember, slots: np.ndarray, lanes: np.ndarray) -> Segments:
         self._withdraw(slots)
-        return self._member(member, slots, lanes, claimed)
+        return self._member(member, slots, lanes)
 
-    def _member(
-        self, member: RoundMember, slots: np.ndarray, lanes: np.ndarray, claimed: bool
-    ) -> Segments:
+    def _member(self, member: RoundMember, slots: np.ndarray, lanes: np.ndarray) -> Segments:
         stripe = self._ranks.stripes[member.rank]
-        return self._lend(self._slots.segments(slots, stripe, lanes, member=member), claimed)
+        return self._lend(self._slots.segments(slots, stripe, lanes, member=member))
 
-    def _lend(self, batch: Segments, claimed: bool) -> Segments:
+    def _lend(self, batch: Segments, claimed: bool = False) -> Segments:
         """Count a batch as out; ``claimed``: its trainer has it from before a restart."""
         last = batch.slots[batch.last]
         if claimed:
@@ -276,15 +272,9 @@ class SegmentQueue(InStep):
         self._fresh.remove(slots)
 
     def release(self, batch: Segments) -> None:
-        """Take a claimed batch back: its segments are ready again, or for the same rank."""
-        if batch.member is None:
-            self._make_ready(batch)
-            self._drop_leftovers()
-        else:
-            super().release(batch)
-            if id(batch) in self._claimed:
-                self._claimed.discard(id(batch))
-                self._need_no_payload(batch.slots[batch.last])
+        """Take a claimed batch back: its segments are ready again."""
+        self._make_ready(batch)
+        self._drop_leftovers()
 
     def _recall(self) -> None:
         self._takes.clear()

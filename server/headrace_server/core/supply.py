@@ -11,6 +11,7 @@ from abc import abstractmethod
 from .handover import Batch
 from .hands import Hands
 from .redealing import DealtRounds
+from .sequences import NOWHERE
 from .trainers import Trainer, Trainers
 
 __all__ = ["Supply"]
@@ -20,6 +21,7 @@ class Supply:
     """The supply of one feed, or of some of its partitions."""
 
     world = 0  # how many ranks trainers have; 0: none
+    states = NOWHERE  # where those of segments are kept
 
     def __init__(self, hands: Hands, trainers: Trainers) -> None:
         self._hands = hands
@@ -71,9 +73,6 @@ class Supply:
 
     def leave(self, session: int, rank: int) -> None:
         """Void the batches that only a trainer which has left could have."""
-
-    def released(self, batch: Batch) -> None:
-        """Note that a claimed batch came back, and is made again."""
 
     # Rounds of ranks
 

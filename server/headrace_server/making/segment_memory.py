@@ -201,11 +201,12 @@ class SegmentMemory(Memory):
     def claim(self, number: int, segments: bytes) -> int | None:
         """``segments`` are insertion indices (int64), then numbers of segments (int32).
 
-        None when they are not the next of their examples, or were handed out again.
+        None when they are not the next of their examples, or were handed out again.  A member of
+        a round is made again, under a number that is not known yet.
         """
         place = place_of(segments)
         if place is not None:
-            return self._claim_member(place)
+            return 0 if self._machine.will_make(place) else None
         rows = len(segments) // 12
         if (
             self._cutting.lanes
@@ -222,25 +223,6 @@ class SegmentMemory(Memory):
             return None
         # The trainer may save its states before another batch is made.
         self._maker.states.grow(self._machine.slots)
-        taken = self._partition.take_number()
-        self._out[taken] = batch
-        return taken
-
-    def _claim_member(self, place: tuple[int, int]) -> int | None:
-        """Number of the member of a round; None if it is done, or its rows go out again anyway."""
-        machine = self._machine
-        members, batch = machine.members, machine.member_out(place)
-        if members is None or machine.ahead or (batch is None and place not in members.again):
-            return None
-        if batch is None:
-            if not machine.draft_again(place, claimed=True):
-                return UNREAD
-            batch = members.drafted.pop()
-        elif batch in members.drafted:
-            members.drafted.remove(batch)
-        else:
-            return next(number for number, out in self._out.items() if out is batch)
-        self._maker.states.grow(machine.slots)
         taken = self._partition.take_number()
         self._out[taken] = batch
         return taken

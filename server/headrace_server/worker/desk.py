@@ -248,13 +248,12 @@ class Desk:
         if not hello.group:
             return
         named = f"group={hello.group!r}"
-        if self.dispatcher.segmented:
-            raise JoinRefused(f"{named}: feed {self.name!r} is of segments, which have no groups")
-        if self._shared and not hello.world_size:
+        segmented = self.dispatcher.segmented
+        if (segmented or self._shared) and not hello.world_size:
+            kind = "is of segments" if segmented else "has several workers or servers"
             raise JoinRefused(
-                f"{named}: feed {self.name!r} has several workers or servers, so its members need "
-                "rank= and world_size= to take batches in the same order (world_size=1 for one "
-                "group alone)"
+                f"{named}: feed {self.name!r} {kind}, so its members need rank= and world_size= to "
+                "take batches in the same order (world_size=1 for one group alone)"
             )
         dispatcher = self.dispatcher
         if isinstance(dispatcher, GroupDispatcher) and not dispatcher.admits(

@@ -6,6 +6,8 @@
 
 Ranks train synchronously: a rank saves its batch when every rank has one of the same round, and
 asks for the next when it has saved.  All that is on its way waits in queues until it is its turn.
+With ``members`` each rank is a group, and each of its members trains so: trainer t is of rank
+t // members.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import numpy as np
 from headrace_proto.messages import Handed
 from headrace_server.core.changes import Examples
 from headrace_server.core.dispatch import Dispatcher
+from headrace_server.core.group_dispatch import GroupDispatcher
 from headrace_server.core.handover import (
     Answer,
     Batch,
@@ -111,22 +114,7 @@ class Partition:
     def claim(self, place):
         if place.token in self.tokens:
             return "done", 0
-        at = place_of(place.segments)
-        machine, members = self.machine, self.machine.members
-        batch = machine.member_out(at)
-        if batch is None:
-            if members is None or at not in members.again:
-                return "no", 0
-            while not machine.draft_again(at, claimed=True):
-                self.offer()
-            batch = members.drafted.pop()
-        elif batch in members.drafted:
-            members.drafted.remove(batch)
-        else:
-            return "yes", next(n for n, out in self.out.items() if out is batch)
-        self.out[self.made] = batch
-        self.made += 1
-        return "yes", self.made - 1
+        return "yes" if self.machine.will_make(place_of(place.segments)) else "no", 0
 
     def offer(self):
         start = self.input.popleft()
@@ -174,8 +162,9 @@ class Rank:
 
 
 class World:
-    def __init__(self, seed, counts, order, small, world):
+    def __init__(self, seed, counts, order, small, world, members=1):
         self.random = Random(seed)
+        self.members = members
         self.partitions = [Partition(p, c, order, small) for p, c in enumerate(counts)]
         self.order = order
         self.session = self.run = self.term = 0
@@ -188,6 +177,8 @@ class World:
         self.term += 1
         numbers = range(len(self.partitions))
         self.d = Dispatcher(numbers, 10.0, 4, self.term, self.order, False)
+        if self.members > 1:
+            self.d = GroupDispatcher(self.d)
         for p in self.partitions:
             if p.dealt is not None:
                 world, run, next_round, left = p.dealt
@@ -198,14 +189,20 @@ class World:
             self.leave(session)
         self.run += 1
         self.world = world
-        self.ranks = {rank: Rank() for rank in range(world)}
-        for rank in range(world):
-            self.join(rank)
+        self.ranks = {trainer: Rank() for trainer in range(world * self.members)}
+        for trainer in self.ranks:
+            self.join(trainer)
 
-    def join(self, rank):
+    def join(self, trainer):
         self.session += 1
-        self.sessions[self.session] = rank
-        self.d.join(self.session, 0.0, rank, self.world, self.run)
+        self.sessions[self.session] = trainer
+        rank = trainer // self.members
+        of = rank, self.world, self.run
+        if self.members > 1:
+            of = f"g{rank}", self.members, b"%d" % self.session, *of
+            self.d.join_group(self.session, 0.0, *of)
+        else:
+            self.d.join(self.session, 0.0, *of)
         self.act()
         return self.session
 
@@ -235,15 +232,16 @@ class World:
             if trainer.hand is not None:
                 self.claim(session, rank, trainer.hand[0], trainer.hand[1:], saved=False)
             for token in trainer.unanswered:
-                self.d.save(session, token)
+                self.d.save(session, token, rank // self.members)
             self.act()
         self.d.wait_for_others(False)
         self.d.paused = False
         self.act()
 
-    def claim(self, session, rank, token, place, saved):
+    def claim(self, session, trainer, token, place, saved):
         partition, at = place
-        handed = Handed(token, partition, 0, 2, struct.pack("<qq", at, rank))
+        claim = struct.pack("<qq", at, trainer // self.members)
+        handed = Handed(token, partition, 0, 2, claim)
         self.d.claim(session, handed, saved)
 
     def act(self):
@@ -255,6 +253,7 @@ class World:
                 for partition in effect.partitions:
                     self.partitions[partition].store()  # before what is sent after it
             elif isinstance(effect, StoreCommit):
+                assert effect.payload == effect.batch.rank
                 self.partitions[effect.batch.partition].orders.append(effect)
             elif isinstance(effect, (Want, Deal, Claim, Release, Leave)):
                 self.partitions[effect.partition].orders.append(effect)
@@ -300,7 +299,7 @@ class World:
         token, *place = trainer.hand
         trainer.hand = None
         trainer.unanswered[token] = tuple(place)
-        self.d.save(session, token)
+        self.d.save(session, token, rank // self.members)
         self.act()
         return True
 

@@ -15,11 +15,15 @@ from headrace_server.core.handover import (
     Answer,
     Batch,
     Claim,
+    Deal,
     Finish,
     Freed,
+    Leave,
     Send,
     StoreCommit,
+    StoreLanes,
 )
+from headrace_server.core.sequences import AT_SERVER, AT_TRAINER
 from tests.examples import some
 
 TTL = 10.0
@@ -358,3 +362,83 @@ def test_when_all_are_gone_their_batches_go_to_others():
     d.join(3, 0.0)
     d.window(3, 2)
     assert sent(d) == [(3, 1, 0), (3, 2, 1)]
+
+
+def test_a_member_that_lacks_claimed_batches_gets_them_in_their_order():
+    """Member 2 has both in hand from before a restart; the second is made again first."""
+    d = GroupDispatcher(Dispatcher([0, 1], TTL, 4, 1))
+    d.started(0, 0)
+    d.started(1, 0)
+    joined(d, 1)
+    joined(d, 2)
+    d.claim(2, Handed(5, 0, 0, 1))
+    d.claim(2, Handed(6, 1, 0, 1))
+    for token, partition in ((6, 1), (5, 0)):
+        assert sent(d) == []
+        d.made(Batch(partition, 0, 1))
+        d.claimed(token, "yes", 0)
+    sends = [e for e in d.take_effects() if isinstance(e, Send)]
+    assert [(e.session, e.batch.partition) for e in sends] == [(1, 0), (1, 1)]
+
+
+def segments(states: str = AT_SERVER) -> GroupDispatcher:
+    """Two members of a group that is rank 0 of 1; they have the first member of its rounds."""
+    d = GroupDispatcher(Dispatcher([0], TTL, 4, order="lanes", states=states))
+    for session in (1, 2):
+        d.join_group(session, 0.0, "g", 2, b"%d" % session, rank=0, world=1, run=1)
+        d.window(session, 1)
+    (deal,) = [e for e in d.take_effects() if isinstance(e, Deal)]
+    d.made(Batch(0, 0, 2, meta={"rank": 0, "round": 0, "stripe": deal.stripe}))
+    return d
+
+
+def test_states_are_stored_once_all_members_have_saved_theirs():
+    d = segments()
+    token = next(e.token for e in d.take_effects() if isinstance(e, Send))
+    d.commit(1, (token,))
+    (refused,) = d.take_effects()
+    assert isinstance(refused, Answer) and "save them" in refused.faults[0][2]
+    d.save(1, token, "states")
+    assert d.take_effects() == [] and d.leased_batch(2, token) is d.leased_batch(1, token)
+    d.save(2, token, "the same states")
+    (store,) = d.take_effects()
+    assert isinstance(store, StoreCommit) and store.payload == "the same states"
+    d.kept(0, 0)
+    assert [e for e in d.take_effects() if isinstance(e, Answer)] == [
+        Answer(1, (token,), ()),
+        Answer(2, (token,), ()),
+    ]
+
+
+def test_states_of_lanes_are_stored_after_the_batch_that_all_members_have_saved():
+    d = segments(AT_TRAINER)
+    token = next(e.token for e in d.take_effects() if isinstance(e, Send))
+    assert d.last_saved(1, token) is None and not d.lost_lanes(1, token)
+    d.save(1, token)
+    batch = d.last_saved(1, token)
+    assert batch is not None and d.last_saved(2, token) is None
+    d.flush(batch, "of 1")
+    assert d.take_effects() == []
+    d.save(2, token)
+    d.flush(batch, "of 2")
+    assert d.take_effects() == [
+        StoreCommit(batch, None, token),
+        StoreLanes(batch, "of 1"),
+        StoreLanes(batch, "of 2"),
+    ]
+
+
+def test_where_states_stay_with_trainers_a_new_member_makes_lanes_begin_again():
+    d = segments(AT_TRAINER)
+    token = next(e.token for e in d.take_effects() if isinstance(e, Send))
+    d.leave(2)
+    assert not [e for e in d.take_effects() if isinstance(e, (Answer, Leave))]
+    d.save(1, token)
+    d.join_group(3, 0.0, "g", 2, b"3", rank=0, world=1, run=1)
+    effects = d.take_effects()
+    (left,) = [e for e in effects if isinstance(e, Leave)]
+    assert Answer(1, (), (token,)) in effects
+    d.window(1, 2)
+    d.window(3, 1)
+    d.made(Batch(0, 1, 2, meta={"rank": 0, "round": 0, "stripe": left.instead}))
+    assert sorted(sent(d)) == [(1, 2, 1), (3, 1, 1)]

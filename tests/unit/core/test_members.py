@@ -157,20 +157,6 @@ class World:
         self.machine.resume_rounds(fresh, rows)
         self.out.clear()
 
-    def claim(self):
-        """A trainer has its member from before the restart, and saves it, or gives it back."""
-        again = self.machine.members.again
-        if not again or self.ahead:
-            return
-        place = self.random.choice(sorted(again))
-        while not self.machine.draft_again(place, claimed=True):
-            assert self.offer(), "its rows were read before, so there is room for them"
-        batch = self.machine.members.drafted.pop()
-        if self.random.randrange(2):
-            self.check(batch)
-        else:
-            self.machine.release(batch)
-
     def some_steps(self, steps):
         for _ in range(steps):
             act = self.random.randrange(24)
@@ -178,8 +164,6 @@ class World:
                 self.deal(self.random.randrange(1, 4))
             elif act == 1:
                 self.restart()
-                while self.random.randrange(2):
-                    self.claim()
             elif act == 2 and self.ahead and not self.closed:
                 self.leave(self.random.randrange(self.world))
             elif act < 12 and self.out:

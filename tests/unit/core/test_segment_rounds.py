@@ -18,7 +18,6 @@ from headrace_server.core.handover import (
     Idle,
     Leave,
     Passed,
-    Release,
     Send,
     StoreCommit,
     Want,
@@ -226,35 +225,65 @@ def test_another_run_begins_with_whole_rounds():
     assert at.take(Deal) == [Deal(0, 0, 0, 0)]
 
 
-def test_a_claimed_member_stands_and_is_not_sent_again():
+def test_a_claimed_member_stands_once_it_was_made_again_and_is_not_sent_again():
     at = resumed([2, 1])
-    at.rank(1)
+    at.rank(1, window=0)
     place = claim(at, 1, 2)
     assert at.take(Claim) == [Claim(0, place)]
     at.d.claimed(5, "yes", 0)
     at.d.save(11, 5, "states")
+    assert at.take() == [Want(0, 1)]
+    at.member(0, 0, 2, 1)
     (save,) = at.take(StoreCommit)
     assert (save.batch.round, save.batch.rank, save.token) == (2, 1, 5)
     at.d.kept(0, 0)
     assert at.take(Answer) == [Answer(11, (5,), ())]
+    at.d.window(11, 1)
     at.rank(0)
     at.round(0, 1, 3)
     assert sorted(at.sent()) == [(0, 3, 0), (1, 3, 0)]
 
 
-def test_a_claimed_member_that_comes_back_is_made_again_for_its_rank():
+def test_a_claimed_member_whose_trainer_leaves_goes_to_the_next_one_of_its_rank():
     at = resumed([2, 1])
     at.rank(1)
     claim(at, 1, 2)
     at.d.claimed(5, "yes", 0)
+    at.member(0, 0, 2, 1)
     at.take()
     at.d.leave(11)
-    assert at.take(Release) == [Release(0, 0)]
-    at.rank(1)
     at.round(0, 1, 3)
-    assert at.sent() == []
-    at.member(0, 3, 2, 1)
+    at.rank(1)
     assert at.sent() == [(1, 2, 0)]
+
+
+def test_of_two_claims_on_a_member_one_stands():
+    at = resumed([2, 1])
+    at.rank(1)
+    claim(at, 1, 2)
+    claim(at, 1, 2, token=6)
+    at.d.claimed(5, "yes", 0)
+    at.d.save(11, 5, "states")
+    assert at.take(Answer) == [Answer(11, (), (5,))]
+    at.d.claimed(6, "yes", 0)
+    at.d.save(11, 6, "states")
+    at.member(0, 0, 2, 1)
+    (save,) = at.take(StoreCommit)
+    assert save.token == 6
+
+
+def test_a_claim_on_a_member_that_is_not_made_again_ends():
+    at = resumed([2, 1])
+    at.rank(1)
+    claim(at, 1, 1)
+    at.d.claimed(5, "yes", 0)
+    at.d.save(11, 5, "states")
+    assert at.take(Answer) == [Answer(11, (), (5,))]
+    claim(at, 1, 2, token=6)
+    at.d.claimed(6, "yes", 0)
+    at.d.partition_ended(0)
+    at.d.save(11, 6, "states")
+    assert at.take(Answer) == [Answer(11, (), (6,))]
 
 
 def test_a_member_that_was_made_again_before_its_claim_is_that_claim():
@@ -286,7 +315,7 @@ def test_a_claim_of_another_rank_or_of_segments_is_none():
 
 
 def test_ranks_end_together_whatever_dies_and_whatever_crosses():
-    """Owners die and come back, ranks too, and other numbers of ranks go on."""
+    """Owners die and come back, ranks or members too, and other numbers of ranks go on."""
 
     @settings(max_examples=some(150), deadline=None, derandomize=True)
     @given(
@@ -296,9 +325,10 @@ def test_ranks_end_together_whatever_dies_and_whatever_crosses():
         st.integers(1, 3),
         st.integers(0, 2**32),
         st.integers(0, 400),
+        st.sampled_from([1, 1, 2, 3]),
     )
-    def check(counts, order, small, world, seed, steps):
-        ranks = World(seed, counts, order, small, world)
+    def check(counts, order, small, world, seed, steps, members):
+        ranks = World(seed, counts, order, small, world, members)
         ranks.some_steps(steps)
         ranks.to_the_end()
         for partition in ranks.partitions:
