@@ -18,7 +18,7 @@ import numpy as np
 from headrace_proto.errors import DataError
 from headrace_proto.layout import Slot, array_at, strings_at
 
-from ..core.changes import Change, Saved
+from ..core.changes import ROW, SEGMENT, Change, Saved
 from ..core.partition import Partition, Rest
 from ..core.plan import RESIZED, Plan, Read
 from ..core.slots import RoundMember, Segments
@@ -207,7 +207,8 @@ class _Segments(SegmentMaker):
         batch = made.segments
         assert batch is not None
         offers: dict[int, Offer] = {}
-        rows = batch.rows.copy()
+        numbers = batch.numbers.copy()
+        rows = numbers[ROW]
         for number, source in made.sources.items():
             chunk, offers[number], where = self._chunks.get(made.id.partition, source)
             here = np.flatnonzero(batch.chunks == number)
@@ -215,7 +216,7 @@ class _Segments(SegmentMaker):
         member = None
         if "round" in made.meta:
             member = RoundMember(made.meta["round"], made.meta["rank"], self.cutting.batch_size)
-        batch = replace(batch, rows=rows, member=member)
+        batch = replace(batch, numbers=numbers, member=member)
         if self._initial:
             batch, extra, states = self._begun(batch, offers)
         else:
@@ -230,7 +231,9 @@ class _Segments(SegmentMaker):
         """The batch with the initial states of all rows, as columns and their number."""
         if self.cutting.at_trainer:
             batch = replace(batch, starts=np.arange(len(batch), dtype=np.int64))
-        fresh = replace(batch, segments=np.zeros_like(batch.segments))
+        numbers = batch.numbers.copy()
+        numbers[SEGMENT] = 0
+        fresh = replace(batch, numbers=numbers)
         self.states.grow(len(batch))
         self.states.begin(fresh, offers)
         extra, states = self.states.columns(fresh, offers)
