@@ -91,9 +91,15 @@ class LineRecord:
     def saved(
         self, batch: Segments, rows: np.ndarray, keys: Sequence[Key], states: Sequence[Column]
     ) -> Change:
-        """Record that a batch is done; ``rows`` of it go on, with these keys and states."""
+        """Record that a batch is done, with the keys and states of all its rows.
+
+        If ``rows`` of it go on, the change puts all and then drops those that ended: a copy of the
+        states that go on would cost more.
+        """
         change, closed = Change(), list[int]()
-        self._put(change, batch, rows, keys, states, closed)
+        if len(rows):
+            put = Examples(batch.numbers.copy(), keys, states)
+            self._put(change, put, rows.tolist(), closed)
         for place in batch.last.nonzero()[0].tolist():
             self._end(change, int(batch.lines[place]), int(batch.chunks[place]), closed)
         self._close(change, closed)
@@ -103,32 +109,28 @@ class LineRecord:
         self, batch: Segments, rows: np.ndarray, keys: Sequence[Key], states: Sequence[Column]
     ) -> Change:
         """Record states of ``rows`` after a batch, whether that is done or not."""
+        if np.count_nonzero(batch.last[rows]):
+            ended = batch.lines[rows][batch.last[rows]].tolist()
+            raise ValueError(f"example {ended[0]} has ended: it has no state to keep")
         change, closed = Change(), list[int]()
-        self._put(change, batch, rows, keys, states, closed)
+        put = Examples(batch.numbers.take(rows, 1), keys, states)
+        self._put(change, put, range(len(rows)), closed)
         self._close(change, closed)
         return change
 
     def _put(
         self,
         change: Change,
-        batch: Segments,
-        rows: np.ndarray,
-        keys: Sequence[Key],
-        states: Sequence[Column],
+        put: Examples,
+        places: Sequence[int],
         closed: list[int],
     ) -> None:
-        if not len(rows):
-            return
-        ended = batch.last[rows]
-        if np.count_nonzero(ended):
-            key = keys[int(ended.argmax())][1]
-            raise ValueError(f"example {key!r:.80} has ended: it has no state to keep")
-        numbers = batch.numbers.take(rows, 1)
-        numbers[SEGMENT] += 1
-        change.put = Examples(numbers, keys, states)
-        lines, begun = numbers[LINE].tolist(), self._begun
-        for place in [place for place, line in enumerate(lines) if line not in begun]:
-            chunk = int(numbers[CHUNK, place])
+        """Put examples after a batch; those at ``places`` go on, and may begin."""
+        change.put = put
+        put.numbers[SEGMENT] += 1
+        lines, begun = put.lines.tolist(), self._begun
+        for place in [place for place in places if lines[place] not in begun]:
+            chunk = int(put.numbers[CHUNK, place])
             self._begin(change, lines[place], chunk)
             closed.append(chunk)
 
@@ -159,15 +161,16 @@ class LineRecord:
             change.chunks[chunk] = self._reads[chunk]
 
     def _end(self, change: Change, line: int, chunk: int, closed: list[int]) -> None:
-        if line in self._begun:
+        if begun := line in self._begun:
             del self._begun[line]
-            change.drop.append(line)
             self._stored[chunk] -= 1
             if not self._stored[chunk]:
                 del self._stored[chunk]
                 change.drop_chunks.append(chunk)
         else:
             closed.append(chunk)
+        if begun or len(change.put):
+            change.drop.append(line)
         if line >= self.lines.base_line:
             change.done.append(2 * line)
 

@@ -250,9 +250,6 @@ class SegmentMemory(Memory):
     def _settle(self) -> None:
         """Build the changes of commits, after the trainer's next batch was made."""
         for batch, rows, keys, arrays in self._saved:
-            if len(rows) < len(batch):
-                keys = [keys[row] for row in rows.tolist()]
-                arrays = [array.take(rows, 0) for array in arrays]
             states = state_columns(arrays) if len(rows) else []
             self._changes.append(self._lines.saved(batch, rows, keys, states))
         self._saved.clear()

@@ -142,7 +142,7 @@ class Owner:
             self._open()
             busy = True
             while not house.stopping:
-                if busy:
+                if busy or self._works_ahead():
                     events = poller.poll(0)
                 else:
                     events = partitions.rest(rest, min(_TICK_S, self._outbox.due_in_s))
@@ -157,6 +157,7 @@ class Owner:
                 else:
                     if partitions.reads_next(name):
                         self._send_out()
+                        self._store()
                     self._step(partitions.work, name)
                     house.act()
                 self._send_out()
@@ -168,15 +169,25 @@ class Owner:
                 self._step(self._partitions.open, desk.name, partition)
 
     def _send_out(self) -> None:
-        """Send batches; then store the commits of trainers, and answer them."""
-        house = self._house
-        house.dealing.deliver_stored()
+        """Send batches; then store the commits of trainers, if they can not wait for more."""
+        self._house.dealing.deliver_stored()
         self._outbox.flush()
         self._partitions.submit_done()
-        if self._partitions.store():
-            house.act()
-            house.dealing.deliver_stored()
+        if self._partitions.stores.due:
+            self._store()
+
+    def _store(self) -> bool:
+        """Store the commits of trainers, and answer them; whether there were any."""
+        stored = self._partitions.store()
+        if stored:
+            self._house.act()
+            self._house.dealing.deliver_stored()
             self._outbox.flush()
+        return stored
+
+    def _works_ahead(self) -> bool:
+        """Use time in which no batch can be made; whether there was anything to do."""
+        return self._partitions.prepare() or self._store()
 
     def _hear(self, ready: Set[int]) -> None:
         """Handle messages and orders, and carry out the effects of the desks."""

@@ -93,11 +93,12 @@ class Partitions:
         self._reporter.look(self._running, self._made)
         return name
 
+    def prepare(self) -> bool:
+        """Write ahead what is known of the next batch of a partition; whether there was any."""
+        return any(self._running[name].prepare() for name in self._resting)
+
     def rest(self, poll: Callable[[float], Any], at_most_s: float) -> Any:
-        """Work ahead, then wait by ``poll`` and record the reason; the result of ``poll``."""
-        for name in self._resting:
-            if self._running[name].prepare() and (events := poll(0)):
-                return events  # other partitions can prepare later
+        """Wait by ``poll`` and record the reason; the result of ``poll``."""
         reason = "slab" if self._full else "states" if self._lacks.starved else "trainers"
         self._full = False
         return self._reporter.rest(reason, poll, at_most_s)

@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,10 @@ from .events import Replied, Waiting
 __all__ = ["Stores"]
 
 logger = logging.getLogger("headrace.worker")
+
+#: Commits gather for so long, and so many of them, while the owner has other work: a record of
+#: several costs little more than one of each.
+_GATHER_S, _MOST_GATHERED = 0.002, 8
 
 _Name = tuple[str, int]
 
@@ -69,7 +74,9 @@ class Stores:
         self._tokens: dict[
             _Name, set[int]
         ] = {}  # of commits of batches that earlier processes handed out
-        self._gathered: dict[_Name, _Gathered] = {}  # since the last write()
+        self._gathered: dict[_Name, _Gathered] = {}  # since the last write() …
+        self._commits = 0  # … commits of them …
+        self._write_at = inf  # … and when they are due
         self._copied: deque[Replied] = deque()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
@@ -130,6 +137,11 @@ class Stores:
         gathered.run = run
         gathered.tokens += tokens
         gathered.rows += rows
+        self._commits += len(tokens)
+        if not tokens:
+            self._write_at = 0.0
+        elif self._write_at == inf:
+            self._write_at = time.monotonic() + _GATHER_S
 
     def _of(self, name: _Name) -> _Gathered:
         found = self._gathered.get(name)
@@ -148,11 +160,17 @@ class Stores:
         """Have a value stored beside the examples of a partition."""
         if name in self._stores:
             self._of(name).notes[key] = value
+            self._write_at = 0.0
 
     @property
     def gathers(self) -> bool:
         """Whether anything waits for ``write``."""
         return bool(self._gathered)
+
+    @property
+    def due(self) -> bool:
+        """Whether ``write`` can not wait until there is nothing else to do."""
+        return self._commits >= _MOST_GATHERED or time.monotonic() >= self._write_at
 
     def write(self) -> list[tuple[_Name, Exception]]:
         """Write what has gathered, and send the answers of what is written at once.
@@ -161,6 +179,7 @@ class Stores:
         """
         failed: list[tuple[_Name, Exception]] = []
         gathered, self._gathered = self._gathered, {}
+        self._commits, self._write_at = 0, inf
         for name, of_it in gathered.items():
             store, changes = self._stores[name], self._changes_of(name, of_it)
             try:

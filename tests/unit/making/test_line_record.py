@@ -189,7 +189,7 @@ class World:
             assert self.seen.segments.get(line, 0) == segment
             assert self.seen.index.setdefault(line, index) == index
             self.seen.segments[line] = segment + 1
-        lines, segments = batch.lines[rows].tolist(), batch.segments[rows].tolist()
+        lines, segments = batch.lines.tolist(), batch.segments.tolist()
         keys = [(0, self.keys[line]) for line in lines]
         states = [b"%d after %d" % (n, s + 1) for n, s in zip(lines, segments, strict=True)]
         self.submit(self.record.saved(batch, rows, keys, [states]))
