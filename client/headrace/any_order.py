@@ -63,12 +63,11 @@ class LocalFirst(AsTheyCome):
     """Any order, of this host's owners first; of others what these can not give in time."""
 
     look_s = _PATIENCE_S
-    _waited_s = 0.0  # for this host, since a batch of another was taken …
-    _waits_s = 0.0  # … and in the wait that goes on
+    _here_s = 0.0  # waited since a batch of another host was taken
 
-    def want(self, waited_s: float = 0.0) -> None:
-        self._waits_s = waited_s
-        super().want(waited_s)
+    def waited(self, waited_s: float) -> None:
+        self._here_s += max(0.0, waited_s - self._waited_s)
+        super().waited(waited_s)
 
     def _here(self) -> list[Session]:
         """The owners on this host that can give something."""
@@ -87,14 +86,14 @@ class LocalFirst(AsTheyCome):
         if not here:
             return super()._wanted()
         wanted = here if self._prefetch else here[:1]
-        if self._waited_s + self._waits_s < _PATIENCE_S:
+        if self._here_s < _PATIENCE_S:
             return wanted
         others = (one for one in self._rotated() if one.memory is None)
         return [*wanted, *(one for one in others if is_able(one) and one.connected)]
 
     def _took(self, session: Session, received: Received) -> None:
-        self._waited_s = 0.0 if session.memory is None else self._waited_s + self._waits_s
-        self._waits_s = 0.0
+        if session.memory is None:
+            self._here_s = 0.0
         super()._took(session, received)
 
     def _share(self) -> None:

@@ -49,6 +49,7 @@ class Greeting(Leases):
     meter: Meter = field(default_factory=Meter)
 
     yields: bool = False  # whether the owner is to serve all other trainers first
+    awaited_s: float = 0.0  # that this trainer waited for a batch of it
 
     _said_at: float = -1e9
 

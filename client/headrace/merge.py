@@ -66,6 +66,8 @@ class Merge(ABC):
         owners = Counter(session.share for session in sessions)
         self.placement = Placement([owners[share] for share in sorted(owners)])
         self._prefetch = prefetch
+        self.awaited = sessions[0]  # the session that a wait for the next batch is about
+        self._waited_s = 0.0  # in the wait that goes on, as far as it is counted
         self._share()
 
     def come_ahead(self, batches: int) -> None:
@@ -83,14 +85,17 @@ class Merge(ABC):
 
     def want(self, waited_s: float = 0.0) -> None:
         """The trainer waits for a batch now, and has for so long."""
+        self.waited(waited_s)
         self._share()
-        for session in self._wanted():
+        wanted = self._wanted()
+        for session in wanted:
             session.want()
+        self.awaited = wanted[0] if wanted else self._sessions[0]
 
-    @property
-    def awaited(self) -> Session:
-        """The session that a wait for the next batch is about."""
-        return next(iter(self._wanted()), self._sessions[0])
+    def waited(self, waited_s: float) -> None:
+        """The trainer has waited for so long, since the last look for the owner that is awaited."""
+        self.awaited.awaited_s += max(0.0, waited_s - self._waited_s)
+        self._waited_s = waited_s
 
     @abstractmethod
     def _next(self) -> Session | None:
@@ -122,6 +127,7 @@ class Alone(Merge):
         return claim(self._sessions[0])
 
     def want(self, waited_s: float = 0.0) -> None:
+        self.waited(waited_s)
         self._sessions[0].want()
 
     def _next(self) -> Session:

@@ -359,6 +359,7 @@ class Session(Greeting):
             busy_s=busy_s,
             ended=self.finished or self.failure is not None,
             yields=self.yields,
+            awaited_s=self.awaited_s,
         )
 
     def silence(self, now: float) -> float:

@@ -141,7 +141,9 @@ class Link(Owners):
         if received is not None:
             self._ahead.took()
             self._nbytes = received.delivery.nbytes
-        if looks == 1 and received is not None:  # nothing was said meanwhile
+        if looks > 1:
+            self._merge.waited(self.looked_at - now)
+        elif received is not None:  # nothing was said meanwhile
             enough = False
             for session in self.sessions:
                 enough = enough or session.much_to_say

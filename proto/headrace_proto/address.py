@@ -13,7 +13,7 @@ import re
 
 from .placement import MOST_SHARES
 
-__all__ = ["check_address", "check_addresses", "host_and_port"]
+__all__ = ["check_address", "check_addresses", "host_and_port", "ranged"]
 
 _TCP = re.compile(r"tcp://(.+):([0-9]+|\*)")
 _RANGE = re.compile(r"(.*)\{([0-9]{1,6})\.\.([0-9]{1,6})\}(.*)", re.DOTALL)
@@ -54,12 +54,17 @@ def check_addresses(argument: str, addresses: object) -> list[str]:
 
 
 def _expanded(argument: str, address: object) -> list[object]:
-    """The addresses that one with a range ``{a..b}`` stands for; others as they are."""
+    """The addresses that one stands for, with a range of ``tcp://`` where it has one."""
     if not isinstance(address, str) or not {"{", "}"} & {*address}:
         return [address]
     if "://" not in address:
         address = f"tcp://{address}"
-    if not address.startswith("tcp://"):
+    return [*ranged(argument, address)] if address.startswith("tcp://") else [address]
+
+
+def ranged(argument: str, address: str) -> list[str]:
+    """The addresses that one with a range ``{a..b}`` stands for; another one alone."""
+    if not {"{", "}"} & {*address}:
         return [address]
     match = _RANGE.fullmatch(address)
     numbers = range(int(match[2]), int(match[3]) + 1) if match else range(0)

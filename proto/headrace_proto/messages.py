@@ -156,6 +156,7 @@ class Renew:
     busy_s: Seconds = 0.0  # … and was busy with them
     ended: Flag = False  # the trainer has heard that the feed has ended, or failed
     yields: Flag = False  # serve all others first: it prefers its own host's server
+    awaited_s: Seconds = 0.0  # of blocked_s, that it waited for a batch of this very owner
 
 
 @FROM_TRAINER.message(5)

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import logging
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .arguments import (
     as_feeds,
@@ -141,8 +141,7 @@ class Server:
         a word, what is ``waiting``, the ``standing`` of batches and (``segment_standing``) of
         segments, the feed's ``partitions``, ``trainers``, ``store``.
         """
-        feeds: dict[str, dict[str, Any]] = self._supervisor.look()["feeds"]
-        return feeds
+        return cast(dict[str, dict[str, Any]], self._supervisor.look()["feeds"])
 
     def snapshot(self, feed: str | None = None, timeout_s: float = 120.0) -> dict[str, Any]:
         """Keep all of a feed's state as it is now; the token to go on from it.
@@ -261,7 +260,7 @@ def run(settings: RunSettings) -> Server:
         in_process=in_process,
         **settings.limits(),
     )
-    watched = HttpOptions.of(settings.http, settings.http_token_file)
+    watched = HttpOptions.of(settings.http, settings.http_token_file, share, settings.peers)
     if settings.http is not None:
         refuse_taken([("http", settings.http)])
     tokens = as_tokens(settings.resume, {feed.name for feed in config.feeds})

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace.holding import Attachment
+from headrace_server.cli import main
 from tests.patience import PATIENCE_S, eventually
+from tests.ports import free_port
 
 from .segment_streams import Ledger, at_once, chained, of_counts, train
 from .test_near import list_of
@@ -543,3 +547,75 @@ def test_rows_in_lanes_come_in_no_other_order(ledger: Ledger):
             connect(servers, order="any")
         with pytest.raises(ValueError, match="placement='local-first': the rows of feed 'default'"):
             connect(servers, placement="local-first")
+
+
+@contextlib.contextmanager
+def watched(pipeline: Any = None, **options: Any) -> Iterator[list[hs.Server]]:
+    """Two servers that know each other's HTTP addresses."""
+    peers = [f"127.0.0.1:{free_port()}" for _ in range(_SERVERS)]
+    with contextlib.ExitStack() as running:
+        options |= {"workers": 0, "partitions": 5, "peers": peers}
+        yield [
+            running.enter_context(
+                hs.run(pipeline or numbers(), share=(i, _SERVERS), http=peers[i], **options)
+            )
+            for i in range(_SERVERS)
+        ]
+
+
+def test_any_server_shows_all_and_the_one_that_is_away(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headrace_server.watch.watch._FRESH_S", 0.0)
+
+    def status(server: hs.Server, *more: str) -> tuple[int, str]:
+        code = main(["status", "--all", "--http", str(server.http_address), *more])
+        return code, capsys.readouterr().out
+
+    with watched() as servers:
+        away = str(servers[1].http_address)
+        with connect(servers) as feed:
+            for _ in range(7):
+                next(feed)
+            for server in servers:
+                code, text = status(server, "--json")
+                (whole,) = json.loads(text)["feeds"].values()
+                assert code == 0 and [one["share"] for one in whole["shares"]] == ["0/2", "1/2"]
+                assert len(whole["partitions"]) == 5 and whole["batches"] <= 7
+                (trainer,) = whole["trainers"]
+                assert trainer["batches"] >= 7 and trainer["awaited_s"].keys() == {"0/2", "1/2"}
+            code, text = status(servers[0])
+            assert code == 0 and f"1/2    {away}  open" in text
+            assert main(["top", "--once", "--all", "--http", away]) == 0
+            assert "0/2" in capsys.readouterr().out
+            with urllib.request.urlopen(f"{away}/metrics?all=1") as answer:
+                assert 'headrace_share_up{share="0/2"} 1' in answer.read().decode()
+        servers[1].close()
+        code, text = status(servers[0])
+        assert code == 1 and f"Share 1/2 at {away} is away: no server answers at {away}" in text
+        assert main(["status", "--all", "--http", f"{servers[0].http_address},{away}"]) == 1
+        assert "Share 1/2" in capsys.readouterr().out
+
+
+def test_a_server_that_knows_no_peers_shows_itself_alone(capsys: pytest.CaptureFixture[str]):
+    with hs.run(numbers(), workers=0, partitions=5, share=(0, 2), http="127.0.0.1:0") as server:
+        assert main(["status", "--http", str(server.http_address)]) == 0
+        assert main(["status", "--all", "--http", str(server.http_address)]) == 1
+        assert "start all of them with peers=" in capsys.readouterr().err
+
+
+def test_a_trainer_tells_which_share_it_waits_for(shares: Shares, ledger: Ledger):
+    with connect(shares.servers, prefetch=0) as feed:
+        train(feed, ledger, 4)
+        shares.kill(1)
+        before = [session.awaited_s for session in feed._link.sessions]
+        feed._link._timeout_s = 0.5
+        with pytest.raises(headrace.HeadraceError, match="share 1/2"):
+            train(feed, ledger)
+        after = [session.awaited_s for session in feed._link.sessions]
+        waited = [b - a for a, b in zip(before, after, strict=True)]
+        assert waited[1] > 0.3 > waited[0]
+        feed._link._timeout_s = PATIENCE_S
+        shares.servers[1] = shares.start(1)
+        train(feed, ledger)
+    ledger.assert_complete()

@@ -8,9 +8,10 @@ from argparse import Namespace
 from typing import Any
 from urllib.parse import quote
 
+from ..watch.http_client import shown
 from . import exits
 from .options import JSON, Option
-from .remote import SERVERS, askers, shown
+from .remote import SERVERS, askers
 from .table import Command
 
 __all__ = ["COMMAND"]

@@ -10,9 +10,10 @@ from urllib.parse import urlencode
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ConnectionLost
 
+from ..watch.http_client import TIMEOUT_S
 from . import exits
 from .options import Option
-from .remote import HTTP, SERVERS, TIMEOUT_S, TOKEN, Asker, askers
+from .remote import HTTP, SERVERS, TOKEN, Asker, askers
 from .table import Command
 
 __all__ = ["COMMANDS"]

@@ -9,10 +9,17 @@ speech  ● Trainers wait 41 % of their time: …
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from ..process.statuses import (
+    FeedStatus,
+    Rates,
+    ServerStatus,
+    ShareStatus,
+    TrainerStatus,
+    WorkerStatus,
+)
+from ..watch.http_client import shown
 from .progress import count, size, table
-from .remote import shown
 
 __all__ = ["lines"]
 
@@ -23,7 +30,7 @@ _MOST_WORKERS = 16
 _LONGEST_TEXT = 400
 
 
-def lines(status: Mapping[str, Any], color: bool = False) -> list[str]:
+def lines(status: ServerStatus, color: bool = False) -> list[str]:
     """Return the lines of a status."""
     painted = [_head(status)]
     if status["why"]:
@@ -38,7 +45,7 @@ def lines(status: Mapping[str, Any], color: bool = False) -> list[str]:
     return painted
 
 
-def _head(status: Mapping[str, Any]) -> str:
+def _head(status: ServerStatus) -> str:
     parts = [status["state"], f"up {_span(status['uptime_s'])}", f"headrace {status['version']}"]
     refused = sum(status["access"]["refused"].values())
     if refused:
@@ -46,7 +53,7 @@ def _head(status: Mapping[str, Any]) -> str:
     return "  ".join([*parts, *status["addresses"]])
 
 
-def _feed(name: str, feed: Mapping[str, Any], color: bool) -> list[str]:
+def _feed(name: str, feed: FeedStatus, color: bool) -> list[str]:
     verdict, rates, standing = feed["verdict"], feed["rates"], feed["standing"]
     dot = f"\x1b[{_COLORS[verdict['level']]}m●\x1b[0m" if color else f"[{verdict['level']}]"
     text = " ".join(shown(verdict["text"]).split())[:_LONGEST_TEXT]
@@ -54,6 +61,8 @@ def _feed(name: str, feed: Mapping[str, Any], color: bool) -> list[str]:
     painted = [f"{bold}  {feed['state']}  {dot} {text}", f"  {_flow(feed, rates)}"]
     batches = f"batches: {count(feed['batches'])} done, {standing['ready'] + standing['returned']} "
     batches += f"ready, {standing['leased']} leased, {standing['saving']} saving"
+    if len(feed["shares"]) > 1:
+        painted += table(_SHARE_HEADS, [_share(share) for share in feed["shares"]])
     painted.append(f"  {batches}{_sent_away(feed['sent'])}{_troubles(feed)}")
     if feed["trainers"]:
         painted += table(_TRAINER_HEADS, [_trainer(t) for t in feed["trainers"][:_MOST_TRAINERS]])
@@ -61,26 +70,25 @@ def _feed(name: str, feed: Mapping[str, Any], color: bool) -> list[str]:
     return [*painted, f"  and {more} more trainers"] if more else painted
 
 
-def _flow(feed: Mapping[str, Any], rates: Mapping[str, Any]) -> str:
+def _flow(feed: FeedStatus, rates: Rates) -> str:
     pipeline = feed["pipeline"]
     nbytes = rates.get("bytes")
     made = "–" if nbytes is None else f"{size(nbytes)}/s"
     stages = ", ".join(pipeline["stages"]) or "·"
     steps = (
-        f"{pipeline['source']} ─{_rate(rates, 'read')}",
+        f"{pipeline['source']} ─ {_rate(rates.get('read'))} ",
         stages,
-        f"{pipeline['shape']} ─{_rate(rates, 'made')}",
+        f"{pipeline['shape']} ─ {_rate(rates.get('made'))} ",
         f"slab ─ {made} ",
         "leases",
-        f"trainers ─{_rate(rates, 'rows')}",
+        f"trainers ─ {_rate(rates.get('rows'))} ",
         "done",
     )
     return "─► ".join(f"{step.rstrip()} " for step in steps).rstrip()
 
 
-def _rate(rates: Mapping[str, Any], name: str) -> str:
-    rate = rates.get(name)
-    return " – " if rate is None else f" {count(rate) if rate >= 10 else f'{rate:.1f}'}/s "
+def _rate(rate: float | None) -> str:
+    return "–" if rate is None else f"{count(rate) if rate >= 10 else f'{rate:.1f}'}/s"
 
 
 def _sent_away(sent: Mapping[str, Mapping[str, int]]) -> str:
@@ -89,7 +97,7 @@ def _sent_away(sent: Mapping[str, Mapping[str, int]]) -> str:
     return f"; {count(away)} of {count(away + here)} sent by the network" if away else ""
 
 
-def _troubles(feed: Mapping[str, Any]) -> str:
+def _troubles(feed: FeedStatus) -> str:
     """Return the counts of faults so far, where there are any."""
     counts = {
         "sent again": feed["redelivered"],
@@ -102,13 +110,34 @@ def _troubles(feed: Mapping[str, Any]) -> str:
     return "".join(f"; {count(n)} {what}" for what, n in counts.items() if n)
 
 
+_SHARE_HEADS = ("<share", "<where", "<state", "<is awaited", "made", "done", "ready")
+
+
+def _share(share: ShareStatus) -> list[str]:
+    rates = share["rates"]
+    awaited = rates.get("awaited", {}).get(share["share"])
+    return [
+        share["share"],
+        share["url"],
+        share["state"],
+        "–" if awaited is None else f"{_bar(awaited)} {100 * awaited:3.0f} %",
+        _rate(rates.get("made")),
+        _rate(rates.get("rows")),
+        count(share["ready"]),
+    ]
+
+
 _TRAINER_HEADS = ("<trainer", "<where", "<waits", "rows/s", "holds", "sent", "done", "last heard")
 
 
-def _trainer(trainer: Mapping[str, Any]) -> list[str]:
+def _trainer(trainer: TrainerStatus) -> list[str]:
     rates = trainer["rates"]
     stall, rows = rates.get("stall"), rates.get("rows")
     waits = "–" if stall is None else f"{_bar(stall)} {100 * stall:3.0f} %"
+    awaited = rates.get("awaited", {})
+    if len(awaited) > 1 and any(awaited.values()):
+        share = max(awaited, key=lambda share: awaited[share])
+        waits += f", {100 * awaited[share]:.0f} % for {share}"
     rank = f" rank {trainer['rank']}" if trainer.get("rank", -1) >= 0 else ""
     return [
         f"{trainer['trainer']} {shown(trainer['name'])}".rstrip() + rank,
@@ -122,7 +151,7 @@ def _trainer(trainer: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _workers(workers: Sequence[Mapping[str, Any]]) -> list[str]:
+def _workers(workers: Sequence[WorkerStatus]) -> list[str]:
     rows = []
     for worker in workers:
         shares = worker["shares"]

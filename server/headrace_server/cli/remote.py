@@ -1,31 +1,26 @@
-"""Requests of commands to a running server, by its HTTP port and nothing else.
+"""Which servers a command asks: those of ``--http``, or of the environment.
 
-    --http HOST:PORT, or a URL ─► GET, POST ─► JSON
-
-Texts of a server may come from a trainer or from data.  They are shown on terminals, so control
-characters are escaped.
+--http HOST:PORT, or a URL ─► Asker      several, with commas between ─► askers
+--all                      ─► the statuses of all servers, as one
 """
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 from argparse import Namespace
-from contextlib import closing
 from dataclasses import replace
-from typing import Any
 from urllib.parse import urlsplit
 
-from headrace_proto.errors import ConnectionLost, ServerError
+from headrace_proto.errors import HeadraceError
 
-from ..watch.answers import HEADER
+from ..process.statuses import ServerStatus
+from ..watch.every import every
+from ..watch.http_client import HttpClient
 from ..watch.http_options import read_token
-from .exits import paragraph
 from .options import Option
 from .places import variable
 
-__all__ = ["HTTP", "SERVERS", "TIMEOUT_S", "TOKEN", "Asker", "askers", "shown"]
+__all__ = ["ALL", "HTTP", "SERVERS", "TOKEN", "Asker", "askers", "status_of_all"]
 
 HTTP = Option(
     "http",
@@ -36,6 +31,13 @@ HTTP = Option(
 )
 #: The same for commands that ask all servers of a feed.
 SERVERS = replace(HTTP, help=f"{HTTP.help}; of several servers with commas between")
+ALL = Option(
+    "all",
+    "flag",
+    "all servers of the feed as one: of a server that was started with peers=, or of all that "
+    "--http names, by share",
+    default=False,
+)
 TOKEN = Option(
     "http_token_file",
     "path",
@@ -44,13 +46,10 @@ TOKEN = Option(
     metavar="FILE",
 )
 _DEFAULT = "127.0.0.1:8080"
-#: Maximum time for an answer.
-TIMEOUT_S = 15.0
-_MOST_BYTES = 64 * 1024**2
 
 
-class Asker:
-    """One server."""
+class Asker(HttpClient):
+    """One server, as the options or the environment name it."""
 
     def __init__(self, options: Namespace, address: str = "") -> None:
         """``address``: of one of several servers; else the options name one."""
@@ -66,65 +65,27 @@ class Asker:
         # A server listens at these addresses; a request goes to this machine.
         for everywhere, here in (("0.0.0.0", "127.0.0.1"), ("[::]", "[::1]")):
             url = url.replace(f"//{everywhere}:", f"//{here}:")
-        self.url = url.rstrip("/")
         path = _set(options, TOKEN)
-        self._token = None if path is None else read_token(path)
-
-    def get(self, path: str) -> Any:
-        """Return the JSON at a path."""
-        return self._ask("GET", path, TIMEOUT_S)
-
-    def status(self) -> dict[str, Any]:
-        """Return the status, as the page shows it."""
-        status = self.get("/status.json")
-        if not isinstance(status, dict) or not isinstance(status.get("feeds"), dict):
-            raise _Stranger(self.url, 200)
-        return status
-
-    def post(self, path: str, timeout_s: float = TIMEOUT_S) -> Any:
-        """Post a request to change something; return its JSON."""
-        return self._ask("POST", path, timeout_s)
-
-    def _ask(self, method: str, path: str, timeout_s: float) -> Any:
-        headers = {HEADER: "1", "Accept": "application/json"}
-        if method == "POST" and self._token is not None:
-            headers["Authorization"] = f"Bearer {self._token}"
-        parts = urlsplit(self.url)
-        secure, plain = http.client.HTTPSConnection, http.client.HTTPConnection
-        kind = secure if parts.scheme == "https" else plain
-        # No proxy of the environment stands between a server and its operator, and a redirection is
-        # an answer like any other: nobody else gets the token.
-        connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
-        try:
-            with closing(connection):
-                connection.request(method, parts.path + path, headers=headers)
-                with connection.getresponse() as answer:
-                    body = answer.read(_MOST_BYTES)
-        except (OSError, http.client.HTTPException) as error:
-            reason = f"no answer within {timeout_s:g} s"
-            if not isinstance(error, TimeoutError):
-                reason = paragraph(error)
-            raise ConnectionLost(
-                f"no server answers at {self.url}: {reason}.  It serves HTTP where it was started "
-                "with --http HOST:PORT (http= of hs.run)"
-            ) from None
-        if answer.status == 200:
-            try:
-                return json.loads(body)
-            except ValueError:
-                raise _Stranger(self.url, 200) from None
-        if answer.headers.get_content_type() != "text/plain":  # ours always is
-            raise _Stranger(self.url, answer.status)
-        text = shown(body[:4096].decode(errors="replace")).strip()
-        if answer.status == 400:
-            raise ValueError(text)
-        raise ServerError(f"{self.url} answers {answer.status}: {text}")
+        super().__init__(url, None if path is None else read_token(path))
 
 
 def askers(options: Namespace) -> list[Asker]:
     """Return each server that the options name, with commas between them."""
     given = _set(options, SERVERS) or _DEFAULT
     return [Asker(options, address.strip() or given) for address in given.split(",")]
+
+
+def status_of_all(servers: list[Asker]) -> ServerStatus:
+    """Return the joined status of these servers, or of one and all its peers."""
+    if len(servers) == 1:
+        return servers[0].status(every=True)
+    found: list[tuple[str, ServerStatus | str]] = []
+    for one in servers:
+        try:
+            found.append((one.url, one.status()))
+        except HeadraceError as error:
+            found.append((one.url, str(error).partition(".  ")[0]))
+    return every(found)
 
 
 def _asks(url: str) -> bool:
@@ -138,21 +99,7 @@ def _asks(url: str) -> bool:
     return printable and parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0
 
 
-class _Stranger(ServerError):
-    """The answer is not of a headrace server."""
-
-    def __init__(self, url: str, code: int) -> None:
-        super().__init__(f"what answers at {url} (with {code}) is no headrace server")
-
-
 def _set(options: Namespace, option: Option) -> str | None:
     """Return the value of an option, or of the environment variable that a server reads too."""
     given = getattr(options, option.name, None)
     return given if given is not None else os.environ.get(variable(option)) or None
-
-
-def shown(text: str) -> str:
-    """Escape the characters of a text that a terminal would obey."""
-    return "".join(
-        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
-    )

@@ -16,16 +16,17 @@ import threading
 import time
 import unicodedata
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from headrace_proto.errors import HeadraceError
 
+from ..process.statuses import ServerStatus
 from . import exits
 from .options import Option
 from .painting import lines
-from .remote import HTTP, Asker
+from .remote import ALL, SERVERS, askers, status_of_all
 from .table import Command
 
 __all__ = ["COMMAND", "fitted", "screen"]
@@ -34,7 +35,8 @@ _ENTER = "\x1b[?1049h\x1b[?25l"  # another screen, no cursor
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 _HOME, _TO_LINE_END, _TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
 _OPTIONS = (
-    HTTP,
+    SERVERS,
+    ALL,
     Option("every", "seconds", "between two looks", default=2.0, least=0.1),
     Option("once", "flag", "print it once, as where there is no terminal", default=False),
 )
@@ -45,12 +47,18 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _top(options: Namespace) -> int:
-    asker = Asker(options)
+    servers = askers(options)
+    if len(servers) > 1 and not options.all:
+        raise ValueError(f"--http names {len(servers)} servers: give --all to see them as one")
+
+    def status() -> ServerStatus:
+        return status_of_all(servers) if options.all else servers[0].status()
+
     if options.once or not sys.stdout.isatty():
-        print("\n".join(lines(asker.status())))
+        print("\n".join(lines(status())))
         return exits.WELL
     with _signals() as came, _other_screen():
-        look = _Look(asker)
+        look = _Look(status)
         painted: list[str] = []
         size: os.terminal_size | None = None
         due = 0.0
@@ -63,7 +71,7 @@ def _top(options: Namespace) -> int:
                 painted, look.lines, size = look.lines, None, None
                 due = time.monotonic() + options.every
             elif not look.alive() and time.monotonic() >= due:
-                look = _Look(asker)
+                look = _Look(status)
             if size != (size := _size()):
                 sys.stdout.write(screen(painted, size))
                 sys.stdout.flush()
@@ -80,9 +88,9 @@ def _size() -> os.terminal_size:
 class _Look:
     """One question, asked beside."""
 
-    def __init__(self, asker: Asker) -> None:
+    def __init__(self, status: Callable[[], ServerStatus]) -> None:
         self.lines: list[str] | None = None
-        self._asker = asker
+        self._status = status
         self._thread = threading.Thread(target=self._run, name="headrace-look", daemon=True)
         self._thread.start()
 
@@ -91,7 +99,7 @@ class _Look:
 
     def _run(self) -> None:
         try:
-            self.lines = lines(self._asker.status(), color=True)
+            self.lines = lines(self._status(), color=True)
         except (HeadraceError, ValueError) as error:
             self.lines = textwrap.wrap(str(error), _size().columns)  # it may come back
 

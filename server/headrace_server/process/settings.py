@@ -221,6 +221,12 @@ class RunSettings(Limits, Settings):
         absent="requests from this machine may",
         metavar="FILE",
     )
+    peers: str | list[str] | None = _text(
+        "HTTP addresses of all servers of the feeds, by share, with commas between or as a range "
+        "(feeder-{0..3}:8080): each of them then shows all",
+        metavar="HOST:PORT",
+        many=True,
+    )
 
     def limits(self) -> dict[str, Any]:
         """Return the options that ``RunConfig`` takes as they are, paths absolute."""

@@ -23,6 +23,7 @@ from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed, from_
 from ..core.rewinding import TOUCHED, USED
 from ..process.counts import added
 from ..process.diary import Entry
+from ..process.statuses import EventStatus
 from ..state.durable import Durable
 from ..state.functions import ReportedDigests
 from .asks import FRONT
@@ -73,7 +74,7 @@ class Feeds:
         self._order = order
         self._durable = durable
         self._functions: dict[str, ReportedDigests] = {}  # by feed
-        self._events: deque[dict[str, Any]] = deque(maxlen=_MOST_EVENTS)
+        self._events: deque[EventStatus] = deque(maxlen=_MOST_EVENTS)
         self.quarantine = Quarantine(starts.config)
         self.failure: HeadraceError | None = None  # of the server
         self.begin_start()
@@ -111,7 +112,7 @@ class Feeds:
         self._events.appendleft({"at": time.time(), "kind": kind, "text": text[:_LONGEST_TEXT]})
 
     @property
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[EventStatus]:
         """The last events, the newest first."""
         return list(self._events)
 

@@ -6,107 +6,36 @@
     reports of the workers, the quarantine ────────────────┘
 
 Each owner counts its own partitions, so counts are added.  A trainer has a session with each owner
-and appears once, by its nonce.  Reports of workers are up to about a second older.
+and appears once.  ``process/statuses.py`` says how each field is joined.  Reports of workers are up
+to about a second older.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from headrace_proto import __version__
 
-from ..process.config import MOST_FOUND, MOST_TRAINERS, FeedConfig, RunConfig
+from ..process.config import MOST_FOUND, FeedConfig, RunConfig
 from ..process.counts import added
+from ..process.statuses import (
+    AccessStatus,
+    FeedStatus,
+    PipelineStatus,
+    SeenServer,
+    WorkerStatus,
+    joined_feed,
+)
 from .posts import Post
 
 __all__ = ["gathered", "overview"]
 
 _Status = Mapping[str, Any]
 
-#: Length of the text on what a feed waits for.
-_LONGEST_WAITING = 1000
-#: States of a feed: the first that an owner is in is that of the whole feed.
-_STATES = ("failed", "opening", "closing", "open", "ended")
 
-
-# Answers of owners
-
-
-def _first(values: Sequence[Any]) -> Any:
-    return next((value for value in values if value is not None), None)
-
-
-def _classes(values: Sequence[_Status]) -> dict[str, Any]:
-    """Add counters by class; where targets changed, list the changes of each partition."""
-    counts = added({k: v for k, v in some.items() if k != "changes"} for some in values)
-    changes = [one for some in values for one in some.get("changes", ())]
-    return {**counts, "changes": changes} if changes else counts
-
-
-def _waiting(values: Sequence[str]) -> str:
-    return "; ".join(dict.fromkeys(values))[:_LONGEST_WAITING]
-
-
-def _partitions(values: Sequence[Any]) -> list[Any]:
-    return sorted(chain.from_iterable(values), key=lambda one: int(one["partition"]))
-
-
-def _trainers(values: Sequence[Sequence[_Status]]) -> list[dict[str, Any]]:
-    """List each trainer once, with the sums of its sessions."""
-    sessions: dict[str, list[_Status]] = {}
-    for one in sorted(chain.from_iterable(values), key=lambda one: int(one["trainer"])):
-        sessions.setdefault(one["nonce"], []).append(one)
-    joined = [_joined(_OF_TRAINER, its) for its in sessions.values()]
-    return [{name: one[name] for name in one if name != "nonce"} for one in joined]
-
-
-_Join = Callable[[Sequence[Any]], Any]
-
-#: How the values of all owners become that of a feed …
-_OF_FEED: dict[str, _Join] = {
-    **dict.fromkeys(("batches", "rows", "redelivered", "stale", "expired"), sum),
-    **dict.fromkeys(
-        ("made", "refused", "dropped", "standing", "segments", "padding", "sent"), added
-    ),
-    "classes": _classes,
-    "state": lambda values: min(values, key=_STATES.index),
-    "failure": _first,
-    "waiting": _waiting,
-    "partitions": _partitions,
-    "trainers": _trainers,
-    "trainers_more": max,
-}
-#: … and those of all its sessions that of a trainer.  The first stands for all where none is named.
-_OF_TRAINER: dict[str, _Join] = {
-    **dict.fromkeys(("window", "leases", "batches", "rows", "bytes", "committed", "stale"), sum),
-    **dict.fromkeys(("wire_batches", "wire_bytes"), sum),
-    **dict.fromkeys(("blocked_s", "busy_s"), max),  # the trainer reports the same to all
-    "refused": added,
-    "local": all,
-    "silent_s": min,
-}
-
-
-def _joined(joins: Mapping[str, _Join], parts: Sequence[_Status]) -> dict[str, Any]:
-    names = dict.fromkeys(chain.from_iterable(parts))
-    return {
-        name: joins.get(name, _first)([part[name] for part in parts if name in part])
-        for name in names
-    }
-
-
-def _feed(parts: Sequence[_Status]) -> dict[str, Any]:
-    whole = _joined(_OF_FEED, parts)
-    trainers = whole["trainers"]
-    whole["trainers"] = trainers[:MOST_TRAINERS]
-    whole["trainers_more"] += len(trainers[MOST_TRAINERS:])
-    return whole
-
-
-def _access(answers: Sequence[_Status]) -> dict[str, Any]:
+def _access(answers: Sequence[_Status]) -> AccessStatus:
     """Join who is let in, which all owners know of the front, and who was refused by any of them.
 
     An owner's counts are those of the front with its own (``refused_here``) in them.
@@ -120,14 +49,14 @@ def _access(answers: Sequence[_Status]) -> dict[str, Any]:
         for name, n in answer["access"]["present"].items():
             present[name] = max(present.get(name, 0), n)
     refused = {reason: n for reason, n in added([by_front, *here]).items() if n}
-    return {**answers[0]["access"], "refused": refused, "present": present}
+    return cast(AccessStatus, {**answers[0]["access"], "refused": refused, "present": present})
 
 
 def gathered(order: str, answers: Sequence[_Status]) -> dict[str, Any]:
     """Return the answer of the server to an order, from those of all its owners."""
     if order == "stats":
         names = answers[0]["feeds"]
-        feeds = {name: _feed([answer["feeds"][name] for answer in answers]) for name in names}
+        feeds = {name: joined_feed([answer["feeds"][name] for answer in answers]) for name in names}
         return {"feeds": feeds, "access": _access(answers)}
     if order == "users":
         return {"users": sorted({user for answer in answers for user in answer["users"]})}
@@ -143,8 +72,8 @@ def gathered(order: str, answers: Sequence[_Status]) -> dict[str, Any]:
 
 def overview(
     config: RunConfig, answer: _Status, posts: Sequence[Post], quarantined: Mapping[str, int]
-) -> dict[str, Any]:
-    """Return the whole status; ``answer`` is that of all owners together."""
+) -> SeenServer:
+    """Return the status, as far as a supervisor knows it; ``answer`` is that of all owners."""
     reports = [(post.notebook.report(), post.notebook.totals()) for post in posts]
     feeds = {}
     for feed in config.feeds:
@@ -152,7 +81,7 @@ def overview(
         entries = [one for report, _ in reports for one in report.get("partitions", ())]
         mine = {one["partition"]: one for one in entries if one["feed"] == feed.name}
         totals = added(total.get(f"feed:{feed.name}", {}) for _, total in reports)
-        feeds[feed.name] = _with_reading(known, feed, mine, totals)
+        feeds[feed.name] = _with_reading(cast(FeedStatus, known), feed, mine, totals)
     workers = [_worker(post, *of, config) for post, of in zip(posts, reports, strict=True)]
     return {
         "version": __version__,
@@ -160,10 +89,13 @@ def overview(
         "access": answer["access"],
         "feeds": feeds,
         "workers": workers,
+        "share": list(config.share),
+        "draining": False,
+        "events": [],
     }
 
 
-def _worker(post: Post, report: _Status, totals: _Status, config: RunConfig) -> dict[str, Any]:
+def _worker(post: Post, report: _Status, totals: _Status, config: RunConfig) -> WorkerStatus:
     rests = dict(totals.get("rests", {}))
     life_s = rests.pop("life", 0.0)
     return {
@@ -175,19 +107,21 @@ def _worker(post: Post, report: _Status, totals: _Status, config: RunConfig) -> 
         "slab_limit_bytes": config.slab_bytes,
         "work_s": max(0.0, life_s - sum(rests.values())),
         "rests_s": rests,
+        "shares": {},
     }
 
 
 def _with_reading(
-    known: dict[str, Any], feed: FeedConfig, entries: Mapping[int, _Status], totals: _Status
-) -> dict[str, Any]:
+    known: FeedStatus, feed: FeedConfig, entries: Mapping[int, _Status], totals: _Status
+) -> FeedStatus:
     """Add what workers report of a feed: how far partitions are, what their stores do."""
     known["read"] = int(totals.get("read", 0))
     known["pipeline"] = _pipeline(feed)
     for partition in known["partitions"]:
         entry = entries.get(partition["partition"])
         if entry is not None:
-            partition |= {name: entry[name] for name in ("number", "epoch", "position", "share")}
+            partition["number"], partition["epoch"] = entry["number"], entry["epoch"]
+            partition["position"], partition["share"] = entry["position"], entry["share"]
     standing = [entry["segments"] for entry in entries.values() if "segments" in entry]
     if standing:
         known["segment_standing"] = added(standing)
@@ -202,7 +136,7 @@ def _with_reading(
     return known
 
 
-def _pipeline(feed: FeedConfig) -> dict[str, Any]:
+def _pipeline(feed: FeedConfig) -> PipelineStatus:
     """Describe what the feed was declared as, in words."""
     declaration = feed.declaration
     order = [] if declaration.order.seed is None else ["shuffle"]

@@ -34,6 +34,7 @@ from ..process.child import Child, perform
 from ..process.config import FeedConfig, RunConfig
 from ..process.diary import Entry
 from ..process.rundir import RunDirectory, forget_journals
+from ..process.statuses import SeenServer
 from ..state.durable import Durable
 from .asks import FRONT, Asks
 from .crew import Crew
@@ -305,14 +306,15 @@ class Supervisor:
         answers.pop(FRONT)
         return gathered("stats", [self._feeds.lasting(n, one) for n, one in answers.items()])
 
-    def look(self, timeout_s: float = 10.0) -> dict[str, Any]:
+    def look(self, timeout_s: float = 10.0) -> SeenServer:
         """Return the status of the whole server, as of now."""
         answer = self._stats(timeout_s)
         with self._lock:
             left_out = self._feeds.quarantine.left_out
             quarantined = {name: len(left_out(name)) for name in self.feeds}
             seen = overview(self._config, answer, self._crew.posts, quarantined)
-            return {**seen, "draining": self.draining, "events": self._feeds.events}
+            seen["draining"], seen["events"] = self.draining, self._feeds.events
+            return seen
 
     def access(self) -> dict[str, Any]:
         """Return the names of trainers that are let in, and counts of refusals, as of now."""

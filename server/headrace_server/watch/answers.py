@@ -1,6 +1,7 @@
 """The answers to requests of HTTP, without sockets: a request comes, a response goes.
 
-    GET /  /metrics  /healthz  /readyz[?feed=]  /status.json  /history.json[?since=]
+    GET /  /metrics[?all=1]  /status.json[?all=1]  /history.json[?since=]
+    GET /healthz  /readyz[?feed=]
     GET /inspect?key=[&feed=]
     POST /drain  /snapshot[?feed=]  /end[?feed=&cancel=1]  /restart[?feed=&force=1]
 
@@ -24,14 +25,14 @@ from urllib.parse import parse_qs, urlsplit
 
 from headrace_proto.errors import HeadraceError, UnknownFeed
 
+from ..process.statuses import ServerStatus
+from .http_client import HEADER
 from .metrics import CONTENT_TYPE, exposition
 from .page import PAGE_POLICY, page
 from .watch import Watch
 
-__all__ = ["HEADER", "Answers", "HttpRequest", "Response"]
+__all__ = ["Answers", "HttpRequest", "Response"]
 
-#: No page can send it to another site without that site's consent, which is never given.
-HEADER = "x-headrace"
 _LONGEST_KEY = 4096
 _MOST_FIELDS = 20
 #: Maximum time for a snapshot, which waits for stores and disks.
@@ -74,7 +75,7 @@ class Answers:
             "/metrics": self._metrics,
             "/healthz": self._health,
             "/readyz": self._ready,
-            "/status.json": lambda query: _json(watch.status()),
+            "/status.json": lambda query: _json(self._seen(query)),
             "/history.json": self._history,
             "/inspect": self._inspect,
         }
@@ -119,7 +120,11 @@ class Answers:
         return Response(200, page(), "text/html; charset=utf-8", policy)
 
     def _metrics(self, query: _Query) -> Response:
-        return Response(200, exposition(self._watch.status()).encode(), CONTENT_TYPE)
+        return Response(200, exposition(self._seen(query)).encode(), CONTENT_TYPE)
+
+    def _seen(self, query: _Query) -> ServerStatus:
+        """Return the status of this server, or of all servers of its feeds."""
+        return self._watch.every() if query.get("all") == "1" else self._watch.status()
 
     def _health(self, query: _Query) -> Response:
         status = self._watch.status()

@@ -3,7 +3,8 @@
     status, status … ─► add() ─► [ points ] ─► points(since), rates()
 
 A point is of the span between two looks.  The stall ratio of a trainer is the part of its time in
-which it waited; that of a feed is the same of all its trainers that were there at both looks.
+which it waited; that of a feed is the same of all its trainers that were there at both looks.  A
+share is awaited for the part of it in which they waited for a batch of that very server.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from ..process.counts import added
+from ..process.statuses import FeedStatus, ServerStatus, WorkerStatus
 
 __all__ = ["EVERY_S", "History"]
 
@@ -21,7 +25,7 @@ _MOST = 180
 _RECENT_S = 10.0
 
 #: Totals of a feed that become rates, and where they stand.
-_TOTALS: dict[str, Callable[[Any], float]] = {
+_TOTALS: dict[str, Callable[[FeedStatus], float]] = {
     "read": lambda feed: feed["read"],
     "made": lambda feed: feed["made"]["rows"],
     "bytes": lambda feed: feed["made"]["bytes"],
@@ -35,10 +39,10 @@ class History:
     """The points of one server."""
 
     def __init__(self) -> None:
-        self._last: Mapping[str, Any] | None = None
+        self._last: ServerStatus | None = None
         self._points: deque[dict[str, Any]] = deque(maxlen=_MOST)
 
-    def add(self, status: Mapping[str, Any]) -> None:
+    def add(self, status: ServerStatus) -> None:
         """Take another look, and make a point of the span since the last."""
         last, self._last = self._last, status
         if last is None or status["at"] <= last["at"]:
@@ -69,17 +73,22 @@ class History:
         return _mean([p for p in points if p["at"] > points[-1]["at"] - _RECENT_S])
 
 
-def _feed_point(now: Any, before: Any, span: float) -> dict[str, Any]:
+def _feed_point(now: FeedStatus, before: FeedStatus, span: float) -> dict[str, Any]:
     known = {trainer["trainer"]: trainer for trainer in before["trainers"]}
     blocked = busy = 0.0
+    awaited: dict[str, float] = {}
     trainers = {}
     for trainer in now["trainers"]:
         earlier = known.get(trainer["trainer"])
         if earlier is not None:
             waited, worked = (_since(earlier, trainer, name) for name in ("blocked_s", "busy_s"))
             blocked, busy = blocked + waited, busy + worked
+            begun, ended = earlier["awaited_s"], trainer["awaited_s"]
+            waits = {share: _since({share: 0.0, **begun}, ended, share) for share in ended}
+            awaited = added([awaited, waits])
             trainers[str(trainer["trainer"])] = {
                 "stall": _part(waited, worked),
+                "awaited": _parts(waits, waited + worked),
                 "rows": _since(earlier, trainer, "rows") / span,
                 "bytes": _since(earlier, trainer, "bytes") / span,
             }
@@ -88,6 +97,7 @@ def _feed_point(now: Any, before: Any, span: float) -> dict[str, Any]:
     return {
         **{name: _since(then, totals, name) / span for name in totals},
         "stall": _part(blocked, busy),
+        "awaited": _parts(awaited, blocked + busy),
         "trainers": trainers,
         "ready": now["standing"]["ready"] + now["standing"]["returned"],
     }
@@ -102,12 +112,16 @@ def _part(some: float, rest: float) -> float | None:
     return some / (some + rest) if some + rest else None
 
 
-def _shares(now: Any, before: Any) -> dict[str, float]:
+def _parts(spent: Mapping[str, float], total: float) -> dict[str, float]:
+    return {what: seconds / total for what, seconds in spent.items()} if total else {}
+
+
+def _shares(now: WorkerStatus, before: WorkerStatus) -> dict[str, float]:
     """Return which part of its time a worker spent on what."""
     spent = {what: _since(before["rests_s"], now["rests_s"], what) for what in now["rests_s"]}
     spent = {"work": _since(before, now, "work_s"), **spent}
     total = sum(spent.values())
-    return {what: seconds / total if total else 0.0 for what, seconds in spent.items()}
+    return _parts(spent, total) if total else dict.fromkeys(spent, 0.0)
 
 
 def _mean(points: list[Any]) -> dict[str, Any]:

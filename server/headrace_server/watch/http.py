@@ -18,11 +18,13 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace_proto import __version__
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
+from headrace_proto.placement import WHOLE, Share
 
 from .answers import Answers, HttpRequest, Response
 from .watch import Watch
@@ -51,7 +53,15 @@ _CLOSE_S = 15.0
 class HttpService:
     """Serves one port.  It answers from the start, and watches a server once that has started."""
 
-    def __init__(self, host: str, port: int, token: str | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        token: str | None = None,
+        share: Share = WHOLE,
+        peers: Sequence[str] = (),
+    ) -> None:
+        """``peers``: by share, the URLs of all servers of the feed."""
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             family, place = found[0], found[4]
@@ -63,7 +73,7 @@ class HttpService:
         bound = self._socket.getsockname()
         host = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         self.address = f"http://{host}:{bound[1]}"
-        self._watch = Watch()
+        self._watch = Watch(share, peers)
         local = bound[0].startswith("127.") or bound[0] == "::1"
         self._answers = Answers(self._watch, local, token)
         self._turns = threading.BoundedSemaphore(_THREADS)

@@ -21,6 +21,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..process.statuses import FeedStatus, ServerStatus, TrainerStatus
+
 __all__ = ["CONTENT_TYPE", "METRICS", "MOST", "Metric", "exposition"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -55,7 +57,7 @@ class Metric:
     def _subject(self) -> str:
         return self.place.partition(".")[0]
 
-    def samples(self, status: Mapping[str, Any]) -> Iterator[Sample]:
+    def samples(self, status: ServerStatus) -> Iterator[Sample]:
         """Give the values of a status that has them."""
         _, *names = self.place.partition("[")[0].split(".")
         for labels, found in _SUBJECTS[self._subject](status):
@@ -82,14 +84,14 @@ def _numbered(counts: Sequence[float] | None) -> dict[str, float]:
     return _bounded({str(i): n for i, n in enumerate(counts or ())})
 
 
-def _refused(counts: Mapping[str, Any]) -> dict[str, float]:
+def _refused(counts: FeedStatus | TrainerStatus) -> dict[str, float]:
     stale = counts["stale"] + counts["refused"].get("stale", 0)
     return _bounded(
         {"stale": stale, **{c: n for c, n in counts["refused"].items() if c != "stale"}}
     )
 
 
-def _server(status: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _server(status: ServerStatus) -> Iterator[tuple[tuple[str, ...], Any]]:
     yield (
         (),
         {
@@ -97,16 +99,21 @@ def _server(status: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
             "up": status["state"] not in ("starting", "failed"),
             "draining": status["draining"],
             "refused": _bounded(status["access"]["refused"]),
+            "shares": {
+                one["share"]: one["state"] != "away"
+                for feed in status["feeds"].values()
+                for one in feed["shares"]
+            },
         },
     )
 
 
-def _feeds(status: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _feeds(status: ServerStatus) -> Iterator[tuple[tuple[str, ...], Any]]:
     for name, feed in status["feeds"].items():
         yield (name,), {**feed, **_values_of_feed(feed)}
 
 
-def _values_of_feed(feed: Mapping[str, Any]) -> dict[str, Any]:
+def _values_of_feed(feed: FeedStatus) -> dict[str, Any]:
     """Return the values that stand otherwise in a status, or are derived from several."""
     partitions, padding, classes = feed["partitions"], feed["padding"], feed["classes"]
     done = sum(one["done"] for one in partitions)
@@ -138,13 +145,15 @@ def _values_of_feed(feed: Mapping[str, Any]) -> dict[str, Any]:
             for name, n in _numbered(classes.get(outcome)).items()
         },
         "waiting": _numbered(classes.get("waiting")),
+        "share_made": {one["share"]: one["made"] for one in feed["shares"]},
+        "share_rows": {one["share"]: one["rows"] for one in feed["shares"]},
     }
     if "store" in feed:
         values["store"] = {**feed["store"], "faults": len(feed["store"]["faults"])}
     return values
 
 
-def _trainers(status: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _trainers(status: ServerStatus) -> Iterator[tuple[tuple[str, ...], Any]]:
     for name, feed in status["feeds"].items():
         for one in feed["trainers"][:MOST]:
             way = "shm" if one["local"] else "wire"
@@ -153,7 +162,7 @@ def _trainers(status: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]
             yield (name, str(one["trainer"])), values
 
 
-def _workers(status: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _workers(status: ServerStatus) -> Iterator[tuple[tuple[str, ...], Any]]:
     for one in status["workers"]:
         seconds = {"work": one["work_s"], **one["rests_s"]}
         yield (str(one["worker"]),), {**one, "seconds": seconds}
@@ -169,6 +178,8 @@ def _metric(name: str, place: str, help: str) -> Metric:
 METRICS: tuple[Metric, ...] = (
     _metric("info", "server.info[version]", "1; the release that runs."),
     _metric("up", "server.up", "1 while front and workers answer, else 0."),
+    _metric("share_up", "server.shares[share]",
+            "1 for each server of a feed that answers, 0 for one that is away."),
     _metric("draining", "server.draining", "1 once nothing more is handed out."),
     _metric("refused_total", "server.refused[reason]",
             "Connections and messages that were refused: garbage, wrong keys, over a limit."),
@@ -184,6 +195,8 @@ METRICS: tuple[Metric, ...] = (
     _metric("batches_made_total", "feed.made.batches", "Batches that workers have made."),
     _metric("rows_made_total", "feed.made.rows", "Rows in them; of a feed of segments, segments."),
     _metric("bytes_made_total", "feed.made.bytes", "Bytes of them in shared memory."),
+    _metric("share_rows_made_total", "feed.share_made[share]", "Rows made, by the server's share."),
+    _metric("share_rows_committed_total", "feed.share_rows[share]", "Rows committed, likewise."),
     _metric("batches_committed_total", "feed.batches", "Batches that trainers are done with."),
     _metric("rows_committed_total", "feed.rows", "Rows in them."),
     _metric("batches_sent_total", "feed.sent.batches[way]",
@@ -230,6 +243,8 @@ METRICS: tuple[Metric, ...] = (
     _metric("trainer_saves_refused_total", "trainer.refused[reason]", "Those that did not."),
     _metric("trainer_blocked_seconds_total", "trainer.blocked_s",
             "How long it has waited for batches, as it says itself."),
+    _metric("trainer_awaited_seconds_total", "trainer.awaited_s[share]",
+            "How long of that it has waited for the server of a share."),
     _metric("trainer_busy_seconds_total", "trainer.busy_s", "How long it was busy with batches."),
     _metric("trainer_leases", "trainer.leases", "Batches in its hands."),
     _metric("trainer_window", "trainer.window", "Batches that it would take now."),
@@ -244,7 +259,7 @@ METRICS: tuple[Metric, ...] = (
 )  # fmt: skip
 
 
-def exposition(status: Mapping[str, Any]) -> str:
+def exposition(status: ServerStatus) -> str:
     """All metrics of a status."""
     lines = []
     for metric in METRICS:

@@ -7,10 +7,10 @@ the disk ─► trainers wait: for workers, for room, for states ─► trainers
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
-__all__ = ["Verdict", "verdict"]
+from ..process.statuses import FeedStatus, Rates, VerdictStatus
+
+__all__ = ["verdict"]
 
 #: Trainers that wait for less than this part of their time are fed well …
 _WELL = 0.05
@@ -19,55 +19,56 @@ _STARVES = 0.3
 _MOST = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """``level`` is good, slow, bad or idle; ``where`` is the part that holds the others up."""
-
-    level: str
-    where: str  # "workers", "slab", "trainers", "store", "leases", or "" where nothing does
-    text: str
-
-
 def verdict(
-    feed: Mapping[str, Any],
-    rates: Mapping[str, Any],
+    feed: FeedStatus,
+    rates: Rates,
     shares: Sequence[Mapping[str, float]],
     draining: bool = False,
-) -> Verdict:
-    """``rates`` are the feed's, ``shares`` what its workers spend their time on."""
+    of: str = "",
+) -> VerdictStatus:
+    """Judge a feed.
+
+    ``level`` is good, slow, bad or idle; ``where`` is the part that holds the others up: workers,
+    slab, trainers, store, leases, or "" where nothing does.  ``rates`` are the feed's, ``shares``
+    what its workers spend their time on; ``of`` says what trainers wait for, after how long.
+    """
     settled = _settled(feed, draining)
     if settled is not None:
         return settled
     stall = rates.get("stall")
     if stall is None:
-        return Verdict("idle", "", "Not long enough under way to judge.")
+        return _judged("idle", "", "Not long enough under way to judge.")
     part = f"{100 * stall:.0f} %"
     if stall < _WELL:
         text = f"Trainers are fed: they wait {part} of their time, and set the pace."
-        return Verdict("good", "trainers", text)
+        return _judged("good", "trainers", text)
     where, why = _why(feed, shares)
     level = "bad" if stall > _STARVES else "slow"
-    return Verdict(level, where, f"Trainers wait {part} of their time: {why}")
+    return _judged(level, where, f"Trainers wait {part} of their time{of}: {why}")
 
 
-def _settled(feed: Mapping[str, Any], draining: bool) -> Verdict | None:
-    if feed["state"] == "failed":
-        return Verdict("bad", "", f"The feed has failed: {feed['failure'][1]}")
-    faults = feed.get("store", {}).get("faults")
+def _judged(level: str, where: str, text: str) -> VerdictStatus:
+    return {"level": level, "where": where, "text": text}
+
+
+def _settled(feed: FeedStatus, draining: bool) -> VerdictStatus | None:
+    if feed["state"] == "failed" and feed["failure"]:
+        return _judged("bad", "", f"The feed has failed: {feed['failure'][-1]}")
+    faults = feed["store"]["faults"] if "store" in feed else []
     if faults:
-        return Verdict("bad", "store", f"Nothing can be committed: {faults[0]}")
+        return _judged("bad", "store", f"Nothing can be committed: {faults[0]}")
     if feed["state"] == "ended":
-        return Verdict("idle", "", "All batches are committed.")
+        return _judged("idle", "", "All batches are committed.")
     if feed["state"] == "opening":
-        return Verdict("idle", "", "The workers are opening the source.")
+        return _judged("idle", "", "The workers are opening the source.")
     if draining:
-        return Verdict("idle", "", "The server drains: nothing more is handed out.")
+        return _judged("idle", "", "The server drains: nothing more is handed out.")
     if not feed["trainers"]:
-        return Verdict("idle", "", "No trainer is connected.")
+        return _judged("idle", "", "No trainer is connected.")
     return None
 
 
-def _why(feed: Mapping[str, Any], shares: Sequence[Mapping[str, float]]) -> tuple[str, str]:
+def _why(feed: FeedStatus, shares: Sequence[Mapping[str, float]]) -> tuple[str, str]:
     if shares:
         names = {name for share in shares for name in share}
         mean = {n: sum(share.get(n) or 0.0 for share in shares) / len(shares) for n in names}

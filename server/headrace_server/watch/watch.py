@@ -1,6 +1,7 @@
 """Looks at a server on behalf of all that watch it.
 
     every 2 s ─► history          a question ─► a look, or the one of just now ─► status()
+                                       its peers are asked, too ─────────────────► every()
 
 However many ask, its workers are asked at most twice a second.  A server that has not started yet,
 or has failed, has a status too, without feeds.
@@ -11,13 +12,18 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, cast
 
 from headrace_proto import __version__
 from headrace_proto.errors import HeadraceError, ServerError
+from headrace_proto.placement import WHOLE, Share
 
+from ..process.statuses import FeedStatus, ServerStatus, ShareStatus
+from .every import every
 from .history import EVERY_S, History
+from .http_client import HttpClient
 from .verdict import verdict
 
 if TYPE_CHECKING:
@@ -29,17 +35,26 @@ __all__ = ["Watch"]
 _FRESH_S = 0.5
 #: Maximum time for an answer of the server before it counts as dead.
 _PATIENCE_S = 5.0
+#: Maximum time for an answer of a peer before it counts as away, and number that are asked at once.
+_PEER_S = 2.0
+_AT_ONCE = 16
 
 
 class Watch:
     """The watch of one server.  Any thread may ask."""
 
-    def __init__(self) -> None:
+    def __init__(self, share: Share = WHOLE, peers: Sequence[str] = ()) -> None:
+        """``peers``: by share, the URLs of all servers of the feed."""
         self._server: Supervisor | None = None
+        self._share = share
+        self._peers = peers
+        self._every: ServerStatus | None = None
+        self._every_looked = float("-inf")
+        self._every_lock = threading.Lock()
         self._lock = threading.Lock()
         self._begun = time.monotonic()
         self._looked = float("-inf")
-        self._status: dict[str, Any] = _nothing("starting", "the workers are opening the sources")
+        self._status = self._nothing("starting", "the workers are opening the sources")
         self.history = History()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-watching", daemon=True)
@@ -67,7 +82,7 @@ class Watch:
             raise ServerError("the server is starting")
         return self._server
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> ServerStatus:
         """Return the whole status; ``overview`` gives most of it."""
         with self._lock:
             server = self._server
@@ -76,45 +91,90 @@ class Watch:
                 self._looked = time.monotonic()
             return {**self._status, "uptime_s": round(time.monotonic() - self._begun, 1)}
 
-    def _look(self, server: Supervisor) -> dict[str, Any]:
+    def every(self) -> ServerStatus:
+        """Return the status of all servers of the feed.  ServerError where no peers are known."""
+        index, servers = self._share
+        if servers == 1:
+            return self.status()
+        if not self._peers:
+            raise ServerError(
+                f"this server has share {index}/{servers} of its feeds, and knows no other server: "
+                "start all of them with peers=, their HTTP addresses by share"
+            )
+        with self._every_lock:
+            if self._every is None or time.monotonic() - self._every_looked > _FRESH_S:
+                with ThreadPoolExecutor(min(servers, _AT_ONCE), "headrace-peers") as pool:
+                    self._every = every([*pool.map(self._ask, range(servers))])
+                self._every_looked = time.monotonic()
+            return self._every
+
+    def _ask(self, share: int) -> tuple[str, ServerStatus | str]:
+        """Return the URL of a server, and its status or why it has none."""
+        url = self._peers[share]
+        if share == self._share[0]:
+            return url, self.status()
+        try:
+            return url, HttpClient(url).status(timeout_s=_PEER_S)
+        except (HeadraceError, ValueError) as error:
+            return url, str(error).partition(".  ")[0]
+
+    def _look(self, server: Supervisor) -> ServerStatus:
         try:
             seen = server.look(_PATIENCE_S)
         except HeadraceError as error:
-            return {**_nothing("failed", str(error)), "events": self._status["events"]}
+            return {**self._nothing("failed", str(error)), "events": self._status["events"]}
         rates = self.history.rates()
         workers = {str(w["worker"]): w for w in seen["workers"]}
         for name, worker in workers.items():
             worker["shares"] = rates["workers"].get(name, {})
         for name, feed in seen["feeds"].items():
-            feed["rates"] = rates["feeds"].get(name, {})
-            of_trainers = feed["rates"].pop("trainers", {})
+            known = rates["feeds"].get(name, {})
+            of_trainers = known.pop("trainers", {})
+            feed["rates"] = known
             for trainer in feed["trainers"]:
                 trainer["rates"] = of_trainers.get(str(trainer["trainer"]), {})
             numbers = {str(p["worker"]) for p in feed["partitions"]}
             shares = [workers[n]["shares"] for n in sorted(numbers) if workers[n]["shares"]]
-            feed["verdict"] = asdict(verdict(feed, feed["rates"], shares, server.draining))
+            feed["verdict"] = verdict(feed, feed["rates"], shares, server.draining)
+            feed["shares"] = [self._share_of(feed)]
         state = "draining" if server.draining else _state(seen["feeds"])
-        return {"state": state, "why": "", "addresses": list(server.addresses), **seen}
+        mine = {"state": state, "why": "", "addresses": list(server.addresses), "uptime_s": 0.0}
+        return cast(ServerStatus, {**mine, **seen})
+
+    def _share_of(self, feed: FeedStatus) -> ShareStatus:
+        """Return this server's part of a feed, to be told from those of others."""
+        standing = feed["standing"]
+        return {
+            "share": "{}/{}".format(*self._share),
+            "url": "",
+            "state": feed["state"],
+            "made": feed["made"]["rows"],
+            "rows": feed["rows"],
+            "ready": standing["ready"] + standing["returned"],
+            "rates": feed["rates"],
+            "verdict": feed["verdict"],
+        }
+
+    def _nothing(self, state: str, why: str) -> ServerStatus:
+        return {
+            "state": state,
+            "why": why,
+            "version": __version__,
+            "at": time.time(),
+            "addresses": [],
+            "uptime_s": 0.0,
+            "draining": False,
+            "share": list(self._share),
+            "access": {"keys": False, "known": [], "present": {}, "refused": {}},
+            "feeds": {},
+            "workers": [],
+            "events": [],
+        }
 
 
-def _state(feeds: dict[str, Any]) -> str:
+def _state(feeds: Mapping[str, FeedStatus]) -> str:
     """Sum up the states of all feeds: "serving" while one of them is not over."""
     states = {feed["state"] for feed in feeds.values()}
     if states <= {"ended"}:
         return "ended"
     return "serving" if states - {"ended", "failed"} else "feeds failed"
-
-
-def _nothing(state: str, why: str) -> dict[str, Any]:
-    return {
-        "state": state,
-        "why": why,
-        "version": __version__,
-        "at": time.time(),
-        "addresses": [],
-        "draining": False,
-        "access": {"keys": False, "known": [], "present": {}, "refused": {}},
-        "feeds": {},
-        "workers": [],
-        "events": [],
-    }

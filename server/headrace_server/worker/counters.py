@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from headrace_proto.messages import Renew
+
 from ..core.dispatch import Dispatcher
 from ..core.handover import Answer
 from ..process.counts import added
@@ -37,6 +39,7 @@ class Tally:
     refused: dict[str, int] = field(default_factory=dict)  # saves, by code
     blocked_s: float = 0.0  # as the trainer reports …
     busy_s: float = 0.0
+    awaited_s: float = 0.0  # for batches of this owner
     wire_batches: int = 0  # of those sent: to a trainer that does not see this host's memory
     wire_bytes: int = 0
 
@@ -51,6 +54,11 @@ class Tally:
         """Batches through shared memory, batches by wire, and the bytes of both."""
         here, here_bytes = self.batches - self.wire_batches, self.nbytes - self.wire_bytes
         return [here, self.wire_batches, here_bytes, self.wire_bytes]
+
+    def on_renew(self, renew: Renew) -> None:
+        """Take what the trainer reports of its time."""
+        self.blocked_s, self.busy_s = renew.blocked_s, renew.busy_s
+        self.awaited_s = renew.awaited_s
 
     def answered(self, answer: Answer) -> None:
         """Count the answers to its commits."""

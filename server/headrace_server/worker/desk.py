@@ -64,6 +64,7 @@ class Desk:
         self.partitions = {number: _Partition() for number in run.partitions_of(config, owner)}
         self.owners = run.owners_of(config)
         self.of_feed = config.partitions  # partitions at all owners
+        self.of_share = "{}/{}".format(*config.share)
         self._shared = self.owners > 1 or config.share[1] > 1
         # It tells tokens of this server from those of an earlier one at the same address.
         self.term = term = run.term

@@ -182,7 +182,7 @@ class Reception:
         dispatcher.window(session.number, renew.window)
         dispatcher.set_yields(session.number, renew.yields)
         dispatcher.renew(session.number, renew.last_seq, frozenset(renew.held), session.seen)
-        session.tally.blocked_s, session.tally.busy_s = renew.blocked_s, renew.busy_s
+        session.tally.on_renew(renew)
         session.heard_end = renew.ended
         # A batch that was sent and is not mapped was lost on its way, or its release was.
         read = frozenset(renew.mapped)

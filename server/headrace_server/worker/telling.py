@@ -8,22 +8,26 @@ Nothing here is kept up to date between two questions.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from ..process.config import MOST_TRAINERS
+from ..process.statuses import FeedStatus, TrainerStatus
 from .desk import Desk
 from .sessions import Session, SessionTable
 
 __all__ = ["example_status", "feed_status", "feeds_status", "users_of"]
 
 _LONGEST_TEXT = 1000
+#: Bytes of the digest that names a trainer: with its nonce another could take its session.
+_ID_BYTES = 6
 
 
-def feed_status(desk: Desk, sessions: Iterable[Session], now: float) -> dict[str, Any]:
-    """Return the status of one feed; keys as in ``Server.stats``."""
+def feed_status(desk: Desk, sessions: Iterable[Session], now: float) -> FeedStatus:
+    """Return the status of one feed, as far as an owner knows it."""
     mine = sorted((s for s in sessions if s.feed == desk.name), key=lambda s: s.number)
-    return {
+    status = {
         **desk.counters.totals(),
         "sent": desk.counters.sent(session.tally for session in mine),
         "state": desk.state(),
@@ -34,13 +38,14 @@ def feed_status(desk: Desk, sessions: Iterable[Session], now: float) -> dict[str
         "trainers": [_trainer(desk, session, now) for session in mine[:MOST_TRAINERS]],
         "trainers_more": len(mine[MOST_TRAINERS:]),
     }
+    return cast(FeedStatus, status)
 
 
-def _trainer(desk: Desk, session: Session, now: float) -> dict[str, Any]:
+def _trainer(desk: Desk, session: Session, now: float) -> TrainerStatus:
     tally = session.tally
-    return {
+    status = {
         "trainer": session.number,
-        "nonce": session.nonce.hex(),  # the same at all owners
+        "id": hashlib.blake2b(session.nonce, digest_size=_ID_BYTES).hexdigest(),
         "host": session.host,
         "name": session.name,
         "local": session.local,
@@ -56,12 +61,14 @@ def _trainer(desk: Desk, session: Session, now: float) -> dict[str, Any]:
         "refused": dict(tally.refused),
         "blocked_s": round(tally.blocked_s, 3),
         "busy_s": round(tally.busy_s, 3),
+        "awaited_s": {desk.of_share: round(tally.awaited_s, 3)},
     }
+    return cast(TrainerStatus, status)
 
 
 def feeds_status(
     desks: Mapping[str, Desk], sessions: SessionTable, now: float
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, FeedStatus]:
     """Return the status of all feeds by name."""
     present = sessions.present()
     return {name: feed_status(desk, present, now) for name, desk in desks.items()}

@@ -46,7 +46,7 @@ def test_what_is_still_out_after_the_wait_makes_the_exit_code_1(
 def test_a_server_that_ends_meanwhile_is_drained(
     served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    def gone(self: Asker, path: str) -> object:
+    def gone(self: Asker, path: str, timeout_s: float) -> object:
         raise ConnectionLost("no server answers")
 
     monkeypatch.setattr(Asker, "get", gone)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from argparse import Namespace
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
-from headrace_proto.errors import ConnectionLost, ServerError
-from headrace_server.cli.remote import Asker, shown
+from headrace_proto.errors import ServerError
+from headrace_server.cli.remote import Asker
 from headrace_server.watch.http import HttpService
-from tests.patience import PATIENCE_S
 
 from ..watch.watched import Watched
 from .served import Served, served
@@ -64,28 +59,6 @@ def test_other_addresses_are_refused(address: str):
         asker(address)
 
 
-def test_no_server_is_told_with_what_to_do():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with pytest.raises(
-        ConnectionLost, match=r"no server answers at .*: Connection refused\..*--http HOST"
-    ):
-        asker(f"127.0.0.1:{port}").get("/status.json")
-
-
-def test_what_the_server_refuses_is_told_in_its_words(served: Served):
-    with pytest.raises(ValueError, match="key is a key of 1 to 4096 bytes"):
-        asker(served.address).get("/inspect?key=")
-    with pytest.raises(ServerError, match="answers 404: there are"):
-        asker(served.address).get("/nonesuch")
-
-
-def test_a_proxy_of_the_environment_is_not_asked(served: Served, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    assert asker(served.address).get("/status.json")["state"] == "serving"
-
-
 def test_posting_needs_the_token_where_there_is_one(tmp_path: Path):
     server = Watched()
     service = HttpService("127.0.0.1", 0, TOKEN)
@@ -98,74 +71,3 @@ def test_posting_needs_the_token_where_there_is_one(tmp_path: Path):
         assert server.draining
     finally:
         service.close()
-
-
-@pytest.fixture
-def other() -> Iterator[tuple[str, list[bytes]]]:
-    """A port at which something else answers, with a redirection."""
-    heard: list[bytes] = []
-    listening = socket.create_server(("127.0.0.1", 0))
-
-    def answer() -> None:
-        connection, _ = listening.accept()
-        with connection:
-            heard.append(connection.recv(65536))
-            connection.sendall(
-                b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n"
-                b"Content-Length: 5\r\n\r\nhello"
-            )
-
-    thread = threading.Thread(target=answer, daemon=True)
-    thread.start()
-    yield f"127.0.0.1:{listening.getsockname()[1]}", heard
-    listening.close()
-    thread.join(PATIENCE_S)
-
-
-def test_a_redirection_is_not_followed(other: tuple[str, list[bytes]]):
-    address, heard = other
-    with pytest.raises(ServerError, match="answers 302"):
-        asker(address).get("/status.json")
-    assert heard and b"uthorization" not in heard[0]
-
-
-def test_what_a_terminal_would_obey_is_shown_and_not_done():
-    assert shown("a\x1b[2Jb\x07\x9b\r\u202ec\nd é☃") == "a\\x1b[2Jb\\x07\\x9b\\r\\u202ec\nd é☃"
-
-
-@pytest.mark.parametrize(
-    ("status", "kind", "body"),
-    [
-        (404, "text/html", b"<!DOCTYPE HTML>\n<html>not here</html>"),
-        (501, "text/html;charset=utf-8", b"<p>Unsupported method"),
-        (200, "text/html", b"<html>hello</html>"),
-        (200, "application/json", b"[1, 2]"),
-        (200, "application/json", b'{"status": "up"}'),
-    ],
-)
-def test_another_kind_of_server_is_told_in_a_line(status: int, kind: str, body: bytes):
-    """What a command shows must not be the page of a stranger."""
-
-    class Stranger(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *words: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Stranger) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            with pytest.raises(ServerError) as caught:
-                asker(f"127.0.0.1:{server.server_port}").status()
-        finally:
-            server.shutdown()
-            thread.join()
-    assert str(caught.value) == (
-        f"what answers at http://127.0.0.1:{server.server_port} (with {status}) is no headrace "
-        "server"
-    )

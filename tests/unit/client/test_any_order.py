@@ -75,6 +75,7 @@ def test_another_host_is_asked_once_this_one_has_let_the_trainer_wait() -> None:
     assert other.yields and not own.yields and (own.prefetch, other.prefetch) == (2, 0)
 
     def wait(waited_s: float) -> None:
+        trainer.merge.want(0.0)
         trainer.merge.want(waited_s)
         there.serve(other)
 

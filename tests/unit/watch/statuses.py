@@ -9,6 +9,7 @@ __all__ = ["feed", "server", "trainer", "worker"]
 
 def trainer(number: int = 1, **more: Any) -> dict[str, Any]:
     told: dict[str, Any] = {"trainer": number, "host": f"there:{number}", "local": True, "name": ""}
+    told |= {"id": f"id{number}", "awaited_s": {"0/1": 0.5}, "wire_batches": 0, "wire_bytes": 0}
     told |= {"silent_s": 0.5, "rank": -1, "window": 1, "leases": 2, "batches": 5, "rows": 20}
     told |= {"bytes": 640, "committed": 3, "stale": 0, "refused": {}, "blocked_s": 1.0}
     return {**told, "busy_s": 3.0, "rates": {}, **more}
@@ -24,7 +25,13 @@ def feed(**more: Any) -> dict[str, Any]:
     told |= {"trainers": [trainer()], "trainers_more": 0, "quarantined": 0, "rates": {}}
     told["pipeline"] = {"source": "npz", "stages": ["shuffle"], "shape": "batch", "partitions": 1}
     told["verdict"] = {"level": "good", "where": "trainers", "text": "Trainers are fed."}
+    told["shares"] = [share_of(told)]
     return {**told, **more}
+
+
+def share_of(feed: dict[str, Any], share: str = "0/1") -> dict[str, Any]:
+    told: dict[str, Any] = {"share": share, "url": "", "state": feed["state"], "made": 24}
+    return {**told, "rows": 12, "ready": 1, "rates": feed["rates"], "verdict": feed["verdict"]}
 
 
 def worker(number: int = 0, **more: Any) -> dict[str, Any]:
@@ -42,6 +49,7 @@ def server(at: float = 100.0, *, workers: Any = None, **feeds: Any) -> dict[str,
         "uptime_s": 60.0,
         "addresses": ["tcp://127.0.0.1:5557"],
         "draining": False,
+        "share": [0, 1],
         "access": {"keys": False, "known": [], "present": {}, "refused": {"garbage": 2}},
         "feeds": feeds,
         "workers": [worker()] if workers is None else workers,

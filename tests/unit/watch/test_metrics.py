@@ -26,7 +26,7 @@ def test_a_metric_is_named_as_prometheus_wants_it(metric: Metric):
     assert metric.help.endswith(".") and "\n" not in metric.help
     assert set(metric.labels) <= {
         *("feed", "trainer", "reason", "bucket", "class"),
-        *("state", "kind", "outcome", "host", "name", "way", "worker", "doing", "version"),
+        *("state", "kind", "outcome", "host", "name", "way", "worker", "doing", "version", "share"),
     }
 
 

@@ -17,7 +17,7 @@ def judged(
     stall: float | None, *shares: dict[str, float], draining: bool = False, **more: Any
 ) -> tuple[str, str, str]:
     found = verdict(feed(**more), {"stall": stall}, shares or (IDLE,), draining)
-    return found.level, found.where, found.text
+    return found["level"], found["where"], found["text"]
 
 
 def share(what: str) -> dict[str, float]:
@@ -50,7 +50,7 @@ def test_where_nothing_of_that_is_so_the_fronts_words_stand():
         "leases",
         "Trainers wait 40 % of their time: 2 ranks have not joined: 0, 1.",
     )
-    assert verdict(feed(waiting="x"), {"stall": 0.4}, ()).where == "leases"
+    assert verdict(feed(waiting="x"), {"stall": 0.4}, ())["where"] == "leases"
 
 
 def test_a_full_disk_comes_before_all_that_follows_from_it():

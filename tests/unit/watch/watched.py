@@ -27,6 +27,7 @@ class Watched:
             raise self.failure
         seen: dict[str, Any] = {"version": "0.1.0", "at": 100.0 + self.looks, "events": []}
         seen["access"] = {"keys": False, "known": [], "present": {}, "refused": {}}
+        seen["share"] = [0, 1]
         return {**seen, "feeds": self.feeds, "workers": [worker()], "draining": self.draining}
 
     def ask(self, order: str, timeout_s: float, **values: Any) -> dict[str, Any]:

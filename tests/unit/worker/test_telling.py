@@ -66,13 +66,13 @@ def test_a_trainer_is_told_of_with_what_it_has_and_what_it_said(desk: Desk):
     desk.dispatcher.take_effects()
     one = session(3)
     one.tally.sent(4, 32)
+    one.tally.awaited_s = 0.5
     one.tally.wire_batches, one.tally.wire_bytes = 1, 32
     one.tally.blocked_s, one.tally.busy_s = 1.23456, 7.0
     told = feed_status(desk, [session(9, "b"), one], 10.0)
     (trainer,) = told["trainers"]
     expected: dict[str, Any] = {
         "trainer": 3,
-        "nonce": "6e",
         "host": "there:7",
         "name": "",
         "local": False,
@@ -80,7 +80,9 @@ def test_a_trainer_is_told_of_with_what_it_has_and_what_it_said(desk: Desk):
     }
     expected |= {"rank": -1, "window": 1, "leases": 1, "batches": 1, "rows": 4, "bytes": 32}
     expected |= {"committed": 0, "stale": 0, "refused": {}, "blocked_s": 1.235, "busy_s": 7.0}
+    expected |= {"id": trainer["id"], "awaited_s": {"0/1": 0.5}}
     assert trainer == expected | {"wire_batches": 1, "wire_bytes": 32}
+    assert len(trainer["id"]) == 12 and one.nonce.hex() not in trainer["id"]
     assert told["sent"] == {"batches": {"shm": 0, "wire": 1}, "bytes": {"shm": 0, "wire": 32}}
     desk.counters.on_left(one.tally)
     assert feed_status(desk, [], 10.0)["sent"] == told["sent"]

@@ -1,0 +1,99 @@
+"""Requests to a running server by its HTTP port: those of commands, and of a server to its peers.
+
+GET, POST ─► JSON, or an error that names the server
+
+Texts of a server may come from a trainer or from data, and are shown on terminals, so control
+characters are escaped.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from contextlib import closing
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from headrace_proto.errors import ConnectionLost, ServerError
+
+from ..process.statuses import ServerStatus
+
+__all__ = ["HEADER", "TIMEOUT_S", "HttpClient", "shown"]
+
+#: No page can send it to another site without that site's consent, which is never given.
+HEADER = "x-headrace"
+#: Maximum time for an answer.
+TIMEOUT_S = 15.0
+_MOST_BYTES = 64 * 1024**2
+
+
+class HttpClient:
+    """One server, at a URL."""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self.url = url.rstrip("/")
+        self._token = token
+
+    def get(self, path: str, timeout_s: float = TIMEOUT_S) -> Any:
+        """Return the JSON at a path."""
+        return self._ask("GET", path, timeout_s)
+
+    def status(self, every: bool = False, timeout_s: float = TIMEOUT_S) -> ServerStatus:
+        """Return the status, as the page shows it: of this server, or of every one of its feed."""
+        status = self.get(f"/status.json{'?all=1' if every else ''}", timeout_s)
+        if not isinstance(status, dict) or not isinstance(status.get("feeds"), dict):
+            raise _Stranger(self.url, 200)
+        return cast(ServerStatus, status)
+
+    def post(self, path: str, timeout_s: float = TIMEOUT_S) -> Any:
+        """Post a request to change something; return its JSON."""
+        return self._ask("POST", path, timeout_s)
+
+    def _ask(self, method: str, path: str, timeout_s: float) -> Any:
+        headers = {HEADER: "1", "Accept": "application/json"}
+        if method == "POST" and self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        parts = urlsplit(self.url)
+        secure, plain = http.client.HTTPSConnection, http.client.HTTPConnection
+        kind = secure if parts.scheme == "https" else plain
+        # No proxy of the environment stands between a server and its operator, and a redirection is
+        # an answer like any other: nobody else gets the token.
+        connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
+        try:
+            with closing(connection):
+                connection.request(method, parts.path + path, headers=headers)
+                with connection.getresponse() as answer:
+                    body = answer.read(_MOST_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            if isinstance(error, TimeoutError):
+                reason = f"no answer within {timeout_s:g} s"
+            raise ConnectionLost(
+                f"no server answers at {self.url}: {reason}.  It serves HTTP where it was started "
+                "with --http HOST:PORT (http= of hs.run)"
+            ) from None
+        if answer.status == 200:
+            try:
+                return json.loads(body)
+            except ValueError:
+                raise _Stranger(self.url, 200) from None
+        if answer.headers.get_content_type() != "text/plain":  # ours always is
+            raise _Stranger(self.url, answer.status)
+        text = shown(body[:4096].decode(errors="replace")).strip()
+        if answer.status == 400:
+            raise ValueError(text)
+        raise ServerError(f"{self.url} answers {answer.status}: {text}")
+
+
+class _Stranger(ServerError):
+    """The answer is not of a headrace server."""
+
+    def __init__(self, url: str, code: int) -> None:
+        super().__init__(f"what answers at {url} (with {code}) is no headrace server")
+
+
+def shown(text: str) -> str:
+    """Escape the characters of a text that a terminal would obey."""
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
+    )

@@ -1,0 +1,89 @@
+"""The status of all servers is joined, and names the share that trainers wait for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace_proto.errors import ServerError
+from headrace_server.watch.every import every
+from headrace_server.watch.metrics import exposition
+
+from .statuses import feed, server, share_of, trainer, worker
+
+A, B = "http://a:1", "http://b:1"
+
+
+def status(share: int, awaited: float = 0.0, servers: int = 2, **more: Any) -> Any:
+    """The status of a server of feed "f", for which trainers wait a part of their time."""
+    label = f"{share}/{servers}"
+    rates = {"rows": 5.0, "stall": 0.5, "awaited": {label: awaited}}
+    told = feed(
+        rates=rates,
+        waiting="batch 3 is being made",
+        trainers=[trainer(7 + share, id="x", awaited_s={label: awaited}, rates=rates)],
+        partitions=[{"partition": share, "worker": 0, "open": True, "done": False, "waits": ""}],
+        **more,
+    )
+    told["shares"] = [share_of(told, label)]
+    busy = {"work": 0.9, "trainers": 0.1} if awaited > 0.2 else {"work": 0.1, "trainers": 0.9}
+    whole = server(f=told, workers=[worker(shares=busy)])
+    whole["share"] = [share, servers]
+    whole["events"] = [{"at": float(share), "kind": "death", "text": "a worker died"}]
+    return whole
+
+
+def test_the_share_that_trainers_wait_for_is_named_with_what_holds_it_up():
+    whole = every([(A, status(0, 0.1)), (B, status(1, 0.4))])
+    verdict = whole["feeds"]["f"]["verdict"]
+    assert verdict["where"] == "workers"
+    assert verdict["text"].startswith(
+        "Trainers wait 50 % of their time, most of it for share 1/2 at http://b:1: the workers are"
+    )
+    assert [(one["share"], one["url"]) for one in whole["feeds"]["f"]["shares"]] == [
+        ("0/2", A),
+        ("1/2", B),
+    ]
+
+
+def test_a_trainer_is_there_once_and_workers_are_named_by_their_share():
+    whole = every([(A, status(0, 0.1)), (B, status(1, 0.4))])
+    (one,) = whole["feeds"]["f"]["trainers"]
+    assert (one["trainer"], one["batches"], one["rates"]["rows"]) == ("x", 10, 10.0)
+    assert one["awaited_s"] == one["rates"]["awaited"] == {"0/2": 0.1, "1/2": 0.4}
+    assert [w["worker"] for w in whole["workers"]] == ["0.0", "1.0"]
+    assert [p["worker"] for p in whole["feeds"]["f"]["partitions"]] == ["0.0", "1.0"]
+    assert whole["events"][0]["text"] == "share 1/2: a worker died"
+    assert whole["feeds"]["f"]["waiting"].startswith("share 0/2: batch 3 is being made; share 1/2")
+
+
+def test_a_share_that_is_away_is_named_and_the_others_are_shown():
+    whole = every([(A, status(0)), (B, "no answer within 2 s")])
+    feed = whole["feeds"]["f"]
+    assert feed["verdict"]["level"] == "bad"
+    assert feed["verdict"]["text"] == whole["why"]
+    assert whole["why"] == "Share 1/2 at http://b:1 is away: no answer within 2 s"
+    assert [one["state"] for one in feed["shares"]] == ["open", "away"] and feed["batches"] == 3
+    assert 'headrace_share_up{share="1/2"} 0' in exposition(whole)
+
+
+def test_a_server_that_starts_has_no_feeds_yet_and_is_away():
+    starting = {**status(0), "feeds": {}, "state": "starting", "why": "sources are opened"}
+    whole = every([(A, starting), (B, status(1))])
+    assert whole["why"] == "Share 0/2 at http://a:1 is away: starting: sources are opened"
+    with pytest.raises(ServerError, match=r"no server answers: starting: sources.*; no answer"):
+        every([(A, starting), (B, "no answer")])
+
+
+def test_shares_that_are_waited_for_alike_are_judged_together():
+    text = every([(A, status(0, 0.2)), (B, status(1, 0.2))])["feeds"]["f"]["verdict"]["text"]
+    assert "share 0/2" not in text.partition(":")[0]
+
+
+def test_no_two_samples_of_the_metrics_bear_the_same_labels():
+    lines = exposition(every([(A, status(0)), (B, status(1))])).splitlines()
+    names = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
+    assert len(names) == len(set(names))
+    assert 'headrace_share_rows_made_total{feed="f",share="1/2"}' in names
+    assert 'headrace_trainer_awaited_seconds_total{feed="f",trainer="x",share="0/2"}' in names
