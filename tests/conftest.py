@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import shutil
 import sys
 import threading
 import time
@@ -39,7 +40,19 @@ _OF_TOOLS = (
 )
 _FRAMEWORK = re.compile(r"tensorflow|\btf\b|torch|jax|keras|framework")
 _SHM = Path("/dev/shm")
+#: Some tests fill what they are given; all others together take a tenth of it.
+_ROOM = 4 << 30
 _IN_PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have the files of tests in memory, where there is room: a sync of a disk takes its time.
+
+    No test can see more than that a sync was asked for.
+    """
+    free = shutil.disk_usage(_SHM).free if _SHM.exists() else 0
+    if config.option.basetemp is None and free > _ROOM:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_SHM))
 
 
 @pytest.hookimpl(tryfirst=True)  # before marks are looked for

@@ -20,4 +20,4 @@ def some(all_of_them: int) -> int:
     """So many examples, or the share of them that the profile has."""
     share = settings.default
     assert share is not None
-    return max(10, all_of_them * share.max_examples // 100)
+    return max(min(10, all_of_them), all_of_them * share.max_examples // 100)

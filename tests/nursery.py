@@ -8,8 +8,8 @@ A process of a server takes a third of a second of a processor to start, nearly 
 imports, and the tests start more than a thousand.  The nursery has no thread.  To a test its
 processes are as those started anew: direct children with their own pipes, environment, paths,
 limits, signal mask and directory; but their command line is the nursery's, and they end without
-taking their interpreter apart.  ``WarmPopen`` starts a test's own Python programs so, and
-servers of the command line, which get a nursery of their own.  A program that names its ``imports``
+taking their interpreter apart.  ``WarmPopen`` starts a test's own Python programs so; those that
+serve, as the command line does, get a nursery of their own.  A program that names its ``imports``
 (TensorFlow takes seconds) is forked from a second nursery, which keeps all that was ever named.
 Where COLD=1 is in the environment all start as those of users do.
 """
@@ -113,8 +113,15 @@ def _adopting() -> Any:
 class WarmPopen(subprocess.Popen[Any]):
     """Popen that forks the nursery for a Python program, if nothing special is asked for."""
 
-    def __init__(self, args: Any, *rest: Any, imports: Sequence[str] = (), **options: Any) -> None:
-        self._imports = list(imports)
+    def __init__(
+        self,
+        args: Any,
+        *rest: Any,
+        imports: Sequence[str] = (),
+        serves: bool = False,
+        **options: Any,
+    ) -> None:
+        self._imports, self._serves = list(imports), serves
         super().__init__(args, *rest, **options)
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
@@ -126,6 +133,7 @@ class WarmPopen(subprocess.Popen[Any]):
             "program": [os.fspath(word) for word in args[1:]],
             "environment": dict(os.environ if environment is None else environment),
             "imports": self._imports,
+            "serves": self._serves or _CLI in args[:4],
             "parent": os.getpid(),
             "cwd": os.path.abspath(cwd or os.getcwd()),
             "mask": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
@@ -166,15 +174,21 @@ def warm_run(
     cwd: Path | None = None,
     imports: Sequence[str] = (),
     timeout_s: float = PATIENCE_S,
+    serves: bool = False,
+    text: str | None = None,
     **more: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a Python program to its end, and capture its text; ``more`` is of its environment."""
+    """Run a Python program to its end, and capture what it prints.
+
+    ``text`` is its input, and ``more`` of its environment.  One that ``serves`` has a nursery.
+    """
     command = [sys.executable, *map(str, program)]
-    options = {"cwd": cwd, "imports": imports, "env": environment(**more)}
+    options = {"cwd": cwd, "imports": imports, "serves": serves, "env": environment(**more)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes["stdin"] = None if text is None else subprocess.PIPE
     with WarmPopen(command, **pipes, **options) as process:
         try:
-            out, err = process.communicate(timeout=timeout_s)
+            out, err = process.communicate(text, timeout_s)
         except subprocess.TimeoutExpired:
             process.kill()
             raise
@@ -270,6 +284,8 @@ def _become(order: dict[str, Any], fds: list[int]) -> None:
     os.environ.update(order["environment"])
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = [*paths, *(entry for entry in sys.path if entry not in {*paths, *own})]
+    if order["serves"]:
+        _nurse_itself()
     code = _outcome(order["program"])
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
@@ -291,8 +307,6 @@ def _outcome(words: list[str]) -> int:
             sys.argv = [str(module.__file__), *arguments[1:]]
             module.main()
         elif kind == "-m":
-            if arguments[0] == _CLI:
-                _nurse_itself()
             sys.argv = arguments
             runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
         elif kind == "-c":

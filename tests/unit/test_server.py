@@ -21,6 +21,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace_proto.errors import FilesMissing, ServerError
+from tests.nursery import environment, warm_run
 from tests.patience import PATIENCE_S, eventually
 
 
@@ -283,18 +284,6 @@ def test_a_process_with_more_than_1024_open_files_can_serve():
 # In which programs
 
 
-def python(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(os.path.abspath(p) for p in sys.path if p)
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": path},
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-
-
 def gone(pid: int) -> bool:
     """Whether a process ends within 10 seconds."""
     try:
@@ -322,7 +311,7 @@ def test_it_runs_in_a_script_without_a_guard_and_in_one_given_by_minus_c(tmp_pat
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(before="", map=""))
     for arguments in ([str(script)], ["-c", script.read_text()]):
-        done = python(*arguments, cwd=tmp_path)
+        done = warm_run(*arguments, cwd=tmp_path, serves=True)
         assert done.stdout == f"{list(range(12))}\n", done.stderr
         assert done.returncode == 0
 
@@ -331,7 +320,7 @@ def test_functions_of_the_script_itself_need_the_guard_and_the_error_says_so(tmp
     double = 'def double(e):\n    return {"i": e["i"] * 2}\n'
     unguarded = tmp_path / "unguarded.py"
     unguarded.write_text(SCRIPT.format(before=double, map=".map(double)"))
-    done = python(str(unguarded))
+    done = warm_run(unguarded, serves=True)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("headrace_proto.errors.ServerError") and "unguarded.py" in last
@@ -341,14 +330,15 @@ def test_functions_of_the_script_itself_need_the_guard_and_the_error_says_so(tmp
     at = text.index("with hs.run")
     body = "".join(f"    {line}\n" for line in text[at:].splitlines())
     guarded.write_text(f'{text[:at]}if __name__ == "__main__":\n{body}')
-    done = python(str(guarded))
+    done = warm_run(guarded, serves=True)
     assert done.stdout == f"{list(range(0, 24, 2))}\n", done.stderr
 
 
 FORKS = """
-import os, sys
+import os, sys, warnings
 import headrace
 import headrace_server as hs
+warnings.simplefilter("ignore")  # a thread may be anywhere
 with hs.run(hs.from_examples([{"i": k} for k in range(12)]).batch(4)) as server:
     pid = os.fork()
     if not pid:
@@ -360,7 +350,7 @@ with hs.run(hs.from_examples([{"i": k} for k in range(12)]).batch(4)) as server:
 
 
 def test_a_forked_child_that_ends_does_not_end_the_server():
-    done = python("-W", "ignore", "-c", FORKS)
+    done = warm_run("-c", FORKS, serves=True)
     assert done.stdout == f"{list(range(12))}\n", done.stderr
 
 
@@ -372,7 +362,8 @@ print(*server.pids.values())
 
 
 def test_a_program_that_ends_without_closing_leaves_nothing(tmp_path: Path):
-    done = python("-c", UNCLOSED.replace("DIRECTORY", repr(str(tmp_path))))
+    command = [sys.executable, "-c", UNCLOSED.replace("DIRECTORY", repr(str(tmp_path)))]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     assert list(tmp_path.iterdir()) == []
     assert all(gone(int(pid)) for pid in done.stdout.split())

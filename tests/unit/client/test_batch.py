@@ -242,6 +242,7 @@ def test_offsets_of_strings_that_lie_are_refused_when_they_are_read(offsets):
         | st.floats()
         | st.text(max_size=3),
         lambda inner: st.lists(inner, max_size=4),
+        max_leaves=20,
     )
 )
 def test_no_description_is_worse_than_a_protocol_error(column):

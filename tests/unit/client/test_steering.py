@@ -86,11 +86,10 @@ def streams(feed: headrace.Feed) -> dict[int, list[int]]:
     return rows
 
 
-NUMBERS = hs.from_examples([{"i": i, "n": i % 3, "y": i % 2} for i in range(2000)])
+NUMBERS = hs.from_examples([{"i": i, "n": i % 3, "y": i % 2} for i in range(800)])
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("size", [3, np.int32(3)], ids=["int", "numpy"])
+@pytest.mark.parametrize(("workers", "size"), [(0, np.int32(3)), (2, 3)])
 def test_plain_batches_have_another_size_from_the_batch_that_is_told(workers, size) -> None:
     seen = []
 
@@ -108,14 +107,14 @@ def test_plain_batches_have_another_size_from_the_batch_that_is_told(workers, si
             since = feed.set_batch_size(size)
             assert since.keys() == {0, 1} and min(since.values()) > 0
             assert feed.schema["i"].shape == (None,) and other.schema["i"].shape == (5,)
-            take(other, 300)
+            take(other, 100)
         with connect(server) as late:
             assert late.schema["i"].shape == (None,), "a later trainer knows"
             take(late, 5)
         take(feed, 10**6)
     for partition, number, rows, values in seen:
         assert rows == (5 if number < since[partition] else 3) == len(values)
-    assert len(seen) > 500, "both trainers together have all"
+    assert len(seen) > 150, "both trainers together have all"
 
 
 @pytest.mark.parametrize("sizes", [[2, 7, 4], (2, 7, 4), np.array([2, 7, 4]), range(2, 5), 6])
@@ -167,7 +166,7 @@ def test_sizes_that_can_not_be_are_refused_and_change_nothing() -> None:
             for size, kind, text in wrong:
                 with pytest.raises(kind, match=text):
                     feed.set_batch_size(size)
-            assert streams(feed) == {0: [5] * 400}
+            assert streams(feed) == {0: [5] * 160}
         with (
             connect(server, feed="states") as feed,
             pytest.raises(ValueError, match="has the batch size that it is declared with"),
@@ -237,4 +236,4 @@ def test_another_size_outlives_the_worker() -> None:
     assert [n for n, _ in found] == list(range(1, len(found) + 1))
     assert all(len(rows) == (5 if n < since else 7) for n, rows in found)
     whole = [i for _, rows in found for i in rows]
-    assert whole == list(range(5, 5 + len(whole))) and len(whole) > 1980
+    assert whole == list(range(5, 5 + len(whole))) and len(whole) > 780

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 
 from headrace_server.pipeline.by_source import by_source, is_by_source
 from headrace_server.pipeline.naming import stable_name
+from tests.nursery import warm_run
 
 #: A program that runs cells as IPython does: in ``__main__``, which has no file.
 DRIVER = """
@@ -34,6 +33,7 @@ from fractions import Fraction as Part
 import numpy as np
 import headrace
 import headrace_server as hs
+from tests.nursery import warm_run
 RATE, NAMES = 3, {"a": [1, 2.5, None]}
 OBJECT = object()
 # cell
@@ -53,15 +53,7 @@ examples = hs.from_examples([{"x": float(i)} for i in range(40)])
 
 
 def notebook(tmp_path: Path, *cells: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER],
-        input="# cell\n".join(cells),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env={"PYTHONPATH": ":".join(p for p in sys.path if p)},
-    )
+    done = warm_run("-c", DRIVER, text="# cell\n".join(cells), cwd=tmp_path, serves=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -122,13 +114,7 @@ def test_a_script_needs_no_guard_for_functions_that_are_given_so(tmp_path: Path)
         "    with headrace.connect(server.address, timeout=60) as feed:\n"
         "        print(next(feed)['x'].tolist())\n"
     )
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env={"PYTHONPATH": ":".join(p for p in sys.path if p)},
-    )
+    done = warm_run(script, serves=True)
     assert done.stdout == "[2, 3]\n", done.stderr
 
 

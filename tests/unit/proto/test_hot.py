@@ -310,7 +310,7 @@ def test_columns_of_any_number_of_peers_take_little_memory():
     hot._known_columns.cache_clear()
     tracemalloc.start()
     try:
-        for n in range(500):
+        for n in range(250):
             FROM_TRAINER.decode(
                 FROM_TRAINER.encode(Step(1, 1, saves=(Save(1, 1, [[n, n, []]] * most),)))
             )

@@ -23,6 +23,7 @@ from headrace_server.reading.cache import cached
 from headrace_server.reading.intake import Intake
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.sources import open_reader
+from tests.examples import some
 from tests.unit.readers import OPEN, numbered
 
 
@@ -148,7 +149,7 @@ def test_a_part_that_a_killed_worker_left_is_not_used(tmp_path: Path) -> None:
     assert not [name for name in files(tmp_path) if name.endswith(".part")]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(25))
 @given(stops=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=4))
 def test_whatever_lives_wrote_rows_come_once(tmp_path: Path, stops: list[Any]) -> None:
     directory = tmp_path / str(len(list(tmp_path.iterdir())))
