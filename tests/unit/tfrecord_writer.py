@@ -15,7 +15,7 @@ from headrace_server.files.index_cache import IndexCache
 from headrace_server.pipeline.declaration import Feature, Source
 from headrace_server.reading.columns import row_of
 from headrace_server.reading.reader import BadRecords
-from headrace_server.reading.sources.tfrecord import open_reader
+from headrace_server.reading.sources import open_reader
 
 
 def varint(value: int) -> bytes:

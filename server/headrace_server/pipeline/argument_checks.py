@@ -261,39 +261,33 @@ def _choice(*allowed: Any) -> Callable[[str, Any], Any]:
     return partial(one_of, allowed=allowed)
 
 
+_SEED = _integer(-_MAX_SEED - 1, _MAX_SEED)
+_SEED_OR_NONE = _integer(-_MAX_SEED - 1, _MAX_SEED, or_none=True)
+_COUNT_OR_NONE = _integer(1, MAX_COUNT, or_none=True)
+_FLAGS = (
+    "across_batches allow_small_batch allow_smaller_final_batch batched dynamic_pad enqueue_many "
+    "header make_keys_unique pad pad_to_boundary ragged reshuffle vectorized verify"
+)
 #: The check of each argument that means the same wherever it stands.
 _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "batch_size": _integer(1, MAX_BATCH_SIZE),
     "group": _integer(1, MAX_BATCH_SIZE, or_none=True),
     "max_bad_examples": _integer(0, MAX_COUNT, or_none=True),
-    "max_examples_in_flight": _integer(1, MAX_COUNT, or_none=True),
-    "max_padded_elements": _integer(1, MAX_COUNT, or_none=True),
-    "n": _integer(1, MAX_COUNT, or_none=True),
+    "max_examples_in_flight": _COUNT_OR_NONE,
+    "max_padded_elements": _COUNT_OR_NONE,
+    "n": _COUNT_OR_NONE,
     "num_buckets": _integer(1, _MAX_BUCKETS),
     "num_unroll": _integer(1, 2**31 - 1),
     "left": _integer(0, 2**31 - 1),
     "right": _integer(0, 2**31 - 1),
     "queue_capacity": _integer(1, MAX_COUNT),
     "shards": _integer(1, _MAX_SHARDS, or_none=True),
-    "warmup": _integer(1, MAX_COUNT, or_none=True),
+    "warmup": _COUNT_OR_NONE,
     "window": _integer(1, _MAX_WINDOW, or_none=True),
-    "seed": _integer(-_MAX_SEED - 1, _MAX_SEED),
-    "make_keys_unique_seed": _integer(-_MAX_SEED - 1, _MAX_SEED, or_none=True),
-    "phase_seed": _integer(-_MAX_SEED - 1, _MAX_SEED, or_none=True),
-    "across_batches": _flag,
-    "allow_small_batch": _flag,
-    "allow_smaller_final_batch": _flag,
-    "batched": _flag,
-    "dynamic_pad": _flag,
-    "enqueue_many": _flag,
-    "header": _flag,
-    "make_keys_unique": _flag,
-    "pad": _flag,
-    "pad_to_boundary": _flag,
-    "ragged": _flag,
-    "reshuffle": _flag,
-    "vectorized": _flag,
-    "verify": _flag,
+    "seed": _SEED,
+    "make_keys_unique_seed": _SEED_OR_NONE,
+    "phase_seed": _SEED_OR_NONE,
+    **dict.fromkeys(_FLAGS.split(), _flag),
     "on_bad_example": _choice("fail", "skip"),
     "order": _choice("arrival", "lanes"),
     "phase": _choice(None, "random"),

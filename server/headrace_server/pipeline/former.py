@@ -17,24 +17,25 @@ from typing import Any, TypeVar
 __all__ = ["former"]
 
 _COLUMNS = "a batch holds all columns of the pipeline; .select(names) chooses among them"
-_THREADS = "hs.run(workers=…, partitions=…) takes its place (--workers, --partitions)"
+_NAMES = "nothing is named in a graph; a feed has a name: hs.run({name: pipeline})"
+_SHAPES = "the schema says them: the features of the source, or map(…, schema=…)"
 _QUEUE = "there is no such queue here"
 _IS = "it is "
 #: For all functions; "it is NAME" only where the function has an argument of that name.
 _GONE = {
     "tensors": _COLUMNS,
     "inputs": _COLUMNS,
-    "num_threads": _THREADS,
-    "threads_per_queue": _THREADS,
-    "queue_threads": _THREADS,
-    "prebatch_threads": _THREADS,
+    **dict.fromkeys(
+        ("num_threads", "threads_per_queue", "queue_threads", "prebatch_threads"),
+        "hs.run(workers=…, partitions=…) takes its place (--workers, --partitions)",
+    ),
     "queue_capacity": _QUEUE,
     "prebatch_capacity": _QUEUE,
-    "name": "nothing is named in a graph; a feed has a name: hs.run({name: pipeline})",
-    "scope": "nothing is named in a graph; a feed has a name: hs.run({name: pipeline})",
+    "name": _NAMES,
+    "scope": _NAMES,
     "shared_name": "trainers that connect to one feed share it; hs.run({name: pipeline}) names it",
-    "shapes": "the schema says them: the features of the source, or map(…, schema=…)",
-    "tensor_shapes": "the schema says them: the features of the source, or map(…, schema=…)",
+    "shapes": _SHAPES,
+    "tensor_shapes": _SHAPES,
     "enqueue_many": ".unbatch() before it makes an example of each row",
     "back_prop": "there is no graph to go back through",
     "runtime_checks": "values are always checked; a wrong one is a DataError",

@@ -43,29 +43,34 @@ def name_of(fn: Callable[..., Any] | str) -> str:
         return _checked(fn)
     if not callable(fn):
         raise TypeError(f"{fn!r:.80} is a {type(fn).__name__}: neither a function nor a name")
-    if isinstance(fn, functools.partial):
-        raise _refused(fn, "is a partial, which no import finds", "write a def that calls it")
     from .by_source import is_by_source, name_by_source
 
     if is_by_source(fn):
         return name_by_source(fn)
-    if inspect.ismethod(fn):
-        raise _refused(fn, "is bound to an object, which stays in this process")
     module, qualname = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
+    if fault := _fault_of(fn, module, qualname):
+        raise _refused(fn, fault)
+    assert isinstance(module, str)
+    return f"{_place(fn, module, sys.modules.get(module))}:{qualname}"
+
+
+def _fault_of(fn: Any, module: Any, qualname: Any) -> str:
+    """The reason why no import finds a function, or ""."""
+    if isinstance(fn, functools.partial):
+        raise _refused(fn, "is a partial, which no import finds", "write a def that calls it")
+    if inspect.ismethod(fn):
+        return "is bound to an object, which stays in this process"
     if not isinstance(qualname, str):
-        raise _refused(fn, f"is an object of {type(fn).__name__}, which no import finds")
+        return f"is an object of {type(fn).__name__}, which no import finds"
     if "<lambda>" in qualname:
-        raise _refused(fn, "is a lambda, which no import finds")
+        return "is a lambda, which no import finds"
     if "<locals>" in qualname:
-        raise _refused(fn, "is defined inside of another function, where no import finds it")
+        return "is defined inside of another function, where no import finds it"
     if not isinstance(module, str):
-        raise _refused(fn, "belongs to no module")
-    holder = sys.modules.get(module)
-    if _walk(holder, qualname) is not fn:
-        raise _refused(
-            fn, f"is not what {module}:{qualname} is now (was it decorated, or defined again?)"
-        )
-    return f"{_place(fn, module, holder)}:{qualname}"
+        return "belongs to no module"
+    if _walk(sys.modules.get(module), qualname) is not fn:
+        return f"is not what {module}:{qualname} is now (was it decorated, or defined again?)"
+    return ""
 
 
 def _refused(fn: Any, why: str, remedy: str = _REMEDY) -> TypeError:

@@ -190,8 +190,7 @@ class CachedRows:
         starts = self._starts[ordinals]
         rows = self._order[ranges(starts, self._starts[ordinals + 1] - starts)]
         if self._reader is None or not len(rows):
-            none = np.empty(0, np.int64)
-            return Chunk({}, none, Origin.single("", none))
+            return Chunk.empty({})
         first, last = int(rows[0]), int(rows[-1])
         in_order = last - first + 1 == len(rows) and (np.diff(rows) == 1).all()
         found = self._reader.slice(first, last + 1) if in_order else self._reader.take(rows)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .columns import Column, concatenate, take
+from headrace_proto.schema import Field
+
+from .columns import Column, column_from_rows, concatenate, take
 
 if TYPE_CHECKING:
     from .cache import CachedRead
@@ -84,6 +86,13 @@ class Chunk:
     def without_fact(self, name: str) -> Chunk:
         facts = {known: fact for known, fact in self.facts.items() if known != name}
         return Chunk(self.columns, self.ordinals, self.origin, facts)
+
+    @staticmethod
+    def empty(fields: Mapping[str, Field], file: str = "") -> Chunk:
+        """A chunk without rows."""
+        none = np.empty(0, np.int64)
+        columns = {name: column_from_rows([], field) for name, field in fields.items()}
+        return Chunk(columns, none, Origin.single(file, none))
 
     @staticmethod
     def join(chunks: Iterable[Chunk]) -> Chunk:

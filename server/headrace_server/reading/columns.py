@@ -34,6 +34,7 @@ __all__ = [
     "concatenate",
     "dtype_of",
     "field_of",
+    "ragged_of",
     "row_of",
     "take",
 ]
@@ -117,15 +118,13 @@ def _as_bytes(value: Any) -> bytes:
     raise TypeError(f"{value!r:.80} is a {type(value).__name__}, not a string of bytes")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ragged:
-    """Numeric rows whose leading dimensions vary.  Row i has shape ``(*extents[i], *inner)``."""
+class _Varying:
+    """Rows whose leading dimensions vary.  Row i has shape ``(*extents[i], *inner)``."""
 
-    raw: np.ndarray  # uint8 [any], C-contiguous
-    dtype: np.dtype
-    starts: np.ndarray  # int64 [n], in bytes, not necessarily aligned
-    extents: np.ndarray  # int64 [n, r]
-    inner: tuple[int, ...] = ()
+    __slots__ = ()
+    starts: np.ndarray
+    extents: np.ndarray
+    inner: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -134,6 +133,23 @@ class Ragged:
     def lengths(self) -> np.ndarray:
         """The first dimension of each row: the steps of a sequence."""
         return self.extents[:, 0]
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Number of values, or strings, of each row."""
+        counts: np.ndarray = np.multiply.reduce(self.extents, axis=1, dtype=np.int64)
+        return counts * prod(self.inner)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ragged(_Varying):
+    """Numeric rows whose leading dimensions vary."""
+
+    raw: np.ndarray  # uint8 [any], C-contiguous
+    dtype: np.dtype
+    starts: np.ndarray  # int64 [n], in bytes, not necessarily aligned
+    extents: np.ndarray  # int64 [n, r]
+    inner: tuple[int, ...] = ()
 
     @property
     def item_bytes(self) -> int:
@@ -161,7 +177,7 @@ class Ragged:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RaggedStrings:
+class RaggedStrings(_Varying):
     """Rows of byte strings whose leading dimensions vary."""
 
     flat: Strings  # one-dimensional
@@ -169,22 +185,13 @@ class RaggedStrings:
     extents: np.ndarray  # int64 [n, r]
     inner: tuple[int, ...] = ()
 
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """The first dimension of each row: the steps of a sequence."""
-        return self.extents[:, 0]
-
     def take(self, rows: Index | slice) -> RaggedStrings:
         return RaggedStrings(self.flat, self.starts[rows], self.extents[rows], self.inner)
 
     @property
     def items(self) -> np.ndarray:
         """The indices in ``flat`` of the strings of all rows, one after the other."""
-        counts = np.multiply.reduce(self.extents, axis=1) * prod(self.inner)
-        return ranges(self.starts, counts)
+        return ranges(self.starts, self.counts)
 
     def row_strings(self, i: int) -> Strings:
         shape = (*self.extents[i].tolist(), *self.inner)
@@ -224,6 +231,18 @@ def field_of(column: Column) -> Field:
         varying: tuple[int | None, ...] = (None,) * column.extents.shape[1]
         return Field(dtype_of(column), (*varying, *column.inner))
     return Field(dtype_of(column), tuple(column.shape[1:]))
+
+
+def ragged_of(column: np.ndarray | Strings, varying: int) -> Ragged | RaggedStrings:
+    """Rows of one shape as rows of which so many dimensions may vary."""
+    n, dims = len(column), tuple(column.shape[1:])
+    extents = np.tile(np.array(dims[:varying], np.int64), (n, 1))
+    starts = np.arange(n) * prod(dims)
+    if isinstance(column, Strings):
+        return RaggedStrings(column.reshape(-1), starts, extents, dims[varying:])
+    values = np.ascontiguousarray(column)
+    raw, dtype = values.reshape(-1).view(np.uint8), values.dtype
+    return Ragged(raw, dtype, starts * dtype.itemsize, extents, dims[varying:])
 
 
 def column_from_rows(rows: Sequence[Any], field: Field) -> Column:
@@ -302,19 +321,15 @@ def concatenate(columns: Iterable[Column]) -> Column:
         return _join_strings([p for p in parts if isinstance(p, Strings)])
     if isinstance(first, Ragged):
         ragged = [p for p in parts if isinstance(p, Ragged)]
-        sizes = [np.prod(p.extents, axis=1, dtype=np.int64) * p.item_bytes for p in ragged]
+        sizes = [p.counts * p.dtype.itemsize for p in ragged]
         raw, starts = join_buffers([p.raw for p in ragged], [p.starts for p in ragged], sizes)
         extents = np.concatenate([p.extents for p in ragged])
         return Ragged(raw, first.dtype, starts, extents, first.inner)
     texts = [p for p in parts if isinstance(p, RaggedStrings)]
+    counts = np.concatenate([p.counts for p in texts])
+    joined = _join_strings([p.flat.take(p.items) for p in texts])
     extents = np.concatenate([p.extents for p in texts])
-    counts = np.prod(extents, axis=1, dtype=np.int64) * prod(first.inner)
-    ends = np.cumsum([0, *(len(p) for p in texts)]).tolist()
-    used = [
-        p.flat.take(ranges(p.starts, counts[a:b]))
-        for p, a, b in zip(texts, ends[:-1], ends[1:], strict=True)
-    ]
-    return RaggedStrings(_join_strings(used), np.cumsum(counts) - counts, extents, first.inner)
+    return RaggedStrings(joined, np.cumsum(counts) - counts, extents, first.inner)
 
 
 def _join_strings(parts: list[Strings]) -> Strings:

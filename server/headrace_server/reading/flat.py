@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .columns import Column, RaggedStrings, Strings
-from .stretches import gather, ranges
+from .stretches import gather
 
 __all__ = ["ColumnSum", "Flat", "flattened"]
 
@@ -41,10 +41,9 @@ def flattened(column: Column) -> Flat:
         return _texts(column.reshape(-1), _same(column.shape))
     inner = np.broadcast_to(np.array(column.inner, np.int64), (len(column), len(column.inner)))
     shapes = np.concatenate([column.extents, inner], axis=1)
-    counts = np.prod(shapes, axis=1, dtype=np.int64)
     if isinstance(column, RaggedStrings):
-        return _texts(column.flat.take(ranges(column.starts, counts)), shapes)
-    raw = gather(column.raw, column.starts, counts * column.dtype.itemsize)
+        return _texts(column.flat.take(column.items), shapes)
+    raw = gather(column.raw, column.starts, column.counts * column.dtype.itemsize)
     return Flat(raw.view(column.dtype), None, shapes)
 
 

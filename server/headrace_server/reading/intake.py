@@ -156,12 +156,13 @@ class Intake:
         """Make what the stages and the reader just dropped this partition's own."""
         for prefix, counts in (("bad:", self.bad.counts), ("", self._stages.counts)):
             for reason, n in counts.items():
-                self.dropped[prefix + reason] = self.dropped.get(prefix + reason, 0) + n
+                self.count(prefix + reason, n)
             counts.clear()
 
     def count(self, reason: str, rows: int) -> None:
         """So many rows were dropped."""
-        self.dropped[reason] = self.dropped.get(reason, 0) + rows
+        if rows:
+            self.dropped[reason] = self.dropped.get(reason, 0) + rows
 
     def check_bad(self) -> None:
         """No more bad examples than the feed allows; over all partitions the desk counts."""

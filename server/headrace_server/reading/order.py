@@ -34,8 +34,7 @@ from headrace_server.core import chance
 from headrace_server.core.permutation import Permutation
 from headrace_server.pipeline.declaration import ReadingOrder
 
-from .chunk import Chunk, Origin
-from .columns import column_from_rows
+from .chunk import Chunk
 from .reader import ORDINAL_BITS, IndexedReader, Reader, StreamReader
 
 __all__ = ["PartitionReader", "Position"]
@@ -107,7 +106,7 @@ class _Numbered:
         stop = min(position + limit, self.share)
         after = stop if stop < self.share else None
         if position == stop:
-            return _nothing(self._reader), after
+            return Chunk.empty(self._reader.fields), after
         first, last = self._first + position, self._first + stop
         order = self._order
         if order.seed is None:
@@ -170,7 +169,7 @@ class _Streamed:
     def read(self, epoch: int, position: Position, limit: int) -> tuple[Chunk, Position | None]:
         place, inner, offset = position
         if place == 0 == self._places:
-            return _nothing(self._reader), None
+            return Chunk.empty(self._reader.fields), None
         if not 0 <= place < self._places:
             raise ValueError(
                 f"position {position!r:.80} is past the last of {self._places} streams"
@@ -241,10 +240,3 @@ class _Streamed:
 def _numbered(chunk: Chunk, stream: int) -> Chunk:
     """The chunk with ordinals that are unique over streams."""
     return replace(chunk, ordinals=chunk.ordinals | (stream << ORDINAL_BITS))
-
-
-def _nothing(reader: Reader) -> Chunk:
-    """A chunk without rows."""
-    columns = {name: column_from_rows([], field) for name, field in reader.fields.items()}
-    none = np.empty(0, np.int64)
-    return Chunk(columns, none, Origin((), np.empty(0, np.int32), none))

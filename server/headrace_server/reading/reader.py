@@ -22,9 +22,12 @@ import numpy as np
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
+from ..files.index_cache import IndexCache
+from ..files.manifest import DataFile
+from ..pipeline.declaration import Source
 from .chunk import Chunk
 
-__all__ = ["ORDINAL_BITS", "BadRecords", "IndexedReader", "Reader", "StreamReader"]
+__all__ = ["ORDINAL_BITS", "BadRecords", "IndexedReader", "Opening", "Reader", "StreamReader"]
 
 #: 2**40 records in a stream, and 2**23 streams, fit an int64.
 ORDINAL_BITS: Final = 40
@@ -56,13 +59,27 @@ class BadRecords:
             logger.warning("skipped: further bad records are counted and not logged")
 
 
-@runtime_checkable
-class IndexedReader(Protocol):
-    """A source with a known number of examples, each of which can be read by its number."""
-
+class _Readable(Protocol):
     @property
     def fields(self) -> Mapping[str, Field]:
         """The schema of an example."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opening:
+    """A source about to be opened, and where its faults are reported and its indexes kept."""
+
+    source: Source
+    files: tuple[DataFile, ...]
+    bad: BadRecords
+    cache: IndexCache
+
+
+@runtime_checkable
+class IndexedReader(_Readable, Protocol):
+    """A source with a known number of examples, each of which can be read by its number."""
 
     @property
     def length(self) -> int:
@@ -74,16 +91,10 @@ class IndexedReader(Protocol):
     def take(self, ordinals: np.ndarray) -> Chunk:
         """Examples by number (int64, any order), in that order, less bad ones that are skipped."""
 
-    def close(self) -> None: ...
-
 
 @runtime_checkable
-class StreamReader(Protocol):
+class StreamReader(_Readable, Protocol):
     """A source that is read forward from a position."""
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """The schema of an example."""
 
     @property
     def streams(self) -> int:
@@ -93,8 +104,6 @@ class StreamReader(Protocol):
         """At most ``limit`` examples from a position (``b""`` = the start) and the position after
         them; None = the stream ends there.  A chunk may be empty.  Ordinals count records from 0
         within the stream (those skipped count too)."""
-
-    def close(self) -> None: ...
 
 
 Reader = IndexedReader | StreamReader

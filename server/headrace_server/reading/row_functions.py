@@ -10,6 +10,7 @@ when it raises, or gives no n rows, they are bad together.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -94,7 +95,7 @@ class RowFunction:
 
 
 class Filter:
-    def __init__(self, function: RowFunction, counts: dict[str, int]) -> None:
+    def __init__(self, function: RowFunction, counts: Counter[str]) -> None:
         self._function = function
         self._counts = counts
 
@@ -112,8 +113,7 @@ class Filter:
             rows, verdicts = self._function.over_rows(chunk, bad, _verdict_fault)
             keep = np.array([i for i, v in zip(rows, verdicts, strict=True) if v], np.int64)
             judged = len(rows)
-        if len(keep) < judged:
-            self._counts["filtered"] = self._counts.get("filtered", 0) + judged - len(keep)
+        self._counts["filtered"] += judged - len(keep)
         return chunk if len(keep) == len(chunk) else chunk.take(keep)
 
 

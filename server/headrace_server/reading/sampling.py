@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,7 +62,7 @@ class Sampler(ABC):
     #: The pass over the data that the next chunk belongs to.
     epoch = 0
 
-    def __init__(self, stage: Stage, number: int, counts: dict[str, int]) -> None:
+    def __init__(self, stage: Stage, number: int, counts: Counter[str]) -> None:
         self.number = number  # among the stages: tells apart samplers of one seed
         self.counts = counts
         self.options = stage.options
@@ -102,7 +103,7 @@ class Sampler(ABC):
         rows = np.flatnonzero(kept)
         if len(rows) == len(chunk):
             return chunk
-        self.counts[reason] = self.counts.get(reason, 0) + len(chunk) - len(rows)
+        self.counts[reason] += len(chunk) - len(rows)
         return chunk.take(rows)
 
 
@@ -134,7 +135,7 @@ class Stratified(Sampler):
 
     argument, reason = "labels", "label_out_of_range"
 
-    def __init__(self, stage: Stage, number: int, counts: dict[str, int]) -> None:
+    def __init__(self, stage: Stage, number: int, counts: Counter[str]) -> None:
         super().__init__(stage, number, counts)
         self._target = list(stage.options["target_probs"])
         self._init = stage.options["init_probs"]
@@ -264,9 +265,7 @@ class _Resample(Sampler):
             rows = repeat_rows(counts)
         except ValueError as error:
             raise DataError(f"{chunk.origin.describe(int(counts.argmax()))}: {error}") from None
-        none = int((counts == 0).sum())
-        if none:
-            self.counts["resampled_away"] = self.counts.get("resampled_away", 0) + none
+        self.counts["resampled_away"] += int((counts == 0).sum())
         ordinals = copy_ordinals(chunk.ordinals, counts)
         taken = chunk.take(rows)
         return Chunk(taken.columns, ordinals, taken.origin, taken.facts)
@@ -275,7 +274,7 @@ class _Resample(Sampler):
 class _WeightedResample(_Resample):
     argument, rule = "weights", "a weight is finite and 0 or more"
 
-    def __init__(self, stage: Stage, number: int, counts: dict[str, int]) -> None:
+    def __init__(self, stage: Stage, number: int, counts: Counter[str]) -> None:
         listed = stage.options.get("class_weights")
         self._class_weights = None if listed is None else np.array(listed, np.float64)
         if listed is not None:

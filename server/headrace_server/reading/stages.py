@@ -8,6 +8,7 @@ flat_map, unbatch   unfolding.py        select                here
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -18,7 +19,6 @@ from ..pipeline.declaration import Stage
 from ..pipeline.selectors import RESERVED
 from .cache import CachedRead
 from .chunk import Chunk
-from .columns import column_from_rows
 from .draws import Draws
 from .reader import BadRecords
 from .row_functions import Filter, Map, RowFunction
@@ -46,7 +46,7 @@ class RowStages:
 
     def __init__(self, stages: tuple[Stage, ...], fields: Fields) -> None:
         #: Rows dropped on purpose, by reason.
-        self.counts: dict[str, int] = {}
+        self.counts = Counter[str]()
         self._source = fields
         kinds = [stage.kind for stage in stages]
         #: The steps before a cache.  It is no step: without one the numbers of steps are the same.
@@ -118,8 +118,7 @@ class RowStages:
         chunk = self._through(chunk, first, last, bad)
         if len(chunk) or (chunk.columns and not self._steps):
             return chunk
-        known = self.fields or {}
-        return chunk.with_columns({name: column_from_rows([], f) for name, f in known.items()})
+        return chunk.with_columns(Chunk.empty(self.fields or {}).columns)
 
     def _through(self, chunk: Chunk, first: int, last: int, bad: BadRecords) -> Chunk:
         """The chunk after some of the steps."""
@@ -168,7 +167,7 @@ class _Quiet(BadRecords):
         pass
 
 
-def _step(stage: Stage, number: int, counts: dict[str, int]) -> _Step:
+def _step(stage: Stage, number: int, counts: Counter[str]) -> _Step:
     options = stage.options
     if stage.kind in SAMPLERS:
         return SAMPLERS[stage.kind](stage, number, counts)

@@ -10,6 +10,7 @@ of a read, and a plan names rows of it: a resume between two outputs unfolds the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from math import prod
@@ -52,7 +53,7 @@ class FlatMap(Map):
     """A function of the user's that gives any number of examples for one."""
 
     def __init__(
-        self, function: RowFunction, schema: Fields | None, stage: int, counts: dict[str, int]
+        self, function: RowFunction, schema: Fields | None, stage: int, counts: Counter[str]
     ) -> None:
         super().__init__(function, schema)
         function.call = _listed(function.call)
@@ -62,8 +63,7 @@ class FlatMap(Map):
         names: list[str] = []  # of the first output, while none are known
         rows, results = self._function.over_rows(chunk, bad, lambda r: self._fault_of(r, names))
         counts = np.array([len(outputs) for outputs in results], np.int64)
-        if none := int((counts == 0).sum()):
-            self._counts["no_output"] = self._counts.get("no_output", 0) + none
+        self._counts["no_output"] += int((counts == 0).sum())
         listed = [output for outputs in results for output in outputs]
         if not listed:
             return chunk.take(slice(0, 0))
@@ -104,7 +104,7 @@ def _listed(function: Callable[..., Any]) -> Callable[..., Any]:
 class Unbatch:
     """The rows of examples that have a batch dimension."""
 
-    def __init__(self, stage: int, counts: dict[str, int]) -> None:
+    def __init__(self, stage: int, counts: Counter[str]) -> None:
         self._stage, self._counts = stage, counts
 
     def fields_after(self, before: Fields | None) -> Fields | None:
@@ -118,8 +118,7 @@ class Unbatch:
     def apply(self, chunk: Chunk, before: Fields, bad: BadRecords) -> Chunk:
         chunk, counts = self._alike(chunk, bad)
         _check_rows(chunk, counts, "unbatch")
-        if none := int((counts == 0).sum()):
-            self._counts["no_output"] = self._counts.get("no_output", 0) + none
+        self._counts["no_output"] += int((counts == 0).sum())
         columns = {name: _rows_of(column) for name, column in chunk.columns.items()}
         bare = chunk.with_columns({})
         return _unfolded(bare, counts, self._stage).with_columns(columns)
@@ -157,7 +156,7 @@ def _check_rows(chunk: Chunk, counts: np.ndarray, kind: str) -> None:
 
 def _lengths(column: Column) -> np.ndarray:
     if isinstance(column, (Ragged, RaggedStrings)):
-        return column.extents[:, 0]
+        return column.lengths
     return np.full(len(column), column.shape[1], np.int64)
 
 

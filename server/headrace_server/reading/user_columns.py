@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,16 @@ from ..pipeline.examples import Misfit, cast, infer_field
 from ..pipeline.forks import own
 from ..pipeline.naming import resolve
 from .chunk import Chunk
-from .columns import Column, Ragged, RaggedStrings, Strings, column_from_rows, field_of, row_of
+from .columns import (
+    Column,
+    Ragged,
+    RaggedStrings,
+    Strings,
+    column_from_rows,
+    field_of,
+    ragged_of,
+    row_of,
+)
 
 __all__ = [
     "Given",
@@ -185,14 +193,9 @@ def _dense(value: np.ndarray, field: Field) -> Column:
     if field.dtype == dtypes.BYTES or not field.admits(value.shape[1:]):
         raise ValueError(f"shape {list(value.shape[1:])} of {value.dtype} does not fit {field}")
     array = np.ascontiguousarray(cast(value, field.dtype))
-    varying = field.ragged_dims
-    if not varying:
-        return array.reshape(value.shape)  # a 0-d array was made 1-d
-    n, row_bytes = len(array), array.dtype.itemsize * prod(array.shape[1:])
-    extents = np.tile(np.array(array.shape[1 : varying + 1], np.int64), (n, 1))
-    starts = np.arange(n, dtype=np.int64) * row_bytes
-    inner = array.shape[varying + 1 :]
-    return Ragged(array.reshape(-1).view(np.uint8), array.dtype, starts, extents, inner)
+    if field.ragged_dims:
+        return ragged_of(array, field.ragged_dims)
+    return array.reshape(value.shape)  # a 0-d array was made 1-d
 
 
 def _goes(column: Strings | Ragged | RaggedStrings, field: Field) -> bool:
@@ -211,15 +214,13 @@ def _goes(column: Strings | Ragged | RaggedStrings, field: Field) -> bool:
         return False
     if column.inner != field.shape[varying:] or (extents < 0).any():
         return False
-    sizes = np.prod(extents, axis=1, dtype=np.int64)
+    starts, counts = column.starts, column.counts
     if isinstance(column, Ragged):
-        return column.dtype.isnative and _inside(
-            column.starts, column.starts + sizes * column.item_bytes, column.raw.size
-        )
+        stops = starts + counts * column.dtype.itemsize
+        return column.dtype.isnative and _inside(starts, stops, column.raw.size)
     flat = column.flat
-    return _inside(
-        column.starts, column.starts + sizes * prod(column.inner), len(flat)
-    ) and _inside(flat.starts, flat.starts + flat.lengths, flat.data.size)
+    sound = _inside(flat.starts, flat.starts + flat.lengths, flat.data.size)
+    return sound and _inside(starts, starts + counts, len(flat))
 
 
 def _inside(starts: np.ndarray, stops: np.ndarray, size: int) -> bool:

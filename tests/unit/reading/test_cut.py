@@ -19,6 +19,7 @@ from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.reader import BadRecords, IndexedReader
 from headrace_server.reading.sources import cut as module
 from headrace_server.reading.sources import open_reader
+from headrace_server.reading.sources.parts_reader import PartsReader, ReaderPart
 from tests.unit.readers import OPEN, all_of
 
 ID = {"i": hs.scalar("int64")}
@@ -116,7 +117,8 @@ def test_what_a_numbered_source_skips_is_not_read(tmp_path: Path) -> None:
 
         def close(self) -> None: ...
 
-    reader = module._Cut(Watched(), 6, 9)
+    fields = Watched.fields
+    reader = PartsReader(fields, [ReaderPart(Watched(), fields, 6, 9)])
     assert reader.slice(0, 2).ordinals.tolist() == [0, 1]
     assert reader.take(np.array([2, 0])).columns["i"].tolist() == [8, 6]
     assert asked == [(6, 8), [8, 6]]

@@ -137,7 +137,7 @@ def test_frames_are_found_once_and_remembered(three, tmp_path, monkeypatch) -> N
 def test_a_file_that_is_replaced_is_an_error(tmp_path: Path) -> None:
     from headrace_server.files import manifest
     from headrace_server.pipeline.declaration import Source
-    from headrace_server.reading.sources.tfrecord import open_reader
+    from headrace_server.reading.sources import open_reader
 
     path = write(tmp_path / "a", map(payload, range(3)))
     files = manifest.resolve([path])

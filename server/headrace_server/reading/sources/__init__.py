@@ -9,7 +9,7 @@ from headrace_server.files.extras import require
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile
 from headrace_server.pipeline.declaration import Source
-from headrace_server.reading.reader import BadRecords, Reader
+from headrace_server.reading.reader import BadRecords, Opening, Reader
 
 __all__ = ["open_reader"]
 
@@ -42,4 +42,4 @@ def open_reader(
         require("pyarrow", "arrow", f"a source of kind {source.kind!r}")
     name = "memory" if source.kind == "examples" else source.kind
     module = import_module(f"{__name__}.{name}")
-    return cast(Reader, module.open_reader(source, files, bad, cache))
+    return cast(Reader, module.open_reader(Opening(source, files, bad, cache)))

@@ -11,7 +11,7 @@ the last batches are kept; taking scattered rows then decodes a batch for few of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -24,9 +24,8 @@ from headrace_proto.schema import Field
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile
 from headrace_server.files.mapped_files import MappedFiles
-from headrace_server.pipeline.declaration import Source
 from headrace_server.reading.chunk import Origin
-from headrace_server.reading.reader import BadRecords, IndexedReader
+from headrace_server.reading.reader import BadRecords, IndexedReader, Opening
 
 from .arrow_columns import ArrowColumn, DecodedColumn, NotMapped, stored_field
 from .column_parts import ColumnPart, StoredColumn, StoredRows, files_that_serve, origin_in
@@ -69,9 +68,8 @@ class _File:
     get: Callable[[int], Any]
 
 
-def open_reader(
-    source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
-) -> IndexedReader:
+def open_reader(opening: Opening) -> IndexedReader:
+    source, files, bad, cache = opening.source, opening.files, opening.bad, opening.cache
     maps = MappedFiles(files, copies=cache.copies)
     number = {file: i for i, file in enumerate(files)}
 
@@ -79,7 +77,7 @@ def open_reader(
         one = _open(file, pa.py_buffer(maps.file_data(number[file])), source.features, bad)
         return one, one.fields
 
-    schema, served = files_that_serve(files, source.features, bad, opened)
+    schema, served = files_that_serve(opening, opened)
     content = [one for _, one, _ in served]
     try:
         return _mapped(maps, content, schema, bad)
@@ -119,6 +117,26 @@ def _batch(one: _File, number: int) -> Any:
         return batch
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{one.file.path}, record batch {number}: it is damaged: {error}") from None
+
+
+def _stored_alike(opened: Sequence[_File], schema: Schema) -> list[str]:
+    """The columns that files have; NotMapped where files differ in how they store one."""
+    names = [name for name in schema.fields if any(name in one.fields for one in opened)]
+    for name in names:
+        if len({name in f.fields and f.schema.field(name).type for f in opened}) > 1:
+            raise NotMapped
+    return names
+
+
+def _sound_batches(one: _File, damaged: list[DataError]) -> Iterator[tuple[int, Any]]:
+    """The record batches that are not damaged, with their numbers; faults are added to a list."""
+    for number in range(one.batches):
+        try:
+            batch = _batch(one, number)
+        except DataError as error:
+            damaged.append(error)
+        else:
+            yield number, batch
 
 
 # ── all buffers in the mapped range ──────────────────────────────────────────────────────────────
@@ -192,35 +210,24 @@ def _mapped(
             raise NotMapped
         return maps.data, buffer.address - low
 
-    names = [name for name in schema.fields if any(name in one.fields for one in opened)]
-    for name in names:
-        if len({name in f.fields and f.schema.field(name).type for f in opened}) > 1:
-            raise NotMapped
+    names = _stored_alike(opened, schema)
     batches: list[tuple[int, int, int]] = []
-    arrays: dict[str, list[Any]] = {name: [] for name in names}
+    content: list[Any] = []
     damaged: list[DataError] = []
     for i, one in enumerate(opened):
         first = 0
-        for number in range(one.batches):
-            try:
-                batch = _batch(one, number)
-            except DataError as error:
-                damaged.append(error)
-                continue
+        for number, batch in _sound_batches(one, damaged):
             if number == 0:  # soon known where every batch would have to be decoded
-                for name in names:
-                    for buffer in batch.column(name).buffers():
-                        place(buffer)
+                for buffer in (b for name in names for b in batch.column(name).buffers()):
+                    place(buffer)
             batches.append((batch.num_rows, i, first))
             first += batch.num_rows
-            for name in names:
-                arrays[name].append(batch.column(name))
+            content.append(batch)
     located = _Batches(tuple(one.file.path for one in opened), batches)
-    columns: dict[str, StoredColumn] = {
-        name: _Mapped(ArrowColumn(chunks, place, decoded=False), located)
-        for name, chunks in arrays.items()
-        if chunks
-    }
+    columns: dict[str, StoredColumn] = {}
+    for name in names if content else ():
+        arrays = [batch.column(name) for batch in content]
+        columns[name] = _Mapped(ArrowColumn(arrays, place, decoded=False), located)
     for damage in damaged:
         bad.report(damage, "corrupt_file")
     part = ColumnPart(located.rows, lambda: columns, schema, located.origin, bad)

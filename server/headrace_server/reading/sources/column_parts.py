@@ -8,7 +8,7 @@ A row that is wrong in any column is reported once and left out of all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -16,14 +16,13 @@ import numpy as np
 from headrace_proto.errors import DataError, FilesMissing
 from headrace_proto.schema import Field
 from headrace_server.files.manifest import DataFile
-from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.chunk import Origin
+from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import Column, column_from_rows, concatenate, take
-from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.reader import BadRecords, Opening
 
 from .declared_columns import clash, fitted
 from .example_rows import Schema, schema_of
-from .parts_reader import KeptRows, Rows, empty_columns, numbers_of
+from .parts_reader import KeptRows, Rows, numbers_of
 
 __all__ = [
     "ColumnPart",
@@ -78,16 +77,14 @@ def count_of(rows: Rows) -> int:
 
 
 def files_that_serve(
-    files: Iterable[DataFile],
-    features: Mapping[str, Feature] | None,
-    bad: BadRecords,
-    opened: Callable[[DataFile], tuple[T, Mapping[str, Field]]],
+    opening: Opening, opened: Callable[[DataFile], tuple[T, Mapping[str, Field]]]
 ) -> tuple[Schema, list[tuple[DataFile, T, Mapping[str, Field]]]]:
     """The schema (the declared one, or that of the first file) and the files that can give its
     columns, as opened and with their fields.  Others are reported."""
+    features, bad = opening.source.features, opening.bad
     schema = None if features is None else schema_of(features)
     served = []
-    for file in files:
+    for file in opening.files:
         try:
             content, fields = opened(file)
         except FilesMissing:
@@ -149,7 +146,8 @@ class ColumnPart:
         except DataError as error:
             self._bad.report(error, "corrupt_file", count_of(rows))
             nothing = np.empty(0, np.int64)
-            return KeptRows(empty_columns(self._schema.fields), self._origin(nothing), nothing)
+            columns: Mapping[str, Column] = Chunk.empty(self._schema.fields).columns
+            return KeptRows(columns, self._origin(nothing), nothing)
         wrong: Wrong = {}
         columns = {}
         for name, want in self._schema.fields.items():

@@ -16,23 +16,21 @@ import numpy as np
 
 from headrace_proto.errors import DataError, FilesMissing
 from headrace_proto.schema import Field
-from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile, resolve
 from headrace_server.pipeline.declaration import Source
 from headrace_server.reading.chunk import Chunk
-from headrace_server.reading.reader import BadRecords, IndexedReader, Reader, StreamReader
+from headrace_server.reading.reader import IndexedReader, Opening, Reader, StreamReader
 
-from .parts_reader import PartsReader
+from .parts_reader import PartsReader, ReaderPart
 
 __all__ = ["open_reader"]
 
 _PLACE = struct.Struct("<q")
 
 
-def open_reader(
-    source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
-) -> Reader:
+def open_reader(opening: Opening) -> Reader:
     """The reader of all; DataError where their columns differ."""
+    source, files, bad, cache = opening.source, opening.files, opening.bad, opening.cache
     from . import open_reader as open_any
 
     readers: list[Reader] = []
@@ -45,7 +43,11 @@ def open_reader(
             reader.close()
         raise
     indexed = [reader for reader in readers if isinstance(reader, IndexedReader)]
-    return _Joined(indexed) if len(indexed) == len(readers) else _JoinedStreams(readers)
+    if len(indexed) < len(readers):
+        return _JoinedStreams(readers)
+    return PartsReader(
+        readers[0].fields, [ReaderPart(reader, readers[0].fields) for reader in indexed]
+    )
 
 
 def _shared_out(parts: Sequence[Source], files: tuple[DataFile, ...]) -> list[tuple[DataFile, ...]]:
@@ -75,66 +77,6 @@ def _text(fields: Mapping[str, Field]) -> str:
 def _ordered(chunk: Chunk, fields: Mapping[str, Field], ordinals: np.ndarray) -> Chunk:
     """A chunk with its columns in one order, and other ordinals."""
     return Chunk({name: chunk.columns[name] for name in fields}, ordinals, chunk.origin)
-
-
-class _Joined:
-    """An IndexedReader over others, one after the other."""
-
-    def __init__(self, readers: Sequence[IndexedReader]) -> None:
-        self._readers = [reader for reader in readers if reader.length]
-        self._all = readers
-        self.fields = readers[0].fields
-        self._starts = [0, *accumulate(reader.length for reader in self._readers)]
-
-    @property
-    def length(self) -> int:
-        return self._starts[-1]
-
-    def slice(self, start: int, stop: int) -> Chunk:
-        if not 0 <= start <= stop <= self.length:
-            raise IndexError(f"examples {start} … {stop - 1} of {self.length}")
-        chunks = []
-        while start < stop:
-            i = bisect_right(self._starts, start) - 1
-            base, end = self._starts[i], min(stop, self._starts[i + 1])
-            chunk = self._readers[i].slice(start - base, end - base)
-            chunks.append(_ordered(chunk, self.fields, chunk.ordinals + base))
-            start = end
-        return Chunk.join(chunks) if chunks else PartsReader(self.fields, []).slice(0, 0)
-
-    def take(self, ordinals: np.ndarray) -> Chunk:
-        ordinals = np.asarray(ordinals, np.int64)
-        if not len(ordinals):
-            return PartsReader(self.fields, []).slice(0, 0)
-        if not 0 <= ordinals.min() <= ordinals.max() < self.length:
-            raise IndexError(f"examples {ordinals.min()} … {ordinals.max()} of {self.length}")
-        of = np.searchsorted(np.array(self._starts), ordinals, side="right") - 1
-        chunks, places = [], []
-        for i in np.unique(of).tolist():
-            group = np.flatnonzero(of == i)
-            base = self._starts[i]
-            chunk = self._readers[i].take(ordinals[group] - base)
-            chunks.append(_ordered(chunk, self.fields, chunk.ordinals + base))
-            places.append(group[_kept(ordinals[group], chunks[-1].ordinals)])
-        joined = Chunk.join(chunks)
-        return joined if len(chunks) == 1 else joined.take(np.argsort(np.concatenate(places)))
-
-    def close(self) -> None:
-        for reader in self._all:
-            reader.close()
-
-
-def _kept(asked: np.ndarray, got: np.ndarray) -> np.ndarray:
-    """The places of the examples that came, among those asked for; the order is the same."""
-    if len(asked) == len(got):
-        return np.arange(len(asked))
-    places, at = [], 0
-    for ordinal in got.tolist():
-        while asked[at] != ordinal:
-            at += 1
-        places.append(at)
-        at += 1
-    return np.array(places, np.int64)
 
 
 class _JoinedStreams:

@@ -23,10 +23,9 @@ from typing import Any
 
 from headrace_proto import dtypes
 from headrace_proto.errors import DataError, FilesMissing
-from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile
 from headrace_server.pipeline.declaration import Feature, Source
-from headrace_server.reading.reader import BadRecords, StreamReader
+from headrace_server.reading.reader import Opening, StreamReader
 
 from .record_streams import DAMAGE, Damaged, Place, StreamRecord, file_streams, open_plain
 
@@ -41,17 +40,13 @@ _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 Cells = list[str]
 
 
-def open_reader(
-    source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
-) -> StreamReader:
-    del cache  # a stream needs no index
+def open_reader(opening: Opening) -> StreamReader:
     csv.field_size_limit(max(csv.field_size_limit(), _MAX_CELL))
-    table = _Table(source)
-    features = source.features
+    table, features = _Table(opening.source), opening.source.features
     if features is None:
-        features = table.probed(files)
+        features = table.probed(opening.files)
     table.prepare(features)
-    return file_streams(files, lambda file, place: _Rows(table, file, place), features, bad)
+    return file_streams(opening, lambda file, place: _Rows(table, file, place), features)
 
 
 class _Table:

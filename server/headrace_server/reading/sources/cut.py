@@ -13,17 +13,14 @@ count.  Streams of which nothing is left are none, and the others are numbered a
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from headrace_proto.schema import Field
-from headrace_server.files.index_cache import IndexCache
-from headrace_server.files.manifest import DataFile
-from headrace_server.pipeline.declaration import Source
 from headrace_server.reading.chunk import Chunk
-from headrace_server.reading.reader import BadRecords, IndexedReader, Reader, StreamReader
+from headrace_server.reading.reader import BadRecords, IndexedReader, Opening, Reader, StreamReader
+
+from .parts_reader import PartsReader, ReaderPart
 
 __all__ = ["open_reader"]
 
@@ -33,16 +30,15 @@ _WALKED = 1024
 _PASSED = struct.Struct("<q")
 
 
-def open_reader(
-    source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
-) -> Reader:
+def open_reader(opening: Opening) -> Reader:
     """The reader of the source that is cut, cut."""
+    source, files, bad, cache = opening.source, opening.files, opening.bad, opening.cache
     from . import open_reader as open_any
 
     start, stop = source.options["start"], source.options["stop"]
     reader = open_any(source.parts[0], files, bad, cache)
     if isinstance(reader, IndexedReader):
-        return _Cut(reader, start, stop)
+        return PartsReader(reader.fields, [ReaderPart(reader, reader.fields, start, stop)])
     counts = dict(bad.counts)
     try:
         cut = _CutStreams(reader, start, stop, bad)
@@ -52,37 +48,6 @@ def open_reader(
     bad.counts.clear()  # the same records are read again, and counted, in their turn
     bad.counts.update(counts)
     return cut
-
-
-class _Cut:
-    """An IndexedReader of examples start … stop - 1 of another."""
-
-    def __init__(self, reader: IndexedReader, start: int, stop: int | None) -> None:
-        self._reader = reader
-        stop = reader.length if stop is None else min(stop, reader.length)
-        self._start = min(start, stop)
-        self.length = stop - self._start
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        return self._reader.fields
-
-    def slice(self, start: int, stop: int) -> Chunk:
-        if not 0 <= start <= stop <= self.length:
-            raise IndexError(f"examples {start} … {stop - 1} of {self.length}")
-        return self._renumbered(self._reader.slice(start + self._start, stop + self._start))
-
-    def take(self, ordinals: np.ndarray) -> Chunk:
-        ordinals = np.asarray(ordinals, np.int64)
-        if len(ordinals) and not 0 <= ordinals.min() <= ordinals.max() < self.length:
-            raise IndexError(f"examples {ordinals.min()} … {ordinals.max()} of {self.length}")
-        return self._renumbered(self._reader.take(ordinals + self._start))
-
-    def _renumbered(self, chunk: Chunk) -> Chunk:
-        return Chunk(chunk.columns, chunk.ordinals - self._start, chunk.origin)
-
-    def close(self) -> None:
-        self._reader.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +66,7 @@ class _CutStreams:
 
     def __init__(self, reader: StreamReader, start: int, stop: int | None, bad: BadRecords) -> None:
         self._reader, self._bad = reader, bad
+        self.fields = reader.fields
         self._parts: list[_Part] = []
         before = 0  # examples of the streams before, as far as they matter
         for stream in range(reader.streams):
@@ -137,10 +103,6 @@ class _CutStreams:
         """Whether a stream has nothing after a position, which some readers show late."""
         chunk, after = self._reader.read(stream, position, 1)
         return after is None and not len(chunk)
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        return self._reader.fields
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
         part = self._parts[stream]

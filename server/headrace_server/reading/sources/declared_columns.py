@@ -21,8 +21,8 @@ from headrace_server.reading.columns import (
     Column,
     Ragged,
     RaggedStrings,
-    Strings,
     column_from_rows,
+    ragged_of,
 )
 from headrace_server.reading.stretches import gather
 
@@ -71,7 +71,7 @@ def fitted(column: Column, want: Field) -> tuple[Column, Misfits]:
             return column, misfits
     if isinstance(column, (Ragged, RaggedStrings)):
         return (_narrowed(column, want) if want.ragged_dims else _dense(column, want)), []
-    return (_ragged(column, want) if want.ragged_dims else column), []
+    return (ragged_of(column, want.ragged_dims) if want.ragged_dims else column), []
 
 
 def _misshapen(column: Ragged | RaggedStrings, want: Field) -> Misfits:
@@ -93,7 +93,7 @@ def _cast(column: Column, want: str) -> tuple[Column, Misfits]:
     try:
         if isinstance(column, np.ndarray):
             return cast(column, want), []
-        counts = np.prod(column.extents, axis=1, dtype=np.int64) * prod(column.inner)
+        counts = column.counts
         raw = gather(column.raw, column.starts, counts * column.dtype.itemsize)
         values = cast(raw.view(column.dtype), want)
         starts = (np.cumsum(counts) - counts) * dtype.itemsize
@@ -130,19 +130,6 @@ def _dense(column: Ragged | RaggedStrings, want: Field) -> Column:
         return rows_of_items(column.raw, column.starts, column.dtype, shape)
     index = column.starts[:, None] + np.arange(prod(shape))
     return column.flat.take(index).reshape(len(column), *shape)
-
-
-def _ragged(column: Column, want: Field) -> Column:
-    assert isinstance(column, (np.ndarray, Strings))
-    n, varying = len(column), want.ragged_dims
-    dims = tuple(column.shape[1:])
-    extents = np.tile(np.array(dims[:varying], np.int64), (n, 1))
-    if isinstance(column, Strings):
-        flat = column.reshape(column.starts.size)
-        return RaggedStrings(flat, np.arange(n) * prod(dims), extents, dims[varying:])
-    values = np.ascontiguousarray(column)
-    starts = np.arange(n) * (prod(dims) * values.dtype.itemsize)
-    return Ragged(values.reshape(-1).view(np.uint8), values.dtype, starts, extents, dims[varying:])
 
 
 def rows_of_items(

@@ -58,17 +58,16 @@ class Schema:
         def misfit(i: int, name: str, text: str) -> None:
             report(i, name, text if self.declared else f"{text}; {_REMEDY}")
 
-        if not self.declared:
-            for i, row in enumerate(rows):
-                for name in row.keys() - self.fields.keys():
-                    misfit(i, name, "the first examples have no such column")
+        for i, row in enumerate(() if self.declared else rows):
+            for name in row.keys() - self.fields.keys():
+                misfit(i, name, "the first examples have no such column")
         given = {name: [row.get(name) for row in rows] for name in self.fields}
         remedy = "give the feature a default" if self.declared else _REMEDY
         for name, values in given.items():
-            for i, value in enumerate(values):
-                if value is None and name in self.defaults:
+            for i in (i for i, value in enumerate(values) if value is None):
+                if name in self.defaults:
                     values[i] = self.defaults[name]
-                elif value is None:
+                else:
                     report(i, name, f"it is missing; {remedy}", "missing_feature")
         columns, which = collect(given, self.fields, len(rows), wrong, misfit)
         if which is None:

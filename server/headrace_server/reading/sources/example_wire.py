@@ -81,20 +81,19 @@ def walk(
             if tag == 0x0A or (tag == 0x12 and listed):
                 start, position = span(record, position + 1, size)
                 names = wanted if tag == 0x0A else listed
+                read = _feature if tag == 0x0A else _feature_list
                 for name, pieces in map_entries(record, start, position):
                     slot = names.get(name)
-                    if slot is None:
-                        if opaque is not None:
-                            opaque += pieces
-                    elif tag == 0x0A:
-                        found[slot] = value = FoundValues()
+                    if slot is not None:
+                        value = FoundValues()
+                        if tag == 0x0A:
+                            found[slot] = value
+                        else:
+                            lists[slot], value.steps = value, 0
                         for a, b in pieces:
-                            _feature(record, a, b, value)
-                    else:
-                        lists[slot] = value = FoundValues()
-                        value.steps = 0
-                        for a, b in pieces:
-                            _feature_list(record, a, b, value)
+                            read(record, a, b, value)
+                    elif opaque is not None:
+                        opaque += pieces
             else:
                 position = _skip(record, position, size)
     except IndexError:

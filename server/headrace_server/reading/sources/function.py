@@ -16,12 +16,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace_proto.errors import DataError
-from headrace_server.files.index_cache import IndexCache
-from headrace_server.files.manifest import DataFile
-from headrace_server.pipeline.declaration import Source
 from headrace_server.pipeline.forks import own
 from headrace_server.pipeline.naming import resolve
-from headrace_server.reading.reader import BadRecords, Reader
+from headrace_server.reading.reader import BadRecords, Opening, Reader
 
 from .example_rows import Row, RowPart, reader_of_rows
 from .factory import Factory, raised
@@ -31,11 +28,8 @@ from .record_streams import Place, StreamRecord, Streams
 __all__ = ["open_reader"]
 
 
-def open_reader(
-    source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
-) -> Reader:
-
-    del files, cache
+def open_reader(opening: Opening) -> Reader:
+    source, bad = opening.source, opening.bad
     options = source.options
     name = options["function"]
     factory = Factory(

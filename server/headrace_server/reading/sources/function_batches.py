@@ -27,7 +27,6 @@ from headrace_server.reading.user_columns import collect, learn
 
 from .declared_columns import default_column
 from .factory import Factory, raised
-from .parts_reader import empty_columns
 from .record_streams import Place
 
 __all__ = ["FunctionBatches"]
@@ -179,8 +178,7 @@ class FunctionBatches:
         return f"{self._factory.name}, batch {walk.place.record}"
 
     def _nothing(self) -> Chunk:
-        none = np.empty(0, np.int64)
-        return Chunk(empty_columns(self.fields), none, Origin.single(self._factory.name, none))
+        return Chunk.empty(self.fields, self._factory.name)
 
     def close(self) -> None:
         self._walks.clear()

@@ -18,8 +18,7 @@ import numpy as np
 from headrace_proto.errors import DataError
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile, open_map
-from headrace_server.pipeline.declaration import Source
-from headrace_server.reading.reader import BadRecords, Reader
+from headrace_server.reading.reader import BadRecords, Opening, Reader
 
 from .example_rows import Row, RowPart, reader_of_rows
 from .record_streams import Place, StreamRecord, file_streams, open_plain
@@ -33,12 +32,11 @@ _MARK = b"\xef\xbb\xbf"  # of UTF-8, where an editor has put one
 _BLOCK = 1 << 24
 
 
-def open_reader(
-    source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
-) -> Reader:
+def open_reader(opening: Opening) -> Reader:
+    files, features = opening.files, opening.source.features
     if any(file.path.endswith(".gz") for file in files):
-        return file_streams(files, _Lines, source.features, bad)
-    return reader_of_rows([_part(file, cache, bad) for file in files], source.features)
+        return file_streams(opening, _Lines, features)
+    return reader_of_rows([_part(file, opening.cache, opening.bad) for file in files], features)
 
 
 def parsed(line: bytes) -> Mapping[str, Any]:

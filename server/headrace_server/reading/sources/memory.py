@@ -10,12 +10,9 @@ import numpy as np
 
 from headrace_proto import dtypes
 from headrace_proto.schema import Field
-from headrace_server.files.index_cache import IndexCache
-from headrace_server.files.manifest import DataFile
-from headrace_server.pipeline.declaration import Source
 from headrace_server.pipeline.examples import packed_fields
 from headrace_server.reading.columns import Column, Ragged, RaggedStrings, Strings
-from headrace_server.reading.reader import BadRecords, IndexedReader
+from headrace_server.reading.reader import IndexedReader, Opening
 
 from .column_parts import whole_part
 from .example_rows import Schema
@@ -24,11 +21,9 @@ from .parts_reader import PartsReader
 __all__ = ["open_reader"]
 
 
-def open_reader(
-    source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
-) -> IndexedReader:
+def open_reader(opening: Opening) -> IndexedReader:
     """Features were applied when the examples were packed."""
-    del files, cache
+    source, bad = opening.source, opening.bad
     n, packed = source.options["n"], source.options["columns"]
     fields = packed_fields(source.options)
     columns = {name: _unpacked(packed[name], fields[name], n) for name in fields}

@@ -20,11 +20,9 @@ import numpy as np
 
 from headrace_proto.errors import DataError, FilesMissing
 from headrace_proto.schema import Field
-from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile, open_map, open_stream
-from headrace_server.pipeline.declaration import Source
 from headrace_server.reading.columns import Column, Ragged, RaggedStrings, Strings, field_of
-from headrace_server.reading.reader import BadRecords, IndexedReader
+from headrace_server.reading.reader import IndexedReader, Opening
 
 from .column_parts import files_that_serve, whole_part
 from .npy import array_column, npy_array
@@ -35,26 +33,23 @@ __all__ = ["open_reader"]
 _LOCAL_HEADER = 30  # bytes before a member's name, in a zip file
 
 
-def open_reader(
-    source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
-) -> IndexedReader:
+def open_reader(opening: Opening) -> IndexedReader:
     """Headers give the place of everything, so nothing needs the cache."""
-    del cache
-    ragged: Mapping[str, str] = source.options.get("ragged") or {}
+    options = opening.source.options
+    ragged: Mapping[str, str] = options.get("ragged") or {}
 
     def opened(file: DataFile) -> tuple[Mapping[str, Column], Mapping[str, Field]]:
         try:
-            columns = _columns(_arrays(file, source.options.get("column")), ragged)
+            columns = _columns(_arrays(file, options.get("column")), ragged)
         except FilesMissing:
             raise
         except DataError as error:
             raise DataError(f"{file.path}: {error}") from None
         return columns, {name: field_of(column) for name, column in columns.items()}
 
-    schema, served = files_that_serve(files, source.features, bad, opened)
-    parts = [
-        whole_part(file.path, columns, fields, schema, bad) for file, columns, fields in served
-    ]
+    schema, served = files_that_serve(opening, opened)
+    bad = opening.bad
+    parts = [whole_part(f.path, columns, fields, schema, bad) for f, columns, fields in served]
     return PartsReader(schema.fields, parts)
 
 

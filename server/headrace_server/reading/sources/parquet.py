@@ -16,10 +16,8 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped, unused-ignore]
 
 from headrace_proto.errors import DataError, FilesMissing
 from headrace_proto.schema import Field
-from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile, is_remote, open_map, open_stream
-from headrace_server.pipeline.declaration import Source
-from headrace_server.reading.reader import BadRecords, IndexedReader
+from headrace_server.reading.reader import IndexedReader, Opening
 
 from .arrow import fields_of_schema
 from .arrow_columns import DecodedColumn
@@ -31,17 +29,14 @@ __all__ = ["open_reader"]
 _KEPT_GROUPS = 2
 
 
-def open_reader(
-    source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
-) -> IndexedReader:
+def open_reader(opening: Opening) -> IndexedReader:
     """The footer gives the place of everything, so nothing needs the cache."""
-    del cache
 
     def opened(file: DataFile) -> tuple[Any, Mapping[str, Field]]:
         content = _open(file)
-        return content, fields_of_schema(file.path, content.schema_arrow, source.features)
+        return content, fields_of_schema(file.path, content.schema_arrow, opening.source.features)
 
-    schema, served = files_that_serve(files, source.features, bad, opened)
+    schema, served = files_that_serve(opening, opened)
     load = lru_cache(_KEPT_GROUPS)(_load)
     parts: list[ColumnPart] = []
     for file, content, fields in served:
@@ -50,7 +45,9 @@ def open_reader(
         for number in range(content.num_row_groups):
             rows = content.metadata.row_group(number).num_rows
             columns = partial(load, file, content, number, wanted)
-            parts.append(ColumnPart(rows, columns, schema, origin_in(file.path, first), bad))
+            parts.append(
+                ColumnPart(rows, columns, schema, origin_in(file.path, first), opening.bad)
+            )
             first += rows
     return PartsReader(schema.fields, parts)
 

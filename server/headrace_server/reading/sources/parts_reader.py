@@ -9,16 +9,17 @@ Rows of several parts are read part by part and then put in order.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from headrace_proto.schema import Field
 from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.columns import Column, column_from_rows
+from headrace_server.reading.columns import Column
+from headrace_server.reading.reader import IndexedReader
 
-__all__ = ["KeptRows", "PartsReader", "Rows", "SourcePart", "empty_columns", "numbers_of"]
+__all__ = ["KeptRows", "PartsReader", "ReaderPart", "Rows", "SourcePart", "numbers_of"]
 
 Rows = slice | np.ndarray
 
@@ -49,25 +50,17 @@ def numbers_of(rows: Rows) -> np.ndarray:
     return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
 
 
-def empty_columns(fields: Mapping[str, Field]) -> dict[str, Column]:
-    return {name: column_from_rows([], field) for name, field in fields.items()}
-
-
 class PartsReader:
     """An IndexedReader over parts."""
 
     def __init__(self, fields: Mapping[str, Field], parts: Sequence[SourcePart]) -> None:
-        self._fields = dict(fields)
+        self.fields: Mapping[str, Field] = dict(fields)
         self._parts = [part for part in parts if part.rows]
         self._all_parts = list(parts)
         self._starts = [0]
         for part in self._parts:
             self._starts.append(self._starts[-1] + part.rows)
         self._bounds = np.array(self._starts, np.int64)
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        return self._fields
 
     @property
     def length(self) -> int:
@@ -85,12 +78,12 @@ class PartsReader:
             ordinals = np.arange(at, end)
             chunks.append(_chunk(kept, ordinals))
             at = end
-        return Chunk.join(chunks) if chunks else self._empty()
+        return Chunk.join(chunks) if chunks else Chunk.empty(self.fields)
 
     def take(self, ordinals: np.ndarray) -> Chunk:
         ordinals = np.asarray(ordinals, np.int64)
         if not len(ordinals):
-            return self._empty()
+            return Chunk.empty(self.fields)
         if ordinals.min() < 0 or ordinals.max() >= self.length:
             raise IndexError(f"examples {ordinals.min()} … {ordinals.max()} of {self.length}")
         if len(self._parts) == 1:
@@ -113,9 +106,33 @@ class PartsReader:
         for part in self._all_parts:
             part.close()
 
-    def _empty(self) -> Chunk:
-        nothing = np.empty(0, np.int64)
-        return Chunk(empty_columns(self._fields), nothing, Origin.single("", nothing))
+
+class ReaderPart:
+    """The examples start … stop - 1 of another reader as a part, with columns in an order."""
+
+    def __init__(
+        self,
+        reader: IndexedReader,
+        names: Iterable[str],
+        start: int = 0,
+        stop: int | None = None,
+    ) -> None:
+        stop = reader.length if stop is None else min(stop, reader.length)
+        self._reader, self._names, self._start = reader, list(names), min(start, stop)
+        self.rows = stop - self._start
+
+    def read(self, rows: Rows) -> KeptRows:
+        if isinstance(rows, slice):
+            chunk = self._reader.slice(rows.start + self._start, rows.stop + self._start)
+        else:
+            chunk = self._reader.take(rows + self._start)
+        columns, asked = {name: chunk.columns[name] for name in self._names}, numbers_of(rows)
+        whole = len(chunk) == len(asked)
+        which = None if whole else np.isin(asked + self._start, chunk.ordinals).nonzero()[0]
+        return KeptRows(columns, chunk.origin, which)
+
+    def close(self) -> None:
+        self._reader.close()
 
 
 def _chunk(kept: KeptRows, ordinals: np.ndarray) -> Chunk:

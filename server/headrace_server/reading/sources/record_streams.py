@@ -23,7 +23,7 @@ from headrace_proto.schema import Field
 from headrace_server.files.manifest import DataFile, open_stream
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.reader import BadRecords, Opening
 
 from .example_rows import Row, schema_of
 
@@ -137,14 +137,14 @@ def _next(walk: Walk) -> StreamRecord | None:
 
 
 def file_streams(
-    files: Sequence[DataFile],
+    opening: Opening,
     walk: Callable[[DataFile, Place], Walk],
     features: Mapping[str, Feature] | None,
-    bad: BadRecords,
 ) -> Streams:
     """A stream per file."""
+    files = opening.files
     names = [file.path for file in files]
-    return Streams(names, lambda stream, place: walk(files[stream], place), features, bad)
+    return Streams(names, lambda stream, place: walk(files[stream], place), features, opening.bad)
 
 
 class Streams:

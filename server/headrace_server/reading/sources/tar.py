@@ -16,11 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile
-from headrace_server.pipeline.declaration import Source
 from headrace_server.reading.columns import Strings
-from headrace_server.reading.reader import BadRecords, StreamReader
+from headrace_server.reading.reader import Opening, StreamReader
 
 from .npy import array_column, npy_array
 from .record_streams import Place, StreamRecord, file_streams, open_plain
@@ -31,12 +29,9 @@ __all__ = ["KEY", "open_reader"]
 KEY = "__key__"
 
 
-def open_reader(
-    source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
-) -> StreamReader:
-    del cache  # a stream needs no index
-    wanted = None if source.features is None else frozenset(source.features)
-    return file_streams(files, lambda file, at: _Groups(wanted, file, at), source.features, bad)
+def open_reader(opening: Opening) -> StreamReader:
+    wanted = features = opening.source.features
+    return file_streams(opening, lambda file, at: _Groups(wanted, file, at), features)
 
 
 class _Groups:

@@ -14,8 +14,9 @@ from .record_streams import Damaged
 __all__ = ["DamagedTar", "Member", "Members"]
 
 _BLOCK = tarfile.BLOCKSIZE
-_LONG_NAME = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
-_EXTENDED = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
+_LONG = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+#: Headers that describe the member after them.
+_OF_THE_NEXT = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.XGLTYPE, *_LONG)
 #: Extended headers hold some names and times.
 _MAX_EXTENDED = 1 << 20
 
@@ -68,16 +69,17 @@ class Members:
                 header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
             except tarfile.HeaderError as error:
                 raise DamagedTar(f"the header at byte {at} is damaged: {error}", False) from None
-            if header.type in _LONG_NAME:
-                text = self._extension(header.size).rstrip(b"\0")
-                if header.type == tarfile.GNUTYPE_LONGNAME:
-                    names["path"] = text.decode("utf-8", "surrogateescape")
-            elif header.type in _EXTENDED or header.type == tarfile.XGLTYPE:
-                found = _extended(self._extension(header.size))
-                if header.type != tarfile.XGLTYPE:
-                    names.update(found)
-            else:
+            if header.type not in _OF_THE_NEXT:
                 return self._member(header, names, begin)
+            names.update(self._of_the_next(header))
+
+    def _of_the_next(self, header: tarfile.TarInfo) -> dict[str, str]:
+        """The names and sizes that a header which comes before a member gives it."""
+        content = self._extension(header.size)
+        if header.type == tarfile.GNUTYPE_LONGNAME:
+            return {"path": content.rstrip(b"\0").decode("utf-8", "surrogateescape")}
+        found = {} if header.type == tarfile.GNUTYPE_LONGLINK else _extended(content)
+        return {} if header.type == tarfile.XGLTYPE else found
 
     def _member(self, header: tarfile.TarInfo, names: dict[str, str], begin: int) -> Member:
         size_text = names.get("size", str(header.size))

@@ -20,13 +20,11 @@ import numpy as np
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile
 from headrace_server.files.mapped_files import MappedFiles
-from headrace_server.pipeline.declaration import Source
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import Column, take
-from headrace_server.reading.reader import BadRecords, IndexedReader, StreamReader
+from headrace_server.reading.reader import BadRecords, IndexedReader, Opening, StreamReader
 
 from .example_parse import ExampleParser, Faults
 from .parts_reader import KeptRows, PartsReader, Rows, numbers_of
@@ -47,20 +45,16 @@ _CHECKSUM_TEXT: Final = (
 _BAD_CHECKSUM: Final = ("corrupt_record", _CHECKSUM_TEXT)
 
 
-def open_reader(
-    source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
-) -> IndexedReader | StreamReader:
+def open_reader(opening: Opening) -> IndexedReader | StreamReader:
     """Indexed where no file is compressed, else streams."""
-    options = source.options
-    features = source.features or {}
+    options, features = opening.source.options, opening.source.features or {}
     fields = {name: feature.field for name, feature in features.items()}
-    compression = options.get("compression", "auto")
-    compressions = [detect(file) if compression == "auto" else compression for file in files]
+    given = options.get("compression", "auto")
+    compressions = [detect(file) if given == "auto" else given for file in opening.files]
     parser = ExampleParser(features, options.get("record", "auto") != "example")
-    verify = options.get("verify", True)
     if any(compressions):
-        return _Streams(fields, parser, files, bad, verify, compressions)
-    return PartsReader(fields, [_Records(parser, files, bad, verify, cache)])
+        return _Streams(opening, parser, fields, compressions)
+    return PartsReader(fields, [_Records(opening, parser)])
 
 
 def _report(bad: BadRecords, origin: Origin, faults: Faults) -> None:
@@ -73,14 +67,9 @@ def _report(bad: BadRecords, origin: Origin, faults: Faults) -> None:
 class _Records:
     """The one SourcePart of uncompressed files: the files in order, records in order."""
 
-    def __init__(
-        self,
-        parser: ExampleParser,
-        files: tuple[DataFile, ...],
-        bad: BadRecords,
-        verify: bool,
-        cache: IndexCache,
-    ) -> None:
+    def __init__(self, opening: Opening, parser: ExampleParser) -> None:
+        files, bad, cache = opening.files, opening.bad, opening.cache
+        verify = opening.source.options.get("verify", True)
         self._parser, self._bad = parser, bad
         self._names = tuple(file.path for file in files)
         self._files = MappedFiles(files, cache.directory, cache.copies)
@@ -108,14 +97,11 @@ class _Records:
         # bound more than records, which is also where its damage begins.
         sizes = self._good + 1
         self._first_bound = np.cumsum(sizes) - sizes
-        self._bounds = (
-            indexes[0].bounds
-            if len(indexes) == 1
-            else np.concatenate(
-                [np.empty(0, np.int64)]
-                + [x.bounds + base for x, base in zip(indexes, self._files.bases, strict=True)]
-            )
-        )
+        bounds = [index.bounds for index in indexes]
+        if len(indexes) != 1:
+            bounds = [b + base for b, base in zip(bounds, self._files.bases, strict=True)]
+        none = np.empty(0, np.int64)
+        self._bounds = bounds[0] if len(indexes) == 1 else np.concatenate([none, *bounds])
         self._verified = np.zeros(self.rows, bool) if verify else None
 
     def _damage_error(self, i: int) -> DataError:
@@ -173,22 +159,17 @@ class _Streams:
 
     def __init__(
         self,
-        fields: Mapping[str, Field],
+        opening: Opening,
         parser: ExampleParser,
-        files: tuple[DataFile, ...],
-        bad: BadRecords,
-        verify: bool,
+        fields: Mapping[str, Field],
         compressions: Sequence[Compression],
     ) -> None:
-        self.fields = fields
-        self._parser, self._bad, self._verify = parser, bad, verify
-        self._names = tuple(file.path for file in files)
-        self._sources = list(zip(files, compressions, strict=True))
+        self.fields, self.streams = fields, len(opening.files)
+        self._parser, self._bad = parser, opening.bad
+        self._verify = opening.source.options.get("verify", True)
+        self._names = tuple(file.path for file in opening.files)
+        self._sources = list(zip(opening.files, compressions, strict=True))
         self._open: OrderedDict[int, FrameStream] = OrderedDict()
-
-    @property
-    def streams(self) -> int:
-        return len(self._sources)
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
         if limit < 1:

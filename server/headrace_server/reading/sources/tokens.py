@@ -18,12 +18,10 @@ import numpy as np
 from headrace_proto import dtypes
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile, open_map
-from headrace_server.pipeline.declaration import Source
 from headrace_server.reading.chunk import Origin
 from headrace_server.reading.columns import Column, Ragged, Strings
-from headrace_server.reading.reader import BadRecords, IndexedReader
+from headrace_server.reading.reader import IndexedReader, Opening
 
 from .npy import npy_array
 from .parts_reader import KeptRows, PartsReader, Rows, numbers_of
@@ -31,11 +29,9 @@ from .parts_reader import KeptRows, PartsReader, Rows, numbers_of
 __all__ = ["open_reader"]
 
 
-def open_reader(
-    source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
-) -> IndexedReader:
+def open_reader(opening: Opening) -> IndexedReader:
     """The features of the source are known when it is declared, but for the dtype of .npy files."""
-    del bad, cache
+    source, files = opening.source, opening.files
     options = source.options
     arrays = [_tokens(file, options["dtype"]) for file in files]
     dtype = arrays[0].dtype
