@@ -22,7 +22,7 @@ import numpy as np
 
 import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
 from . import user_functions
 from .segment_streams import Ledger, at_once, full, of_counts, save_all
@@ -141,13 +141,19 @@ def digests_of_segments(feed: headrace.Feed) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def served(feeds: Any, servers: int, **options: Any) -> Iterator[list[str]]:
-    """The addresses of so many servers that have a share of each feed."""
+def served(feeds: Any, servers: int, **options: Any) -> Iterator[list[hs.Server]]:
+    """So many servers that have a share of each feed."""
     with contextlib.ExitStack() as running:
         yield [
-            running.enter_context(hs.run(feeds, share=(index, servers), **options)).address
+            running.enter_context(hs.run(feeds, share=(index, servers), **options))
             for index in range(servers)
         ]
+
+
+def wait_until_alone(*servers: hs.Server) -> None:
+    """Wait until no trainer is there: the next one has its first lanes of the owner with fewest."""
+    for server in servers:
+        eventually(lambda of=server: not any(feed["trainers"] for feed in of.stats().values()))
 
 
 def streams(partitions: int, workers: int, servers: int = 1) -> dict[str, list[str]]:
@@ -157,7 +163,8 @@ def streams(partitions: int, workers: int, servers: int = 1) -> dict[str, list[s
         ranked = ("bucket", "shuffled")
         feeds = {**plain, **{f"{name}-ranks": plain[name] for name in ranked}, **segments}
         found: dict[str, list[str]] = {}
-        with served(feeds, servers, workers=workers, partitions=partitions) as addresses:
+        with served(feeds, servers, workers=workers, partitions=partitions) as running:
+            addresses = [server.address for server in running]
 
             def read(name: str, **options: Any) -> list[str]:
                 of = digests_of_segments if name in segments else _of_plain
@@ -167,6 +174,7 @@ def streams(partitions: int, workers: int, servers: int = 1) -> dict[str, list[s
             for name in plain:
                 found[name] = read(name)
             for name in segments:  # what is in a batch depends on which states are saved by then
+                wait_until_alone(*running)
                 found[name] = read(name, prefetch=0)
             for name in ranked:
                 ranks = [

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-import signal
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.nursery import warm_run
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("buckets", "sampling", "resampling")
@@ -28,32 +26,20 @@ def _size_of_png(path: Path) -> tuple[int, int]:
     return width, height
 
 
-def _printed(name: str, workplace: Path, *options: str | Path) -> str:
+def _printed(name: str, workplace: Path, *options: str | Path, needs: str = "matplotlib") -> str:
     """What an example prints; it ended well, and wrote nothing where it runs."""
-    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
+    if importlib.util.find_spec(needs) is None:
+        pytest.skip(f"{needs} is not installed")
     workplace.mkdir()
-    process = subprocess.Popen(
-        [sys.executable, ROOT / "examples" / f"{name}.py", *options],
-        cwd=workplace,
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=90)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        pytest.fail(f"{name} did not end:\n{process.communicate()[0]}")
-    assert process.returncode == 0, output
+    program = ROOT / "examples" / f"{name}.py"
+    done = warm_run(program, *options, cwd=workplace, imports=[needs], serves=True, timeout_s=90)
+    assert done.returncode == 0, done.stdout + done.stderr
     assert not list(workplace.iterdir())
-    return output
+    return done.stdout
 
 
 def _output_of(name: str, picture: Path) -> str:
     """What an example prints that leaves a picture."""
-    pytest.importorskip("matplotlib")
     output = _printed(name, picture.parent / "workplace", "--out", picture)
     width, height = _size_of_png(picture)
     assert width > 500 and height > 200
@@ -116,9 +102,7 @@ def test_resampling_copies_by_weight_and_the_rate_takes_the_bias_out(tmp_path: P
 def test_a_recurrent_model_recalls_over_segments_what_it_can_only_know_by_its_state(
     name: str, module: str, tmp_path: Path
 ) -> None:
-    if importlib.util.find_spec(module) is None:
-        pytest.skip(f"{module} is not installed")
-    output = _printed(f"stateful_{name}", tmp_path / "workplace")
+    output = _printed(f"stateful_{name}", tmp_path / "workplace", needs=module)
     losses = [float(loss) for loss in re.findall(r"loss:? +([\d.e-]+)$", output, re.M)]
     assert len(losses) > 5 and losses[0] > 0.5, output
     end = re.search(r"^at the end ([\d.]+); guessing gives more than ([\d.]+)$", output, re.M)

@@ -45,8 +45,11 @@ def expected(*without: int, times: int = 1) -> Counter[int]:
     return Counter({i: times for i in range(N) if i not in without})
 
 
-def test_a_row_on_which_a_function_loops_for_ever_is_left_out_and_counted_and_no_other():
-    pipeline = numbered().map(bad.loop_at_500).batch(7, allow_smaller_final_batch=True)
+@pytest.mark.parametrize(
+    "function", [bad.sleep_at_500, pytest.param(bad.loop_at_500, marks=pytest.mark.long)]
+)
+def test_a_row_on_which_a_function_loops_for_ever_is_left_out_and_counted_and_no_other(function):
+    pipeline = numbered().map(function).batch(7, allow_smaller_final_batch=True)
     pipeline = pipeline.options(on_bad_example="skip", max_bad_examples=1)
     got, dropped, order = delivered(pipeline, worker_timeout_s=2)
     assert got == expected(500) and dropped == {"bad:quarantined": 1}

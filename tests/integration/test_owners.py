@@ -16,7 +16,7 @@ import headrace_server as hs
 from headrace_server.flight.feed_record import FeedRecord
 from tests.patience import PATIENCE_S
 
-from .recorded import PATH, digests_of_segments, segment_feeds
+from .recorded import PATH, digests_of_segments, segment_feeds, wait_until_alone
 from .segment_streams import Ledger, at_once, cells_of, chained, of_counts, save_all, train
 from .serving import connect
 from .test_faults import eventually
@@ -208,8 +208,7 @@ def test_feeds_of_several_owners_give_the_recorded_streams(owners: int):
         for name in feeds:
             with connect(server, feed=name, prefetch=0) as feed:
                 assert list(digests_of_segments(feed)) == recorded[name], name
-            # The first lanes of the next trainer are of the owner with the fewest trainers.
-            eventually(lambda of=name: not server.stats()[of]["trainers"])
+            wait_until_alone(server)
 
 
 @pytest.mark.parametrize("placement", ["server", "trainer"])

@@ -395,7 +395,11 @@ def _with_jax(jax: Any, feed: headrace.Feed) -> list[bytes]:
     return told + [bits(weight) for weight in weights]
 
 
-@pytest.mark.parametrize("small", [True, False], ids=["small batches", "full batches"])
+@pytest.mark.parametrize(
+    "small",
+    [pytest.param(True, marks=pytest.mark.long), False],  # JAX compiles for each number of rows
+    ids=["small batches", "full batches"],
+)
 def test_training_is_the_same_to_the_bit_wherever_the_states_are(
     framework: Any, small: bool
 ) -> None:
