@@ -167,7 +167,7 @@ class Lanes(InStep):
                 continue
             if stripe.made >= stripe.wanted or (stripe.out and not self.ahead):
                 continue
-            if (stripe.lanes < 0).any() and not self._fill([stripe]):
+            if np.count_nonzero(stripe.lanes < 0) and not self._fill([stripe]):
                 continue
             lanes = (stripe.lanes >= 0).nonzero()[0]
             small = len(lanes) < self.batch_size

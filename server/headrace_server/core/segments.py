@@ -206,19 +206,19 @@ class SegmentQueue(InStep):
     def expected(self) -> Segments | None:
         if self.members is not None or self.sized:
             return None
-        back = waiting = self._back.first(self.batch_size)
-        out = self.oldest_out()
+        indices, slots = self._back.first(self.batch_size)
+        waiting, out = len(slots), self.oldest_out()
         if out is not None:
-            going = (~out.last).nonzero()[0]
-            returned = out.indices[going], out.slots[going]
-            back = np.concatenate([waiting, returned], axis=1)
-        order = back[0].argsort(kind="stable")[: self.batch_size]
+            going = ~out.last
+            indices = np.concatenate([indices, out.indices[going]])
+            slots = np.concatenate([slots, out.slots[going]])
+        order = indices.argsort(kind="stable")[: self.batch_size]
         missing = self.batch_size - len(order)
         if len(self._fresh) < missing:
             return None
-        slots = np.concatenate([back[1, order], self._fresh.first(missing)])
-        further = np.zeros(len(slots), np.int64)
-        further[: len(order)] = order >= waiting.shape[1]
+        further = np.zeros(self.batch_size, np.int64)
+        further[: len(order)] = order >= waiting
+        slots = np.concatenate([slots[order], self._fresh.first(missing)])
         return self._slots.segments(slots, further=further)
 
     def saved(self, batch: Segments) -> np.ndarray | None:

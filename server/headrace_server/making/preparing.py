@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from headrace_proto.dtypes import BYTES
 
 from ..core.arena import Block
@@ -50,7 +52,7 @@ class Preparing:
         batch = maker.cutting.machine.expected()
         if batch is None or not maker.offers.keys() >= set(batch.of_chunks()):
             return False
-        if maker.cutting.at_trainer and batch.segments[batch.starts].any():
+        if maker.cutting.at_trainer and np.count_nonzero(batch.segments[batch.starts]):
             return False  # they start from states that may still be flushed
         written = maker.written(batch)
         block = self._slab.lend(written.nbytes)

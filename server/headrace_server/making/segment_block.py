@@ -311,17 +311,17 @@ def _windows(
 ) -> None:
     """Copy a window of each row to its place in the column, with zeros after its end."""
     item, raw = column.item_bytes, column.raw
-    starts = column.starts[rows] + begins * item
-    sizes = (column.extents[rows, 0] - begins) * item
-    alone = (sizes < window).nonzero()[0]
+    starts = column.starts.take(rows) + begins * item
+    sizes = (column.lengths.take(rows) - begins) * item
+    short = sizes < window
+    alone = short.nonzero()[0]
     if window > LONG_WINDOW or window > raw.size:
         alone = np.arange(len(rows))
     else:
-        whole = starts.copy()
-        whole[alone] = 0  # any bytes: the loop below writes these again, singly
         every = windows_of(raw, window)
         out = np.ndarray((count,), every.dtype, block, offset)
-        out[places] = every[whole]
+        # Short ones take any bytes: the loop below writes them again, singly.
+        out[places] = every[np.where(short, 0, starts)]
     numbers = alone if isinstance(places, slice) else places[alone]
     target, source = block.data, raw.data
     for place, start, size in zip(

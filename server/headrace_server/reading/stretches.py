@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 __all__ = ["gather", "join_buffers", "ranges", "window"]
@@ -53,7 +55,13 @@ def gather(buffer: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndar
 
 def window(buffer: np.ndarray, size: int) -> np.ndarray:
     """Every run of ``size`` bytes as one element, so that an index gathers whole runs."""
-    return np.ndarray((max(buffer.size - size + 1, 0),), f"V{size}", buffer, 0, (1,))
+    return np.ndarray((max(buffer.size - size + 1, 0),), _run_of(size), buffer, 0, (1,))
+
+
+@lru_cache(maxsize=256)
+def _run_of(size: int) -> np.dtype:
+    """Return the type of so many bytes, which numpy would read from its name at each call."""
+    return np.dtype(f"V{size}")
 
 
 def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:

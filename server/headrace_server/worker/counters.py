@@ -75,7 +75,6 @@ class Counters:
         self._dispatcher = dispatcher
         self._dropped: dict[int, dict[str, int]] = {}  # by partition
         self._stats: dict[int, dict[str, Any]] = {}  # of partitions that have classes or segments
-        self._padding: dict[int, list[list[int]]] = {}  # by partition: bucket, padded, real
         self._made = [0, 0, 0]  # batches, rows, bytes
         self._refused: dict[str, int] = {}  # saves that were not stale, by code
         self._left = [0, 0, 0, 0]  # sent to sessions that have left, as in Tally.ways
@@ -107,8 +106,7 @@ class Counters:
     def on_stats(self, partition: int, stats: dict[str, Any] | None) -> None:
         """Take the totals of a partition that has classes, segments or buckets."""
         if stats is not None:
-            self._stats[partition] = {n: counts for n, counts in stats.items() if n != "padding"}
-            self._padding[partition] = stats.get("padding", [])
+            self._stats[partition] = stats
 
     def on_finished(self, message: Finished) -> None:
         """Take the last totals of a partition."""
@@ -152,12 +150,14 @@ class Counters:
     def totals(self) -> dict[str, Any]:
         """Return all counters; keys as in ``Server.stats``."""
         stats = [self._stats[partition] for partition in sorted(self._stats)]
-        classes = added({n: of[n] for n in of if n != "changes"} for of in stats)
+        classes = added({n: of[n] for n in of if n not in ("changes", "padding")} for of in stats)
         segments = {"segments": classes.pop("segments")} if "segments" in classes else {}
         changes = [of["changes"] for of in stats if "changes" in of]
         padding = added(  # by bucket: elements with padding, and without
             {str(bucket): [padded, real]}
-            for bucket, padded, real in sorted(chain.from_iterable(self._padding.values()))
+            for bucket, padded, real in sorted(
+                chain.from_iterable(of.get("padding", ()) for of in stats)
+            )
         )
         return {
             **self._dispatcher.counts,

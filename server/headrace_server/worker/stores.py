@@ -140,13 +140,12 @@ class Stores:
         self._commits += len(tokens)
         if not tokens:
             self._write_at = 0.0
-        elif self._write_at == inf:
-            self._write_at = time.monotonic() + _GATHER_S
 
     def _of(self, name: _Name) -> _Gathered:
         found = self._gathered.get(name)
         if found is None:
             found = self._gathered[name] = _Gathered()
+            self._write_at = min(self._write_at, time.monotonic() + _GATHER_S)
         return found
 
     def _count(self, name: _Name, commits: int, rows: int) -> bytes:

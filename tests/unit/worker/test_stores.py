@@ -17,6 +17,7 @@ from headrace_proto.errors import ServerError
 from headrace_server.core.changes import Change, Example, Examples
 from headrace_server.state.statedir import partition_path
 from headrace_server.state.store import StoreDamaged, _Passing
+from headrace_server.worker import stores
 from headrace_server.worker.events import Waiting
 from tests.nursery import WarmPopen
 from tests.unit.lives import PATIENCE_S, Keeping
@@ -80,6 +81,30 @@ def test_a_write_that_is_made_at_once_is_told_at_once(tmp_path: Path, keeping: O
     one.stores.close()
     saved = keeping(tmp_path, "process").stores.open(A)
     assert (saved.done, saved.tokens, len(saved.examples)) == ([1, 2, 3], [70, 71], 400)
+
+
+def test_commits_gather_for_a_moment_and_nothing_else_does(
+    tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(stores, "_GATHER_S", PATIENCE_S)
+    one = keeping(tmp_path, "process")
+    for name in (A, B):
+        one.stores.open(name)
+    assert not one.stores.due
+    for token in range(7):
+        one.stores.submit((A, B)[token % 2], Changed(Change(done=[token])), [token])
+        assert one.stores.gathers and not one.stores.due
+    one.stores.submit(A, Changed(Change(done=[7])), [7])
+    assert one.stores.due and one.stores.write() == [] and not one.stores.due
+    one.stores.submit(B, Changed(Change(done=[8])), [8])
+    assert not one.stores.due
+    one.stores.submit(A, Changed(Change(done=[9])))  # no commit: others may wait for it
+    assert one.stores.due and one.stores.write() == [] and not one.stores.due
+    one.stores.note(A, "closing", b"close")
+    assert one.stores.due and one.stores.write() == [] and not one.stores.due
+    monkeypatch.setattr(stores, "_GATHER_S", 0.0)
+    one.stores.submit(A, Changed(Change(done=[10])), [10])
+    assert one.stores.due
 
 
 def test_a_message_is_told_when_all_that_was_kept_before_it_is_committed(
