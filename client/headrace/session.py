@@ -13,7 +13,7 @@ requests are said again after a reconnection.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +45,7 @@ from .requests import Requests
 __all__ = ["Session"]
 
 #: Answers to a Hello that open no session, beside Pulse.
-_NO_WELCOME = (Refused, ServedShare)
+_OF_NO_SESSION = (Welcome, Refused, ServedShare, Pulse)
 #: Hello is said again after this long without an answer.
 _HELLO_S = 1.0
 #: Heartbeats without a word from the server after which it counts as lost: each is answered.
@@ -199,43 +199,31 @@ class Session(Greeting):
         if isinstance(message, Deliver) and message.session == known:
             self._on_outcome(message)
             self._on_deliver(message, frames)
-        elif isinstance(message, Welcome):
-            self._on_welcome(message)
-        elif isinstance(message, _NO_WELCOME):
-            self._on_no_welcome(message)
-        elif isinstance(message, Pulse):
-            self.waiting, self.exhausted = message.waiting, message.exhausted
-        elif message.session != known:
-            return  # of an earlier session
-        elif isinstance(message, Outcome):
-            self._on_outcome(message)
-        elif isinstance(message, Ended):
-            self._on_ended(message)
-        elif isinstance(message, Idle):
-            self._idle_at = message.seq
-        elif isinstance(message, Full):
-            self.following = message.number, message.partition
-        elif isinstance(message, EpochBegun):
-            self._on_epoch(message)
-        elif isinstance(message, Retired):
-            self.retired.extend(message.segments)
-        elif isinstance(message, Unknown):
-            self.greet()
-        elif isinstance(message, Passed):
-            self.last_seq = max(self.last_seq, message.seq)
-            self._wanting = self._take_due = False  # another owner may be asked …
-            self._said_take = 0
-            self._said_window = self.last_seq  # … and if this one is, it is told so
-            self.passed.add(message.partition)
-        else:
-            self.requests.receive(message)
+        elif isinstance(message, _OF_NO_SESSION) or message.session == known:
+            _HANDLERS.get(type(message), _answer)(self, message)
 
-    def _on_no_welcome(self, message: Refused | ServedShare) -> None:
-        if isinstance(message, Refused):
-            self.failure = self.failure or from_code(message.code, message.text)
-            return
-        self.served = message
-        self.waiting = f"this is share {message.share}/{message.shares} of feed {message.feed!r}"
+    def _on_refused(self, refused: Refused) -> None:
+        self.failure = self.failure or from_code(refused.code, refused.text)
+
+    def _on_share(self, served: ServedShare) -> None:
+        self.served = served
+        self.waiting = f"this is share {served.share}/{served.shares} of feed {served.feed!r}"
+
+    def _on_pulse(self, pulse: Pulse) -> None:
+        self.waiting, self.exhausted = pulse.waiting, pulse.exhausted
+
+    def _on_idle(self, idle: Idle) -> None:
+        self._idle_at = idle.seq
+
+    def _on_full(self, full: Full) -> None:
+        self.following = full.number, full.partition
+
+    def _on_passed(self, passed: Passed) -> None:
+        self.last_seq = max(self.last_seq, passed.seq)
+        self._wanting = self._take_due = False  # another owner may be asked …
+        self._said_take = 0
+        self._said_window = self.last_seq  # … and if this one is, it is told so
+        self.passed.add(passed.partition)
 
     def continues(self, welcome: Welcome) -> bool:
         """Whether this is the session that is known here.
@@ -391,3 +379,24 @@ class Session(Greeting):
     def goodbye(self) -> Bye | None:
         """The last message, when there is anybody to say it to."""
         return Bye(self.welcome.session) if self._open and self.welcome is not None else None
+
+
+def _answer(session: Session, message: Any) -> None:
+    session.requests.receive(message)
+
+
+#: What each message but a Deliver changes; others answer requests.
+_HANDLERS: dict[type, Callable[[Session, Any], object]] = {
+    Welcome: Session._on_welcome,
+    Refused: Session._on_refused,
+    ServedShare: Session._on_share,
+    Pulse: Session._on_pulse,
+    Outcome: Session._on_outcome,
+    Ended: Session._on_ended,
+    Idle: Session._on_idle,
+    Full: Session._on_full,
+    EpochBegun: Session._on_epoch,
+    Retired: lambda session, message: session.retired.extend(message.segments),
+    Unknown: lambda session, message: session.greet(),
+    Passed: Session._on_passed,
+}

@@ -97,7 +97,7 @@ class LocalFeed:
 
     def _sample(self, made: MadeBatch, seconds: float) -> Sample:
         block = self._slab.memory(made.block)
-        schema = self.run.schema
+        schema = self.run.maker.schema
         columns = {
             name: strings_at(block, slot) if slot.dtype == BYTES else array_at(block, slot)
             for name, slot in zip(schema, made.slots, strict=True)
@@ -122,7 +122,7 @@ class LocalFeed:
                 block = self._slab.memory(made.block).tobytes()
                 states = [
                     (slot.offset, slot.nbytes, slot.shape)
-                    for name, slot in zip(self.run.schema, made.slots, strict=True)
+                    for name, slot in zip(self.run.maker.schema, made.slots, strict=True)
                     if name.startswith("state:")
                 ]
             self.run.saved(made.number, block, states)

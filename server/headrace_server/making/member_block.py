@@ -89,6 +89,7 @@ def blank_offer(fields: Mapping[str, Field]) -> Offer:
             facts[name[len(RESERVED) :]] = np.zeros((1, *dims), numpy_dtype(field.dtype))
     totals = np.zeros(1, np.int32)
     return Offer(
+        origin=None,
         keys=[b""],
         steps=none,
         totals=totals,

@@ -29,7 +29,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace_proto.layout import Slot
-from headrace_proto.schema import Field
 
 from ..core.arena import Block
 from ..core.partition import Partition, Rest
@@ -226,7 +225,7 @@ class Run:
 
     def set_batch_sizes(self, batch_sizes: Sequence[int]) -> int:
         """Make batches of other sizes; number of the first one."""
-        least = max(batch_sizes, default=0) * least_bytes(self.schema)
+        least = max(batch_sizes, default=0) * least_bytes(self.maker.schema)
         if self.made_ahead and least > self._slab.budget_bytes:
             raise ValueError(
                 f"batch_size={max(batch_sizes)}: such a batch has {least} bytes or more, and the "
@@ -276,26 +275,6 @@ class Run:
     def across_batches(self) -> bool:
         """Whether a batch may hold rows of two epochs."""
         return self._machine.across_batches
-
-    @property
-    def schema(self) -> Mapping[str, Field]:
-        """The wire columns of a batch."""
-        return self.maker.schema
-
-    @property
-    def properties(self) -> Mapping[str, Any]:
-        """Description of the feed for trainers, beside its schema."""
-        return self.maker.properties
-
-    @property
-    def starved(self) -> bool:
-        """Whether a batch is wanted that has to wait for states."""
-        return self.memory.starved
-
-    @property
-    def done_numbers(self) -> list[int]:
-        """Batches that are done after the first that is not."""
-        return self.memory.done_numbers
 
     def stats(self) -> dict[str, Any] | None:
         """Counters of the shape, and by class where there are classes; None without any."""

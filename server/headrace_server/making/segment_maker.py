@@ -19,7 +19,7 @@ from headrace_proto.schema import Field
 from ..core.arena import Block
 from ..core.plan import Plan, Read
 from ..core.slots import Segments
-from ..reading.chunk import Chunk, Origin
+from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..reading.sampling import Stratified
 from ..reading.trace import NO_TRACING, NoTracing, Trace
@@ -63,7 +63,6 @@ class SegmentMaker:
         self.offers: dict[int, Offer] = {}
         kind = HandedStates if cutting.at_trainer else StateTable
         self.states = (CarriedStates if cutting.carried else kind)(cutting.states)
-        self._origins: dict[int, Origin] = {}
         self._intake = intake
         self._lines = lines
         self._tracing = tracing
@@ -85,7 +84,6 @@ class SegmentMaker:
         chunk, offer = self.cutting.offer(chunk, self._intake.bad, read.epoch)
         self._tracing.read(read, before, chunk, offer.keys)
         self.offers[read.chunk] = offer
-        self._origins[read.chunk] = chunk.origin
         return chunk, offer
 
     def read_again(self, chunk: int) -> np.ndarray:
@@ -104,15 +102,17 @@ class SegmentMaker:
         """Drop chunks that no batch to come needs; whether there were any."""
         gone = self.offers.keys() - self.cutting.machine.chunks()
         for number in gone:
-            del self.offers[number], self._origins[number]
+            del self.offers[number]
             self._tracing.forget(number)
         return bool(gone)
 
     def refuse(self, chunk: int, row: int) -> None:
         """Report an example whose key is in flight."""
-        key = self.offers[chunk].keys[row]
+        offer = self.offers[chunk]
+        assert offer.origin is not None
+        key = offer.keys[row]
         error = DataError(
-            f"{self._origins[chunk].describe(row)}: column {self.cutting.key!r} (input_key) "
+            f"{offer.origin.describe(row)}: column {self.cutting.key!r} (input_key) "
             f"is {key!r:.200}, and an example of this key is in flight: keys are unique among "
             "the examples in flight; lower capacity or declare make_keys_unique=True"
         )

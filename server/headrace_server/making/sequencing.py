@@ -26,7 +26,7 @@ from ..core.sequences import AT_SERVER, AT_TRAINER, NOWHERE
 from ..pipeline.declaration import Shape
 from ..pipeline.segment_options import columns_by_name, fitted, not_whole
 from ..pipeline.selectors import selector_text
-from ..reading.chunk import Chunk
+from ..reading.chunk import Chunk, Origin
 from ..reading.columns import Column, Ragged, RaggedStrings, Strings
 from ..reading.reader import BadRecords
 from ..reading.values import Values, as_int64, is_integer
@@ -42,6 +42,7 @@ _MOST_STEPS = 2**31 - 1
 class Offer:
     """The sound examples of a chunk.  All sequences are ragged columns."""
 
+    origin: Origin | None  # of its rows; None of blank ones
     keys: list[bytes]
     steps: np.ndarray  # int64 [n], real length of the sequences
     totals: np.ndarray  # int32 [n], length that the user declares
@@ -232,6 +233,7 @@ class Cutting:
         facts = {name: fact for name, fact in chunk.facts.items() if name != "total"}
         firsts = self._drawn_firsts(chunk, epoch) if self._phased else None
         return chunk, Offer(
+            chunk.origin,
             self._keys(chunk, epoch),
             steps,
             np.minimum(steps if totals is None else totals, _MOST_STEPS).astype(np.int32),

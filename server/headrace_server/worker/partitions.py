@@ -154,7 +154,7 @@ class Partitions:
             return None
         if step is Resting:
             self._resting.add(name)
-            self._lacks.starve(name, run.starved)
+            self._lacks.starve(name, run.memory.starved)
         else:
             self._lacks.starved.discard(name)
         for stripe in run.take_dry():
@@ -220,15 +220,15 @@ class Partitions:
                 Opened(
                     feed,
                     partition,
-                    schema_to_wire(run.schema),
-                    dict(run.properties),
+                    schema_to_wire(run.maker.schema),
+                    dict(run.maker.properties),
                     next=run.next_number,
                     turn=-1 if run.across_batches else run.next_turn,
                     epoch=0 if run.across_batches else run.epoch,
                     share=run.share,
                     used=self.stores.used(name),
                     rounds=self.stores.rounds(name),
-                    done=run.done_numbers,
+                    done=run.memory.done_numbers,
                 )
             )
         except MemoryError:

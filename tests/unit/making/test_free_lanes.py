@@ -35,8 +35,10 @@ def cells(taken: Taken) -> list[tuple[bytes, int]]:
 
 def test_a_batch_has_no_columns_of_states_and_comes_before_the_one_before_is_done(tmp_path: Path):
     player = Player(free([3, 1, 2]), tmp_path)
-    assert not any(name.startswith("state:") or name == "@starts" for name in player.feed.schema)
-    assert player.feed.properties["states"] == []
+    assert not any(
+        name.startswith("state:") or name == "@starts" for name in player.feed.maker.schema
+    )
+    assert player.feed.maker.properties["states"] == []
     one, two, three = player.take(), player.take(), player.take()
     assert cells(one) == [(b"k0", 0), (b"k1", 0)]
     assert cells(two) == [(b"k0", 1), (b"k2", 0)]

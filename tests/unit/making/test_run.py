@@ -128,7 +128,7 @@ def values(place: Place, feed: Run, made: MadeBatch) -> dict[str, Any]:
     block = place.slab.memory(made.block)
     assert made.block.nbytes >= made.nbytes
     out = {}
-    for slot, name in zip(made.slots, feed.schema, strict=True):
+    for slot, name in zip(made.slots, feed.maker.schema, strict=True):
         array = (strings_at if slot.dtype == BYTES else array_at)(block, slot)
         out[name] = array.tolist()
     return out
@@ -171,13 +171,13 @@ def test_a_partition_is_played_to_its_end(place: Callable[..., Place]):
 
 
 def test_the_schema_is_that_of_a_batch(place: Callable[..., Place]):
-    whole = place(numbered(10).batch(4)).feed().schema
+    whole = place(numbered(10).batch(4)).feed().maker.schema
     assert whole == {
         "i": Field("int64", (4,)),
         "t": Field(BYTES, (4,)),
         "v": Field("int64", (4, None)),
     }
-    smaller = place(numbered(10).batch(4, allow_smaller_final_batch=True)).feed().schema
+    smaller = place(numbered(10).batch(4, allow_smaller_final_batch=True)).feed().maker.schema
     assert smaller["i"] == Field("int64", (None,))
 
 
@@ -250,7 +250,7 @@ def test_from_the_cursor_of_any_batch_another_place_goes_on_to_the_byte(
         successor = there.feed()
         successor.memory.restore(msgpack.unpackb(cursor, strict_map_key=False))
         assert successor.next_number == number + 1
-        assert successor.schema == feed.schema
+        assert successor.maker.schema == feed.maker.schema
         rest = play(there, successor)
         assert rest == batches[number + 1 :]
         assert successor.dropped() == dropped
@@ -472,10 +472,10 @@ def test_batches_of_other_sizes_are_made_again_by_the_next_process(
     again = there.feed()
     again.resume(Saved(meta, Examples(), {}, [], []))
     base = again.next_number
-    assert base <= committed and (base or again.schema == feed.schema)
+    assert base <= committed and (base or again.maker.schema == feed.maker.schema)
     batches += play(here, feed)
     assert play(there, again) == batches[base:] and again.dropped() == feed.dropped()
-    assert again.properties == feed.properties
+    assert again.maker.properties == feed.maker.properties
 
 
 def test_sizes_that_can_not_be_are_refused_and_change_nothing(place: Callable[..., Place]):
@@ -495,7 +495,7 @@ def test_sizes_that_can_not_be_are_refused_and_change_nothing(place: Callable[..
             pass
         with pytest.raises(ValueError, match=text):
             feed.set_batch_sizes(sizes)
-        assert not feed.take_changes() and feed.properties == {}
+        assert not feed.take_changes() and feed.maker.properties == {}
 
 
 def test_a_cancel_leaves_the_batch_that_waits_for_room(place: Callable[..., Place]):
@@ -539,7 +539,7 @@ def test_a_schema_is_learnt_also_where_filters_let_the_first_rows_not_through(
     here = place(pipeline)
     for partition in range(2):
         feed = here.feed(partition, 2)
-        assert feed.schema == {"twice": Field("int64", (10,))}
+        assert feed.maker.schema == {"twice": Field("int64", (10,))}
         assert "bad:map_failed" not in feed.dropped() and "filtered" not in feed.dropped()
 
 
@@ -549,7 +549,7 @@ def test_rows_that_filters_never_let_through_are_not_waited_for_in_vain(
     pipeline = numbered(500).filter(f"{__name__}:nothing").map(f"{__name__}:doubled").batch(10)
     here = place(pipeline)
     feed = here.feed()
-    assert feed.schema == {}
+    assert feed.maker.schema == {}
     assert play(here, feed) == [] and feed.dropped() == {"filtered": 500}
     monkeypatch.setattr("headrace_server.reading.intake._MOST_PROBE_ROWS", 300)
     with pytest.raises(DataError, match=r"none of the first 448 examples through.*schema="):

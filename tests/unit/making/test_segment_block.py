@@ -122,7 +122,7 @@ def test_windows_of_every_dtype_are_exact_and_filled_up_with_zeros(
         "k", ["x"], [], None, STATES, 4, 3
     )
     player, batches = played(pipeline, tmp_path)
-    assert player.feed.schema["sequences:x"] == Field(dtype, (None, 4, *inner))
+    assert player.feed.maker.schema["sequences:x"] == Field(dtype, (None, 4, *inner))
     assert [len(taken) for taken in batches] == [3, 3, 3, 2, 1]
     for taken in batches:
         assert not taken["state:s"].any()
@@ -188,7 +188,7 @@ def test_contexts_of_every_kind_are_repeated_in_each_segment(tmp_path: Path):
         "k", ["x"], context, None, STATES, 2, 3
     )
     player, batches = played(pipeline, tmp_path)
-    assert list(player.feed.schema) == [
+    assert list(player.feed.maker.schema) == [
         *("@key", "@sequence", "@sequence_count", "@length", "@total_length"),
         *("@insertion_index", "sequences:x", *("context:" + name for name in context), "state:s"),
     ]
@@ -269,8 +269,8 @@ def test_facts_of_stages_follow_their_rows_into_every_segment(tmp_path: Path):
         )
     )
     player, batches = played(pipeline, tmp_path)
-    assert player.feed.schema["@label"] == Field("int16", (None,))
-    assert player.feed.schema["@rate"] == Field("float32", (None,))
+    assert player.feed.maker.schema["@label"] == Field("int16", (None,))
+    assert player.feed.maker.schema["@rate"] == Field("float32", (None,))
     ratios = set()
     for taken in batches:
         assert_same(taken["@label"], taken["context:y"])

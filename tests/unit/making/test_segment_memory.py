@@ -68,18 +68,18 @@ def keys_of(taken: Taken) -> list[bytes]:
 def test_nothing_is_made_or_read_beyond_need_before_it_is_wanted(tmp_path: Path):
     player = Player(cut([2] * 5000, 2, capacity=10), tmp_path)
     assert player.step() is Resting and player.step() is Resting
-    assert player.feed.next_number == 0 and not player.feed.starved
+    assert player.feed.next_number == 0 and not player.feed.memory.starved
     assert player.feed.stats()["segments"]["in_flight"] == 10
     assert sum(map(len, player.feed.maker.offers.values())) <= 20
     player.want()
     assert isinstance(player.step(), MadeBatch) and player.step() is Resting
-    assert player.feed.next_number == 1 and not player.feed.starved
+    assert player.feed.next_number == 1 and not player.feed.memory.starved
 
 
 def test_a_batch_that_waits_for_states_starves_until_they_come(tmp_path: Path):
     player = Player(cut([3, 3], 2), tmp_path)
     first = player.take()
-    assert player.take() is Resting and player.feed.starved
+    assert player.take() is Resting and player.feed.memory.starved
     assert first.number == 0
     text = (
         "0 of 2 rows are ready; it waits for save_state of 00000_of_00003:k0 and 1 more (batch 0)"
@@ -88,7 +88,7 @@ def test_a_batch_that_waits_for_states_starves_until_they_come(tmp_path: Path):
     assert player.save(first, same_states(first)) == ("", "")
     assert player.feed.lacks() == ("", -1)
     second = player.taken(player.step())
-    assert second["@sequence"].tolist() == [1, 1] and not player.feed.starved
+    assert second["@sequence"].tolist() == [1, 1] and not player.feed.memory.starved
 
 
 def test_a_key_of_any_bytes_is_said_in_letters(tmp_path: Path):
@@ -162,7 +162,7 @@ def test_what_fills_no_batch_is_dropped_where_small_ones_are_not_allowed(tmp_pat
     batches, end = player.play(same_states)
     assert end is Done and [keys_of(taken) for taken in batches] == [[b"k0", b"k1"]] * 2
     assert player.feed.dropped() == {"remainder": 5}
-    assert player.feed.schema["@key"].shape == (2,)
+    assert player.feed.maker.schema["@key"].shape == (2,)
 
 
 def test_stripes_run_dry_and_another_goes_on_with_what_is_left_behind(tmp_path: Path):
@@ -349,7 +349,7 @@ def test_payload_is_gone_when_the_last_segment_of_a_chunk_is(
         most = max(most, alive(refs))
     assert taken is Done and len(refs) > 40
     assert most <= 4 and alive(refs) == 0
-    assert player.feed.maker._origins == player.feed.memory._partition._reads == {}
+    assert player.feed.maker.offers == player.feed.memory._partition._reads == {}
 
 
 def test_payload_of_refused_duplicates_and_of_bad_rows_is_not_kept(
