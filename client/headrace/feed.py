@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from headrace_proto.errors import from_code
 from headrace_proto.schema import Field, schema_from_wire
-from headrace_proto.token import Token
 
 from .batch import Batch, KnownSlots, rows_open
 from .blocks import Blocks, MemoryGone
+from .checkpoints import Checkpoints
 from .committing import DatasetRun, TakenBatches, tokens_of
 from .epochs import Claim, EpochLoops, Epochs, NoneYet
 from .framework import Framework
@@ -28,7 +26,7 @@ from .segments import BY_STATES, SegmentBatch
 from .session import Session
 from .sizing import Sizing
 from .steering import Steering
-from .waits import Link, opened
+from .waits import Link
 
 __all__ = ["Feed"]
 
@@ -36,7 +34,7 @@ __all__ = ["Feed"]
 _HASTE_S = 5.0
 
 
-class Feed(EpochLoops, Steering, Sizing):
+class Feed(EpochLoops, Steering, Sizing, Checkpoints):
     """A feed in a trainer's hands: an iterator of batches.
 
     Asking for the next batch commits the one in hand.  Leaving the ``with`` block commits it too,
@@ -274,50 +272,6 @@ class Feed(EpochLoops, Steering, Sizing):
             self._saving.flush()
         elif batches is not None:
             self._raise_refusals()
-
-    def snapshot(self, upto: Any = None) -> dict[str, Any]:
-        """Keep all of the feed's state as it is after this step; the token to go on from there.
-
-        The batch in hand is committed first: call it after the step that used it.  With
-        ``connect(commit="explicit")`` nothing is committed, and the snapshot has what is.
-
-        ``upto`` is a batch, or its token: it and the batches that this trainer took before it are
-        committed, and no later one: the snapshot does not hold batches fetched beyond it.
-
-        The token is small and plain JSON data: keep it in the model's checkpoint, and give it to
-        ``connect(resume=…)`` with that model.  Commits of other trainers meanwhile may be in
-        the snapshot or not; batches in their hands go out again.
-        """
-        self._link.check_usable()
-        _ = self.schema
-        if self._saving is None:
-            doubt = "" if upto is not None else self._commits.doubt()
-            if doubt:
-                warnings.warn(doubt, stacklevel=2)
-            self._say_commits(self._commits.for_snapshot(upto, self))
-        elif upto is not None:
-            raise ValueError(f"snapshot(upto=…): {BY_STATES}; snapshot() has what is saved")
-        self._link.settle()
-        if self._saving is not None:
-            self._saving.flush()
-        answer = self._link.snapshot()
-        if answer.code:
-            raise from_code(answer.code, answer.text)
-        return dict(answer.value)
-
-    def load_state_dict(self, state: Any) -> None:
-        """Go on from a snapshot, as ``connect(resume=state)`` does.  Batches in hand go back."""
-        token = Token.from_plain("state", state)
-        self._link.check_usable()
-        if token.feed != self.name:
-            raise ValueError(f"state: a token of feed {token.feed!r}; this one is {self.name!r}")
-        link = self._link
-        self._leave(commit=False)
-        self._begin(opened(link.again(token.snapshot)))
-
-    #: The same under the names that torch and Lightning, and loops like those of Grain, call.
-    state_dict = get_state = snapshot
-    set_state = load_state_dict
 
     def trackable(self) -> Any:
         """An object for ``tf.train.Checkpoint``, such as ``Checkpoint(model=model, feed=…)``.

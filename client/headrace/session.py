@@ -44,7 +44,7 @@ from .requests import Requests
 
 __all__ = ["Session"]
 
-#: Answers to a Hello that open no session, beside Pulse.
+#: Messages that count in whichever session they come.
 _OF_NO_SESSION = (Welcome, Refused, ServedShare, Pulse)
 #: Hello is said again after this long without an answer.
 _HELLO_S = 1.0
@@ -200,7 +200,7 @@ class Session(Greeting):
             self._on_outcome(message)
             self._on_deliver(message, frames)
         elif isinstance(message, _OF_NO_SESSION) or message.session == known:
-            _HANDLERS.get(type(message), _answer)(self, message)
+            _HANDLERS.get(type(message), _HANDLERS[object])(self, message)
 
     def _on_refused(self, refused: Refused) -> None:
         self.failure = self.failure or from_code(refused.code, refused.text)
@@ -381,11 +381,7 @@ class Session(Greeting):
         return Bye(self.welcome.session) if self._open and self.welcome is not None else None
 
 
-def _answer(session: Session, message: Any) -> None:
-    session.requests.receive(message)
-
-
-#: What each message but a Deliver changes; others answer requests.
+#: How each message but a Deliver is handled; those that are not listed answer requests.
 _HANDLERS: dict[type, Callable[[Session, Any], object]] = {
     Welcome: Session._on_welcome,
     Refused: Session._on_refused,
@@ -399,4 +395,5 @@ _HANDLERS: dict[type, Callable[[Session, Any], object]] = {
     Retired: lambda session, message: session.retired.extend(message.segments),
     Unknown: lambda session, message: session.greet(),
     Passed: Session._on_passed,
+    object: lambda session, message: session.requests.receive(message),
 }

@@ -40,6 +40,7 @@ TESTED_IN = {
     "headrace.segment_columns": "test_segments.py",
     "headrace.segment_keys": "test_segments.py",
     "headrace.traceable": "test_traced.py",
+    "headrace.checkpoints": "test_snapshots.py",
     "headrace.segment_rows": "test_segments.py",
     "headrace.credentials": "test_gate.py",
     "headrace_server.arguments": "test_server.py",
