@@ -16,30 +16,27 @@ from typing import Any
 import numpy as np
 
 from .plan import RESIZED, Draft, Part, stored
+from .row_queue import QueuedRows
 
 __all__ = ["PlainBatches"]
 
 
-class PlainBatches:
+class PlainBatches(QueuedRows):
     """Shaper of ``.batch(batch_size, allow_smaller_final_batch)``."""
 
     kind = "batch"
-    hungry = True
-    done = True
 
     def __init__(self, batch_size: int, allow_smaller_final_batch: bool = False) -> None:
+        super().__init__()
         self.batch_size = batch_size  # of batches that are not whole yet
         self._declared = batch_size
         self._older: deque[list[int]] = deque()  # number and size of whole batches of other sizes
         self.allow_smaller = allow_smaller_final_batch
         self._waiting: deque[tuple[int, int, int]] = deque()  # chunk, start, stop
         self._rows = 0
-        self._finished = False
-        self._dropped: dict[str, int] = {}
 
     def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
-        if self._finished:
-            raise ValueError(f"chunk {chunk} is offered after the input has ended")
+        self._check_open(chunk)
         if rows:
             self._waiting.append((chunk, 0, rows))
             self._rows += rows
@@ -72,13 +69,9 @@ class PlainBatches:
         if self._finished and not self.allow_smaller:
             self._drop("remainder", self._loose % batch_size)
 
-    def begin_epoch(self) -> None:
-        self._finished = False
-
     def _drop(self, reason: str, remainder: int) -> None:
         """Drop the last rows that wait."""
-        if remainder:
-            self._dropped[reason] = self._dropped.get(reason, 0) + remainder
+        self._count(reason, remainder)
         self._rows -= remainder
         while remainder:
             chunk, start, stop = self._waiting.pop()
@@ -118,9 +111,6 @@ class PlainBatches:
 
     def chunks(self) -> set[int]:
         return {chunk for chunk, _, _ in self._waiting}
-
-    def dropped(self) -> Mapping[str, int]:
-        return self._dropped
 
     def snapshot(self) -> dict[str, Any]:
         sizes = {"sizes": [self.batch_size, [*self._older]]} if self.resized else {}

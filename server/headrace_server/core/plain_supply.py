@@ -73,9 +73,10 @@ class PlainSupply(Supply):
         same = world_size == rounds.world
         if same and run == self._run:
             return
-        begun, had_ranks = rounds.begun, bool(rounds.world) or redealing.loaded
+        begun = redealing.begun(rounds.world)
+        had_ranks = bool(rounds.world) or redealing.loaded
         if same:
-            left = rounds.realign()
+            left = rounds.realign(begun)
         else:
             left = rounds.undeal()
             rounds = self._rounds = Rounds(world_size)
@@ -84,7 +85,7 @@ class PlainSupply(Supply):
             self._again.push(batch)
         self._run = run
         if redealing.loaded:
-            rounds.go_on(*redealing.begin(run, world_size))
+            rounds.go_on(redealing.begin(run, world_size))
             self._place()
         else:
             redealing.forget(begun if same else None)
@@ -114,7 +115,6 @@ class PlainSupply(Supply):
 
     def settled(self, batch: Batch) -> None:
         self._redealing.settled(batch)
-        self._rounds.settled(batch)
 
     # Rounds of another life
 

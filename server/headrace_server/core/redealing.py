@@ -74,7 +74,17 @@ class Redealing:
         known = [[o[0], *place] for o, place in self._known.items() if o[1] == partition]
         return sorted([*dealt, *known])
 
+    def begun(self, world: int) -> set[_Place]:
+        """Return the rounds with which some of so many ranks are done and others are not."""
+        left = Counter((b.round, b.partition) for b in self._dealt.values() if b.round >= 0)
+        left.update(self._left_before())
+        return {place for place, count in left.items() if count < world}
+
     # Rounds of the life before
+
+    def _left_before(self) -> Counter[_Place]:
+        """Return how many batches are not made again of each round."""
+        return Counter((at, order[1]) for order, (at, _) in self._known.items())
 
     def load(self, partition: int, dealt: DealtRounds) -> None:
         """Load the batches of a partition that the life before dealt and no rank has done."""
@@ -86,27 +96,22 @@ class Redealing:
         """Whether rounds of the life before are known, and no trainer has joined yet."""
         return bool(self._before)
 
-    def begin(self, run: int, world_size: int) -> tuple[dict[int, int], dict[_Place, int]]:
+    def begin(self, run: int, world_size: int) -> dict[int, int]:
         """Keep the rounds with which the run of the first trainer goes on.
 
-        Returns the next round of each partition, and for each begun round how many of its batches
-        are done.
+        Returns the next round of each partition.
         """
-        next_round, begun = dict[int, int](), dict[_Place, int]()
-        left = Counter((at, order[1]) for order, (at, _) in self._known.items())
+        next_round, left = dict[int, int](), self._left_before()
         for partition, before in self._before.items():
             here = {place: count for place, count in left.items() if place[1] == partition}
-            begun_here = {p: world_size - n for p, n in here.items() if n < world_size}
             if before.world != world_size:
                 self.forget(here)
                 continue
             next_round[partition] = before.next_round
-            if before.run == run:
-                begun.update(begun_here)
-            else:
-                self.forget(begun_here)
+            if before.run != run:
+                self.forget(place for place, count in here.items() if count < world_size)
         self._before.clear()
-        return next_round, begun
+        return next_round
 
     @property
     def orders(self) -> list[_Order]:

@@ -11,7 +11,7 @@ round that was dealt never changes: a batch of it that comes back goes to the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from .handover import Batch, Line
@@ -33,7 +33,6 @@ class Rounds:
         self._groups: dict[tuple[int, Any, int], list[Batch]] = {}
         self._dealt = [Line() for _ in range(world)]
         self._next_round: dict[int, int] = {}  # by partition
-        self._settled: dict[_Place, int] = {}  # number of ranks that are done, while not all are
 
     def add(self, batch: Batch) -> list[Batch]:
         """Add a new batch; return all batches of its round if the round is complete now."""
@@ -112,20 +111,14 @@ class Rounds:
         """Return how many rows they have."""
         return self._dealt[rank].rows()
 
-    def go_on(self, next_round: Mapping[int, int], begun: Mapping[_Place, int]) -> None:
-        """Go on after rounds of an earlier life; ``begun``: how many ranks are done with each."""
+    def go_on(self, next_round: Mapping[int, int]) -> None:
+        """Go on after rounds of an earlier life."""
         self._next_round = dict(next_round)
-        self._settled = dict(begun)
 
     @property
     def next_round(self) -> Mapping[int, int]:
         """Number of the next round by partition."""
         return self._next_round
-
-    @property
-    def begun(self) -> list[_Place]:
-        """Rounds with which some ranks are done and others are not."""
-        return list(self._settled)
 
     def peek(self, rank: int) -> Batch | None:
         """Return what ``pop`` would return if no earlier round could come."""
@@ -156,28 +149,18 @@ class Rounds:
         """Take a batch that was dealt and came back."""
         self._dealt[batch.rank].push(batch)
 
-    def settled(self, batch: Batch) -> None:
-        """Note that a rank is done with its batch of a round."""
-        if batch.round >= 0:
-            place = batch.round, batch.partition
-            done = self._settled.get(place, 0) + 1
-            self._settled[place] = done
-            if done == self.world:
-                del self._settled[place]
-
     def undeal(self) -> list[Batch]:
         """Return all batches that wait here, to be dealt for another world size."""
         return [*map(_undealt, self._of_dealt()), *self.drop()]
 
-    def realign(self) -> list[Batch]:
+    def realign(self, begun: Container[_Place]) -> list[Batch]:
         """Return the batches of rounds that only some ranks have done; they are dealt anew."""
         left = []
         for batch in self._of_dealt():
-            if (batch.round, batch.partition) in self._settled:
+            if (batch.round, batch.partition) in begun:
                 left.append(_undealt(batch))
             else:
                 self.push(batch)
-        self._settled.clear()
         return left
 
     def drop(self) -> list[Batch]:

@@ -111,7 +111,7 @@ class QueuedRows:
     hungry = True
     done = True
 
-    def __init__(self, queues: int) -> None:
+    def __init__(self, queues: int = 0) -> None:
         self._queues = [RowQueue() for _ in range(queues)]
         self._dropped: dict[str, int] = {}
         self._finished = False

@@ -30,7 +30,8 @@ def test_what_is_dealt_and_not_done_is_told():
 def test_a_batch_that_is_made_again_has_its_round_and_rank_once():
     one = Redealing()
     one.load(0, DealtRounds(3, 1, 5, [[7, 4, 2]]))
-    assert one.begin(1, 3) == ({0: 5}, {(4, 0): 2}) and one.dealt_of(0) == [[7, 4, 2]]
+    assert one.begin(1, 3) == {0: 5} and one.begun(3) == {(4, 0)}
+    assert one.dealt_of(0) == [[7, 4, 2]]
     batch = Batch(0, 7, 4)
     assert one.take(batch) and (batch.round, batch.rank) == (4, 2)
     assert not one.take(Batch(0, 7, 4)) and not one.orders
@@ -54,7 +55,7 @@ def test_what_is_left_of_begun_rounds_is_forgotten_where_another_run_begins():
     one.load(0, DealtRounds(2, 1, 6, [[7, 4, 1], [8, 5, 0], [9, 5, 1]]))
     one.load(1, DealtRounds(2, 2, 3, [[3, 2, 0]]))
     assert one.loaded
-    assert one.begin(2, 2) == ({0: 6, 1: 3}, {(2, 1): 1})
+    assert one.begin(2, 2) == {0: 6, 1: 3} and one.begun(2) == {(2, 1)}
     assert one.orders == [(8, 0), (9, 0), (3, 1)] and not one.loaded
     one.forget([(2, 1)])
     assert one.orders == [(8, 0), (9, 0)]
@@ -65,7 +66,7 @@ def test_what_is_left_of_begun_rounds_is_forgotten_where_another_run_begins():
 def test_nothing_is_kept_for_another_number_of_ranks():
     one = Redealing()
     one.load(0, DealtRounds(2, 1, 6, [[8, 5, 0], [9, 5, 1]]))
-    assert one.begin(2, 3) == ({}, {}) and not one.orders
+    assert one.begin(2, 3) == {} and not one.orders
 
 
 def sent(one: Dispatcher) -> list[tuple[int, tuple[int, int]]]:

@@ -62,11 +62,11 @@ def test_of_rounds_that_some_ranks_are_done_with_the_rest_is_dealt_anew():
         r.add(b)
     for rank, done in ((0, 2), (1, 1)):
         for _ in range(done):
-            r.settled(r.pop(rank, ()))
-    assert r.realign() == [batches[3]]  # round 0 is done, round 1 half, round 2 untouched
+            r.pop(rank, ())
+    assert r.realign({(1, 0)}) == [batches[3]]  # round 0 is done, round 1 half, round 2 untouched
     assert (batches[3].rank, batches[3].round) == (-1, -1)
     assert r.pop(0, ()) is batches[4] and r.pop(1, ()) is batches[5]
-    assert r.realign() == []
+    assert r.realign(()) == []
 
 
 def test_rounds_are_of_one_partition_each_and_come_by_round_and_partition():
