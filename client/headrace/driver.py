@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 import select
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -49,6 +49,8 @@ logger = logging.getLogger("headrace")
 _CLOSE_S = 5.0
 #: The longest time between two looks of the lazy thread: half of what its clock takes for a sleep.
 _LOOK_S = 0.5
+#: Time between two questions for the new address of a server that is away.
+_ASK_S = 1.0
 #: Looks in a heartbeat.
 _LOOKS = 4
 #: Maximum delay of a notice that waits for the trainer's next call.
@@ -95,6 +97,9 @@ class Driver:
         for one in self.sessions:
             one.heard_at = self.clock()
         self.regroup = lambda: self.sessions  # those in place of these, where one is ``regrouped``
+        #: Returns the new addresses of servers that have moved, by the old ones.
+        self.moved: Callable[[], Mapping[str, str]] | None = None
+        self._asked_at = self.clock()  # when that was called last
         self._thread = threading.Thread(target=self._run, name="headrace", daemon=True)
         self._thread.start()
 
@@ -359,6 +364,21 @@ class Driver:
     def _regroup(self) -> None:
         if any(session.regrouped for session in self.sessions):
             self.replace(self.regroup)
+        if self.moved is not None and self.clock() - self._asked_at > _ASK_S:
+            self._follow_servers(self.moved)
+
+    def _follow_servers(self, moved: Callable[[], Mapping[str, str]]) -> None:
+        """Connect to servers that are away by the addresses that they have now."""
+        if all(session.connected for session in self.sessions):
+            return
+        now = moved()
+        self._asked_at = self.clock()
+        if now:
+            self._guarded(lambda: self._reconnect(now))
+
+    def _reconnect(self, moved: Mapping[str, str]) -> None:
+        for wire in self._wires:
+            wire.follow(moved)
 
     def _rest_s(self) -> float:
         """How long this thread may rest where nobody wakes it."""

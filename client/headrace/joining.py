@@ -8,9 +8,9 @@ import secrets
 import socket
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headrace_proto.address import check_addresses
+from headrace_proto.address import check_addresses, feed_on_ray
 from headrace_proto.keys import ENVIRONMENT
 from headrace_proto.messages import Welcome
 from headrace_proto.process import process_name
@@ -22,6 +22,9 @@ from .feed import Feed
 from .session import Session
 from .state_values import load
 from .waits import Link, opened
+
+if TYPE_CHECKING:
+    from .ray import RayDirectory
 
 __all__ = ["connect"]
 
@@ -58,7 +61,8 @@ def connect(
     ``address`` is that of a server, ``tcp://host:port``.  Where several servers share a feed it
     lists theirs, in a list, with commas between them or as a range (``tcp://feeder-{0..3}:5557``),
     or is one name that stands for all.  They must have the whole feed together: a ValueError names
-    what differs or is missing.
+    what differs or is missing.  ``ray://FEED`` stands for those that ``hs.on_ray`` has started, on
+    whichever node of the Ray cluster they are.
 
     ``feed`` may be left out where the server serves one.  ``framework`` is ``"numpy"``, ``"tf"``,
     ``"torch"`` or ``"jax"``.  ``prefetch`` batches are held beyond the one in hand; with 0 a batch
@@ -100,7 +104,8 @@ def connect(
     ``keys`` is the directory with this trainer's secret key and ``server.public``, or the file of
     the secret; the environment's ``HEADRACE_KEYS`` where it is not given.
     """
-    addresses = ",".join(check_addresses("address", address))
+    on_ray = feed_on_ray(address)
+    addresses = ",".join(check_addresses("address", address)) if on_ray is None else ""
     if framework not in _FRAMEWORKS:
         raise ValueError(f"framework={framework!r} is not one of {', '.join(_FRAMEWORKS)}")
     if prefetch != AUTO and (isinstance(prefetch, bool) or not isinstance(prefetch, int)):
@@ -137,12 +142,19 @@ def connect(
         raise TypeError(f"restart={restart!r} is not True or False")
     if restart and token is not None:
         raise ValueError("resume= and restart=True: give one of them, they begin at other places")
-    locked = None
+    loaded = load(framework)
+    directory: RayDirectory | None = None
+    if on_ray is not None:
+        from .ray import RayDirectory
+
+        directory = RayDirectory(on_ray)
+        addresses = directory.find(float(timeout))
+        feed = feed or on_ray
+    locked = None if directory is None else directory.keys()
     if keys is not None or os.environ.get(ENVIRONMENT):
         from .credentials import load_keys
 
         locked = load_keys(keys)
-    loaded = load(framework)
     ahead = Ahead(prefetch)
     session = Session(
         feed or ("" if token is None else token.feed),
@@ -160,7 +172,7 @@ def connect(
         group=group or "",
         members=members or 0,
     )
-    link = opened(Link(addresses, session, float(timeout), ahead, locked))
+    link = opened(Link(addresses, session, float(timeout), ahead, locked, directory))
     if session.welcome is not None and ahead.batches >= session.welcome.max_credits:
         most = session.welcome.max_credits
         logger.warning(

@@ -21,6 +21,7 @@ from .session import Session
 
 if TYPE_CHECKING:
     from .credentials import Keys
+    from .ray import RayDirectory
 
 __all__ = ["Owners"]
 
@@ -28,8 +29,19 @@ __all__ = ["Owners"]
 class Owners:
     """The sessions with all owners, which are driven."""
 
-    def __init__(self, address: str, session: Session, ahead: Ahead, keys: Keys | None) -> None:
-        """``address``: of a server, or of several with commas between them."""
+    def __init__(
+        self,
+        address: str,
+        session: Session,
+        ahead: Ahead,
+        keys: Keys | None,
+        directory: RayDirectory | None = None,
+    ) -> None:
+        """``address``: of a server, or of several with commas between them.
+
+        ``directory`` knows where servers are that have moved.
+        """
+        self._directory = directory
         self.address = address
         self.addresses = address.split(",")
         self.session = session  # the one that was opened first
@@ -45,6 +57,8 @@ class Owners:
         self._merge: Merge = merge_of([session], session)
         self._owner_of = self._merge.placement.owner_of
         self._driver.regroup = self._regroup
+        if directory is not None:
+            self._driver.moved = directory.moved
 
     @property
     def of_each_server(self) -> list[Session]:

@@ -41,6 +41,7 @@ from .wait_errors import too_late
 
 if TYPE_CHECKING:
     from .credentials import Keys
+    from .ray import RayDirectory
 
 __all__ = ["Link", "opened"]
 
@@ -59,9 +60,10 @@ class Link(Owners):
         timeout_s: float,
         ahead: Ahead | None = None,
         keys: Keys | None = None,
+        directory: RayDirectory | None = None,
     ) -> None:
         """``address``: of a server, or of several with commas between them."""
-        super().__init__(address, session, ahead or Ahead(session.prefetch), keys)
+        super().__init__(address, session, ahead or Ahead(session.prefetch), keys, directory)
         self.left = False  # the trainer closed the feed
         self.looked_at = 0.0  # when a wait of this trainer looked last
         self.explain: Callable[[float], str] = lambda now: ""  # what a trainer owes, in words
@@ -76,7 +78,9 @@ class Link(Owners):
         session = self.session.again(resume)
         ahead = Ahead(self._ahead.asked)
         session.prefetch = ahead.batches
-        return Link(self.address, session, self._timeout_s, ahead, self._keys)
+        directory = self._directory
+        address = self.address if directory is None else directory.find(self._timeout_s)
+        return Link(address, session, self._timeout_s, ahead, self._keys, directory)
 
     def open(self) -> Welcome:
         """Wait for the Welcome of every owner of every server; that of the first."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import zmq
@@ -91,6 +91,15 @@ class Wire:
         if keys is not None:
             keys.lock(socket)
 
+    def follow(self, moved: Mapping[str, str]) -> None:
+        """Connect to the server where it is now.  ``moved``: new addresses, by the old ones."""
+        address = moved.get(self.address)
+        if address is not None:
+            self._socket.disconnect(self.address)
+            self._socket.connect(address)
+            self.address = self.session.address = address
+            self.session.greet()
+
     # Saying
 
     def say(self, now: float) -> None:
@@ -131,7 +140,7 @@ class Wire:
             else:
                 self._socket.send(header, zmq.NOBLOCK)
         except zmq.Again:  # ZeroMQ has given the connection up: a handshake says why
-            self.session.lose()
+            self.session.greet()
 
     # Hearing
 

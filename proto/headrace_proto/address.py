@@ -3,6 +3,7 @@
     "tcp://a:5557, tcp://b:5557"            addresses in one text
     "tcp://headrace-{0..3}.headrace:5557"   four of them: numbers as in a shell
     "headrace-{0..3}.headrace:5557"         the same: a range is of tcp://
+    "ray://speech"                          the servers that hs.on_ray has started for a feed
 
 ZeroMQ takes the port modulo 65536, so a mistyped one would be another port, in silence.
 """
@@ -13,7 +14,21 @@ import re
 
 from .placement import MOST_SHARES
 
-__all__ = ["check_address", "check_addresses", "host_and_port", "ranged"]
+__all__ = [
+    "RAY",
+    "RAY_NAMESPACE",
+    "check_address",
+    "check_addresses",
+    "feed_on_ray",
+    "host_and_port",
+    "ranged",
+]
+
+#: What an address begins with that names a feed of ``hs.on_ray``, …
+RAY = "ray://"
+#: … and the namespace of the actors that know where its servers are.
+RAY_NAMESPACE = "headrace"
+_FEED = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 _TCP = re.compile(r"tcp://(.+):([0-9]+|\*)")
 _RANGE = re.compile(r"(.*)\{([0-9]{1,6})\.\.([0-9]{1,6})\}(.*)", re.DOTALL)
@@ -74,6 +89,24 @@ def ranged(argument: str, address: str) -> list[str]:
             f"{MOST_SHARES} servers"
         )
     return [f"{match[1]}{number}{match[4]}" for number in numbers]
+
+
+def feed_on_ray(address: object) -> str | None:
+    """The feed that ``ray://FEED`` names; None of another address.  ValueError: it names none."""
+    listed = address if isinstance(address, (list, tuple)) else [address]
+    texts = [part for one in listed if isinstance(one, str) for part in one.split(",")]
+    if not any(text.strip().startswith(RAY) for text in texts):
+        return None
+    name = texts[0].strip().removeprefix(RAY)
+    if len(texts) > 1:
+        raise ValueError(
+            f"address={address!r:.200}: {RAY}FEED stands for all servers: give it alone"
+        )
+    if not _FEED.fullmatch(name):
+        raise ValueError(
+            f"address={address!r:.200} is not like {RAY}speech, which names a feed of hs.on_ray"
+        )
+    return name
 
 
 def host_and_port(address: str) -> tuple[str, str] | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headrace_proto import __version__
 
 if TYPE_CHECKING:
+    from .cluster.on_ray import RayServers, on_ray
     from .pipeline.builder import Pipeline
     from .pipeline.by_source import by_source
     from .pipeline.carried import final_state, from_pool
@@ -42,6 +43,7 @@ __all__ = [
     "Declaration",
     "Feature",
     "Pipeline",
+    "RayServers",
     "SequenceQueueingStateSaver",
     "Server",
     "__version__",
@@ -51,6 +53,7 @@ __all__ = [
     "from_examples",
     "from_function",
     "from_pool",
+    "on_ray",
     "read_arrow",
     "read_csv",
     "read_jsonl",
@@ -72,11 +75,13 @@ _ELSEWHERE = {
     "Declaration": "pipeline.declaration",
     "Feature": "pipeline.declaration",
     "Pipeline": "pipeline.builder",
+    "RayServers": "cluster.on_ray",
     "SequenceQueueingStateSaver": "pipeline.state_saver",
     "Server": "server",
     "by_source": "pipeline.by_source",
     "final_state": "pipeline.carried",
     "from_pool": "pipeline.carried",
+    "on_ray": "cluster.on_ray",
     "replay": "replay_server",
     "run": "server",
     "zeros": "pipeline.initial",

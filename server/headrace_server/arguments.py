@@ -22,6 +22,7 @@ from .files.manifest import resolve
 from .front.exposure import check_exposed
 from .front.keyring import KeyRing
 from .pipeline.builder import Pipeline
+from .pipeline.declaration import Declaration
 from .process.child import ParentPipe
 from .process.config import FeedConfig, RunConfig
 from .process.settings import Settings
@@ -30,6 +31,7 @@ from .supervisor.living import refuse_taken
 __all__ = [
     "as_feeds",
     "as_tokens",
+    "declared",
     "index_directory",
     "refuse_in_worker",
     "share_in",
@@ -66,22 +68,32 @@ def as_tokens(resume: Any, feeds: set[str]) -> dict[str, Token]:
     return tokens
 
 
-def as_feeds(
-    pipelines: Pipeline | Mapping[str, Pipeline], partitions: int, share: Share = WHOLE
-) -> list[FeedConfig]:
+def declared(
+    pipelines: Pipeline | Mapping[str, Pipeline | Declaration],
+) -> dict[str, Declaration]:
+    """Return the declaration of each feed, by name."""
     named = {"default": pipelines} if isinstance(pipelines, Pipeline) else pipelines
     if not isinstance(named, Mapping) or not named:
         raise TypeError(f"pipelines={pipelines!r:.80} is neither a pipeline nor a dict of them")
-    feeds = []
+    found = {}
     for name, pipeline in named.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(f"feed name {name!r} is not letters, digits, '_', '.', '-' (1 to 100)")
-        if not isinstance(pipeline, Pipeline):
+        if not isinstance(pipeline, (Pipeline, Declaration)):
             raise TypeError(f"feed {name!r} is a {type(pipeline).__name__}, not a pipeline")
-        declaration = pipeline.declaration()
-        files = resolve(declaration.source.paths)
-        feeds.append(FeedConfig(name, declaration, files, partitions, share=share))
-    return feeds
+        found[name] = pipeline.declaration() if isinstance(pipeline, Pipeline) else pipeline
+    return found
+
+
+def as_feeds(
+    pipelines: Pipeline | Mapping[str, Pipeline | Declaration],
+    partitions: int,
+    share: Share = WHOLE,
+) -> list[FeedConfig]:
+    return [
+        FeedConfig(name, declaration, resolve(declaration.source.paths), partitions, share=share)
+        for name, declaration in declared(pipelines).items()
+    ]
 
 
 def share_in(share: object, partitions: int | None) -> Share:

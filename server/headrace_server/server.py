@@ -21,6 +21,7 @@ from .process.config import RunConfig
 from .process.rundir import RunDirectory
 from .process.settings import RECORD_BYTES, RunSettings, Settings, taking
 from .state.durable import Durable
+from .state.mirror import Mirrored
 from .supervisor.living import Living, refuse_taken
 from .supervisor.supervisor import Supervisor
 from .watch.http_options import HttpOptions
@@ -28,7 +29,7 @@ from .watch.http_options import HttpOptions
 if TYPE_CHECKING:
     from .watch.http import HttpService
 
-__all__ = ["Server", "run"]
+__all__ = ["Server", "run", "start"]
 
 logger = logging.getLogger("headrace.server")
 
@@ -206,6 +207,10 @@ class Server:
         """
         self._supervisor.restart(feed, force)
 
+    def _take_back(self, feed: str, snapshot: str) -> None:
+        """Take this server's share of a feed back to a snapshot of this name."""
+        self._supervisor.restart(feed, force=True, snapshot=snapshot)
+
     def close(self) -> None:
         """Stop all processes and remove the shared memory.
 
@@ -245,6 +250,11 @@ def run(settings: RunSettings) -> Server:
 
     The options, with their defaults and bounds:
     """
+    return start(settings)
+
+
+def start(settings: RunSettings, mirrored: Mirrored | None = None) -> Server:
+    """Start a server.  ``mirrored``: what becomes of its state outside of this host."""
     refuse_in_worker("hs.run")
     in_process = not settings.workers
     if in_process:
@@ -279,6 +289,7 @@ def run(settings: RunSettings) -> Server:
         settings.keep_snapshots,
         settings.allow_config_change,
         share,
+        mirrored,
     )
     try:
         config = _served(durable.begin(config, tokens, settings.partitions is None))

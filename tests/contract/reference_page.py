@@ -74,6 +74,8 @@ PARTS: dict[str, list[Entry]] = {
     "servers": [
         *_functions("headrace_server:", "hs.", ("run", "replay")),
         ("headrace_server:Server", "hs.Server", "server", ()),
+        *_functions("headrace_server:", "hs.", ("on_ray",)),
+        ("headrace_server:RayServers", "hs.RayServers", "servers", ()),
     ],
     "connect": _functions("headrace:", "headrace.", ("connect",)),
     "feed": [

@@ -38,7 +38,7 @@ def _slow_imports(path: Path) -> list[str]:
 
 
 #: Frameworks that the environment of the tests may lack.
-_OPTIONAL = ("torch", "lightning", "accelerate", "transformers", "jax")
+_OPTIONAL = ("torch", "lightning", "accelerate", "transformers", "jax", "ray")
 
 
 def _missing(path: Path) -> list[str]:

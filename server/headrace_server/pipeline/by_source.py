@@ -20,7 +20,7 @@ import inspect
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeVar
@@ -28,7 +28,15 @@ from typing import Any, TypeVar
 from .declaration import Declaration
 from .fingerprint import code_digest, function_names, global_names
 
-__all__ = ["by_source", "is_by_source", "name_by_source", "source_directory", "write_sources"]
+__all__ = [
+    "by_source",
+    "is_by_source",
+    "name_by_source",
+    "source_directory",
+    "sources_of",
+    "take_sources",
+    "write_sources",
+]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _MARK = "__headrace_by_source__"
@@ -81,15 +89,25 @@ def source_directory(run_directory: str | os.PathLike[str]) -> Path:
 
 def write_sources(declarations: Iterable[Declaration], run_directory: Path) -> None:
     """Write the modules that pipelines need, if any, for the eyes of this user only."""
-    names = {name.partition(":")[0] for one in declarations for name in function_names(one)}
-    wanted = sorted(names & _texts.keys())
+    wanted = sources_of(declarations)
     directory = source_directory(run_directory)
     if wanted:
         directory.mkdir(mode=0o700)
-    for name in wanted:
+    for name, text in wanted.items():
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with open(os.open(directory / f"{name}.py", flags, 0o600), "w") as file:
-            file.write(_texts[name])
+            file.write(text)
+
+
+def sources_of(declarations: Iterable[Declaration]) -> dict[str, str]:
+    """Return the texts of the modules that pipelines need, by name."""
+    names = {name.partition(":")[0] for one in declarations for name in function_names(one)}
+    return {name: _texts[name] for name in sorted(names & _texts.keys())}
+
+
+def take_sources(texts: Mapping[str, str]) -> None:
+    """Know the modules of pipelines that were declared in another process."""
+    _texts.update(texts)
 
 
 class _Module:

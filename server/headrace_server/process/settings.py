@@ -21,6 +21,7 @@ from typing import Any, ParamSpec, TypeVar
 from headrace_proto.placement import WHOLE
 
 from ..pipeline.builder import Pipeline
+from ..pipeline.declaration import Declaration
 from .option import Kind, Option
 
 __all__ = [
@@ -148,7 +149,7 @@ class Settings:
 class RunSettings(Limits, Settings):
     """The options of ``hs.run`` and ``headrace serve``."""
 
-    pipelines: Pipeline | Mapping[str, Pipeline]
+    pipelines: Pipeline | Mapping[str, Pipeline | Declaration]
     _: KW_ONLY
     partitions: int | None = _integer(
         "slices of each feed; part of the run, not of the machine: where they are given, any "

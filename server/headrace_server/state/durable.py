@@ -24,6 +24,7 @@ from headrace_proto.token import Token
 from ..core.rewinding import BEGINNING
 from ..process.config import FeedConfig, RunConfig
 from .functions import ReportedDigests, noted_functions
+from .mirror import Mirrored
 from .restoring import finish, prepare, resumption, take_back
 from .snapshots import Shelf
 from .statedir import StateDirectory
@@ -54,7 +55,9 @@ class Durable:
         keep: int | None = None,
         allow_change: bool = False,
         share: Share = WHOLE,
+        mirrored: Mirrored | None = None,
     ) -> None:
+        self._mirrored = mirrored
         self._durability = durability
         self._keep = keep
         self._allow_change = allow_change
@@ -94,13 +97,23 @@ class Durable:
                 prepare(self._state, feed, found[feed.name], snapshot, self._allow_change)
             else:
                 self._state.check_feed(feed, self._allow_change)
+                if self._mirrored is not None:
+                    self._mirrored.restore(self.path, feed.name)
         config = self._raised(config, max(terms))
         for name in tokens:
             take_back(self._state, name)
-        config = self._noted(config, tokens)
-        return dataclasses.replace(
-            config, state_directory=str(self.path), durability=self._durability
+        config = dataclasses.replace(
+            self._noted(config, tokens),
+            state_directory=str(self.path),
+            durability=self._durability,
         )
+        if self._mirrored is not None:
+            config = dataclasses.replace(config, mirror=self._mirrored.socket)
+            for feed in config.feeds:
+                if feed.name in self._mirrored.taken_back:
+                    term = self.prepare(feed, self._mirrored.taken_back[feed.name])
+                    config = self.take_back(config, feed.name, term)
+        return config
 
     def prepare(self, feed: FeedConfig, snapshot: str) -> int:
         """Check that a feed can be taken back; return the snapshot's term, 0 of the beginning."""
@@ -131,6 +144,8 @@ class Durable:
     def _raised(self, config: RunConfig, beyond: int = 0) -> RunConfig:
         """Return a config under a new term, which is stored."""
         term = self._state.raise_term(beyond, _by_clock(), config.share)
+        if self._mirrored is not None:
+            self._mirrored.begun(self.path)
         starts, start = self._state.starts, self._state.count
         return dataclasses.replace(config, term=term, starts=starts, start=start)
 

@@ -23,15 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from headrace_proto.errors import ServerError
+from headrace_proto.placement import WHOLE, Share
 
 from ..core.rewinding import BEGINNING
 from ..files.durable_file import sync_directory, write_durably, writing
 from ..process.config import FeedConfig
 from .omissions import Omissions
-from .snapshots import BESIDE, sync_file
+from .snapshots import BESIDE, LEAF, SETTLED, sync_file
 from .statedir import STATES, StateDirectory, described
 
-__all__ = ["Resumption", "finish", "prepare", "resumption", "take_back"]
+__all__ = ["Resumption", "finish", "last_snapshot", "prepare", "resumption", "take_back"]
 
 logger = logging.getLogger("headrace.server")
 
@@ -63,6 +64,20 @@ def resumption(state: Path, feed: str) -> Resumption:
         return Resumption()
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ServerError(f"{file} is damaged: {error!r:.200}") from None
+
+
+def last_snapshot(state: Path, feed: str, share: Share) -> str:
+    """Return the snapshot that all servers of a feed have last, or went back to since; "" if none.
+
+    ``share``: that of this server.
+    """
+    mark = LEAF if share == WHOLE else SETTLED
+    found = {_GENERATION: state / "feeds" / feed / _GENERATION}
+    snapshots = state / "snapshots" / feed
+    settled = {path.parent.name: path for path in snapshots.glob(f"*/{mark}")}
+    present = {name: path for name, path in (found | settled).items() if path.exists()}
+    last = max(present, key=lambda name: present[name].stat().st_mtime_ns, default="")
+    return resumption(state, feed).snapshot if last == _GENERATION else last
 
 
 def prepare(

@@ -36,14 +36,14 @@ from ..files.durable_file import sync_directory, write_durably, writing
 from ..files.extras import PackageMissing, require
 from .redividing import redivide
 
-__all__ = ["BESIDE", "Shelf", "SnapshotDamaged", "Stored", "sync_file"]
+__all__ = ["BESIDE", "LEAF", "SETTLED", "Shelf", "SnapshotDamaged", "Stored", "sync_file"]
 
 _FORMAT = 1
-_LEAF = "snapshot.json"
+LEAF = "snapshot.json"
 BESIDE = ("feed.json", "functions.json", "quarantine.json")
 _PART = ".part"
 #: The file that says that every server of the feed has its share of a snapshot.
-_SETTLED = "SETTLED"
+SETTLED = "SETTLED"
 #: The directory of one share at a URL.
 _SHARE_OF = re.compile(r"([0-9]{1,4})-of-([0-9]{1,4})")
 _REMEDY = "make room there, or keep fewer snapshots (keep_snapshots)"
@@ -128,14 +128,14 @@ class Shelf:
         sync_directory(self._root)
         sync_directory(self._state)
         if self._far is not None:
-            self._far.put(feed, name, whole, self._share, [*files, _LEAF])
+            self._far.put(feed, name, whole, self._share, [*files, LEAF])
         if self._share == WHOLE:
             self._forget_old(feed)
         return self.token(feed, name)
 
     def has(self, feed: str, name: str) -> bool:
         """Whether a snapshot of this name lies in the state directory."""
-        return bool(SNAPSHOT.fullmatch(name)) and (self._root / feed / name / _LEAF).exists()
+        return bool(SNAPSHOT.fullmatch(name)) and (self._root / feed / name / LEAF).exists()
 
     def token(self, feed: str, name: str) -> Token:
         """Return the token of a snapshot."""
@@ -145,7 +145,7 @@ class Shelf:
         """Note that every server of the feed has its share of a snapshot; forget old ones."""
         if not self.has(feed, name):
             raise ServerError(self._missing(feed, name))
-        write_durably(self._root / feed / name / _SETTLED, "")
+        write_durably(self._root / feed / name / SETTLED, "")
         self._forget_old(feed)
 
     def abandon(self, feed: str, name: str) -> None:
@@ -158,7 +158,7 @@ class Shelf:
             return
         settled = names
         if self._share != WHOLE:
-            settled = [name for name in names if (self._root / feed / name / _SETTLED).exists()]
+            settled = [name for name in names if (self._root / feed / name / SETTLED).exists()]
         kept = settled[-self._keep :]
         for name in names:
             if name not in kept and name < settled[-1]:
@@ -172,7 +172,7 @@ class Shelf:
         """Return the feed's snapshots in the state directory, the oldest first."""
         found = []
         for path in sorted((self._root / feed).glob("*")):
-            if SNAPSHOT.fullmatch(path.name) and (path / _LEAF).exists():
+            if SNAPSHOT.fullmatch(path.name) and (path / LEAF).exists():
                 stamp = path.name.partition("-")[0]
                 made = datetime.strptime(stamp, STAMP).replace(tzinfo=UTC).isoformat()
                 nbytes = sum(file.stat().st_size for file in path.iterdir())
@@ -187,7 +187,7 @@ class Shelf:
         if not SNAPSHOT.fullmatch(name):
             raise ServerError(f"{name!r:.80} is not the name of a snapshot")
         whole = self._root / feed / name
-        if not (whole / _LEAF).exists():
+        if not (whole / LEAF).exists():
             part = self._root / feed / f"{name}{_PART}"
             shutil.rmtree(part, ignore_errors=True)
             try:
@@ -250,26 +250,26 @@ def _write_leaf(directory: Path, feed: str, name: str, term: int) -> list[str]:
         "files": files,
     }
     leaf["sum"] = _sum_of(leaf)
-    write_durably(directory / _LEAF, json.dumps(leaf, indent=1))
+    write_durably(directory / LEAF, json.dumps(leaf, indent=1))
     return list(files)
 
 
 def _check(directory: Path, feed: str, name: str) -> int:
     """Check a snapshot against its checksums; return its term."""
     try:
-        leaf = json.loads((directory / _LEAF).read_text())
+        leaf = json.loads((directory / LEAF).read_text())
         made_by, files = leaf["format"], dict(leaf["files"])
         named, term = (leaf["feed"], leaf["snapshot"]), int(leaf["epoch"])
         expected_sum = leaf.pop("sum")
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise SnapshotDamaged(f"{directory / _LEAF} is damaged: {error!r:.200}") from None
+        raise SnapshotDamaged(f"{directory / LEAF} is damaged: {error!r:.200}") from None
     if made_by != _FORMAT:
         raise ServerError(
             f"{directory} was written by another release of headrace (format {made_by!r:.40}, this "
             f"one reads {_FORMAT})"
         )
     if expected_sum != _sum_of(leaf):
-        raise SnapshotDamaged(f"{directory / _LEAF} is damaged: it is not what was stored")
+        raise SnapshotDamaged(f"{directory / LEAF} is damaged: it is not what was stored")
     if named != (feed, name):
         raise SnapshotDamaged(f"{directory} says that it is {named}, not {(feed, name)}")
     for file, expected in files.items():
@@ -335,7 +335,7 @@ class _Far:
         with self._named("a snapshot could not be looked for at"):
             if not self._system.exists(whole):
                 return []
-            if self._system.exists(f"{whole}/{_LEAF}"):
+            if self._system.exists(f"{whole}/{LEAF}"):
                 return [WHOLE]
             names = [path.rsplit("/", 1)[-1] for path in self._system.ls(whole, detail=False)]
             found = [match for one in names if (match := _SHARE_OF.fullmatch(one))]
@@ -352,7 +352,7 @@ class _Far:
         """Fetch a share of a snapshot.  False where there is none."""
         place = self._place(feed, name, share)
         with self._named("a snapshot could not be brought from"):
-            if not self._system.exists(f"{place}/{_LEAF}"):
+            if not self._system.exists(f"{place}/{LEAF}"):
                 return False
             for path in self._system.ls(place, detail=False):
                 file = path.rsplit("/", 1)[-1]

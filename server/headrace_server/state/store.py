@@ -26,7 +26,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from ..files.durable_file import FULL, room, writing
 from ..process.rundir import MORE_SHARED_MEMORY
 from .journal import Journal, NoRoom, create, record_bytes
 from .ledger import Ledger, decoded, encoded
+from .mirror import Mirror
 from .old_store import OLD_SUFFIX, read_old
 
 __all__ = ["DURABILITIES", "TOKENS", "WORKER", "Store", "StoreDamaged"]
@@ -75,8 +76,18 @@ class _Copy:
 class Store:
     """The store of one partition."""
 
-    def __init__(self, path: Path, durability: str, wake_fd: int = -1, begun: bool = False) -> None:
-        """Open the file, or make it.  StoreDamaged where it had ``begun`` and is gone."""
+    def __init__(
+        self,
+        path: Path,
+        durability: str,
+        wake_fd: int = -1,
+        begun: bool = False,
+        mirror: Callable[[Callable[[], Iterable[bytes]]], Mirror] | None = None,
+    ) -> None:
+        """Open the file, or make it.  StoreDamaged where it had ``begun`` and is gone.
+
+        ``mirror`` makes the mirror that each commit waits for, of a function that yields the state.
+        """
         if durability not in (*DURABILITIES, WORKER):
             raise ValueError(f"durability={durability!r} is none of {', '.join(DURABILITIES)}")
         self.path = path
@@ -94,7 +105,8 @@ class Store:
         self._failure: BaseException | None = None
         self.tokens = TOKENS_IN_MEMORY if durability == WORKER else TOKENS
         self._ledger = Ledger(self.tokens)
-        self._inline = durability != "power"
+        self._mirror = None if mirror is None else mirror(self._records)
+        self._inline = durability != "power" and mirror is None
         self.in_memory = durability == WORKER
         self._journal = self._opened(durability == "power", begun)
         self._thread = threading.Thread(target=self._run, name="headrace-store", daemon=True)
@@ -132,6 +144,8 @@ class Store:
         """
         if self._used:
             raise ValueError("load() comes before the first submit()")
+        if self._mirror is not None:
+            self._mirror.send_everything()  # an earlier process may have died before it did
         with _named(self.path, self.in_memory):
             return self._ledger.saved(self._journal.views())
 
@@ -213,7 +227,7 @@ class Store:
             self._closing = True
             self._changed.notify()
         if self._thread.ident is None:
-            self._journal.close()
+            self._close_files()
             return
         if not Deadline(_CLOSE_S).join(self._thread):
             logger.error("%s: the disk has not answered for %g s", self.path, _CLOSE_S)
@@ -257,7 +271,12 @@ class Store:
                     copy.finished.set()
             self._wake()
         finally:
-            self._journal.close()
+            self._close_files()
+
+    def _close_files(self) -> None:
+        self._journal.close()
+        if self._mirror is not None:
+            self._mirror.close()
 
     def _commit(self, batch: list[tuple[Change, Any]]) -> None:
         changes = [change for change, _ in batch if change]
@@ -300,6 +319,13 @@ class Store:
         parts = [part for change in changes for part in encoded(change)]
         place = self._journal.append(parts)
         self._ledger.apply(changes, place, sum(map(len, parts)))
+        if self._mirror is not None:
+            self._mirror.send(b"".join(parts))
+
+    def _records(self) -> Iterator[bytes]:
+        """Yield the records of a new journal of this state."""
+        for change in self._ledger.table(self._journal.read):
+            yield b"".join(encoded(change))
 
     def _turn(self, next_bytes: int) -> None:
         journal, ledger = self._journal, Ledger(self.tokens)

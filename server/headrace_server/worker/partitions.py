@@ -63,7 +63,7 @@ class Partitions:
         self._worker = worker
         directory = Path(config.directory)
         self._slab = Slab(directory, worker, life, config.slab_bytes, config.segment_bytes)
-        self.stores = Stores(*config.journals, self._send, config.term)
+        self.stores = Stores(*config.journals, self._send, config.term, config.mirrors)
         self._reporter = Reporter(begun.diary, self._slab, self.stores.progress)
         self._commits = Commits(self.stores, self._send)
         self._announcer = Announcer(self._slab, send)

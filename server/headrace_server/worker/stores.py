@@ -17,8 +17,9 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from headrace_proto.errors import ServerError
 from ..core.changes import Change, Saved
 from ..files.durable_file import writing
 from ..making.run import Run
+from ..state.mirror import Mirror
 from ..state.statedir import SUFFIX, partition_path
 from ..state.store import Store
 from .events import Replied, Waiting
@@ -60,9 +62,18 @@ class Stores:
     """The open stores, and the commits that earlier processes stored."""
 
     def __init__(
-        self, directory: str, durability: str, send: Callable[[object], None], term: int = 0
+        self,
+        directory: str,
+        durability: str,
+        send: Callable[[object], None],
+        term: int = 0,
+        mirrors: Mapping[str, str] | None = None,
     ) -> None:
-        """``term``: of this start, as the tokens of its batches carry it."""
+        """``term``: of this start, as the tokens of its batches carry it.
+
+        ``mirrors``: by feed the socket of the mirror that its commits wait for.
+        """
+        self._mirrors = mirrors or {}
         self._term = term
         self._directory = directory
         self._durability = durability
@@ -92,7 +103,9 @@ class Stores:
         lock = _owned(path)
         self._locks.append(lock)
         begun = os.fstat(lock).st_size > 0
-        store = self._stores[name] = Store(path, self._durability, self._wake_fd, begun)
+        socket = self._mirrors.get(name[0])
+        mirror = None if socket is None else partial(Mirror, socket, name)
+        store = self._stores[name] = Store(path, self._durability, self._wake_fd, begun, mirror)
         saved = store.load()
         os.ftruncate(lock, 1)  # from now on a missing journal was lost
         self._tokens[name] = set(saved.tokens)

@@ -1,0 +1,213 @@
+"""The directory of the servers of one feed: where each is, and the state that outlives its node.
+
+    server that starts     begin(share, term) ─► its number, and what to go on from
+    server, now and then   here(share, …)     ─► feeds to take back, and to which snapshot
+    store that commits     keep(share, …)     ─► it is here, or: send everything
+    trainer                addresses()        ─► those of all servers, or why not
+
+A start whose state directory holds the last term that its share told goes on from there.  Any
+other has *lost* it.  Feeds without states go on from the records here, which are all that was
+acknowledged.  Feeds with states go back to the last snapshot that all servers have: every server
+takes them back, and trainers are given no addresses before all have done so.
+
+A share has one server: the last that began.  An earlier one, on a node that was cut off, gets
+``Superseded`` wherever it asks, so it acknowledges nothing any more.
+
+This object is plain; ``on_ray.py`` makes an actor of it.  It may be lost, too: servers tell it
+again what they know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace_proto.errors import ServerError
+
+from ..core.rewinding import BEGINNING
+
+__all__ = ["TERM", "Begun", "Directory", "Superseded"]
+
+#: The note that tells two state directories of a share apart: the file of its terms.
+TERM = "epoch"
+
+#: Records of a partition may take so many bytes, and so many times those of its whole state, …
+_LEAST_BYTES, _TIMES = 1 << 18, 4
+
+_Name = tuple[str, int]  # feed and partition
+
+
+class Superseded(ServerError):
+    """Another server has the share by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The answer to a server that starts."""
+
+    number: int  # of this start
+    again: bool  # the share has begun before
+    lost: bool  # the state of the share is not in its directory
+    notes: Mapping[str, str]  # small files of that directory
+    partitions: Mapping[_Name, Sequence[bytes]]  # records of feeds without states
+    owed: Mapping[str, tuple[int, str]]  # feeds to take back: under a number, to a snapshot
+
+
+@dataclass(slots=True)
+class _Records:
+    """The records of one partition."""
+
+    records: list[bytes]
+    most_bytes: int
+    nbytes: int = 0
+
+
+@dataclass(slots=True)
+class _Share:
+    """One server, as it has told."""
+
+    number: int = 0
+    address: str = ""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    partitions: dict[_Name, _Records] = field(default_factory=dict)
+    snapshots: Mapping[str, str] = field(default_factory=dict)
+    owed: dict[str, int] = field(default_factory=dict)  # by feed: the number of its last loss
+
+
+class Directory:
+    """The directory.
+
+    ``with_states`` are the feeds that have states, ``keys`` those of trainers.  ``restarted``: an
+    earlier directory is lost, with all that it knew.
+    """
+
+    def __init__(
+        self,
+        servers: int,
+        with_states: Sequence[str],
+        keys: Mapping[str, str] | None = None,
+        restarted: bool = False,
+    ) -> None:
+        self._shares = [_Share() for _ in range(servers)]
+        self._keys = dict(keys or {})
+        self._restarted = restarted
+        self._losses = 0
+        self._snapshots = dict.fromkeys(with_states, BEGINNING)  # that feeds would go back to
+
+    # Servers
+
+    def begin(self, share: int, term: str, number: int) -> Begun:
+        """Let a server have a share from now on.
+
+        ``term`` is the text of the file of terms in its state directory, ``number`` one that grows
+        with time.
+        """
+        known = self._shares[share]
+        again = TERM in known.notes
+        lost = again and known.notes[TERM] != term
+        if self._restarted and not again and not term:
+            raise ServerError(
+                f"the state of share {share} was lost together with the directory that mirrored "
+                "it: begin anew from a snapshot (resume=)"
+            )
+        known.number, known.address = max(known.number + 1, number), ""
+        if lost:
+            self._losses += 1
+            for one in self._shares:
+                one.owed = dict.fromkeys(self._snapshots, self._losses)
+        return Begun(
+            number=known.number,
+            again=again,
+            lost=lost,
+            notes=known.notes,
+            partitions={name: list(one.records) for name, one in known.partitions.items()},
+            owed=self._owed(known),
+        )
+
+    def _owed(self, known: _Share) -> dict[str, tuple[int, str]]:
+        return {feed: (loss, self._snapshots[feed]) for feed, loss in known.owed.items()}
+
+    def here(
+        self,
+        share: int,
+        number: int,
+        address: str,
+        notes: Mapping[str, str],
+        snapshots: Mapping[str, str],
+        taken_back: Mapping[str, int],
+    ) -> dict[str, tuple[int, str]]:
+        """Note where a server is, and what it knows; return the feeds that it has to take back.
+
+        ``snapshots``: by feed the last one that it knows all servers to have, or went back to.
+        ``taken_back``: the number of the loss after which it has taken a feed back.
+        """
+        known = self._of(share, number)
+        for feed, snapshot in snapshots.items():
+            if known.snapshots.get(feed) != snapshot:
+                self._snapshots[feed] = snapshot
+        known.address, known.notes, known.snapshots = address, notes, snapshots
+        for feed, loss in taken_back.items():
+            if known.owed.get(feed) == loss:
+                del known.owed[feed]
+        return self._owed(known)
+
+    def keep(
+        self, share: int, number: int, messages: Sequence[tuple[_Name, bool, list[bytes]]]
+    ) -> list[bool]:
+        """Keep records of partitions: the whole state, or the next of it.
+
+        False for one that was not kept: then everything has to be sent.
+        """
+        known = self._of(share, number)
+        return [self._kept(known.partitions, *message) for message in messages]
+
+    @staticmethod
+    def _kept(
+        partitions: dict[_Name, _Records], name: _Name, whole: bool, records: list[bytes]
+    ) -> bool:
+        nbytes = sum(map(len, records))
+        if whole:
+            partitions[name] = _Records(records, max(_LEAST_BYTES, _TIMES * nbytes), nbytes)
+            return True
+        known = partitions.get(name)
+        if known is None or known.nbytes + nbytes > known.most_bytes:
+            return False
+        known.records += records
+        known.nbytes += nbytes
+        return True
+
+    def _of(self, share: int, number: int) -> _Share:
+        """Return the share of a server that has it."""
+        known = self._shares[share]
+        if number < known.number:
+            raise Superseded(f"share {share} was given to another server")
+        known.number = number
+        return known
+
+    # Trainers
+
+    def addresses(self) -> tuple[dict[int, str], str]:
+        """Return the addresses of all servers by share; none, and why, while one is missing."""
+        away = [i for i, one in enumerate(self._shares) if not one.address]
+        if away:
+            return {}, f"share {', '.join(map(str, away))} of {len(self._shares)} has no server"
+        for share, one in enumerate(self._shares):
+            for feed in one.owed:
+                to = self._snapshots[feed]
+                return {}, f"share {share} of feed {feed!r} is being taken back to {to}"
+        return {i: one.address for i, one in enumerate(self._shares)}, ""
+
+    def trainer_keys(self) -> dict[str, str]:
+        """Return the texts of a trainer's ``secret`` and of the ``server``'s public key, if any."""
+        return self._keys
+
+    def status(self) -> list[dict[str, Any]]:
+        """Return where each server is, and what is kept for it."""
+        return [
+            {
+                "address": one.address,
+                "mirrored_bytes": sum(records.nbytes for records in one.partitions.values()),
+            }
+            for one in self._shares
+        ]

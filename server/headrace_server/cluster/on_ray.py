@@ -1,0 +1,373 @@
+"""``hs.on_ray``: the servers of feeds as actors of a Ray cluster.
+
+    hs.on_ray({"speech": …}, servers=4) ─► directory     an actor beside the head of the cluster
+                                        ─► share 0 … 3   actors in a placement group, on four nodes
+    headrace.connect("ray://speech")    ─► directory ─► all of them
+
+Ray places the actors, notices the loss of a node and starts again what was there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from headrace_proto.address import RAY, RAY_NAMESPACE
+from headrace_proto.errors import ServerError
+from headrace_proto.keys import PUBLIC, SECRET, SERVER, public_text, secret_text
+from headrace_proto.placement import MOST_SHARES
+
+from ..arguments import declared, share_in
+from ..files.extras import require
+from ..front.keyring import TRAINERS
+from ..pipeline.builder import Pipeline
+from ..pipeline.by_source import sources_of
+from ..pipeline.declaration import Declaration
+from ..pipeline.fingerprint import function_names
+from ..process.settings import RunSettings
+
+if TYPE_CHECKING:
+    from .share_server import SharePlan
+
+__all__ = ["RayServers", "on_ray"]
+
+#: How long a close waits for the servers to end by themselves.
+_CLOSE_S = 20.0
+#: How long a server may take for an answer, and the same for those that have no node now.
+_ANSWER_S = 10.0
+#: Counters of a feed that all its servers add up.
+_TOTALS = ("batches", "rows", "redelivered", "stale", "expired")
+
+
+class RayServers:
+    """The running servers of ``hs.on_ray``; a context manager, or closed by ``close``.
+
+    They end, too, when the program that started them does.
+    """
+
+    def __init__(self, address: str, servers: Sequence[Any], directory: Any, group: Any) -> None:
+        self._address = address
+        self._servers = servers
+        self._directory = directory
+        self._group = group
+        self._closed = False
+
+    @property
+    def address(self) -> str:
+        """The address for ``headrace.connect``: ``ray://`` and the name of the first feed."""
+        return self._address
+
+    def stats(self) -> dict[str, dict[str, Any]]:
+        """Counters of each feed, added up over the servers that answer.
+
+        ``batches``, ``rows``, ``redelivered``, ``stale`` and ``expired``; ``servers`` has what
+        ``Server.stats()`` of each share has, by share.
+        """
+        joined: dict[str, dict[str, Any]] = {}
+        for share, feeds in self._asked("stats").items():
+            for feed, counters in feeds.items():
+                one = joined.setdefault(feed, {**dict.fromkeys(_TOTALS, 0), "servers": {}})
+                one["servers"][share] = counters
+                for name in _TOTALS:
+                    one[name] += counters[name]
+        return joined
+
+    def drain(self, timeout_s: float) -> bool:
+        """Hand out nothing more and wait for commits; whether all came in time, at all servers."""
+        answers = self._asked("drain", timeout_s, timeout_s=timeout_s)
+        return len(answers) == len(self._servers) and all(answers.values())
+
+    def close(self) -> None:
+        """Stop all servers, and remove their state where ``state_dir`` was not given."""
+        if self._closed:
+            return
+        self._closed = True
+        ray = require("ray", "ray", "hs.on_ray")
+        if not ray.is_initialized():
+            return
+        with contextlib.suppress(ray.exceptions.RayError):
+            closing = [one.close.remote() for one in self._servers]
+            ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_S)
+        for actor in (*self._servers, self._directory):
+            ray.kill(actor)
+        if self._group is not None:
+            ray.util.remove_placement_group(self._group)
+
+    def _asked(self, call: str, *values: Any, timeout_s: float = 0.0) -> dict[int, Any]:
+        """Return the answers of the servers that are there, by share."""
+        ray = require("ray", "ray", "hs.on_ray")
+        asked = {i: getattr(one, call).remote(*values) for i, one in enumerate(self._servers)}
+        answers = {}
+        for share, answer in asked.items():
+            with contextlib.suppress(ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+                answers[share] = ray.get(answer, timeout=timeout_s + _ANSWER_S)
+        return answers
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._servers)} servers"
+        return f"<headrace_server.RayServers at {self._address}: {state}>"
+
+    def __enter__(self) -> RayServers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def on_ray(
+    pipelines: Pipeline | Mapping[str, Pipeline],
+    *,
+    servers: int,
+    workers: int = 1,
+    partitions: int | None = None,
+    resources: Mapping[str, float] | None = None,
+    beside: Sequence[Any] | None = None,
+    runtime_env: Mapping[str, Any] | None = None,
+    insecure: bool = False,
+    **options: Any,
+) -> RayServers:
+    """Start servers that share feeds as actors of this Ray cluster.
+
+    Trainers in any process of the cluster connect to ``ray://FEED``.  Each of the ``servers`` has
+    ``workers`` and a share of the ``partitions``, ``servers * workers`` of them by default.  Ray
+    places them on different nodes where it can, or with ``beside`` on the nodes of these actors,
+    given by name or as handles, in turn.  Each reserves ``resources``, by default a CPU for each
+    worker.
+
+    Ray restarts a server whose node is lost on another node.  Feeds without states go on exactly
+    where their trainers are; feeds with states are taken back to the last snapshot that all servers
+    have put at ``snapshots``, or to their beginning, and trainers get ``FeedRewound``.
+
+    ``runtime_env`` is Ray's, for the servers; without it they have that of this program.  Functions
+    of the file that is run are imported as a module of the working directory.  Trainers and servers
+    have keys of their own unless ``insecure``.  ``state_dir`` must lie where all nodes see it.
+
+    All further ``options`` are those of ``hs.run``.
+    """
+    _check(servers, resources, beside, runtime_env, insecure, options)
+    partitions = servers * max(1, workers) if partitions is None else partitions
+    settings = RunSettings(
+        pipelines, workers=workers, partitions=partitions, share=(0, servers), **options
+    )
+    share_in(settings.share, partitions)
+    if settings.state_dir is None:  # on a node's own disk, which goes with the node
+        options = {"durability": "process", "record": "off"} | options
+    else:
+        options["state_dir"] = os.path.abspath(settings.state_dir)
+    declarations = declared(pipelines)
+    ray = require("ray", "ray", "hs.on_ray")
+    if not ray.is_initialized():
+        ray.init(address="auto")
+    from .share_server import SharePlan
+
+    _check_free(declarations)
+    plan = SharePlan(
+        name=f"{next(iter(declarations))}-{secrets.token_hex(4)}",
+        servers=servers,
+        pipelines={name: _by_module(one) for name, one in declarations.items()},
+        sources=sources_of(declarations.values()),
+        options={**options, "workers": workers, "partitions": partitions, "insecure": insecure},
+        keys={} if insecure else _keys(),
+    )
+    given = resources or {"CPU": max(1, workers)}
+    needs = {name: float(amount) for name, amount in given.items()}
+    return _started(plan, needs, beside, runtime_env, settings.start_timeout_s)
+
+
+def _check(
+    servers: object,
+    resources: object,
+    beside: object,
+    runtime_env: object,
+    insecure: object,
+    options: Mapping[str, Any],
+) -> None:
+    """Raise TypeError or ValueError for an argument of on_ray that can not be."""
+    if isinstance(servers, bool) or not isinstance(servers, int):
+        raise TypeError(f"servers={servers!r:.80} is not a whole number")
+    if not 1 <= servers <= MOST_SHARES:
+        raise ValueError(f"servers={servers} does not lie in 1 … {MOST_SHARES}")
+    if resources is not None:
+        if not isinstance(resources, Mapping) or not resources:
+            raise TypeError(f"resources={resources!r:.80} is not like {{'CPU': 4}}")
+        for name, amount in resources.items():
+            number = isinstance(amount, (int, float)) and not isinstance(amount, bool)
+            if not isinstance(name, str) or not number or not 0 <= amount < math.inf:
+                raise ValueError(f"resources: {name!r:.80} has the amount {amount!r:.80}")
+    if beside is not None and (not isinstance(beside, (list, tuple)) or not beside):
+        raise TypeError(f"beside={beside!r:.80} is not a list of actors or of their names")
+    if runtime_env is not None and not isinstance(runtime_env, Mapping):
+        raise TypeError(f"runtime_env={runtime_env!r:.80} is not a dict")
+    if not isinstance(insecure, bool):
+        raise TypeError(f"insecure={insecure!r:.80} is not True or False")
+    for name in ("bind", "keys", "share"):
+        if name in options:
+            raise TypeError(f"hs.on_ray() sets {name} of each server itself")
+    if options.get("durability") == "off":
+        raise ValueError("durability='off': a server on Ray keeps what is committed")
+
+
+def _check_free(feeds: Iterable[str]) -> None:
+    """ValueError where a feed of this name is served on this cluster."""
+    import ray
+
+    for named in ray.util.list_named_actors(all_namespaces=True):
+        taken = {*feeds} & {*named["name"].split(",")}
+        if named["namespace"] == RAY_NAMESPACE and taken:
+            raise ValueError(f"another hs.on_ray serves feed {min(taken)!r} on this cluster")
+
+
+def _by_module(declaration: Declaration) -> Any:
+    """Return a declaration as plain data, with functions named by modules, not by files."""
+    names = {name: _module_of(name) for name in function_names(declaration)}
+
+    def renamed(value: Any) -> Any:
+        if isinstance(value, str):
+            return names.get(value, value)
+        if isinstance(value, (list, tuple)):
+            return [renamed(one) for one in value]
+        if isinstance(value, dict):
+            return {key: renamed(one) for key, one in value.items()}
+        return value
+
+    return renamed(declaration.to_plain())
+
+
+def _module_of(name: str) -> str:
+    """Return the name of a function by the module that its file is in the working directory."""
+    place, _, function = name.rpartition(":")
+    if not place.endswith(".py"):
+        return name
+    path = os.path.relpath(place)
+    if path.startswith(os.pardir):  # beside the program that is run, whose directory is on the path
+        path = os.path.basename(place)
+    parts = path.removesuffix(".py").split(os.sep)
+    if not all(part.isidentifier() for part in parts):
+        raise ValueError(f"{name}: {path} is no module that another node can import")
+    return f"{'.'.join(parts)}:{function}"
+
+
+def _keys() -> dict[str, str]:
+    """Return new keys: the files of the server's directory, by path, and the trainers' secret."""
+    server, server_secret = (key.decode() for key in zmq.curve_keypair())
+    trainer, trainer_secret = (key.decode() for key in zmq.curve_keypair())
+    return {
+        SERVER + SECRET: secret_text(SERVER, server_secret),
+        SERVER + PUBLIC: public_text(SERVER, server),
+        f"{TRAINERS}/ray{PUBLIC}": public_text("ray", trainer),
+        f"ray{SECRET}": secret_text("ray", trainer_secret),
+    }
+
+
+def _started(
+    plan: SharePlan,
+    needs: dict[str, float],
+    beside: Sequence[Any] | None,
+    runtime_env: Mapping[str, Any] | None,
+    timeout_s: float,
+) -> RayServers:
+    """Start the actors, and wait until every server has its sources open."""
+    import ray
+
+    from .share_server import DirectoryActor, ShareServer
+
+    places, group = _places(plan.servers, needs, beside, timeout_s)
+    environment = {} if runtime_env is None else {"runtime_env": dict(runtime_env)}
+    lasting: dict[str, Any] = {"max_restarts": -1, **environment}
+    directory = (
+        ray.remote(DirectoryActor)
+        .options(
+            name=plan.directory,
+            namespace=RAY_NAMESPACE,
+            num_cpus=0,
+            max_task_retries=-1,
+            scheduling_strategy=_on(_head(), soft=True),
+            **lasting,
+        )
+        .remote(plan.servers, plan.with_states, _of_trainers(plan.keys))
+    )
+    amounts = dict(needs)
+    lasting |= {
+        "num_cpus": amounts.pop("CPU", 0),
+        "num_gpus": amounts.pop("GPU", 0),
+        "resources": amounts,
+        "max_concurrency": 4,  # a drain holds up no question for the counters
+    }
+    server = ray.remote(ShareServer)
+    actors = [
+        server.options(scheduling_strategy=place, **lasting).remote(plan, share)
+        for share, place in enumerate(places)
+    ]
+    running = RayServers(f"{RAY}{next(iter(plan.pipelines))}", actors, directory, group)
+    try:
+        ray.get([actor.started.remote() for actor in actors], timeout=timeout_s)
+    except BaseException:
+        running.close()
+        raise
+    return running
+
+
+def _of_trainers(keys: Mapping[str, str]) -> dict[str, str]:
+    """Return the texts that a trainer needs of these keys."""
+    if not keys:
+        return {}
+    return {"secret": keys[f"ray{SECRET}"], "server": keys[SERVER + PUBLIC]}
+
+
+def _places(
+    servers: int, needs: dict[str, float], beside: Sequence[Any] | None, timeout_s: float
+) -> tuple[list[Any], Any]:
+    """Return a scheduling strategy for each server, and the placement group, if any."""
+    import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    if beside is not None:
+        nodes = [_node_of(actor) for actor in beside]
+        return [_on(nodes[i % len(nodes)], soft=True) for i in range(servers)], None
+    group = ray.util.placement_group([needs] * servers, strategy="SPREAD")
+    if not group.wait(timeout_s):
+        ray.util.remove_placement_group(group)
+        raise ServerError(
+            f"start_timeout_s={timeout_s:g}: this Ray cluster has no room for {servers} servers "
+            f"with resources={needs}; it has {ray.available_resources()}"
+        )
+    strategy = PlacementGroupSchedulingStrategy
+    return [strategy(group, placement_group_bundle_index=i) for i in range(servers)], group
+
+
+def _node_of(actor: Any) -> str:
+    """Return the node of an actor, given by its name or as a handle."""
+    import ray
+
+    handle = ray.get_actor(actor) if isinstance(actor, str) else actor
+    node: str = ray.get(handle.__ray_call__.remote(_own_node))
+    return node
+
+
+def _own_node(actor: object) -> str:
+    import ray
+
+    node: str = ray.get_runtime_context().get_node_id()
+    return node
+
+
+def _head() -> str:
+    """Return the node of the head: the cluster ends with it."""
+    import ray
+
+    nodes = ray.nodes()
+    return str(
+        next((n for n in nodes if "node:__internal_head__" in n["Resources"]), nodes[0])["NodeID"]
+    )
+
+
+def _on(node: str, soft: bool) -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node, soft=soft)

@@ -1,0 +1,213 @@
+"""Servers of ``hs.on_ray`` in one process, with a stand-in for Ray: nothing is lost with a node.
+
+A server of the stand-in is lost in that another one begins on a node without its files.  With Ray's
+own processes: test_ray.py.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+import headrace_server as hs
+from headrace import driver
+from headrace_server.cluster.directory import Superseded
+from tests.patience import PATIENCE_S, eventually
+
+from .ray_stand_in import Handle, RayStandIn, ray_stand_in
+
+_LESS = {"workers": 0, "partitions": 4, "insecure": True}
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayStandIn]:
+    with ray_stand_in(monkeypatch) as cluster:
+        from headrace_server.cluster import share_server
+
+        monkeypatch.setattr(share_server, "_BEAT_S", 0.02)
+        monkeypatch.setattr(driver, "_ASK_S", 0.05)
+        yield cluster
+
+
+def numbers(count: int = 48) -> hs.Pipeline:
+    return hs.from_examples([{"x": i} for i in range(count)]).shuffle(seed=7).batch(2)
+
+
+def sums() -> hs.Pipeline:
+    """Sequences whose state is the sum so far."""
+    examples = [{"key": f"k{i}", "x": [i] * (1 + i % 5)} for i in range(12)]
+    return hs.from_examples(
+        examples, {"key": hs.scalar("string"), "x": hs.sequence("int64", ())}
+    ).batch_sequences_with_states(
+        input_key="key",
+        input_sequences=["x"],
+        input_context=[],
+        input_length=None,
+        initial_states={"sum": hs.zeros((), "int64")},
+        num_unroll=1,
+        batch_size=2,
+        capacity=4,
+        allow_small_batch=True,
+    )
+
+
+def lose(server: Handle) -> None:
+    """Lose a server with its node; Ray starts it on another one."""
+    lost = server.object
+    lost._server._supervisor._end_children(abruptly=True)
+    lost.close()
+    server.start()
+
+
+def connect(address: str, **options: Any) -> headrace.Feed:
+    return headrace.connect(address, timeout=PATIENCE_S, **options)
+
+
+def test_a_trainer_gets_the_stream_of_one_server(cluster: RayStandIn) -> None:
+    with hs.run(numbers(), partitions=4, workers=0) as one, connect(one.address) as feed:
+        whole = [batch["x"].tolist() for batch in feed]
+    with hs.on_ray({"numbers": numbers()}, servers=2, **_LESS) as servers:
+        assert servers.address == "ray://numbers"
+        with connect(servers.address) as feed:
+            assert [batch["x"].tolist() for batch in feed] == whole
+        stats = servers.stats()["numbers"]
+        assert (stats["rows"], sorted(stats["servers"])) == (48, [0, 1])
+        assert servers.drain(1.0)
+    assert "closed" in repr(servers)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_feed_goes_on_exactly_whenever_a_node_is_lost(cluster: RayStandIn, seed: int) -> None:
+    chance = random.Random(seed)
+    losses = {chance.randrange(20): chance.randrange(2) for _ in range(3)}
+    rows: list[int] = []
+    with (
+        hs.on_ray({"numbers": numbers()}, servers=2, **_LESS) as servers,
+        connect(servers.address, commit="explicit") as feed,
+    ):
+        for taken, batch in enumerate(feed):
+            rows += batch["x"].tolist()
+            batch.commit()
+            if taken in losses:
+                lose(cluster.servers[losses[taken]])
+    assert sorted(rows) == list(range(48))
+
+
+def test_a_trainer_that_comes_after_the_loss_gets_only_what_is_not_committed(
+    cluster: RayStandIn,
+) -> None:
+    with hs.on_ray({"numbers": numbers()}, servers=2, **_LESS) as servers:
+        with connect(servers.address) as feed:
+            rows = [x for _ in range(7) for x in next(feed)["x"].tolist()]
+        for server in cluster.servers:
+            lose(server)
+        with connect(servers.address) as feed:
+            rows += [x for batch in feed for x in batch["x"].tolist()]
+    assert sorted(rows) == list(range(48))
+
+
+def test_feeds_with_states_go_back_to_the_last_snapshot_of_all_servers(
+    cluster: RayStandIn, tmp_path: Path
+) -> None:
+    pytest.importorskip("fsspec")
+    with hs.on_ray(
+        {"sums": sums()}, servers=2, snapshots=str(tmp_path / "snapshots"), **_LESS
+    ) as servers:
+
+        def step(feed: headrace.Feed) -> list[tuple[bytes, int]]:
+            batch = next(feed)
+            state = batch.state("sum")
+            batch.save_state("sum", state + batch.sequences["x"][:, 0])
+            return list(zip(batch.key, state.tolist(), strict=True))
+
+        def rest(feed: headrace.Feed) -> list[list[tuple[bytes, int]]]:
+            found = []
+            while True:
+                try:
+                    found.append(step(feed))
+                except StopIteration:
+                    return found
+
+        with connect(servers.address, prefetch=0) as feed:
+            before = [step(feed) for _ in range(3)]
+            feed.snapshot()
+            known = cluster.named["headrace", "sums"].object._snapshots
+            eventually(lambda: known["sums"] != "beginning")
+            step(feed)
+            lose(cluster.servers[1])
+            with pytest.raises(headrace.FeedRewound, match="was taken back to snapshot"):
+                rest(feed)
+        with connect(servers.address, prefetch=0) as feed:
+            again = rest(feed)
+    seen = [(key.partition(b":")[2], state) for batch in before + again for key, state in batch]
+    whole = [(b"k%d" % i, i * j) for i in range(12) for j in range(1 + i % 5)]
+    assert sorted(seen) == sorted(whole)
+
+
+def test_a_server_that_was_replaced_acknowledges_nothing_any_more(cluster: RayStandIn) -> None:
+    with hs.on_ray({"numbers": numbers()}, servers=1, **_LESS):
+        directory: Any = cluster.named["headrace", "numbers"].object
+        number = directory._shares[0].number
+        begun = directory.begin(0, "another term", number)
+        with pytest.raises(Superseded, match="share 0 was given to another server"):
+            directory.keep(0, number, [])
+        directory._shares[0].number = number
+        assert begun.lost and begun.number == number + 1
+
+
+def test_a_feed_that_is_served_already_is_refused(cluster: RayStandIn) -> None:
+    with hs.on_ray({"numbers": numbers()}, servers=1, **_LESS):
+        with pytest.raises(ValueError, match=r"another hs\.on_ray serves feed 'numbers'"):
+            hs.on_ray({"others": numbers(), "numbers": numbers()}, servers=1, **_LESS)
+
+
+def test_an_error_of_a_server_is_raised_where_it_was_started(cluster: RayStandIn) -> None:
+    missing = hs.read_jsonl("no/such/file.jsonl").batch(2)
+    with pytest.raises(headrace.FilesMissing, match=r"no/such/file\.jsonl"):
+        hs.on_ray({"numbers": missing}, servers=2, **_LESS)
+    assert not cluster.named
+
+
+def test_servers_that_are_not_there_are_waited_for_and_named(cluster: RayStandIn) -> None:
+    with pytest.raises(headrace.ConnectionLost, match=r"'speech' on this Ray.*no hs.on_ray serves"):
+        headrace.connect("ray://speech", timeout=0.1)
+
+
+def test_trainers_have_the_keys_of_their_servers(cluster: RayStandIn) -> None:
+    options = {**_LESS, "insecure": False}
+    with hs.on_ray({"numbers": numbers()}, servers=2, **options) as servers:
+        with connect(servers.address) as feed:
+            assert sum(batch.rows for batch in feed) == 48
+        address = cluster.servers[0].object.started()
+        with pytest.raises(headrace.NotAllowed, match="asks for keys"):
+            headrace.connect([address, cluster.servers[1].object.started()])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "text"),
+    [
+        ({"servers": 0}, ValueError, "servers=0 does not lie in 1 … 4096"),
+        ({"servers": 2.0}, TypeError, "servers=2.0 is not a whole number"),
+        ({"servers": 3, "partitions": 2}, ValueError, "partitions=2: each of the 3 servers owns"),
+        ({"resources": {}}, TypeError, "resources={} is not like {'CPU': 4}"),
+        ({"resources": {"CPU": -1}}, ValueError, "resources: 'CPU' has the amount -1"),
+        ({"beside": "trainer"}, TypeError, "beside='trainer' is not a list of actors"),
+        ({"runtime_env": "."}, TypeError, "runtime_env='.' is not a dict"),
+        ({"insecure": 1}, TypeError, "insecure=1 is not True or False"),
+        ({"bind": "tcp://0.0.0.0:1"}, TypeError, "sets bind of each server itself"),
+        ({"share": (0, 2)}, TypeError, "sets share of each server itself"),
+        ({"durability": "off"}, ValueError, "durability='off'"),
+        ({"workers": -1}, ValueError, "workers=-1"),
+        ({"nonsense": 1}, TypeError, "nonsense"),
+        ({"pipelines": {"a b": None}}, ValueError, "feed name 'a b'"),
+    ],
+)
+def test_an_argument_that_can_not_be_is_refused_before_ray_is_loaded(arguments, kind, text) -> None:
+    given = {"pipelines": numbers(), "servers": 2} | arguments
+    with pytest.raises(kind, match=text):
+        hs.on_ray(given.pop("pipelines"), **given)
