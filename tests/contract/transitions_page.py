@@ -13,10 +13,11 @@ from pathlib import Path
 
 from headrace_server.core.claims import CLAIM
 from headrace_server.core.lease import LEASE
+from headrace_server.core.partition import PARTITION
 from headrace_server.worker.sessions import SESSION
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "transitions.md"
-TABLES = {table.kind: table for table in (LEASE, CLAIM, SESSION)}
+TABLES = {table.kind: table for table in (LEASE, CLAIM, SESSION, PARTITION)}
 _PART = re.compile(r"(<!-- generated: ([\w -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

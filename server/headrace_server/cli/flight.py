@@ -18,7 +18,7 @@ from . import exits
 from .options import JSON, Option
 from .table import Command
 
-__all__ = ["BATCH", "COMMAND", "FEED", "KEY", "STATE_DIR", "STEPS", "TRAINER", "chosen", "key_of"]
+__all__ = ["CHOICE", "COMMAND", "chosen", "key_of"]
 
 _REPLAY = {option.name: option for option in options_of(ReplaySettings)}
 STATE_DIR, FEED, TRAINER, STEPS = (_REPLAY[n] for n in ("state_dir", "feed", "trainer", "steps"))
@@ -29,13 +29,10 @@ BATCH = Option(
     "one batch, by partition and number; the last life's unless LIFE/P:N names another",
     metavar="P:N",
 )
+#: Options that choose hand-outs of a feed.
+CHOICE = (STATE_DIR, FEED, KEY, TRAINER, STEPS, BATCH)
 _OPTIONS = (
-    STATE_DIR,
-    FEED,
-    KEY,
-    TRAINER,
-    STEPS,
-    BATCH,
+    *CHOICE,
     Option(
         "last",
         "integer",

@@ -8,19 +8,14 @@ from pathlib import Path
 
 from ..flight.skipping import skip
 from . import exits
-from .flight import BATCH, FEED, KEY, STATE_DIR, STEPS, TRAINER, chosen, key_of
+from .flight import CHOICE, chosen, key_of
 from .options import JSON, Option
 from .table import Command
 
 __all__ = ["COMMAND"]
 
 _OPTIONS = (
-    STATE_DIR,
-    FEED,
-    KEY,
-    TRAINER,
-    STEPS,
-    BATCH,
+    *CHOICE,
     Option("reason", "text", "the reason, which is stored in the list", absent="must be given"),
     JSON,
 )

@@ -5,6 +5,7 @@
                 ─► Rest      the shape wants nothing more before something happens to it
                 ─► None      the input has ended and everything was planned
 
+The life of its input is the table ``PARTITION``.
 Without ``across_batches`` the shape ends with each epoch as at the end of the input, and takes the
 rows of the next one when its last batch was planned.  A batch then has a *turn* among those of all
 partitions: its epoch, then its number in the epoch.  With it, its turn is its number.
@@ -22,8 +23,9 @@ from typing import Any
 import numpy as np
 
 from .plan import Draft, Part, Plan, Position, Read, Shaper, stored
+from .transitions import Transitions
 
-__all__ = ["TURN_BITS", "VERSION", "Partition", "Rest", "first_number"]
+__all__ = ["PARTITION", "TURN_BITS", "VERSION", "Partition", "Rest", "first_number"]
 
 VERSION = 1
 #: Number of empty epochs in a row after which a partition ends.  A single epoch of a small
@@ -42,6 +44,42 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
     "reads": list,
     "shaper": Mapping,
 }
+
+
+OPEN, READING, ENDED, FINISHED = STATES = ("open", "reading", "ended", "finished")
+_NOT_READ = "was not being read", (OPEN, ENDED, FINISHED)
+
+PARTITION = Transitions(
+    "partition",
+    STATES,
+    moves={
+        "read": {OPEN: (READING, "Read")},
+        "arrived": {READING: (OPEN, "rows for the shape")},
+        "arrived, the last": {READING: (ENDED, "rows for the shape")},
+        "failed": {
+            OPEN: (OPEN, None),
+            READING: (OPEN, None),
+            ENDED: (ENDED, None),
+            FINISHED: (FINISHED, None),
+        },
+        "all drafted": {ENDED: (FINISHED, "the shape drafts or drops the rest")},
+        "begin epoch": {FINISHED: (OPEN, None)},
+        "close": {
+            OPEN: (ENDED, None),
+            READING: (ENDED, None),
+            ENDED: (ENDED, None),
+            FINISHED: (FINISHED, None),
+        },
+        "cancel": dict.fromkeys(STATES, (FINISHED, "the shape drops all rows")),
+    },
+    errors={
+        "read": ("is being read, or none is left to read", (READING, ENDED, FINISHED)),
+        "arrived": _NOT_READ,
+        "arrived, the last": _NOT_READ,
+        "all drafted": ("may still come", (OPEN, READING, FINISHED)),
+        "begin epoch": ("is of an epoch that has not ended", (OPEN, READING, ENDED)),
+    },
+)
 
 
 class Rest:
@@ -76,9 +114,19 @@ class Partition:
         self._next_chunk = 0
         self._next_number = 0
         self._reading: Read | None = None
-        self._finished = False
+        self.state = ENDED if self._position is None else OPEN
         self._reads: dict[int, Read] = {}  # of chunks of which rows wait
         self.held: Plan | None = None  # a plan without room for its batch, still the next one
+
+    def _on(self, event: str) -> None:
+        self.state, _ = PARTITION.follow(event, self.state, self)
+
+    def __str__(self) -> str:
+        return f"chunk {self._next_chunk}"
+
+    def history(self) -> str:
+        """Return how far it is, for the text of an error."""
+        return f"the partition is {self.state}, in epoch {self._epoch}, plan {self._next_number}"
 
     @property
     def next_number(self) -> int:
@@ -112,8 +160,8 @@ class Partition:
 
     def next_step(self, limit: int) -> Read | Plan | type[Rest] | None:
         """The next step; ``limit`` bounds the rows of a read, and does not change any plan."""
-        if self._reading is not None:
-            raise ValueError(f"chunk {self._reading.chunk} is being read and has not arrived")
+        if self.state is READING:
+            self._on("read")  # which raises
         if self.held is not None:
             plan, self.held = self.held, None
             return plan
@@ -121,10 +169,10 @@ class Partition:
             draft = self._shaper.next_draft()
             if draft is not None:
                 return Plan(self.take_number(), draft)
-            if self._position is not None:
+            if self.state is OPEN:
                 return self.next_read(limit) or Rest
-            if not self._finished:
-                self._finished = True
+            if self.state is ENDED:
+                self._on("all drafted")
                 self._shaper.finish()
             elif not self._shaper.done:
                 return Rest
@@ -154,10 +202,12 @@ class Partition:
         self._position = next_position
         if next_position is None and self.across_batches:
             self._next_epoch()
+        self._on("arrived, the last" if self._position is None else "arrived")
 
     def failed(self) -> None:
         """Take a read back that failed, so that it is the next one again."""
         self._reading = None
+        self._on("failed")
 
     def close(self, cancel: bool = False) -> None:
         """Read no more, not even what was to be read next.
@@ -166,8 +216,8 @@ class Partition:
         """
         self._reading = self._position = None
         self._closed = True
+        self._on("cancel" if cancel else "close")
         if cancel:
-            self._finished = True
             self._shaper.finish(drop=True)
 
     def _next_epoch(self) -> None:
@@ -198,7 +248,8 @@ class Partition:
     @property
     def at_border(self) -> bool:
         """Whether all of this epoch is done, and the next one comes."""
-        return self._finished and self.held is None and self._shaper.done and self._goes_on
+        ended = self.state is FINISHED and self.held is None
+        return ended and self._shaper.done and self._goes_on
 
     def begin_epoch(self) -> None:
         """Begin the next epoch at the border of this one."""
@@ -208,7 +259,7 @@ class Partition:
         self._epoch += 1
         self._epoch_rows = 0
         self._first_of_epoch = self._next_number
-        self._finished = False
+        self._on("begin epoch")
         self._position = self._start
         self._shaper.begin_epoch()
 
@@ -247,6 +298,7 @@ class Partition:
         """A read although no batch is wanted; None if nothing is left or there is no room."""
         if self._position is None or not self._shaper.hungry:
             return None
+        self._on("read")
         self._reading = Read(self._next_chunk, self._epoch, self._position, limit)
         return self._reading
 
@@ -258,6 +310,7 @@ class Partition:
             {name: _FIELDS[name] for name in ("epoch", "epoch_rows", "empty_epochs", "position")},
         )
         self._next_chunk = next_chunk
+        self.state = ENDED if self._position is None else OPEN
 
     def forget_reads(self) -> None:
         """Forget reads of chunks that are not needed any more."""
@@ -279,7 +332,7 @@ class Partition:
             "position": self._position,
             "next_chunk": self._next_chunk,
             "next_number": self._next_number,
-            "finished": self._finished,
+            "finished": self.state is FINISHED,
             "reads": [
                 [r.chunk, r.epoch, r.position, r.limit]
                 for r in self._reads.values()
@@ -322,7 +375,7 @@ class Partition:
         self._shaper.restore(shaper)
         self._epoch, self._epoch_rows, self._empty_epochs = epoch, epoch_rows, empty_epochs
         self._position, self._next_chunk, self._next_number = position, chunk, number
-        self._finished = finished
+        self.state = FINISHED if finished else ENDED if position is None else OPEN
         self._first_of_epoch, self._closed = state.get("border", (0, False))
         self._reading = None
         self._reads = known

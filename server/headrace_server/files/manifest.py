@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import mmap
 import os
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +21,7 @@ from headrace_proto.errors import FilesMissing
 
 from .extras import PackageMissing, require
 
-__all__ = ["DataFile", "is_remote", "open_map", "open_stream", "resolve"]
+__all__ = ["DataFile", "copy_whole", "is_remote", "open_map", "open_stream", "resolve"]
 
 #: Names that file systems have for the version of a file, the sharpest first.
 _STAMPS = ("etag", "ETag", "md5Hash", "mtime", "LastModified", "created")
@@ -151,6 +152,16 @@ def open_map(file: DataFile) -> np.ndarray:
             return np.empty(0, np.uint8)
         mapped = mmap.mmap(stream.fileno(), file.size, access=mmap.ACCESS_READ)
         return np.frombuffer(mapped, np.uint8)
+
+
+def copy_whole(file: DataFile, stream: BinaryIO, copy: BinaryIO) -> None:
+    """Copy a file to another one.  FilesMissing where it has not the size that it had."""
+    shutil.copyfileobj(stream, copy, 1 << 20)
+    if copy.tell() != file.size:
+        raise FilesMissing(
+            f"{file.path} had {file.size} bytes when the feed started and gives {copy.tell()} now"
+        )
+    copy.flush()
 
 
 def open_stream(file: DataFile) -> BinaryIO:

@@ -18,7 +18,6 @@ import ctypes
 import errno
 import mmap
 import os
-import shutil
 import tempfile
 import weakref
 from collections.abc import Sequence
@@ -27,10 +26,10 @@ from typing import Final
 
 import numpy as np
 
-from headrace_proto.errors import FilesMissing, LimitExceeded
+from headrace_proto.errors import LimitExceeded
 
 from .durable_file import writing
-from .manifest import DataFile, is_remote, open_stream
+from .manifest import DataFile, copy_whole, is_remote, open_stream
 from .remote_copies import RemoteCopies
 
 __all__ = ["MappedFiles"]
@@ -131,11 +130,5 @@ class MappedFiles:
             spool = self._spool or tempfile.gettempdir()
             remedy = f"make room there for a copy of {file.path}, or set TMPDIR elsewhere"
             with writing(spool, file.size, remedy), tempfile.TemporaryFile(dir=spool) as copy:
-                shutil.copyfileobj(stream, copy, 1 << 20)
-                if copy.tell() != file.size:
-                    raise FilesMissing(
-                        f"{file.path} had {file.size} bytes when the feed started and gives "
-                        f"{copy.tell()} now"
-                    )
-                copy.flush()
+                copy_whole(file, stream, copy)
                 self._range.place(int(self.bases[i]), file.size, copy.fileno())

@@ -16,14 +16,13 @@ import fcntl
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace_proto.errors import FilesMissing, LimitExceeded
+from headrace_proto.errors import LimitExceeded
 
 from .durable_file import writing
-from .manifest import DataFile, open_stream
+from .manifest import DataFile, copy_whole, open_stream
 
 __all__ = ["RemoteCopies"]
 
@@ -63,13 +62,7 @@ class RemoteCopies:
                     self._make_room(file)
                     copy.truncate(file.size)  # so that others count it
                 with open_stream(file) as stream:
-                    shutil.copyfileobj(stream, copy, 1 << 20)
-                if copy.tell() != file.size:
-                    raise FilesMissing(
-                        f"{file.path} had {file.size} bytes when the feed started and gives "
-                        f"{copy.tell()} now"
-                    )
-                copy.flush()
+                    copy_whole(file, stream, copy)
                 os.replace(part, path)
             except BaseException:
                 part.unlink(missing_ok=True)
