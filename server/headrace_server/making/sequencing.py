@@ -27,7 +27,7 @@ from ..pipeline.declaration import Shape
 from ..pipeline.segment_options import columns_by_name, fitted, not_whole
 from ..pipeline.selectors import selector_text
 from ..reading.chunk import Chunk, Origin
-from ..reading.columns import Column, Ragged, RaggedStrings, Strings
+from ..reading.columns import Column, Ragged, RaggedStrings, Strings, ragged_of
 from ..reading.reader import BadRecords
 from ..reading.values import Values, as_int64, is_integer
 
@@ -307,14 +307,4 @@ def _ragged(column: Column) -> Ragged | RaggedStrings:
     """A sequence as a ragged column."""
     if isinstance(column, (Ragged, RaggedStrings)):
         return column
-    n, steps, *inner = column.shape
-    extents = np.full((n, 1), steps, np.int64)
-    if isinstance(column, Strings):
-        each = int(np.prod([steps, *inner], dtype=np.int64))
-        return RaggedStrings(
-            column.reshape(-1), np.arange(n, dtype=np.int64) * each, extents, tuple(inner)
-        )
-    values = np.ascontiguousarray(column)
-    each = values.dtype.itemsize * int(np.prod([steps, *inner], dtype=np.int64))
-    starts = np.arange(n, dtype=np.int64) * each
-    return Ragged(values.reshape(-1).view(np.uint8), values.dtype, starts, extents, tuple(inner))
+    return ragged_of(column, 1)

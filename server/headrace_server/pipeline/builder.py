@@ -18,24 +18,23 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, Literal
 
-from headrace_proto.schema import Field, schema_from_wire
+from headrace_proto.schema import schema_from_wire
 
 from .argument_checks import checked
 from .declaration import Declaration, Policy, Shape, Source, jsonable
 from .segmenting import Sequencing, declared_by
-from .steps import SEQUENCES, fields_of
+from .steps import SEQUENCES, fields_of, fields_text
 
 __all__ = ["Pipeline"]
 
 _SHAPES = (
-    ".batch(batch_size)",
-    ".bucket(which_bucket, batch_size, num_buckets)",
-    ".bucket_by_sequence_length(input_length, batch_size, bucket_boundaries)",
-    ".rejection_sample(accept_prob, batch_size)",
-    ".stratified_sample(labels, target_probs, batch_size)",
-    ".stratified_sample_unknown_dist(labels, probs, batch_size)",
-    ".batch_sequences_with_states(input_key, input_sequences, input_context, …)",
-    ".sequence_queueing_state_saver(batch_size, num_unroll, input_length, …)",
+    ".batch(batch_size), .bucket(which_bucket, batch_size, num_buckets), "
+    ".bucket_by_sequence_length(input_length, batch_size, bucket_boundaries), "
+    ".rejection_sample(accept_prob, batch_size), "
+    ".stratified_sample(labels, target_probs, batch_size), "
+    ".stratified_sample_unknown_dist(labels, probs, batch_size), "
+    ".batch_sequences_with_states(input_key, input_sequences, input_context, …), "
+    ".sequence_queueing_state_saver(batch_size, num_unroll, input_length, …)"
 )
 
 
@@ -108,9 +107,7 @@ class Pipeline(Sequencing):
     def declaration(self) -> Declaration:
         """The whole pipeline as plain data.  ValueError while it has no shape."""
         if self._shape is None:
-            raise ValueError(
-                f"the pipeline has no shape: end it with one of {', '.join(_SHAPES)}\n{self!r}"
-            )
+            raise ValueError(f"the pipeline has no shape: end it with one of {_SHAPES}\n{self!r}")
         return Declaration(self._source, self._order, self._stages, self._shape, self._policy)
 
     def _identity(self) -> str:
@@ -138,7 +135,7 @@ class Pipeline(Sequencing):
         for step in (*self._stages, *((self._shape,) if self._shape else ())):
             options = dict(step.options)
             if options.get("schema"):
-                options["schema"] = _Text(_schema_text(schema_from_wire(options["schema"])))
+                options["schema"] = _Text(fields_text(schema_from_wire(options["schema"])))
             if step.kind == SEQUENCES:
                 lines.append(declared_by(options))
             else:
@@ -158,10 +155,6 @@ class _Text(str):
 def _call(name: str, arguments: Mapping[str, Any]) -> str:
     given = ", ".join(f"{key}={value!r}" for key, value in arguments.items() if value is not None)
     return f"{name}({given})"
-
-
-def _schema_text(fields: Mapping[str, Field]) -> str:
-    return "{" + ", ".join(f"{name}: {field}" for name, field in fields.items()) + "}"
 
 
 def _source_text(source: Source) -> str:
@@ -188,5 +181,5 @@ def _source_text(source: Source) -> str:
         options["paths"] = list(source.paths) or None
         options.update(source.options)
     if fields is not None:
-        options["features"] = _Text(_schema_text(fields))
+        options["features"] = _Text(fields_text(fields))
     return _call(name, options)

@@ -105,12 +105,9 @@ class Sequencing(Sampling):
         With ``phase="random"`` the first segment has 1 … ``stride`` steps, drawn anew for each
         example and epoch from ``phase_seed`` (None: 0), and its successor begins after them.
         """
-        needed = {
-            "initial_states": initial_states,
-            "num_unroll": num_unroll,
-            "batch_size": batch_size,
-        }
-        missing = [argument for argument, value in needed.items() if value is _NEEDED]
+        needed = ("initial_states", "num_unroll", "batch_size")
+        given = (initial_states, num_unroll, batch_size)
+        missing = [name for name, one in zip(needed, given, strict=True) if one is _NEEDED]
         if missing:
             raise TypeError(f"batch_sequences_with_states() lacks {', '.join(missing)}")
         options = checked(

@@ -12,11 +12,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Self
 
-from headrace_proto.schema import Field
-
 from .argument_checks import MAX_COUNT, checked_int
 from .declaration import Policy, ReadingOrder, Source
-from .steps import Steps
+from .steps import Steps, fields_text
 
 __all__ = ["SourceSteps"]
 
@@ -68,7 +66,8 @@ class SourceSteps(Steps):
         one, two = self.fields, other.fields
         if one is not None and two is not None and one != two:
             raise ValueError(
-                f"concat(other): other has the columns {_text(two)}, and this source {_text(one)}"
+                f"concat(other): other has the columns {fields_text(two)}, and this source "
+                f"{fields_text(one)}"
             )
         sources = [*_parts_of(self._source), *_parts_of(other._source)]
         paths = tuple(path for source in sources for path in source.paths)
@@ -102,7 +101,3 @@ class SourceSteps(Steps):
 
 def _parts_of(source: Source) -> tuple[Source, ...]:
     return source.parts if source.kind == "concat" else (source,)
-
-
-def _text(fields: dict[str, Field]) -> str:
-    return "{" + ", ".join(f"{name}: {field}" for name, field in fields.items()) + "}"

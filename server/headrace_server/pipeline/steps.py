@@ -7,6 +7,7 @@ A call gives a new pipeline with one stage more, or with its shape, which ends i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -19,7 +20,7 @@ from .former import former
 from .groups import grouped
 from .padding_options import PadTo, padding_options
 
-__all__ = ["SEQUENCES", "Steps", "fields_of"]
+__all__ = ["SEQUENCES", "Steps", "fields_of", "fields_text"]
 
 #: The kind of the shape of sequences with states.
 SEQUENCES = "sequences"
@@ -104,6 +105,11 @@ class Steps:
 
     def _with_shape(self, shape: Shape) -> Self:
         return replace(self, _stages=grouped(self._stages, shape), _shape=shape)
+
+
+def fields_text(fields: Mapping[str, Field]) -> str:
+    """A schema as text."""
+    return "{" + ", ".join(f"{name}: {field}" for name, field in fields.items()) + "}"
 
 
 def fields_of(source: Source) -> dict[str, Field] | None:

@@ -31,6 +31,7 @@ __all__ = [
     "RaggedStrings",
     "Strings",
     "column_from_rows",
+    "column_of",
     "concatenate",
     "dtype_of",
     "field_of",
@@ -245,6 +246,20 @@ def ragged_of(column: np.ndarray | Strings, varying: int) -> Ragged | RaggedStri
     return Ragged(raw, dtype, starts * dtype.itemsize, extents, dims[varying:])
 
 
+def column_of(values: np.ndarray | Strings, field: Field, extents: np.ndarray) -> Column:
+    """The column whose rows lie back to back in flat values, of native order."""
+    varying = field.ragged_dims
+    inner = tuple(d for d in field.shape[varying:] if d is not None)
+    if not varying:
+        return values.reshape(len(extents), *inner)
+    sizes = np.prod(extents, axis=1, dtype=np.int64) * prod(inner)
+    starts = np.cumsum(sizes) - sizes
+    if isinstance(values, Strings):
+        return RaggedStrings(values, starts, extents, inner)
+    dtype = values.dtype
+    return Ragged(values.view(np.uint8), dtype, starts * dtype.itemsize, extents, inner)
+
+
 def column_from_rows(rows: Sequence[Any], field: Field) -> Column:
     """A column from one value per example, checked against a field.
 
@@ -255,27 +270,12 @@ def column_from_rows(rows: Sequence[Any], field: Field) -> Column:
     if quick is not None:
         return quick
     n, varying = len(rows), field.ragged_dims
-    inner = tuple(d for d in field.shape[varying:] if d is not None)
     strings = field.dtype == dtypes.BYTES
     arrays = [_as_array(row, field, i) for i, row in enumerate(rows)]
-    if not varying:
-        if not arrays:
-            shape = (0, *inner)
-            if not strings:
-                return np.empty(shape, dtypes.numpy_dtype(field.dtype))
-            return Strings.from_objects(np.empty(shape, object))
-        stacked = np.stack(arrays)
-        return Strings.from_objects(stacked) if strings else stacked
     extents = np.array([a.shape[:varying] for a in arrays], np.int64).reshape(n, varying)
-    sizes = np.prod(extents, axis=1, dtype=np.int64) * prod(inner)
-    starts = np.cumsum(sizes) - sizes
-    flat = [a.reshape(-1) for a in arrays]
-    if strings:
-        joined = np.concatenate(flat) if flat else np.empty(0, object)
-        return RaggedStrings(Strings.from_objects(joined), starts, extents, inner)
-    dtype = dtypes.numpy_dtype(field.dtype)
-    values = np.concatenate(flat) if flat else np.empty(0, dtype)
-    return Ragged(values.view(np.uint8), dtype, starts * dtype.itemsize, extents, inner)
+    none = np.empty(0, object if strings else dtypes.numpy_dtype(field.dtype))
+    flat = np.concatenate([a.reshape(-1) for a in arrays]) if arrays else none
+    return column_of(Strings.from_objects(flat) if strings else flat, field, extents)
 
 
 def _scalars(rows: Sequence[Any], field: Field) -> Column | None:

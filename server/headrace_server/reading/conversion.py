@@ -164,7 +164,8 @@ class Conversion:
             chunk, after = self._intake.chunk(Read(0, 0, position, asked))
             self._intake.end()
             weight = part.add(chunk)
-            read += len(chunk) if self.length is None else _past(after, self.length) - position
+            known = self.length if after is None else after
+            read += len(chunk) if self.length is None else known - position
             if weight > 2 * _READ_BYTES:
                 limit = max(1, limit // 2)
             elif weight < _READ_BYTES // 2:
@@ -204,7 +205,3 @@ class Conversion:
         if self._reader is not None:
             self._reader.close()
         self._notes.close()
-
-
-def _past(position: int | None, length: int) -> int:
-    return length if position is None else position

@@ -53,8 +53,7 @@ def _same(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _texts(strings: Strings, shapes: np.ndarray) -> Flat:
-    _, data = strings.packed()
-    return Flat(data, strings.lengths.reshape(-1), shapes)
+    return Flat(strings.joined(), strings.lengths.reshape(-1), shapes)
 
 
 class ColumnSum:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -172,10 +173,7 @@ class Intake:
 
     def dropped_with(self, more: Any) -> dict[str, int]:
         """All rows dropped so far by reason, with those that a shape dropped."""
-        counts = dict(self.dropped)
-        for reason, n in more.items():
-            counts[reason] = counts.get(reason, 0) + n
-        return counts
+        return dict(Counter(self.dropped) + Counter(more))
 
     def progress(self, reading: Mapping[str, Any]) -> dict[str, Any]:
         """The progress of reading, in numbers for people; ``reading`` is its position."""

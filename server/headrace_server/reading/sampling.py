@@ -107,6 +107,11 @@ class Sampler(ABC):
         return chunk.take(rows)
 
 
+def _classes_below(values: np.ndarray, count: int) -> np.ndarray:
+    whole: np.ndarray = values == np.floor(values)
+    return whole & (values >= 0) & (values < count)
+
+
 class _Keep(Sampler):
     argument, rule, reason = "keep", "it must be true or false", "wrong_type"
 
@@ -181,8 +186,7 @@ class Stratified(Sampler):
         }
 
     def fits(self, values: np.ndarray) -> np.ndarray:
-        whole: np.ndarray = values == np.floor(values)
-        return whole & (values >= 0) & (values < self.num_classes)
+        return _classes_below(values, self.num_classes)
 
     def _sampled(self, chunk: Chunk, labels: np.ndarray, bad: BadRecords) -> Chunk:
         classes = labels.astype(np.int64)
@@ -289,8 +293,7 @@ class _WeightedResample(_Resample):
     def fits(self, values: np.ndarray) -> np.ndarray:
         if self._class_weights is None:
             return (values >= 0) & (values < np.inf)
-        whole: np.ndarray = values == np.floor(values)
-        return whole & (values >= 0) & (values < len(self._class_weights))
+        return _classes_below(values, len(self._class_weights))
 
     def _sampled(self, chunk: Chunk, weights: np.ndarray, bad: BadRecords) -> Chunk:
         if not len(chunk):

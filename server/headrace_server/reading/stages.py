@@ -31,6 +31,8 @@ Fields = Mapping[str, Field]
 
 #: The fact that tells of each row, up to a cache, which example of the source it comes from.
 _SOURCE = "cached example"
+#: A count of logged faults beyond which none is logged.
+_LOGS_NOTHING = 1 << 62
 
 
 class _Step(Protocol):
@@ -155,16 +157,11 @@ class RowStages:
         Rows that break a rule teach nothing here; they are reported when they come in their turn.
         """
         before, states = dict(self.counts), self.state()
-        self.apply(chunk, _Quiet())
+        self.apply(chunk, BadRecords(skip=True, logged=_LOGS_NOTHING))
         self.counts.clear()
         self.counts.update(before)
         self.restore(states)
         return self.fields
-
-
-class _Quiet(BadRecords):
-    def report(self, error: DataError, reason: str = "bad_record", rows: int = 1) -> None:
-        pass
 
 
 def _step(stage: Stage, number: int, counts: Counter[str]) -> _Step:

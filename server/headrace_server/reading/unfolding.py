@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
 from math import prod
 from typing import Any, Final
@@ -176,9 +177,7 @@ def _rows_of(column: Column) -> Column:
         unit = column.dtype.itemsize if isinstance(column, Ragged) else 1
         number = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
         starts = np.repeat(column.starts, counts) + number * np.repeat(sizes * unit, counts)
-        if isinstance(column, Ragged):
-            return Ragged(column.raw, column.dtype, starts, extents, inner)
-        return RaggedStrings(column.flat, starts, extents, inner)
+        return replace(column, starts=starts, extents=extents)
     if isinstance(column, Ragged):
         values = gather(column.raw, column.starts, counts * column.item_bytes)
         return np.ascontiguousarray(values).view(column.dtype).reshape(total, *inner)

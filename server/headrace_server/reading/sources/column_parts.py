@@ -179,8 +179,7 @@ class ColumnPart:
         if held.missing is not None and held.missing.any():
             return self._with_defaults(name, stored, want, rows, held.missing, wrong)
         for mask, rule in held.unsound:
-            for i in np.flatnonzero(mask).tolist():
-                wrong.setdefault(i, ("corrupt_record", f"column {name!r}: {rule}"))
+            _add_all(wrong, mask, "corrupt_record", f"column {name!r}: {rule}")
         if wrong:
             return None
         if stored.field == want:
@@ -200,9 +199,8 @@ class ColumnPart:
         wrong: Wrong,
     ) -> Column | None:
         if name not in self._schema.defaults:
-            for i in np.flatnonzero(missing).tolist():
-                text = f"column {name!r}: it is null; give the feature a default"
-                wrong.setdefault(i, ("missing_feature", text))
+            text = f"column {name!r}: it is null; give the feature a default"
+            _add_all(wrong, missing, "missing_feature", text)
             return None
         index = numbers_of(rows)
         present = np.flatnonzero(~missing)
@@ -217,6 +215,11 @@ class ColumnPart:
 
     def _default(self, name: str, want: Field) -> Column:
         return column_from_rows([self._schema.defaults[name]], want)
+
+
+def _add_all(wrong: Wrong, mask: np.ndarray, reason: str, text: str) -> None:
+    for i in np.flatnonzero(mask).tolist():
+        wrong.setdefault(i, (reason, text))
 
 
 def whole_part(

@@ -18,6 +18,7 @@ from headrace_proto.errors import DataError, FilesMissing
 from headrace_proto.schema import Field
 from headrace_server.files.manifest import DataFile, resolve
 from headrace_server.pipeline.declaration import Source
+from headrace_server.pipeline.steps import fields_text
 from headrace_server.reading.chunk import Chunk
 from headrace_server.reading.reader import IndexedReader, Opening, Reader, StreamReader
 
@@ -65,13 +66,9 @@ def _shared_out(parts: Sequence[Source], files: tuple[DataFile, ...]) -> list[tu
 def _check_alike(one: Mapping[str, Field], other: Mapping[str, Field]) -> None:
     if dict(one) != dict(other):
         raise DataError(
-            f"concat: the sources have other columns: {_text(one)}, and {_text(other)}; declare "
-            "features= of both alike"
+            f"concat: the sources have other columns: {fields_text(one)}, and "
+            f"{fields_text(other)}; declare features= of both alike"
         )
-
-
-def _text(fields: Mapping[str, Field]) -> str:
-    return "{" + ", ".join(f"{name}: {field}" for name, field in fields.items()) + "}"
 
 
 def _ordered(chunk: Chunk, fields: Mapping[str, Field], ordinals: np.ndarray) -> Chunk:

@@ -27,7 +27,7 @@ from headrace_server.files.manifest import DataFile
 from headrace_server.pipeline.declaration import Feature, Source
 from headrace_server.reading.reader import Opening, StreamReader
 
-from .record_streams import DAMAGE, Damaged, Place, StreamRecord, file_streams, open_plain
+from .record_streams import DAMAGE, Damaged, FileWalk, Place, StreamRecord, file_streams, open_plain
 
 __all__ = ["open_reader"]
 
@@ -188,24 +188,23 @@ class _Text:
         self._stream.close()
 
 
-class _Rows:
+class _Rows(FileWalk):
     """A walk over the examples of a file.
 
     With ``group_by`` the row after a group has been read when the group ends: it waits here.
     """
 
     def __init__(self, table: _Table, file: DataFile, place: Place) -> None:
-        self.place = place
-        self._table, self._file = table, file
-        self._text: _Text | None = None
+        super().__init__(file, place)
+        self._table = table
         self._waiting: tuple[Place, Cells | str] | None = None
 
     def _open(self) -> None:
         self._names, first = self._table.header(self._file)
         if self.place == Place():
             self.place = first
-        self._text = _Text(self._file, self.place.byte)
-        self._cells = self._table.cells(self._text)
+        self._opened = _Text(self._file, self.place.byte)
+        self._cells = self._table.cells(self._opened)
         self._row = self.place.row
         read = self._table.kinds.items()
         self._columns = [
@@ -213,7 +212,7 @@ class _Rows:
         ]
 
     def next(self) -> StreamRecord | None:
-        if self._text is None:
+        if self._opened is None:
             try:
                 self._open()
             except FilesMissing:
@@ -222,18 +221,13 @@ class _Rows:
                 raise Damaged(str(error), "corrupt_file") from None
         return self._example()
 
-    def close(self) -> None:
-        if self._text is not None:
-            self._text.close()
-
     def _take(self) -> tuple[Place, Cells | str] | None:
         """The next row: where it begins, and its cells or what is wrong with it."""
         if self._waiting is not None:
             taken, self._waiting = self._waiting, None
             return taken
-        assert self._text is not None
         while True:
-            place = Place(self._text.byte, 0, self._row)
+            place = Place(self._opened.byte, 0, self._row)
             try:
                 cells = next(self._cells)
             except StopIteration:
@@ -256,8 +250,7 @@ class _Rows:
         if self._waiting is not None:
             at = self._waiting[0]
             return Place(at.byte, record, at.row)
-        assert self._text is not None
-        return Place(self._text.byte, record, self._row)
+        return Place(self._opened.byte, record, self._row)
 
     def _example(self) -> StreamRecord | None:
         """One row, or neighbouring rows that agree in ``group_by``."""

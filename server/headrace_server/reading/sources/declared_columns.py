@@ -9,6 +9,7 @@ Nothing is copied where only the view changes.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -119,9 +120,7 @@ def _narrowed(column: Ragged | RaggedStrings, want: Field) -> Column:
     extents = column.extents[:, : want.ragged_dims]
     if extra:
         extents = np.hstack([extents, np.tile(np.array(extra, np.int64), (len(column), 1))])
-    if isinstance(column, Ragged):
-        return Ragged(column.raw, column.dtype, column.starts, extents, inner)
-    return RaggedStrings(column.flat, column.starts, extents, inner)
+    return replace(column, extents=extents, inner=inner)
 
 
 def _dense(column: Ragged | RaggedStrings, want: Field) -> Column:

@@ -1,8 +1,11 @@
 """Gathers the values of a chunk's records into columns.
 
-    Filler: add(plan, rows, starts)      many records of one layout, as arrays
-            add_one(plan, found, …)      one record
-            finish() ─► column           rows in order; rows that broke a rule hold anything
+    Filler: add(plan, rows, starts)          many records of one layout, as arrays
+            add_spans(rows, starts, sizes)   of one span each: packed numbers, or one string
+            add_one(plan, row, start)        one record; Fault where it can not be used
+            finish() ─► column               rows in order; rows that broke a rule hold anything
+
+``add`` and ``add_spans`` give back the records (as an index) that must be added one by one.
 
 Strings, and packed floats of sequences that are wanted as float32, stay where they are: the column
 points into the buffer of the records.  Everything else is gathered once, when all rows are known.
@@ -11,7 +14,6 @@ points into the buffer of the records.  Everything else is gathered once, when a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -37,26 +39,9 @@ _FLOAT = np.dtype("<f4")
 _LOW_BITS = np.uint64(0x7F)
 
 
-class Filler(Protocol):
-    def add(self, plan: Recipe, rows: np.ndarray, starts: np.ndarray) -> np.ndarray | None:
-        """Records of one layout.  Gives back those (as an index) that must be added one by one."""
-
-    def add_spans(
-        self, rows: np.ndarray, starts: np.ndarray, sizes: np.ndarray
-    ) -> np.ndarray | None:
-        """Records whose values are one span: packed numbers, or one string.  As ``add``."""
-
-    def add_one(self, plan: Recipe, row: int, start: int) -> None:
-        """One record.  Fault where it can not be used."""
-
-    def finish(self, fault: OnFault) -> Column: ...
-
-
 def filler_of(want: WantedFeature, data: np.ndarray, n: int) -> Filler:
     """An empty column of n rows for one want, over the buffer of the records."""
-    if want.dtype is None:
-        return _Texts(want, data, n)
-    return _Numbers(want, data, n)
+    return (_Texts if want.dtype is None else _Numbers)(want, data, n)
 
 
 def _runs(data: np.ndarray, starts: np.ndarray, part: tuple[int, ...]) -> np.ndarray:
@@ -349,3 +334,6 @@ class _Texts:
         at = np.concatenate([nothing, *(block[1] for block in self._blocks)])
         sizes = np.concatenate([nothing, *(block[2] for block in self._blocks)])
         return RaggedStrings(Strings(data, at, sizes), first, steps, want.shape)
+
+
+Filler = _Numbers | _Texts

@@ -176,7 +176,8 @@ class _Records:
             for slot, plan in zip(slots, plans, strict=True):
                 self.fillers[slot].add_one(plan, row, start)
         except Malformed as error:
-            self._faults[row] = ("corrupt_record", _malformed(error))
+            text = f"is no tf.train.Example or SequenceExample: {error} of the record"
+            self._faults[row] = ("corrupt_record", text)
         except Fault as error:
             self._faults[row] = (error.reason, error.text)
 
@@ -192,10 +193,6 @@ class _Records:
         names = (want.name for want in self._parser.wants)
         columns = {n: f.finish(fault) for n, f in zip(names, self.fillers, strict=True)}
         return columns, self._faults
-
-
-def _malformed(error: Malformed) -> str:
-    return f"is no tf.train.Example or SequenceExample: {error} of the record"
 
 
 def _by_length(lengths: np.ndarray) -> tuple[list[tuple[int, np.ndarray]], list[int]]:

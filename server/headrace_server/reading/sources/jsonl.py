@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from headrace_server.files.manifest import DataFile, open_map
 from headrace_server.reading.reader import BadRecords, Opening, Reader
 
 from .example_rows import Row, RowPart, reader_of_rows
-from .record_streams import Place, StreamRecord, file_streams, open_plain
+from .record_streams import FileWalk, Place, StreamRecord, file_streams, open_plain
 
 __all__ = ["line_index", "open_reader"]
 
@@ -108,20 +108,15 @@ def _part(file: DataFile, cache: IndexCache, bad: BadRecords) -> RowPart:
     return RowPart(file.path, len(starts), get, bad, starts)
 
 
-class _Lines:
+class _Lines(FileWalk):
     """A walk over the lines of a file that is compressed."""
-
-    def __init__(self, file: DataFile, place: Place) -> None:
-        self.place = place
-        self._stream: BinaryIO | None = None
-        self._file = file
 
     def next(self) -> StreamRecord | None:
         place = self.place
-        if self._stream is None:
-            self._stream = open_plain(self._file, place.byte)
+        if self._opened is None:
+            self._opened = open_plain(self._file, place.byte)
         while True:
-            line = self._stream.readline()
+            line = self._opened.readline()
             here, place = place, Place(place.byte + len(line), place.record + 1)
             if not line:
                 return None
@@ -135,7 +130,3 @@ class _Lines:
             return StreamRecord(here, parsed(line))
         except ValueError as error:
             return StreamRecord(here, None, str(error))
-
-    def close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from headrace_proto import dtypes
 from headrace_proto.schema import Field
 from headrace_server.pipeline.examples import packed_fields
-from headrace_server.reading.columns import Column, Ragged, RaggedStrings, Strings
+from headrace_server.reading.columns import Column, Strings, column_of
 from headrace_server.reading.reader import IndexedReader, Opening
 
 from .column_parts import whole_part
@@ -31,19 +30,11 @@ def open_reader(opening: Opening) -> IndexedReader:
 
 
 def _unpacked(packed: Mapping[str, Any], field: Field, n: int) -> Column:
-    varying = field.ragged_dims
-    inner = tuple(d for d in field.shape[varying:] if d is not None)
     data = np.frombuffer(packed["data"], np.uint8)
     extents = np.empty((n, 0), np.int64)
-    if varying:
-        extents = np.frombuffer(packed["extents"], np.int64).reshape(n, varying)
-    sizes = np.prod(extents, axis=1, dtype=np.int64) * prod(inner)
-    starts = np.cumsum(sizes) - sizes
-    if field.dtype == dtypes.BYTES:
-        lengths = np.frombuffer(packed["lengths"], np.int64)
-        flat = Strings(data, np.cumsum(lengths) - lengths, lengths)
-        return RaggedStrings(flat, starts, extents, inner) if varying else flat.reshape(n, *inner)
-    dtype = dtypes.numpy_dtype(field.dtype)
-    if varying:
-        return Ragged(data, dtype, starts * dtype.itemsize, extents, inner)
-    return data.view(dtype).reshape(n, *inner)
+    if field.ragged_dims:
+        extents = np.frombuffer(packed["extents"], np.int64).reshape(n, field.ragged_dims)
+    if field.dtype != dtypes.BYTES:
+        return column_of(data.view(dtypes.numpy_dtype(field.dtype)), field, extents)
+    lengths = np.frombuffer(packed["lengths"], np.int64)
+    return column_of(Strings(data, np.cumsum(lengths) - lengths, lengths), field, extents)

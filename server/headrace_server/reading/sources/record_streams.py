@@ -14,7 +14,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, NamedTuple, Protocol, cast
+from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from .example_rows import Row, schema_of
 __all__ = [
     "DAMAGE",
     "Damaged",
+    "FileWalk",
     "Place",
     "StreamRecord",
     "Streams",
@@ -88,6 +89,18 @@ class Walk(Protocol):
         """None at the end of the stream.  DAMAGE or Damaged where no more can be read."""
 
     def close(self) -> None: ...
+
+
+class FileWalk:
+    """A walk over a file, which is opened when its first record is read."""
+
+    def __init__(self, file: DataFile, place: Place) -> None:
+        self.place, self._file = place, file
+        self._opened: Any = None  # what is read from, and closed
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
 
 
 def open_plain(file: DataFile, byte: int) -> BinaryIO:

@@ -21,7 +21,7 @@ from headrace_server.reading.columns import Strings
 from headrace_server.reading.reader import Opening, StreamReader
 
 from .npy import array_column, npy_array
-from .record_streams import Place, StreamRecord, file_streams, open_plain
+from .record_streams import FileWalk, Place, StreamRecord, file_streams, open_plain
 from .tar_members import Member, Members
 
 __all__ = ["KEY", "open_reader"]
@@ -34,26 +34,21 @@ def open_reader(opening: Opening) -> StreamReader:
     return file_streams(opening, lambda file, at: _Groups(wanted, file, at), features)
 
 
-class _Groups:
+class _Groups(FileWalk):
     """A walk over the examples of a file."""
 
     def __init__(self, wanted: Collection[str] | None, file: DataFile, place: Place) -> None:
-        self.place = place
-        self._wanted, self._file = wanted, file
-        self._members: Members | None = None
+        super().__init__(file, place)
+        self._wanted = wanted
         self._waiting: tuple[Member, str, str] | None = None
 
     def next(self) -> StreamRecord | None:
-        if self._members is None:
+        if self._opened is None:
             if not self._file.size:
                 return None
             here = self.place.byte
-            self._members = Members(open_plain(self._file, here), here)
-        return self._group(self._members)
-
-    def close(self) -> None:
-        if self._members is not None:
-            self._members.close()
+            self._opened = Members(open_plain(self._file, here), here)
+        return self._group(self._opened)
 
     def _group(self, members: Members) -> StreamRecord | None:
         first = self._waiting or self._take(members)

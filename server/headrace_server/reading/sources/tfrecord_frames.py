@@ -110,7 +110,9 @@ def scan(
             known[length] = crc
         stop = position + length + HEAD + FOOT
         if stop > size:
-            damage = _why_beyond(bytes(view[position : position + HEAD]))
+            # The file was cut off, or the length itself is wrong.
+            sound = length_is_sound(bytes(view[position : position + HEAD]))
+            damage = TRUNCATED if sound else CORRUPT
             break
         fresh.append(position)
         position = stop
@@ -125,11 +127,6 @@ def scan(
         damage = TRUNCATED if position < size else 0
     parts.append(np.array([*fresh, position], np.int64))
     return FrameIndex(np.concatenate(parts), damage)
-
-
-def _why_beyond(header: bytes) -> int:
-    """A length past the end of the file: the file was cut off, or the length itself is wrong."""
-    return TRUNCATED if length_is_sound(header) else CORRUPT
 
 
 def bad_payloads(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

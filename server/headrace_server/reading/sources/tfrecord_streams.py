@@ -18,7 +18,8 @@ import numpy as np
 
 from headrace_server.files.manifest import DataFile, open_stream
 
-from .tfrecord_frames import CORRUPT, FOOT, HEAD, MAX_RECORD_BYTES, TRUNCATED, length_is_sound
+from .record_streams import Damaged
+from .tfrecord_frames import FOOT, HEAD, MAX_RECORD_BYTES, length_is_sound
 
 __all__ = ["Compression", "FrameStream", "Frames", "detect"]
 
@@ -60,12 +61,6 @@ class Frames:
     reason: str = ""
 
 
-class _Broken(Exception):
-    def __init__(self, reason: int, text: str) -> None:
-        super().__init__(text)
-        self.reason = "truncated_file" if reason == TRUNCATED else "corrupt_file"
-
-
 class FrameStream:
     """One file being read.  ``record`` and ``offset`` (decompressed) are of the next record."""
 
@@ -76,7 +71,7 @@ class FrameStream:
         self._stream = open_stream(file)
         self._blocks = _inflated(file, self._stream, compression)
         self._pending = bytearray()  # decompressed and not yet handed out
-        self._broken: _Broken | None = None
+        self._broken: Damaged | None = None
 
     def close(self) -> None:
         self._stream.close()
@@ -95,12 +90,12 @@ class FrameStream:
     def frames(self, limit: int) -> Frames:
         """At most ``limit`` records from here on."""
         bounds = [0]
-        damage: _Broken | None = None
+        damage: Damaged | None = None
         try:
             while len(bounds) <= limit and self._has(bounds[-1], 1):
                 bounds.append(self._frame_end(bounds[-1]))
             ended = not self._has(bounds[-1], 1)
-        except _Broken as error:
+        except Damaged as error:
             damage, ended = error, False
         whole = np.array(bounds, np.int64)
         data = np.frombuffer(bytes(memoryview(self._pending)[: bounds[-1]]), np.uint8)
@@ -132,26 +127,24 @@ class FrameStream:
         header = bytes(self._pending[start : start + HEAD])
         length: int = _LENGTH.unpack_from(header)[0]
         if length > MAX_RECORD_BYTES or (self._verify and not length_is_sound(header)):
-            raise _Broken(CORRUPT, "the length of the record, or its checksum, is wrong")
+            raise Damaged("the length of the record, or its checksum, is wrong", "corrupt_file")
         if not self._has(start, HEAD + length + FOOT):
             raise self._cut_off(start)
         return start + HEAD + length + FOOT
 
-    def _cut_off(self, start: int) -> _Broken:
+    def _cut_off(self, start: int) -> Damaged:
         end = self.offset + len(self._pending)
-        return _Broken(
-            TRUNCATED,
-            f"truncated at byte {end}: the frame that begins at byte {self.offset + start} is not "
-            f"complete",
-        )
+        begin = self.offset + start
+        text = f"truncated at byte {end}: the frame that begins at byte {begin} is not complete"
+        return Damaged(text, "truncated_file")
 
     def _fill(self) -> bool:
-        """One more block into what is pending; False at the end.  _Broken again and again."""
+        """One more block into what is pending; False at the end.  Damaged again and again."""
         if self._broken is not None:
             raise self._broken
         try:
             block = next(self._blocks, b"")
-        except _Broken as error:
+        except Damaged as error:
             self._broken = error
             raise
         self._pending += block
@@ -159,7 +152,7 @@ class FrameStream:
 
 
 def _inflated(file: DataFile, stream: BinaryIO, compression: Compression) -> Iterator[bytes]:
-    """The content of a file, a block at a time.  _Broken where it is damaged or cut off."""
+    """The content of a file, a block at a time.  Damaged where it is damaged or cut off."""
     raw, inflater = b"", None
     while True:
         raw = raw or stream.read(_READ)
@@ -178,7 +171,7 @@ def _inflated(file: DataFile, stream: BinaryIO, compression: Compression) -> Ite
         try:
             block = inflater.decompress(raw, _INFLATE)  # at the end, what the inflater still holds
         except zlib.error as error:
-            raise _Broken(CORRUPT, f"the {compression} data is damaged ({error})") from None
+            raise Damaged(f"the {compression} data is damaged ({error})", "corrupt_file") from None
         if inflater.eof:  # of this member; another may follow
             raw, inflater = inflater.unused_data, None
         else:
@@ -186,6 +179,5 @@ def _inflated(file: DataFile, stream: BinaryIO, compression: Compression) -> Ite
         if block:
             yield block
         elif at_end and inflater is not None:
-            raise _Broken(
-                TRUNCATED, f"truncated at byte {file.size}: the {compression} data is not complete"
-            )
+            text = f"truncated at byte {file.size}: the {compression} data is not complete"
+            raise Damaged(text, "truncated_file")
