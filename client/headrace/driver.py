@@ -47,6 +47,8 @@ __all__ = ["Driver"]
 logger = logging.getLogger("headrace")
 
 _CLOSE_S = 5.0
+#: Maximum number of ZeroMQ's sockets: three for each owner.  Its own limit, 1023, is 341 owners.
+_SOCKETS = 12_288
 #: The longest time between two looks of the lazy thread: half of what its clock takes for a sleep.
 _LOOK_S = 0.5
 #: Time between two questions for the new address of a server that is away.
@@ -273,7 +275,7 @@ class Driver:
         """Say what is due, and hear only what no poll would tell of."""
         self._say()
         for wire in self._wires:
-            if not wire.told_by_poll:
+            if not wire.way.quiet:  # else a poll tells of all that has come
                 wire.hear()
 
     def _say(self) -> None:
@@ -287,8 +289,14 @@ class Driver:
             wire.say(now)
 
     def _hear(self) -> None:
+        if not self._sleep.several:
+            for wire in self._wires:
+                wire.hear()
+            return
+        ready = self._sleep.look()
         for wire in self._wires:
-            wire.hear()
+            if wire.way.has_news(ready):
+                wire.hear()
 
     def _fail(self, error: BaseException) -> None:
         with self.lock:
@@ -318,6 +326,7 @@ class Driver:
         wires: list[Wire] = []
         try:
             self._context = zmq.Context()
+            self._context.max_sockets = _SOCKETS
             self._wires = [self._wire_of(session) for session in self.sessions]
             self._look_after()
             with self.lock:

@@ -46,6 +46,7 @@ class Owners:
         self.addresses = address.split(",")
         self.session = session  # the one that was opened first
         session.address = self.addresses[0]
+        session.prefetch = 0  # until the order of the owners is known
         others = [session.elsewhere(address) for address in self.addresses[1:]]
         if others:
             session.shares = 0
@@ -83,6 +84,7 @@ class Owners:
         """Number the owners, and take their batches in the order of the feed."""
         with self.lock:
             self.sessions = sorted(self.sessions, key=lambda s: (s.share, s.owner))
+            self.session.prefetch = self._ahead.batches
             self._merge = merge_of(self.sessions, self.session)
             self._owner_of = self._merge.placement.owner_of
 

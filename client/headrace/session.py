@@ -312,7 +312,10 @@ class Session(Greeting):
         # A batch that was sent before the last one that came was taken, waits here, or is lost.
         # The batch that is waited for counts as taken: else its taking would be one message more.
         window = self.last_seq - len(self.ready) + self.prefetch + self._wanting
-        messages: list[Any] = list(self._steps(number, window))
+        news = self._commits or window > self._said_window or self._returned
+        messages: list[Any] = []
+        if news or self.mapped.released or self.uploads.unsaid:
+            messages += self._steps(number, window)
         if self._take_due or self._said_take:
             messages += self._take_to_say(number)
         if self.requests.due:

@@ -26,7 +26,7 @@ class Uploads:
     """Saves that are not answered."""
 
     _saves: dict[int, tuple[list[Any], Any]] = field(default_factory=dict)
-    _unsaid: list[int] = field(default_factory=list)
+    unsaid: list[int] = field(default_factory=list)  # since the connection stands
 
     @property
     def settled(self) -> bool:
@@ -40,7 +40,7 @@ class Uploads:
     def save(self, token: int, columns: list[Any], block: Any) -> None:
         """The states of a batch; without a block they stay with the trainer."""
         self._saves[token] = (columns, block)
-        self._unsaid.append(token)
+        self.unsaid.append(token)
 
     def answered(self, token: int) -> bool:
         """Whether the answer to a save was still owed."""
@@ -54,15 +54,15 @@ class Uploads:
 
     def reopened(self) -> None:
         """The connection stands again, in the same session or in another."""
-        self._unsaid = list(self._saves)
+        self.unsaid = list(self._saves)
 
     # Outgoing messages
 
     def saves_to_say(self) -> list[tuple[Save, ...]]:
         """Saves, by message: with bytes there is one to each, the others go along."""
-        if not self._unsaid:
+        if not self.unsaid:
             return []
-        unsaid, self._unsaid = self._unsaid, []
+        unsaid, self.unsaid = self.unsaid, []
         messages: list[tuple[Save, ...]] = []
         light = []
         for token in unsaid:

@@ -88,6 +88,7 @@ class Link(Owners):
         welcome = self.session.welcome
         assert welcome is not None
         self.order()
+        self.say()  # which batches may come ahead
         return welcome
 
     def check_usable(self) -> None:

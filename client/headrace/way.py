@@ -3,7 +3,8 @@
     Sleep.wait ─► waker, and of each way socket and channel: until something has happened at one
 
 ZeroMQ's file number tells of changes only, and a look at what waits costs as much as a small
-message.  So while a channel is used the socket is looked at only when its number tells something.
+message.  So while a channel is used, or where there are several ways, a socket is looked at only
+after a message was sent by it, or when its number tells something.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ __all__ = ["LINGER_MS", "Sleep", "Waker", "Way", "check_files", "opening_files"]
 
 #: The last messages may take so long to leave.
 LINGER_MS = 500
-#: Number of files that a session may open: 14 with libzmq 4.3.5, and one for each segment.
+#: Number of files that a session may open: 14 with libzmq 4.3.5, and one for each segment …
 _FILES = 16
+#: … and each further one of the same trainer: 8, and one for each segment.
+_FILES_MORE = 10
 #: Polls take whole milliseconds: one more, so that what is waited for is due afterwards.
 _TICK_S = 0.001
 
@@ -37,7 +40,7 @@ def check_files(sessions: int = 1) -> None:
 
     Where it can not, libzmq would end the process (4.3.5 asserts that it gets an epoll).
     """
-    need = sessions * _FILES
+    need = _FILES + (sessions - 1) * _FILES_MORE
     with opening_files(f"a feed needs {need} open files"), contextlib.ExitStack() as opened:
         for _ in range(need):
             opened.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
@@ -94,6 +97,7 @@ class Sleep:
         self._spin = Spin(cores)
         self._poller = select.poll()
         self._poller.register(self.waker.fd, select.POLLIN)
+        self._looker = select.poll()  # the same ways, for other threads than that which sleeps
 
     def add(self, way: Way, number: int) -> None:
         """Wait for a way from here on, whose socket has this number."""
@@ -108,11 +112,13 @@ class Sleep:
     def register(self, file: int | Channel, events: int = select.POLLIN) -> None:
         """Wait for these events, too, or for others of this file."""
         self._poller.register(file, events)
+        self._looker.register(file, events)
         self.changes += 1
 
     def forget(self, file: int | Channel) -> None:
         """Wait for a file no more."""
         self._poller.unregister(file)
+        self._looker.unregister(file)
         self.changes += 1
 
     def wait(self, at_most_s: float) -> None:
@@ -132,6 +138,21 @@ class Sleep:
             elif number in self._ways:
                 self._ways[number].quiet = False
 
+    def look(self) -> set[int]:
+        """The numbers of sockets and channels at which something has happened, without a wait.
+
+        Under the lock of those who use the ways.
+        """
+        ready = {number for number, _ in self._looker.poll(0)}
+        for number in ready & self._ways.keys():
+            self._ways[number].quiet = False
+        return ready
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one way."""
+        return len(self._ways) > 1
+
     def _poll(self, seconds: float) -> list[tuple[int, int]]:
         return self._poller.poll(int(seconds * 1000))
 
@@ -148,6 +169,15 @@ class Way:
         self._sleep = sleep
         self._number = int(socket.getsockopt(zmq.FD))
         sleep.add(self, self._number)
+
+    @property
+    def among_others(self) -> bool:
+        """Whether the trainer has other ways, too."""
+        return self._sleep.several
+
+    def has_news(self, ready: set[int]) -> bool:
+        """Whether something may have come, where something has happened at these numbers."""
+        return not self.quiet or (self.channel is not None and self.channel.fileno() in ready)
 
     def take(self, channel: Channel) -> None:
         self.channel, self.silent, self._watched = channel, True, False

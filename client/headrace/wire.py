@@ -107,9 +107,8 @@ class Wire:
         session = self.session
         if not session.connected:
             self._look_at_handshakes(now)
-        messages = session.outgoing(now)
-        if not session.connected:
             self.way.drop()
+        messages = session.outgoing(now)
         if messages:
             self.amid_message = True
             for message in messages:
@@ -139,15 +138,11 @@ class Wire:
                 self._socket.send_multipart([header, *frames], zmq.NOBLOCK, copy=False)
             else:
                 self._socket.send(header, zmq.NOBLOCK)
+            self.way.quiet = False  # ZeroMQ may have noticed what came meanwhile
         except zmq.Again:  # ZeroMQ has given the connection up: a handshake says why
             self.session.greet()
 
     # Hearing
-
-    @property
-    def told_by_poll(self) -> bool:
-        """Whether a poll tells of all that has come: ZeroMQ's number tells only of what is new."""
-        return self.way.quiet and self.way.channel is not None
 
     def hear(self) -> None:
         """Hear what has come."""
@@ -168,8 +163,9 @@ class Wire:
         way.more = bool(heard)
         if heard:
             self._receive(heard)
-        # A look costs more than all else: none is needed while a channel is used.
-        way.quiet = way.channel is not None and not way.more
+        # A look costs more than all else: none is needed while a channel is used, and one poll is
+        # for the sockets of all owners.
+        way.quiet = not way.more and (way.channel is not None or way.among_others)
 
     def _burst(self) -> list[tuple[Any, list[Any]]]:
         """Some of the messages that wait in the socket; none only where none is left."""

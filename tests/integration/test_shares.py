@@ -17,6 +17,8 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace.holding import Attachment
+from headrace.owners import Owners
+from headrace_proto.messages import Step
 from headrace_server.cli import main
 from tests.patience import PATIENCE_S, eventually
 from tests.ports import free_port
@@ -156,6 +158,26 @@ def test_a_name_that_stands_for_several_addresses_is_all_servers(monkeypatch: py
             assert sorted(rows(feed)) == list(range(120))
             at = [session.address for session in feed._link.sessions]
             assert at == [f"tcp://127.0.0.{n}:{port}" for n in (1, 2)]
+
+
+def test_no_batch_comes_ahead_before_the_order_of_the_owners_is_known(
+    monkeypatch: pytest.MonkeyPatch, ledger: Ledger
+):
+    """The server that welcomes first would give lanes of its own, before those of partition 0."""
+    said: list[Step] = []
+    order = Owners.order
+
+    def ordered(owners: Owners) -> None:
+        for session in owners.sessions:
+            assert session.connected
+            said.extend(m for m in session.outgoing(owners.clock()) if isinstance(m, Step))
+        order(owners)
+
+    monkeypatch.setattr(Owners, "order", ordered)
+    pipeline = chained(list_of(ledger), batch_size=3, order="lanes", capacity=12)
+    with shared(pipeline) as servers, connect(servers, prefetch=2) as feed:
+        assert not said
+        assert next(feed).partition == 0
 
 
 def refusal(*servers: hs.Server) -> str:

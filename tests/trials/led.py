@@ -44,7 +44,10 @@ def taken(feed: Any, most: int | None) -> list[Any]:
         states = hasattr(batch, "save_state")
         cells = cells_of(batch, states)
         before = batch.state("chain").tolist() if states else []
-        found.append([batch.partition, batch.number, cells, before])
+        real = batch.valid if states else [True] * len(cells)  # ranks get rows that only pad
+        rows = [row for row in range(len(cells)) if real[row]]
+        shown = [[cells[row] for row in rows], [before[row] for row in rows if states]]
+        found.append([batch.partition, batch.number, *shown])
         if states:
             after = [chained(s, cell, 0) for s, cell in zip(before, cells, strict=True)]
             batch.save_state("chain", np.array(after, np.int64))

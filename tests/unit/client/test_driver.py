@@ -48,6 +48,30 @@ def test_a_process_without_descriptors_gets_an_error_that_names_the_limit(free: 
         until(driver, lambda s: s.welcome)
 
 
+def test_a_trainer_of_64_servers_needs_fewer_files_than_a_process_has_by_default(peer: Peer):
+    """The limit is 1024 where nobody has raised it; near servers hold 8 files each."""
+    others = [Session("f", b"nonce", prefetch=2) for _ in range(63)]
+    with (
+        no_descriptors(0),
+        pytest.raises(LimitExceeded, match=r"needs 646 open files"),
+    ):
+        Driver(peer.address, Session("f", b"nonce", prefetch=2), others=others)
+
+
+@pytest.mark.skipif(
+    resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 5000, reason="it opens 2,500 files"
+)
+def test_a_trainer_can_have_as_many_owners_as_it_has_files(peer: Peer):
+    """ZeroMQ alone would allow 341."""
+    others = [Session("f", b"nonce", prefetch=0) for _ in range(400)]
+    driver = Driver("tcp://127.0.0.1:1", Session("f", b"nonce", prefetch=0), others=others)
+    try:
+        assert Deadline(PATIENCE_S).wait(lambda s: driver._wires or sleeps_until([], s))
+        assert len(driver._wires) == 401 and not driver.sessions[0].failure
+    finally:
+        driver.close()
+
+
 def sleeps_until(found: list[int], at_most_s: float) -> bool:
     time.sleep(min(at_most_s, 0.01))
     return bool(found)
