@@ -10,18 +10,23 @@ from __future__ import annotations
 _TWO = "headrace arrival, two in flight"
 _BARRIER = "Barrier in the graph"
 _W4 = (
-    "two additions of TensorFlow in Python, and an owner that takes 200 to 400 µs of a core for a "
-    "step where both ends share one: by process and function above the table"
+    "the owner takes 300 to 400 µs of a core for a step, 95 of them to write windows that no "
+    "cache holds, and the trainer waits for it: by process and function above the table"
 )
+_DURABLE = (
+    "the thread of the store takes 140 µs of a core for each step and writes for 300; meanwhile "
+    "the owner does not poll, so it is woken for each save"
+)
+_EARLIER_TCP = "as much work as then: the front passes on by its I/O thread what the router did"
 
 WHY: dict[tuple[str, str], str] = {
     ("W1: headrace from Parquet / tf.data service", "rate"): (
-        "a row group of 20,000 rows is decoded in one go, which costs more than parsing TFRecord, "
-        "and for so long nothing else is made"
+        "the owner takes 248 µs for a batch, 140 of them to decode: 11 ms for a row group of "
+        "20,000 rows, in which nothing else is made.  From Arrow it takes 108"
     ),
     ("W1: headrace from Arrow / tf.data service", "rate"): (
-        "117 µs of the trainer, 35 of them for a tensor of 256 strings, and 129 of the worker, 48 "
-        "of them to make the batch, where both share one core: mapping saves none of these"
+        "it would leave 75 µs for a batch at either end.  The trainer takes 117, 35 of them for a "
+        "tensor of 256 strings, and the worker 108, 48 of them to make the batch"
     ),
     ("W2: headrace sequences from Arrow / tf.data service sequences", "rate"): (
         "two fifths of the worker's time copy rows into the slab, and a seventh announces batches "
@@ -31,6 +36,16 @@ WHY: dict[tuple[str, str], str] = {
         "three quarters of the worker's time are the same copy of 19 MB; the rest announces, sends "
         "and hears, while the trainer polls on the same core"
     ),
+    ("W2: headrace sequences tcp / earlier headrace sequences tcp", "rate"): (
+        f"{_EARLIER_TCP}.  A batch of 1.7 MB takes 2.4 ms of both cores: 0.8 of the owner, 0.7 of "
+        "the front and 0.9 of the trainer, 0.9 of it in I/O threads of ZeroMQ"
+    ),
+    ("W3: headrace images tcp / raw TCP", "rate"): (
+        "a batch takes 14.8 ms of both cores: 7.9 of them in I/O threads of ZeroMQ, as much as raw "
+        "TCP in all (7.3), 3.6 for the owner's copy into the slab, 2.6 for the trainer's copy into "
+        "aligned memory, and 0.7 of the front"
+    ),
+    ("W3: headrace images tcp / earlier headrace images tcp", "rate"): _EARLIER_TCP,
     ("W1: headrace shm tf / Grain, 2 workers", "rate"): (
         "the target was set against a Grain of 54,000 examples/s. Here its source makes whole "
         "batches, some 200,000 examples/s"
@@ -40,8 +55,14 @@ WHY: dict[tuple[str, str], str] = {
     (f"W4: headrace lanes / {_BARRIER}", "rate"): _W4,
     (f"W4: headrace lanes, prefetch 8 / {_BARRIER}", "rate"): _W4,
     ("W4 latency: headrace save to ready, arrival / ZeroMQ round trip", "p99"): (
-        "a process that wakes waits 1.0 to 1.5 ms for a core once in some hundred steps, and a "
-        "chunk of 54 MB is verified once in some 330"
+        "a process that wakes waits 1.0 to 1.5 ms for a core once in some hundred steps; a lap of "
+        "the journal takes 0.6 ms once in 200, and a chunk of 54 MB is verified once in some 330"
+    ),
+    ("W4: headrace arrival, durable / headrace arrival", "rate"): _DURABLE,
+    (f"W4: headrace arrival, durable, two in flight / {_TWO}", "rate"): _DURABLE,
+    ("W4: headrace lanes tcp / earlier headrace lanes tcp", "rate"): (
+        "a step takes 1.1 ms of both cores: 0.54 of the owner, 0.1 of it to hear and send by the "
+        "channel to the front, 0.27 of the front, and 0.29 of the trainer without its additions"
     ),
     ("restart: headrace load", "time"): (
         "memory that the virtual machine gets from its host as it is first touched: the same load "
