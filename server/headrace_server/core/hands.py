@@ -14,15 +14,16 @@ from collections.abc import Hashable
 from .handover import Batch, Effect, Freed, Returned, Send
 from .lease import Lease, LeaseTable
 from .open_epochs import OpenEpochs
-from .trainers import Trainer
+from .trainers import Trainer, Trainers
 
 __all__ = ["Hands"]
 
 
 class Hands:
-    """The batches of one feed that were made, and the effects that are due."""
+    """The batches of one feed that were made, its trainers, and the effects that are due."""
 
-    def __init__(self, lease_ttl_s: float, term: int) -> None:
+    def __init__(self, lease_ttl_s: float, term: int, trainers: Trainers) -> None:
+        self.trainers = trainers
         self.leases: LeaseTable[Batch] = LeaseTable(lease_ttl_s, term)
         self.effects: list[Effect] = []
         self.open = 0  # batches made, and neither settled nor void

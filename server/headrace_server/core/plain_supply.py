@@ -22,7 +22,7 @@ from .redealing import DealtRounds, Redealing
 from .rounds import Rounds
 from .stream import Stream
 from .supply import Supply
-from .trainers import Trainer, Trainers
+from .trainers import Trainer
 
 __all__ = ["PlainSupply"]
 
@@ -30,8 +30,8 @@ __all__ = ["PlainSupply"]
 class PlainSupply(Supply):
     """The supply of a feed whose batches any trainer can have."""
 
-    def __init__(self, partitions: Sequence[int], hands: Hands, trainers: Trainers) -> None:
-        super().__init__(hands, trainers)
+    def __init__(self, partitions: Sequence[int], hands: Hands) -> None:
+        super().__init__(hands)
         self._partitions = tuple(partitions)
         self.stream = Stream(self._partitions)
         self._again = Line()  # batches that came back and belong to no rank

@@ -22,7 +22,6 @@ from .hands import Hands
 from .members import place_of
 from .segment_rounds import SegmentRounds
 from .segment_supply import SegmentSupply
-from .trainers import Trainers
 
 __all__ = ["SegmentClaims"]
 
@@ -35,10 +34,9 @@ _BYTES_PER_ROW = 12
 class SegmentClaims(Claims):
     """The claims of a feed of segments."""
 
-    def __init__(self, hands: Hands, supply: SegmentSupply, trainers: Trainers) -> None:
+    def __init__(self, hands: Hands, supply: SegmentSupply) -> None:
         super().__init__(hands)
         self.supply = supply
-        self._trainers = trainers
         #: By partition that is held: tokens of queued claims, the oldest last.
         self._unsaid: dict[int, list[int]] = {}
         self._awaited: dict[int, int] = {}  # by partition: token of the claim that others wait for
@@ -79,7 +77,7 @@ class SegmentClaims(Claims):
         """Whether a claim names segments, or with ranks the trainer's own member of a round."""
         if not self.supply.world:
             return bool(place.rows) and len(place.segments) == _BYTES_PER_ROW * place.rows
-        member, trainer = place_of(place.segments), self._trainers.present.get(session)
+        member, trainer = place_of(place.segments), self._hands.trainers.present.get(session)
         return member is not None and trainer is not None and member[1] == trainer.rank
 
     def _say_next(self, partition: int) -> None:

@@ -21,7 +21,7 @@ from .redealing import DealtRounds
 from .rounds import Rounds
 from .segment_supply import Asking, SegmentSupply
 from .sequences import AT_SERVER
-from .trainers import Trainer, Trainers
+from .trainers import Trainer
 
 __all__ = ["SegmentRounds", "check_rows", "following"]
 
@@ -32,10 +32,8 @@ _Place = tuple[int, int]
 class SegmentRounds(SegmentSupply):
     """The batches of ranks in step."""
 
-    def __init__(
-        self, before: SegmentSupply, hands: Hands, trainers: Trainers, run: int, world: int
-    ) -> None:
-        super().__init__([*before.partitions], hands, trainers, before.states)
+    def __init__(self, before: SegmentSupply, hands: Hands, run: int, world: int) -> None:
+        super().__init__([*before.partitions], hands, before.states)
         self.unranked = before.unranked
         self.world = world
         self.run = run
@@ -205,9 +203,7 @@ class SegmentRounds(SegmentSupply):
         return sum(self._rounds.rows(rank) for rank in range(self.world))
 
 
-def following(
-    before: SegmentSupply, hands: Hands, trainers: Trainers, run: int, world: int
-) -> SegmentSupply:
+def following(before: SegmentSupply, hands: Hands, run: int, world: int) -> SegmentSupply:
     """Return the supply for the trainers of a run, or with no ranks for any trainers.
 
     All that is out goes out again, but for the rounds of an earlier life of this run.
@@ -216,9 +212,9 @@ def following(
         hands.void(batch)
     supply: SegmentSupply
     if world:
-        supply = SegmentRounds(before, hands, trainers, run, world)
+        supply = SegmentRounds(before, hands, run, world)
     else:
-        supply = before.unranked([*before.partitions], hands, trainers, before.states)
+        supply = before.unranked([*before.partitions], hands, before.states)
     supply.go_on_from(before)
     same = {n: d for n, d in before.loaded.items() if (d.run, d.world) == (run, world)}
     first = supply.take_stripes(max(1, world))

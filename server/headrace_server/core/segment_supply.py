@@ -19,7 +19,7 @@ from .partition import TURN_BITS
 from .redealing import DealtRounds
 from .sequences import AT_SERVER
 from .supply import Supply
-from .trainers import Trainer, Trainers
+from .trainers import Trainer
 
 __all__ = ["Asking", "SegmentSupply"]
 
@@ -46,14 +46,8 @@ class SegmentSupply(Supply):
     takes: Mapping[int, object] = {}  # by session: what trainers with sizes of their own ask for
     claims_wait = False  # whether a claim may name rows that another's commit brings
 
-    def __init__(
-        self,
-        partitions: Sequence[int],
-        hands: Hands,
-        trainers: Trainers,
-        states: str = AT_SERVER,
-    ) -> None:
-        super().__init__(hands, trainers)
+    def __init__(self, partitions: Sequence[int], hands: Hands, states: str = AT_SERVER) -> None:
+        super().__init__(hands)
         self.partitions = of_numbers(partitions, PartitionDemand)
         self.states = states
         #: The kind of supply for trainers without ranks.

@@ -46,20 +46,20 @@ class Standing:
     ) -> None:
         self.segmented = bool(order)  # whether batches are of segments …
         self.stateful = self.segmented and states != NOWHERE  # … and committed by states
-        self._hands = hands = Hands(lease_ttl_s, term)
+        self._trainers = Trainers(max_window, self._held_by, shared)
+        self._hands = hands = Hands(lease_ttl_s, term, self._trainers)
         self._leases = hands.leases
         self._of = tuple(partitions)
         self._epochs = hands.epochs = None if across_batches else OpenEpochs(partitions)
-        self._trainers = trainers = Trainers(max_window, self._held_by, shared)
         self._recalls = Recalls()
         self._supply: Supply
         self._claims: Claims
         if order:
             kind = LaneQueues if order == "lanes" else Arrivals
-            segments = kind(partitions, hands, trainers, states)
-            self._supply, self._claims = segments, SegmentClaims(hands, segments, trainers)
+            segments = kind(partitions, hands, states)
+            self._supply, self._claims = segments, SegmentClaims(hands, segments)
         else:
-            plain = PlainSupply(partitions, hands, trainers)
+            plain = PlainSupply(partitions, hands)
             self._supply, self._claims = plain, PlainClaims(hands, plain)
         self._saving: dict[tuple[int, int], Lease[Batch]] = {}  # commits to be stored, by order
         #: By session and partition: token and batch.
@@ -75,7 +75,7 @@ class Standing:
         supply, claims = self._supply, self._claims
         if isinstance(supply, SegmentSupply) and isinstance(claims, SegmentClaims):
             if (run, world_size) != (supply.run, supply.world) or supply.loaded:
-                supply = following(supply, self._hands, self._trainers, run, world_size)
+                supply = following(supply, self._hands, run, world_size)
                 self._supply = supply
                 claims.serve(supply)
         else:

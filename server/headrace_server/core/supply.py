@@ -12,7 +12,7 @@ from .handover import Batch
 from .hands import Hands
 from .redealing import DealtRounds
 from .sequences import NOWHERE
-from .trainers import Trainer, Trainers
+from .trainers import Trainer
 
 __all__ = ["Supply"]
 
@@ -23,9 +23,9 @@ class Supply:
     world = 0  # how many ranks trainers have; 0: none
     states = NOWHERE  # where those of segments are kept
 
-    def __init__(self, hands: Hands, trainers: Trainers) -> None:
+    def __init__(self, hands: Hands) -> None:
         self._hands = hands
-        self._trainers = trainers
+        self._trainers = hands.trainers
 
     # From partitions
 

@@ -16,7 +16,7 @@ import queue
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -95,7 +95,6 @@ class InThread:
         config: bytes,
         on_event: Callable[[Any, Mapping[str, Any]], None],
         environment: Mapping[str, str],
-        arguments: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.reason = ""  # why it has failed

@@ -18,7 +18,7 @@ def batch(partition, number, stripe=0):
 
 
 def arrivals(partitions):
-    return Arrivals(partitions, Hands(10.0, 0), Trainers(64, lambda session: 0))
+    return Arrivals(partitions, Hands(10.0, 0, Trainers(64, lambda session: 0)))
 
 
 def asked(effects):

@@ -12,7 +12,7 @@ def batch(partition, number, stripe=0):
 
 
 def lane_queues(partitions, states=AT_SERVER):
-    return LaneQueues(partitions, Hands(10.0, 0), Trainers(64, lambda session: 0), states)
+    return LaneQueues(partitions, Hands(10.0, 0, Trainers(64, lambda session: 0)), states)
 
 
 def left(q, session):
