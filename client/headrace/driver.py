@@ -6,9 +6,8 @@
 
 A thread that asks, saves or commits says so itself, at once, and one that waits hears what it waits
 for itself: nobody is woken for it.  One lock is of sessions and wires: it is held for microseconds
-and never during a wait.
-One thread at a time sleeps at the sockets; others that wait are told by it, and one of them
-follows when it leaves.
+and never during a wait.  One thread at a time sleeps at the sockets; others that wait are told by
+it, and one of them follows when it leaves.
 
 The lazy thread looks four times in a heartbeat, so heartbeats go out, released memory is reported
 and silence is noticed whatever the trainer does.  While a session is not open it listens itself.
@@ -128,12 +127,10 @@ class Driver:
                 self.sessions = make()
                 self.tell()
                 before = {id(wire.session): wire for wire in self._wires}
-                self._wires = [
-                    before.pop(id(one)) if id(one) in before else self._wire_of(one)
-                    for one in self.sessions
-                ]
+                self._wires = [before.get(id(one)) or self._wire_of(one) for one in self.sessions]
                 for wire in before.values():
-                    wire.close()
+                    if wire not in self._wires:
+                        wire.close()
                 self._rouse()
 
     def exchange(self) -> None:

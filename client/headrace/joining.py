@@ -108,40 +108,17 @@ def connect(
     addresses = ",".join(check_addresses("address", address)) if on_ray is None else ""
     if framework not in _FRAMEWORKS:
         raise ValueError(f"framework={framework!r} is not one of {', '.join(_FRAMEWORKS)}")
-    if prefetch != AUTO and (isinstance(prefetch, bool) or not isinstance(prefetch, int)):
-        raise TypeError(f"prefetch={prefetch!r} is neither an integer nor {AUTO!r}")
-    if isinstance(prefetch, int) and not 0 <= prefetch <= _MAX_PREFETCH:
-        raise ValueError(f"prefetch={prefetch} does not lie in 0 … {_MAX_PREFETCH}")
+    _check_prefetch(prefetch)
     if commit not in _COMMITS:
         raise ValueError(f"commit={commit!r} is not one of {', '.join(map(repr, _COMMITS))}")
-    for name, number in (("rank", rank), ("world_size", world_size)):
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
-            raise TypeError(f"{name}={number!r} is not an integer")
-    if order not in _ORDERS:
-        raise ValueError(f"order={order!r} is not one of {', '.join(map(repr, _ORDERS))}")
-    if placement not in _PLACEMENTS:
-        raise ValueError(f"placement={placement!r} is neither None nor 'local-first'")
-    order = placement or order
-    if order != "feed" and rank is not None:
-        raise ValueError(
-            f"{ASKED_AS[order]} and rank={rank}: ranks take the same rounds, in the feed's order"
-        )
+    order = _order_of(order, placement, rank)
     _check_group(group, members, order)
     if feed is not None and not isinstance(feed, str):
         raise TypeError(f"feed={feed!r:.80} is not the name of a feed")
-    if (rank is None) != (world_size is None):
-        raise ValueError(f"rank={rank} and world_size={world_size}: give both or neither")
-    if rank is not None and world_size is not None and not 0 <= rank < world_size:
-        raise ValueError(f"rank={rank} does not lie in 0 … world_size-1 = {world_size - 1}")
+    _check_rank(rank, world_size)
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0:
         raise ValueError(f"timeout={timeout!r} is not a positive number of seconds")
-    token = None if resume is None else Token.from_plain("resume", resume)
-    if token is not None and feed not in (None, token.feed):
-        raise ValueError(f"resume: a token of feed {token.feed!r}, and feed={feed!r}")
-    if not isinstance(restart, bool):
-        raise TypeError(f"restart={restart!r} is not True or False")
-    if restart and token is not None:
-        raise ValueError("resume= and restart=True: give one of them, they begin at other places")
+    token = _token_of(resume, feed, restart)
     loaded = load(framework)
     directory: RayDirectory | None = None
     if on_ray is not None:
@@ -185,6 +162,49 @@ def connect(
         )
     _tell_of_use(link)
     return Feed(link, loaded)
+
+
+def _check_prefetch(prefetch: object) -> None:
+    if prefetch != AUTO and (isinstance(prefetch, bool) or not isinstance(prefetch, int)):
+        raise TypeError(f"prefetch={prefetch!r} is neither an integer nor {AUTO!r}")
+    if isinstance(prefetch, int) and not 0 <= prefetch <= _MAX_PREFETCH:
+        raise ValueError(f"prefetch={prefetch} does not lie in 0 … {_MAX_PREFETCH}")
+
+
+def _order_of(order: str, placement: str | None, rank: int | None) -> str:
+    """Return the order in which a trainer takes batches of several owners."""
+    if order not in _ORDERS:
+        raise ValueError(f"order={order!r} is not one of {', '.join(map(repr, _ORDERS))}")
+    if placement not in _PLACEMENTS:
+        raise ValueError(f"placement={placement!r} is neither None nor 'local-first'")
+    order = placement or order
+    if order != "feed" and rank is not None:
+        raise ValueError(
+            f"{ASKED_AS[order]} and rank={rank}: ranks take the same rounds, in the feed's order"
+        )
+    return order
+
+
+def _check_rank(rank: int | None, world_size: int | None) -> None:
+    for name, number in (("rank", rank), ("world_size", world_size)):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+            raise TypeError(f"{name}={number!r} is not an integer")
+    if (rank is None) != (world_size is None):
+        raise ValueError(f"rank={rank} and world_size={world_size}: give both or neither")
+    if rank is not None and world_size is not None and not 0 <= rank < world_size:
+        raise ValueError(f"rank={rank} does not lie in 0 … world_size-1 = {world_size - 1}")
+
+
+def _token_of(resume: Any, feed: str | None, restart: object) -> Token | None:
+    """Return the snapshot from which a trainer goes on, if it does."""
+    token = None if resume is None else Token.from_plain("resume", resume)
+    if token is not None and feed not in (None, token.feed):
+        raise ValueError(f"resume: a token of feed {token.feed!r}, and feed={feed!r}")
+    if not isinstance(restart, bool):
+        raise TypeError(f"restart={restart!r} is not True or False")
+    if restart and token is not None:
+        raise ValueError("resume= and restart=True: give one of them, they begin at other places")
+    return token
 
 
 def _check_group(group: str | None, members: int | None, order: str) -> None:

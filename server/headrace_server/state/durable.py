@@ -107,12 +107,15 @@ class Durable:
             state_directory=str(self.path),
             durability=self._durability,
         )
-        if self._mirrored is not None:
-            config = dataclasses.replace(config, mirror=self._mirrored.socket)
-            for feed in config.feeds:
-                if feed.name in self._mirrored.taken_back:
-                    term = self.prepare(feed, self._mirrored.taken_back[feed.name])
-                    config = self.take_back(config, feed.name, term)
+        return config if self._mirrored is None else self._following(config, self._mirrored)
+
+    def _following(self, config: RunConfig, mirrored: Mirrored) -> RunConfig:
+        """Return the config with its mirror; feeds that it has taken back are taken back here."""
+        config = dataclasses.replace(config, mirror=mirrored.socket)
+        for feed in config.feeds:
+            if feed.name in mirrored.taken_back:
+                term = self.prepare(feed, mirrored.taken_back[feed.name])
+                config = self.take_back(config, feed.name, term)
         return config
 
     def prepare(self, feed: FeedConfig, snapshot: str) -> int:
