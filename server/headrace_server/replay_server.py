@@ -7,6 +7,7 @@ Nothing in the state directory is changed, and a server may be using it meanwhil
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from headrace_proto.placement import WHOLE
 from .arguments import refuse_in_worker, start_config
 from .files.manifest import resolve
 from .flight.choice import ByTrainer, batch_named, steps_named
-from .flight.feed_record import FeedRecord, feed_of, served_as
+from .flight.feed_record import FeedRecord, beside_of, feed_of, served_as
 from .flight.hand_outs import HandOut
 from .flight.rows import BatchId
 from .flight.script import Replay
@@ -70,7 +71,11 @@ def replay(settings: ReplaySettings) -> Server:
         share=tuple(noted.get("share", WHOLE)),
     )
     compare_feed(state, config, state / "feeds" / name / "feed.json", settings.allow_config_change)
-    history = FeedRecord(state, name)
+    beside = [one.absolute() for one in beside_of(settings.beside)]
+    for one in beside:
+        its = dataclasses.replace(config, share=tuple(served_as(one, name).get("share", WHOLE)))
+        compare_feed(one, its, one / "feeds" / name / "feed.json", settings.allow_config_change)
+    history = FeedRecord(state, name, beside)
     leases = _chosen(history, settings)
     if settings.committed:
         leases = [lease for lease in leases if lease.fate == "committed"]
@@ -86,12 +91,14 @@ def replay(settings: ReplaySettings) -> Server:
         functions=noted_functions(state / "feeds" / name),
         may_change=settings.allow_config_change,
     )
+    states_of = tuple(map(str, (state, *beside)))
+    replayed = Replay(states_of, name, config.partitions, script, states)
     run = start_config(
         settings,
         [served],
         slab_bytes=0,
         index_directory=str(state / "index"),
-        replay=Replay(str(state), name, config.partitions, script, states).to_plain(),
+        replay=replayed.to_plain(),
     )
     return Server(run, settings)
 

@@ -24,6 +24,7 @@ from .state.durable import Durable
 from .state.mirror import Mirrored
 from .supervisor.living import Living, refuse_taken
 from .supervisor.supervisor import Supervisor
+from .watch.http_client import snapshot_of_all
 from .watch.http_options import HttpOptions
 
 if TYPE_CHECKING:
@@ -148,9 +149,12 @@ class Server:
         """Keep all of a feed's state as it is now; the token to go on from it.
 
         All that trainers were told to be committed is in it.  ``feed`` may be left out where the
-        server serves one.
+        server serves one.  A server with a share of the feed has its ``peers`` keep theirs, too;
+        on other hosts they need the same ``http_token_file``.
         """
-        return self._supervisor.snapshot(feed, timeout_s)
+        http = self._http
+        others = [] if http is None else [peer.snapshot for peer in http.others]
+        return snapshot_of_all([self._supervisor.snapshot, *others], feed, timeout_s)
 
     def access(self) -> dict[str, Any]:
         """Return the trainers that are let in and those that are there, and the counts of refusals.

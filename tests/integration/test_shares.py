@@ -20,6 +20,7 @@ from headrace.holding import Attachment
 from headrace.owners import Owners
 from headrace_proto.messages import Step
 from headrace_server.cli import main
+from headrace_server.flight.feed_record import FeedRecord
 from tests.patience import PATIENCE_S, eventually
 from tests.ports import free_port
 
@@ -456,6 +457,9 @@ def test_one_server_takes_no_snapshot_of_its_share(tmp_path: Path):
     with kept(numbers(), tmp_path / "state", 2) as servers:
         with pytest.raises(headrace.ServerError, match="has share 0/2 of the feed, and a snapshot"):
             servers[0].snapshot()
+        text = "start all servers with peers=, or name them all"
+        with pytest.raises(headrace.ServerError, match=text):
+            servers[1].snapshot()
 
 
 def test_a_feed_is_started_anew_on_all_servers_unless_it_is_used():
@@ -522,7 +526,7 @@ def test_the_share_of_a_trainers_own_host_comes_through_shared_memory(
 def test_the_network_carries_only_what_trainers_of_its_own_host_leave(
     monkeypatch: pytest.MonkeyPatch, prefetch: int
 ):
-    """The second host has fewer batches, so its trainer takes some of the first one's."""
+    """A trainer takes of the other host only once its own has nothing left."""
     monkeypatch.setattr("headrace.any_order._PATIENCE_S", PATIENCE_S)
     with shared(numbers()) as servers, contextlib.ExitStack() as leaving:
         feeds = []
@@ -533,8 +537,9 @@ def test_the_network_carries_only_what_trainers_of_its_own_host_leave(
         got = at_once([lambda f=f: rows(f) for f in feeds])
         assert sorted(got[0] + got[1]) == list(range(120))
         assert all(server.wait(PATIENCE_S) for server in servers)
-        (own, balance), (other, none) = map(sent, servers)
-        assert (own + balance, other, none) == (18, 12, 0) and len(got[0]) >= 4 * own
+        (first, of_first), (second, of_second) = map(sent, servers)
+        assert (first + of_first, second + of_second) == (18, 12)
+        assert min(of_first, of_second) == 0 and min(first, second) > 0
 
 
 def test_segments_of_this_host_come_first_and_no_state_is_lost(
@@ -641,3 +646,89 @@ def test_a_trainer_tells_which_share_it_waits_for(shares: Shares, ledger: Ledger
         shares.servers[1] = shares.start(1)
         train(feed, ledger)
     ledger.assert_complete()
+
+
+@pytest.mark.parametrize("way", ["a server", "the command"])
+def test_an_operator_takes_a_snapshot_of_all_servers(
+    tmp_path: Path, way: str, capsys: pytest.CaptureFixture[str]
+):
+    with contextlib.ExitStack() as running:
+        peers = [f"127.0.0.1:{free_port()}" for _ in range(_SERVERS)]
+        servers = [
+            running.enter_context(
+                hs.run(
+                    numbers(),
+                    workers=0,
+                    partitions=5,
+                    share=(index, _SERVERS),
+                    state_dir=tmp_path / str(index),
+                    durability="process",
+                    http=peers[index],
+                    peers=peers if way == "a server" else None,
+                )
+            )
+            for index in range(_SERVERS)
+        ]
+        with connect(servers) as feed:
+            for _ in range(7):
+                next(feed)
+        if way == "a server":
+            token = servers[1].snapshot()
+        else:
+            assert main(["snapshot", "--http", ",".join(peers)]) == 0
+            token = json.loads(capsys.readouterr().out)
+        with connect(servers) as feed:
+            rest = rows(feed)
+        with connect(servers, resume=token) as feed:
+            assert rows(feed) == rest and len(rest) == 92
+
+
+def test_the_record_of_all_servers_counts_the_steps_of_each_trainer(tmp_path: Path):
+    with contextlib.ExitStack() as running:
+        servers = [
+            running.enter_context(
+                hs.run(
+                    numbers(),
+                    workers=0,
+                    partitions=5,
+                    share=(index, _SERVERS),
+                    state_dir=tmp_path / str(index),
+                    durability="process",
+                )
+            )
+            for index in range(_SERVERS)
+        ]
+        with connect(servers) as feed:
+            seen = [(batch.partition, batch.number, batch["i"].tolist()) for batch in feed]
+        assert all(server.wait(PATIENCE_S) for server in servers)
+    one, two = (tmp_path / str(index) for index in range(_SERVERS))
+    for state, beside in ((one, [two]), (two, [one])):
+        flown = list(FeedRecord(state, "default", beside).leases)
+        assert [(one.batch.partition, one.batch.number) for one in flown] == [s[:2] for s in seen]
+        assert [one.step for one in flown] == list(range(1, 31))
+        assert len({one.trainer for one in flown}) == 1
+    assert main(["flight", str(one), "--beside", str(two), "--last", "3"]) == 0
+    trainer = flown[0].trainer
+    named = f"{trainer.life}/{trainer.session}"
+    with hs.replay(one, numbers(), beside=[two], trainer=named, steps=(11, 20)) as server:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            assert [batch["i"].tolist() for batch in feed] == [s[2] for s in seen[10:20]]
+
+
+def test_a_record_beside_that_is_of_no_other_server_is_refused(tmp_path: Path):
+    def served(place: Path, share: tuple[int, int]) -> Path:
+        options = {"workers": 0, "partitions": 5, "share": share, "durability": "process"}
+        with (
+            hs.run(numbers(), state_dir=place, **options) as server,
+            contextlib.suppress(Exception),
+        ):
+            headrace.connect(server.address, timeout=PATIENCE_S).close()
+        return place
+
+    whole, half = served(tmp_path / "whole", (0, 1)), tmp_path / "half"
+    with pytest.raises(ValueError, match="beside names servers that do not share one feed"):
+        FeedRecord(whole, "default", [whole])
+    with pytest.raises(OSError, match="half"):
+        FeedRecord(whole, "default", [half])
+    with pytest.raises(TypeError, match="beside=7 is neither a state directory nor a list"):
+        hs.replay(whole, numbers(), beside=7)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..flight.choice import ByTrainer, batch_named, steps_named
-from ..flight.feed_record import FeedRecord, Flown, feed_of
+from ..flight.feed_record import FeedRecord, Flown, beside_of, feed_of
 from ..flight.rows import Row
 from ..process.settings import ReplaySettings, options_of
 from . import exits
@@ -21,7 +21,9 @@ from .table import Command
 __all__ = ["CHOICE", "COMMAND", "chosen", "key_of"]
 
 _REPLAY = {option.name: option for option in options_of(ReplaySettings)}
-STATE_DIR, FEED, TRAINER, STEPS = (_REPLAY[n] for n in ("state_dir", "feed", "trainer", "steps"))
+STATE_DIR, BESIDE, FEED, TRAINER, STEPS = (
+    _REPLAY[name] for name in ("state_dir", "beside", "feed", "trainer", "steps")
+)
 KEY = Option("key", "text", "batches that hold a segment of the sequence of this key")
 BATCH = Option(
     "batch",
@@ -33,6 +35,7 @@ BATCH = Option(
 CHOICE = (STATE_DIR, FEED, KEY, TRAINER, STEPS, BATCH)
 _OPTIONS = (
     *CHOICE,
+    BESIDE,
     Option(
         "last",
         "integer",
@@ -71,7 +74,7 @@ def _flight(options: Namespace) -> int:
     if len(asked) > 1:
         raise ValueError(f"--{asked[0]} and --{asked[1]} are two questions: ask one")
     state = Path(options.state_dir)
-    history = FeedRecord(state, feed_of(state, options.feed))
+    history = FeedRecord(state, feed_of(state, options.feed), beside_of(options.beside))
     key = key_of(options)
     flown = chosen(history, options)
     if options.json:

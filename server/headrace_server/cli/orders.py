@@ -10,10 +10,10 @@ from urllib.parse import urlencode
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ConnectionLost
 
-from ..watch.http_client import TIMEOUT_S
+from ..watch.http_client import TIMEOUT_S, snapshot_of_all
 from . import exits
 from .options import Option
-from .remote import HTTP, SERVERS, TOKEN, Asker, askers
+from .remote import SERVERS, TOKEN, Asker, askers
 from .table import Command
 
 __all__ = ["COMMANDS"]
@@ -72,8 +72,8 @@ def _restart(options: Namespace) -> int:
 
 
 def _snapshot(options: Namespace) -> int:
-    query = urlencode({"feed": options.feed} if options.feed else {})
-    print(json.dumps(Asker(options).post(f"/snapshot?{query}", options.wait)))
+    servers = [asker.snapshot for asker in askers(options)]
+    print(json.dumps(snapshot_of_all(servers, options.feed, options.wait)))
     return exits.WELL
 
 
@@ -119,7 +119,7 @@ COMMANDS = {
         "acknowledged.  The token that is printed, one line of JSON, is for "
         "connect(resume=…) and for headrace serve --resume.",
         (
-            HTTP,
+            SERVERS,
             TOKEN,
             Option("feed", "text", "optional where one feed is served", metavar="NAME"),
             _WAIT,

@@ -54,11 +54,6 @@ class Asker(HttpClient):
     def __init__(self, options: Namespace, address: str = "") -> None:
         """``address``: of one of several servers; else the options name one."""
         given = address or _set(options, HTTP) or _DEFAULT
-        if "," in given:
-            raise ValueError(
-                f"--http {given!r:.200} names several servers, and this command asks one: call it "
-                "for each"
-            )
         url = given if "://" in given else f"http://{given}"
         if not _asks(url):
             raise ValueError(f"--http {given!r:.200} is neither HOST:PORT nor a URL with http://")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace_proto.errors import ServerError
+from headrace_proto.placement import WHOLE
 
 from .choice import ByTrainer
 from .files import SUFFIX
@@ -24,7 +25,7 @@ from .hand_outs import HandOut, HandOuts
 from .recorder import flight_directory
 from .rows import BatchId, Recorded, RecordedBatch
 
-__all__ = ["FeedRecord", "Flown", "feed_of", "served_as"]
+__all__ = ["FeedRecord", "Flown", "beside_of", "feed_of", "served_as"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +66,39 @@ def served_as(state: Path, feed: str, *names: str) -> Any:
     return found
 
 
-class FeedRecord:
-    """The record of one feed."""
+def beside_of(value: Any) -> list[Path]:
+    """Return the state directories that ``beside=`` names; TypeError where it names none."""
+    listed = [value] if isinstance(value, (str, os.PathLike)) else value or ()
+    if not isinstance(listed, (list, tuple)) or not all(
+        isinstance(one, (str, os.PathLike)) for one in listed
+    ):
+        raise TypeError(f"beside={value!r:.200} is neither a state directory nor a list of them")
+    return [Path(one) for one in listed]
 
-    def __init__(self, state: Path, feed: str) -> None:
+
+def _check_shares(states: Sequence[Path], feed: str) -> None:
+    """Raise ValueError unless these are directories of different servers of a feed."""
+    for state in states:
+        feed_of(state, feed)
+    shares = [tuple(served_as(state, feed).get("share", WHOLE)) for state in states]
+    if len({servers for _, servers in shares}) > 1 or len({*shares}) < len(shares):
+        listed = ", ".join(
+            f"{s} of share {i}/{n}" for s, (i, n) in zip(states, shares, strict=True)
+        )
+        raise ValueError(
+            f"beside names servers that do not share one feed {feed!r}, each a part of it: {listed}"
+        )
+
+
+class FeedRecord:
+    """The record of one feed; ``beside`` are state directories of its other servers."""
+
+    def __init__(self, state: Path, feed: str, beside: Sequence[Path] = ()) -> None:
         self.feed = feed
-        self._directory = flight_directory(state, feed)
-        self.leases = HandOuts(self._directory)
+        if beside:
+            _check_shares((state, *beside), feed)
+        self._directories = [flight_directory(one, feed) for one in (state, *beside)]
+        self.leases = HandOuts(*self._directories)
 
     def last(self, count: int) -> list[Flown]:
         """Return the last hand-outs."""
@@ -89,7 +116,7 @@ class FeedRecord:
 
     def of_key(self, key: bytes) -> list[Flown]:
         """Return every hand-out of a batch with a row of this key."""
-        recorded = Recorded(self._directory)
+        recorded = Recorded(*self._directories)
         every = {batch: recorded.get(batch) for batch in recorded}
         found = {batch: made for batch, made in every.items() if made and made.has_key(key)}
         flown = [Flown(le.batch, le, found[le.batch]) for le in self.leases if le.batch in found]
@@ -104,4 +131,4 @@ class FeedRecord:
 
     def recorded(self, wanted: Collection[BatchId]) -> Recorded:
         """Return the record of the lives of these batches."""
-        return Recorded(self._directory, {batch.life for batch in wanted})
+        return Recorded(*self._directories, lives={batch.life for batch in wanted})

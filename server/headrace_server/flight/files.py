@@ -17,7 +17,7 @@ import fcntl
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -36,6 +36,7 @@ __all__ = [
     "frame_at",
     "frames",
     "packed",
+    "recorded_in",
     "unpacked",
 ]
 
@@ -171,6 +172,13 @@ def frame_at(path: Path, at: int) -> Any:
     """Return the value of one frame; None where it is there no more."""
     _, value = next(frames(path, at), (at, None))
     return value
+
+
+def recorded_in(directories: Sequence[Path], kind: str) -> Iterator[tuple[int, Path]]:
+    """Give the files of a kind, each with the number of its directory, which is of one server."""
+    for at, directory in enumerate(directories):
+        for path in sorted(directory.glob(f"{kind}-*{SUFFIX}")):
+            yield at, path
 
 
 def content(path: Path) -> Iterator[tuple[int, Any]]:

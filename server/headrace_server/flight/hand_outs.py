@@ -9,9 +9,10 @@ SENT token, partition, number, rows, session, seq
 COMMITTED token, …      STALE token, …      REFUSED token, code, text      ENDED token, why
 HELD token              JOINED session, host, rank, world, process, nonce
 
-A trainer has a session with each owner and each life of it, all of one nonce.  It takes batches of
-one owner as they come, and those of several in the order of the feed: by number, or, of segments,
-which it asks of one owner after the other, by time.
+A trainer has a session with each owner and each life of it, all of one nonce.  Where servers share
+a feed it has sessions with those of each, and lives are numbered so that they differ.  It takes
+batches of one owner as they come, and those of several in the order of the feed: by number, or, of
+segments, which it asks of one owner after the other, by time.
 
 A life of an owner that dies records no end of what is out then.  The next one hands nothing out
 before trainers that still live have reported what they have (HELD): all else is lost, or, of
@@ -28,7 +29,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from .files import SUFFIX, content
+from .files import content, recorded_in
 from .recorder import LeasesEntry
 from .rows import BatchId
 
@@ -98,17 +99,20 @@ class HandOut:
 class HandOuts:
     """All that is recorded, in the order of the hand-out."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, *directories: Path) -> None:
+        """``directories``: of one server, or of several with shares of the feed."""
         self._found: dict[int, HandOut] = {}
         self._trainers: dict[_Session, RecordedTrainer] = {}
         self._of_nonce: dict[bytes, dict[_Session, None]] = defaultdict(dict)
-        self._owners: dict[int, int] = {}  # by life
+        self._owners: dict[int, tuple[int, int]] = {}  # by life: which directory, which owner
         self._held: dict[int, int] = {}  # by token: the last life to which its trainer reported it
         self._by_number = True
-        for path in sorted(directory.glob(f"leases-*{SUFFIX}")):
+        for at, path in recorded_in(directories, "leases"):
             found = content(path)
             for _, (_, _, _, life, trainers, *whose) in islice(found, 1):
-                self._owners[life], self._by_number = whose or (0, True)
+                life = life * len(directories) + at  # as in Recorded
+                owner, self._by_number = whose or (0, True)
+                self._owners[life] = at, owner
                 for trainer in trainers:
                     self._join(life, *trainer)
             for _, (when, entries) in found:
@@ -183,7 +187,7 @@ class HandOuts:
 
     def _ordered(self) -> list[HandOut]:
         """All in the order of their times, but each trainer's in its own order, which has steps."""
-        of_trainers: dict[RecordedTrainer, dict[int, list[HandOut]]] = defaultdict(
+        of_trainers: dict[RecordedTrainer, dict[tuple[int, int], list[HandOut]]] = defaultdict(
             lambda: defaultdict(list)
         )
         for _, lease in sorted(self._found.items()):

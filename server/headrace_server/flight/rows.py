@@ -16,7 +16,7 @@ from headrace_proto.errors import ServerError
 from ..core.plan import Part, Read
 from ..core.slots import Segments
 from ..reading.chunk import Origin
-from .files import SUFFIX, content, frame_at, unpacked
+from .files import content, frame_at, recorded_in, unpacked
 from .recorder import RowsFrame
 
 __all__ = ["BatchId", "Recorded", "RecordedBatch", "Row", "StoredSource"]
@@ -138,12 +138,14 @@ class Recorded:
     number the last one counts.
     """
 
-    def __init__(self, directory: Path, lives: Iterable[int] | None = None) -> None:
+    def __init__(self, *directories: Path, lives: Iterable[int] | None = None) -> None:
+        """``directories``: of one server, or of several with shares of the feed."""
         self._places: dict[BatchId, tuple[_RowsFile, int]] = {}
         self._with_states: set[BatchId] = set()
         wanted = None if lives is None else set(lives)
-        for path in sorted(directory.glob(f"rows-*{SUFFIX}")):
-            life = int(path.name.split("-")[1])
+        for server, path in recorded_in(directories, "rows"):
+            # Servers number their lives alike.  Here each life has a number of its own.
+            life = int(path.name.split("-")[1]) * len(directories) + server
             if wanted is None or life in wanted:
                 file = _RowsFile(path, life)
                 for at, batch, has_states in file.scan():

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from headrace_proto.errors import DataError
@@ -26,7 +25,7 @@ __all__ = ["Replay", "Script", "epoch_of"]
 class Replay:
     """The parameters of a replay: recorded batches of a feed, in order."""
 
-    state: str
+    directories: tuple[str, ...]  # state directories of the feed's servers
     feed: str
     partitions: int  # of the feed when it was recorded
     script: tuple[BatchId, ...]
@@ -34,16 +33,18 @@ class Replay:
 
     def to_plain(self) -> list[Any]:
         script = [[batch.life, batch.partition, batch.number] for batch in self.script]
-        return [self.state, self.feed, self.partitions, script, self.states]
+        return [[*self.directories], self.feed, self.partitions, script, self.states]
 
     @classmethod
     def from_plain(cls, plain: Any) -> Replay:
-        state, feed, partitions, script, states = plain
-        return cls(state, feed, partitions, tuple(BatchId(*one) for one in script), states)
+        directories, feed, partitions, script, states = plain
+        batches = tuple(BatchId(*one) for one in script)
+        return cls(tuple(directories), feed, partitions, batches, states)
 
     def recorded(self) -> Recorded:
         lives = {batch.life for batch in self.script}
-        return Recorded(flight_directory(Path(self.state), self.feed), lives)
+        directories = (flight_directory(state, self.feed) for state in self.directories)
+        return Recorded(*directories, lives=lives)
 
 
 class Script:

@@ -266,6 +266,7 @@ class RunSettings(Limits, Settings):
 _STATE_DIR = Option(
     "", "path", "the state directory of the server", positional=True, metavar="STATE_DIR"
 )
+_BESIDE = "state directories of the other servers, where several share the feed"
 
 
 @dataclass(frozen=True)
@@ -275,6 +276,7 @@ class ReplaySettings(Settings):
     state_dir: str | os.PathLike[str] = field(metadata={_OPTION: _STATE_DIR})
     pipeline: Pipeline
     _: KW_ONLY
+    beside: str | list[str] | None = _text(_BESIDE, metavar="DIR", many=True)
     feed: str | None = _text("the feed; optional where one is recorded", metavar="NAME")
     first: str | None = _text(
         "from this batch on", name="from", absent="the first that is recorded", metavar="P:N"

@@ -125,7 +125,8 @@ def _case(config: RunConfig, feed: FeedConfig) -> _Case:
     left_out = Omissions.read(file)
     if config.replay is not None:  # what kills is known from the server whose feed it is
         recorded, name, *_ = config.replay
-        left_out.deadly = Omissions.read(quarantine_file(recorded, name)).deadly
+        for one in recorded:
+            left_out.deadly.update(Omissions.read(quarantine_file(one, name)).deadly)
     return _Case(feed.declaration.policy.on_bad_example == "skip", file, left_out)
 
 

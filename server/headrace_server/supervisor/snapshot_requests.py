@@ -51,7 +51,9 @@ class InMemory:
     order: Callable[..., None]
     restart: Callable[[str, int | None], None]
 
-    def snapshot(self, feed: str, timeout_s: float) -> dict[str, Any]:
+    def snapshot(
+        self, feed: str, timeout_s: float, name: str = "", whole: bool = False
+    ) -> dict[str, Any]:
         raise ServerError(f"feed {feed!r} has no state_dir: there is nothing to take a snapshot of")
 
     def take_back(self, feed: str, snapshot: str) -> None:
@@ -88,12 +90,15 @@ class SnapshotRequests:
     def __post_init__(self) -> None:
         self._places = threading.BoundedSemaphore(_MOST)
 
-    def snapshot(self, feed: str, timeout_s: float) -> dict[str, Any]:
+    def snapshot(
+        self, feed: str, timeout_s: float, name: str = "", whole: bool = False
+    ) -> dict[str, Any]:
+        """Take a snapshot, or this share of one; ``whole`` settles one that all shares have."""
         making: Future[Token] = Future()
 
         def make() -> None:
             try:
-                making.set_result(self._make(feed))
+                making.set_result(self._make(feed, name, whole))
             except HeadraceError as error:
                 making.set_exception(error)
 
@@ -129,7 +134,8 @@ class SnapshotRequests:
         if servers > 1 and not name:
             raise ServerError(
                 f"this server has share {index}/{servers} of the feed, and a snapshot of one share "
-                "is none of the feed: take it by feed.snapshot() of a trainer"
+                "is none of the feed: take it by feed.snapshot() of a trainer, start all servers "
+                "with peers=, or name them all: headrace snapshot --http A,B"
             )
         shelf = self.durable.shelf
         if name and shelf.has(feed, name):  # a trainer asks again

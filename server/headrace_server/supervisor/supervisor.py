@@ -160,10 +160,12 @@ class Supervisor:
                 perform(self._reports, event, owner)
             self._lock.notify_all()
 
-    def snapshot(self, feed: str | None, timeout_s: float) -> dict[str, Any]:
+    def snapshot(
+        self, feed: str | None, timeout_s: float, name: str = "", whole: bool = False
+    ) -> dict[str, Any]:
         """Take a snapshot of a feed, or of the only feed; return its token."""
         try:
-            return self._requests.snapshot(self._feeds.named(feed), timeout_s)
+            return self._requests.snapshot(self._feeds.named(feed), timeout_s, name, whole)
         except ServerError:
             if self.failure is not None:
                 raise self.failure from None

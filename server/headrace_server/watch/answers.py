@@ -3,7 +3,7 @@
     GET /  /metrics[?all=1]  /status.json[?all=1]  /history.json[?since=]
     GET /healthz  /readyz[?feed=]
     GET /inspect?key=[&feed=]
-    POST /drain  /snapshot[?feed=]  /end[?feed=&cancel=1]  /restart[?feed=&force=1]
+    POST /drain  /snapshot[?feed=&name=&whole=1]  /end[?feed=&cancel=1]  /restart[?feed=&force=1]
 
 Every peer that reaches the port may read.  Only a peer that could as well send a signal may change
 something: one on this machine, or one that knows the token where there is one.  A web page that a
@@ -24,6 +24,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from headrace_proto.errors import HeadraceError, UnknownFeed
+from headrace_proto.token import SNAPSHOT
 
 from ..process.statuses import ServerStatus
 from .http_client import HEADER
@@ -195,7 +196,10 @@ class Answers:
         return None
 
     def _snapshot(self, query: _Query) -> Response:
-        return _json(self._watch.server.snapshot(query.get("feed"), _SNAPSHOT_S))
+        name, whole = query.get("name", ""), query.get("whole") == "1"
+        if (name and not SNAPSHOT.fullmatch(name)) or (whole and not name):
+            raise _Wrong("name is the name of a snapshot, which every server of a feed gets")
+        return _json(self._watch.server.snapshot(query.get("feed"), _SNAPSHOT_S, name, whole))
 
     def _end(self, query: _Query) -> Response:
         self._watch.server.end(query.get("feed"), query.get("cancel") == "1")

@@ -27,6 +27,7 @@ from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE, Share
 
 from .answers import Answers, HttpRequest, Response
+from .http_client import HttpClient
 from .watch import Watch
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class HttpService:
         host = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         self.address = f"http://{host}:{bound[1]}"
         self._watch = Watch(share, peers)
+        #: The other servers of the feed.
+        self.others = [HttpClient(url, token) for i, url in enumerate(peers) if i != share[0]]
         local = bound[0].startswith("127.") or bound[0] == "::1"
         self._answers = Answers(self._watch, local, token)
         self._turns = threading.BoundedSemaphore(_THREADS)

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import http.client
 import json
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any, cast
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from headrace_proto.errors import ConnectionLost, ServerError
+from headrace_proto.token import new_snapshot
 
 from ..process.statuses import ServerStatus
 
-__all__ = ["HEADER", "TIMEOUT_S", "HttpClient", "shown"]
+__all__ = ["HEADER", "TIMEOUT_S", "HttpClient", "shown", "snapshot_of_all"]
 
 #: No page can send it to another site without that site's consent, which is never given.
 HEADER = "x-headrace"
@@ -48,6 +50,14 @@ class HttpClient:
     def post(self, path: str, timeout_s: float = TIMEOUT_S) -> Any:
         """Post a request to change something; return its JSON."""
         return self._ask("POST", path, timeout_s)
+
+    def snapshot(
+        self, feed: str | None, timeout_s: float, name: str = "", whole: bool = False
+    ) -> Any:
+        """Take a snapshot of a feed; arguments and result are those of ``Supervisor.snapshot``."""
+        fields = {"feed": feed, "name": name, "whole": "1" if whole else ""}
+        query = urlencode({name: value for name, value in fields.items() if value})
+        return self.post(f"/snapshot?{query}", timeout_s)
 
     def _ask(self, method: str, path: str, timeout_s: float) -> Any:
         headers = {HEADER: "1", "Accept": "application/json"}
@@ -83,6 +93,21 @@ class HttpClient:
         if answer.status == 400:
             raise ValueError(text)
         raise ServerError(f"{self.url} answers {answer.status}: {text}")
+
+
+def snapshot_of_all(
+    servers: Sequence[Callable[..., dict[str, Any]]], feed: str | None, timeout_s: float
+) -> dict[str, Any]:
+    """Have every server keep its share of a feed under one name; the token of them all.
+
+    ``servers`` take a snapshot each.  Where one can not, the snapshot of the others stays unused.
+    """
+    if len(servers) == 1:
+        return servers[0](feed, timeout_s)
+    name = new_snapshot()
+    for whole in (False, True):
+        tokens = [snapshot(feed, timeout_s, name, whole) for snapshot in servers]
+    return tokens[0]
 
 
 class _Stranger(ServerError):

@@ -65,7 +65,7 @@ class Desk:
         self.owners = run.owners_of(config)
         self.of_feed = config.partitions  # partitions at all owners
         self.of_share = "{}/{}".format(*config.share)
-        self._shared = self.owners > 1 or config.share[1] > 1
+        self.shared = self.owners > 1 or config.share[1] > 1
         # It tells tokens of this server from those of an earlier one at the same address.
         self.term = term = run.term
         self.durable = run.state_directory is not None  # whether its state outlives the server
@@ -78,7 +78,7 @@ class Desk:
             run.max_credits,
             term,
             order=order,
-            shared=self._shared,
+            shared=self.shared,
             states=config.states,
             across_batches=run.replay is not None or config.declaration.order.across_batches,
         )
@@ -250,7 +250,7 @@ class Desk:
             return
         named = f"group={hello.group!r}"
         segmented = self.dispatcher.segmented
-        if (segmented or self._shared) and not hello.world_size:
+        if (segmented or self.shared) and not hello.world_size:
             kind = "is of segments" if segmented else "has several workers or servers"
             raise JoinRefused(
                 f"{named}: feed {self.name!r} {kind}, so its members need rank= and world_size= to "

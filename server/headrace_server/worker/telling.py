@@ -43,6 +43,7 @@ def feed_status(desk: Desk, sessions: Iterable[Session], now: float) -> FeedStat
 
 def _trainer(desk: Desk, session: Session, now: float) -> TrainerStatus:
     tally = session.tally
+    awaited_s = tally.awaited_s if desk.shared else tally.blocked_s
     status = {
         "trainer": session.number,
         "id": hashlib.blake2b(session.nonce, digest_size=_ID_BYTES).hexdigest(),
@@ -61,7 +62,7 @@ def _trainer(desk: Desk, session: Session, now: float) -> TrainerStatus:
         "refused": dict(tally.refused),
         "blocked_s": round(tally.blocked_s, 3),
         "busy_s": round(tally.busy_s, 3),
-        "awaited_s": {desk.of_share: round(tally.awaited_s, 3)},
+        "awaited_s": {desk.of_share: round(awaited_s, 3)},
     }
     return cast(TrainerStatus, status)
 

@@ -122,5 +122,8 @@ def test_all_servers_that_are_named_are_asked(
     other.feeds = served.feeds
     assert main(["drain", "--http", both]) == 0
     assert served.draining and other.draining
-    assert main(["snapshot", "--http", both]) == 2
-    assert "names several servers, and this command asks one" in capsys.readouterr().err
+    assert main(["snapshot", "--http", both]) == 0
+    assert served.asked[2:] == other.asked[2:]
+    assert [one["whole"] for one in served.asked[2:]] == [False, True]
+    assert main(["top", "--once", "--http", both]) == 2
+    assert "--http names 2 servers: give --all" in capsys.readouterr().err

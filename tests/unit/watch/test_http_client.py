@@ -6,11 +6,13 @@ import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import pytest
 
 from headrace_proto.errors import ConnectionLost, ServerError
-from headrace_server.watch.http_client import HttpClient, shown
+from headrace_proto.token import SNAPSHOT
+from headrace_server.watch.http_client import HttpClient, shown, snapshot_of_all
 from tests.patience import PATIENCE_S
 
 from ..cli.served import Served, served
@@ -109,3 +111,34 @@ def test_another_kind_of_server_is_told_in_a_line(status: int, kind: str, body: 
         f"what answers at http://127.0.0.1:{server.server_port} (with {status}) is no headrace "
         "server"
     )
+
+
+def test_all_servers_keep_a_snapshot_under_one_name_before_any_settles_it():
+    asked: list[Any] = []
+
+    def taking(server: int) -> Any:
+        def snapshot(feed: str, timeout_s: float, name: str = "", whole: bool = False) -> Any:
+            asked.append((server, name, whole))
+            return {"snapshot": name}
+
+        return snapshot
+
+    token = snapshot_of_all([taking(0), taking(1)], "f", 1.0)
+    name = token["snapshot"]
+    assert SNAPSHOT.fullmatch(name)
+    assert asked == [(0, name, False), (1, name, False), (0, name, True), (1, name, True)]
+    asked.clear()
+    snapshot_of_all([taking(0)], "f", 1.0)
+    assert asked == [(0, "", False)]
+
+
+@pytest.mark.parametrize("query", ["name=../x", "whole=1", "name=20260102T030405Z-01&whole=1"])
+def test_a_snapshot_is_named_as_snapshots_are(served: Served, query: str):
+    with pytest.raises(ValueError, match="name is the name of a snapshot"):
+        HttpClient(served.address).post(f"/snapshot?{query}")
+    assert not served.asked
+
+
+def test_a_server_keeps_its_share_under_the_name_that_it_is_given(served: Served):
+    HttpClient(served.address).snapshot(None, 5.0, "20260102T030405Z-0123456789ab", True)
+    assert served.asked == [{"snapshot": "20260102T030405Z-0123456789ab", "whole": True}]

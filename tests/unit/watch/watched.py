@@ -39,7 +39,10 @@ class Watched:
     def begin_drain(self) -> None:
         self.draining = True
 
-    def snapshot(self, feed: str | None, timeout_s: float) -> dict[str, Any]:
+    def snapshot(
+        self, feed: str | None, timeout_s: float, name: str = "", whole: bool = False
+    ) -> dict[str, Any]:
+        self.asked.append({"snapshot": name, "whole": whole})
         if feed == "absent":
             raise UnknownFeed("feed='absent' is none of a")
         if self.failure is not None:
