@@ -17,20 +17,10 @@ import headrace_server as hs
 from tests.patience import PATIENCE_S
 
 from . import user_functions_sampling as functions
-from .serving import serving
+from .serving import connect, drained, serving, worker_pid
 from .streams import NUMERIC, every_dtype, frozen, frozen_array, padded
 
 HERE = "tests.integration.user_functions_sampling"
-
-
-def worker_pid(server: hs.Server) -> int:
-    return next(pid for name, pid in server.pids.items() if name.startswith("worker"))
-
-
-def drained(server: hs.Server, feed: str = "default") -> list[headrace.Batch]:
-    """All batches, for those who wait for an error."""
-    with headrace.connect(server.address, feed=feed, timeout=PATIENCE_S) as batches:
-        return list(batches)
 
 
 def numbered(n: int) -> hs.Pipeline:
@@ -109,7 +99,7 @@ def test_lengths_padding_and_waste_are_told() -> None:
         "x", 7, [10, 30], dynamic_pad=True, allow_smaller_final_batch=True
     )
     waste: dict[str, list[int]] = {}
-    with serving(pipeline) as server, headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+    with serving(pipeline) as server, connect(server) as feed:
         assert list(feed.schema) == ["i", "x"]
         for batch in feed:
             numbers = batch["i"].tolist()
@@ -194,7 +184,7 @@ def test_every_dtype_and_any_number_of_ragged_dimensions_is_padded() -> None:
         for dtype in NUMERIC:
             example[f"ragged {dtype}"] = example[dtype][: int(example["i"]) % 4]
     pipeline = hs.from_examples(examples).bucket(functions.thirds, 4, 3, dynamic_pad=True)
-    with serving(pipeline) as server, headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+    with serving(pipeline) as server, connect(server) as feed:
         batches = list(feed)
         assert len(batches) == 6
         for batch in batches:
@@ -226,7 +216,7 @@ def test_a_budget_is_kept_to_and_filled() -> None:
         allow_smaller_final_batch=True,
         max_padded_elements=120,
     )
-    with serving(pipeline) as server, headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+    with serving(pipeline) as server, connect(server) as feed:
         seen = []
         sizes: dict[int, list[int]] = {}
         for batch in feed:
@@ -308,7 +298,7 @@ def test_workers_and_partitions_and_a_kill_do_not_show() -> None:
     def stream(workers: int, kill_at: int | None = None) -> list[Any]:
         batches = []
         with hs.run(pipeline, workers=workers, partitions=2) as server:
-            with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            with connect(server) as feed:
                 for batch in feed:
                     batches.append((batch.bucket, batch.length.tolist(), frozen(batch)))
                     if len(batches) == kill_at:
@@ -350,10 +340,7 @@ def test_ranks_get_the_same_bucket_in_every_round() -> None:
 def test_tensorflow_gets_tensors_of_lengths_and_a_dataset(tf: Any) -> None:
     lengths = lengths_of(80)
     pipeline = sequences(lengths).bucket_by_sequence_length("x", 4, [20], dynamic_pad=True)
-    with (
-        serving(pipeline) as server,
-        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
-    ):
+    with serving(pipeline) as server, connect(server, framework="tf") as feed:
         batch = next(feed)
         assert isinstance(batch.length, tf.Tensor) and batch.length.dtype == tf.int32
         assert batch.length.numpy().tolist() == [lengths[i] for i in batch["i"].numpy()]

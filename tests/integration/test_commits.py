@@ -17,7 +17,7 @@ from tests.nursery import warm_run
 from tests.patience import PATIENCE_S
 
 from .loops import ahead
-from .serving import serving
+from .serving import connect, serving
 
 LOOPS = Path(__file__).with_name("loops.py")
 
@@ -73,7 +73,7 @@ def test_a_killed_loop_goes_on_with_the_first_row_that_it_had_not_trained(
     whole: dict[str, list[int]] = {}
     with hs.run({n: shapes[n]() for n in shapes}, partitions=3) as server:
         for shape in shapes:
-            with headrace.connect(server.address, feed=shape, timeout=PATIENCE_S) as feed:
+            with connect(server, feed=shape) as feed:
                 whole[shape] = rows_of(feed)
     with hs.run(feeds, partitions=3, state_dir=tmp_path) as server:
         told = killed(server.address, loops)
@@ -81,7 +81,7 @@ def test_a_killed_loop_goes_on_with_the_first_row_that_it_had_not_trained(
             expected = whole[name.partition("-")[2]]
             assert before == expected[: len(before)]
             assert after == expected[len(before) : len(before) + len(after)]
-            with headrace.connect(server.address, resume=token, timeout=PATIENCE_S) as feed:
+            with connect(server, resume=token) as feed:
                 assert sorted(before + rows_of(feed)) == sorted(expected), name
     assert sorted(told) == sorted(feeds)
     assert all(before and after for before, after, _ in told.values())
@@ -160,7 +160,7 @@ def test_a_snapshot_of_a_loop_that_commits_by_asking_warns_where_it_has_fetched_
     tmp_path: Path,
 ):
     with serving(plain(), state_dir=tmp_path) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             batch = next(feed)
             feed.snapshot()
             following = next(feed)  # and the one before is still in hand
@@ -206,7 +206,7 @@ def test_a_commit_is_answered_though_no_batch_follows_it(tmp_path: Path):
     """A worker that has nothing to make rests for a second: its answers go out before that."""
     pipeline = hs.from_examples([{"i": i} for i in range(40)]).batch(2)
     with serving(pipeline, state_dir=tmp_path / "state", durability="process") as server:
-        with headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as feed:
+        with connect(server, prefetch=0) as feed:
             waits = []
             for _ in range(9):
                 next(feed)

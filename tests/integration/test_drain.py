@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import signal
 
-import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
-from .serving import serving
+from .serving import connect, serving
 
 
 def endless(batch_size: int = 4, **options: bool) -> hs.Pipeline:
@@ -19,7 +18,7 @@ def endless(batch_size: int = 4, **options: bool) -> hs.Pipeline:
 
 def test_a_drained_feed_hands_out_what_was_read_and_ends():
     with serving(endless(allow_smaller_final_batch=True)) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             rows = [*next(feed)["i"].tolist()]
             feed.drain()
             for batch in feed:
@@ -31,7 +30,7 @@ def test_a_drained_feed_hands_out_what_was_read_and_ends():
 
 def test_without_smaller_batches_the_remainder_is_dropped_and_counted():
     with serving(endless(batch_size=7)) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             feed.drain()
             rows = [i for batch in feed for i in batch["i"].tolist()]
         assert server.wait(PATIENCE_S)
@@ -41,7 +40,7 @@ def test_without_smaller_batches_the_remainder_is_dropped_and_counted():
 
 def test_cancel_drops_what_is_not_yet_a_batch_and_counts_it():
     with serving(endless(batch_size=7, allow_smaller_final_batch=True)) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             feed.drain(cancel=True)
             rows = [i for batch in feed for i in batch["i"].tolist()]
         assert server.wait(PATIENCE_S)
@@ -52,10 +51,7 @@ def test_cancel_drops_what_is_not_yet_a_batch_and_counts_it():
 
 def test_a_second_drain_is_harmless_and_other_trainers_end_too():
     with hs.run(endless(), partitions=3, workers=2) as server:
-        with (
-            headrace.connect(server.address, timeout=PATIENCE_S) as one,
-            headrace.connect(server.address, timeout=PATIENCE_S) as other,
-        ):
+        with connect(server) as one, connect(server) as other:
             next(one), next(other)
             one.drain()
             one.drain()
@@ -63,14 +59,14 @@ def test_a_second_drain_is_harmless_and_other_trainers_end_too():
             other.close()
             for _ in one:
                 pass
-        with headrace.connect(server.address, timeout=PATIENCE_S) as late:
+        with connect(server) as late:
             assert list(late) == []
         assert server.wait(PATIENCE_S)
 
 
 def test_a_drain_is_remembered_when_the_worker_dies_after_it():
     with hs.run(endless()) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed:
+        with connect(server, prefetch=0) as feed:
             next(feed)
             feed.drain()
             worker = next(pid for name, pid in server.pids.items() if name.startswith("worker"))

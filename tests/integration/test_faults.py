@@ -19,6 +19,7 @@ from tests.children import children_of
 from tests.patience import PATIENCE_S, eventually
 
 from .processes import Process, serve, trainer
+from .serving import worker_pid
 
 
 def numbered(n: int) -> hs.Pipeline:
@@ -27,10 +28,6 @@ def numbered(n: int) -> hs.Pipeline:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-
-
-def worker_pid(server: hs.Server) -> int:
-    return next(pid for name, pid in server.pids.items() if name.startswith("worker"))
 
 
 def test_a_killed_worker_is_replaced_and_the_stream_goes_on_as_if_nothing_had_happened():

@@ -26,7 +26,7 @@ from tests.patience import PATIENCE_S
 
 from .processes import serve, trainer
 from .segment_streams import at_once
-from .serving import serving
+from .serving import connect, serving
 
 FEEDS = """\
 import headrace_server as hs
@@ -104,7 +104,7 @@ def seen(batch: Any) -> tuple[Any, ...]:
 def train(server: hs.Server, upto: int | None = None, prefetch: int = 1) -> list[Any]:
     """Every batch, with what was seen of it."""
     out = []
-    with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=prefetch) as feed:
+    with connect(server, prefetch=prefetch) as feed:
         for batch in feed:
             out.append(((batch.partition, batch.number), batch.replayed, seen(batch)))
             if hasattr(batch, "sequences"):
@@ -162,7 +162,7 @@ def test_each_end_of_a_lease_is_told(tmp_path: Path, capsys: Any) -> None:
         with trainer(server.address, "--hold", "1", "--prefetch", "0") as held:
             held.wait_for("holding")
             held.signal(signal.SIGSTOP)
-            with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed:
+            with connect(server, prefetch=0) as feed:
                 rows = [batch["i"].tolist() for batch in feed]
             held.signal(signal.SIGCONT)
             held.kill()
@@ -179,7 +179,7 @@ def test_each_end_of_a_lease_is_told(tmp_path: Path, capsys: Any) -> None:
 def test_a_worker_that_is_killed_leaves_no_gap(tmp_path: Path, capsys: Any) -> None:
     with hs.run(flat(600), state_dir=tmp_path) as server:
         taken = []
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             for batch in feed:
                 taken.append(batch["i"].tolist())
                 if len(taken) == 20:
@@ -253,7 +253,7 @@ def test_what_two_trainers_of_several_workers_got_is_replayed_trainer_by_trainer
 def train_kept(server: hs.Server) -> list[Any]:
     """Where states stay with the trainer: what it has of them in each batch."""
     out = []
-    with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed:
+    with connect(server, prefetch=0) as feed:
         for batch in feed:
             state = np.array(batch.state(STATE))
             x = batch.sequences["x"]
@@ -266,8 +266,8 @@ def train_kept(server: hs.Server) -> list[Any]:
 def test_one_trainer_of_two_and_some_of_its_steps_are_replayed(tmp_path: Path) -> None:
     with (
         serving(flat(), state_dir=tmp_path) as server,
-        headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as one,
-        headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as two,
+        connect(server, prefetch=0) as one,
+        connect(server, prefetch=0) as two,
     ):
         rows: dict[int, list[list[int]]] = {1: [], 2: []}
         for session, feed in [(1, one), (2, two)] * 5:
@@ -280,7 +280,7 @@ def test_one_trainer_of_two_and_some_of_its_steps_are_replayed(tmp_path: Path) -
 
 
 def replayed_rows(server: hs.Server) -> list[list[int]]:
-    with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed:
+    with connect(server, prefetch=0) as feed:
         return [batch["i"].tolist() for batch in feed]
 
 
@@ -289,7 +289,7 @@ def test_a_replay_goes_on_when_its_worker_dies(tmp_path: Path) -> None:
         was = replayed_rows(server)
     with hs.replay(tmp_path, flat(600)) as server:
         again = []
-        with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed:
+        with connect(server, prefetch=0) as feed:
             for batch in feed:
                 again.append(batch["i"].tolist())
                 if len(again) == 5:
@@ -301,7 +301,7 @@ def test_a_replay_with_states_fails_with_a_reason_when_its_worker_dies(tmp_path:
     with hs.run(segments(), state_dir=tmp_path, partitions=2, record="states") as server:
         train(server)
     with hs.replay(tmp_path, segments()) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             next(feed)
             os.kill(server.pids["worker-0-0"], signal.SIGKILL)
             with pytest.raises(headrace.ServerError, match="went the place of the replay"):
@@ -444,10 +444,7 @@ def test_skipped_sequences_end_where_they_are_and_nothing_else_moves(
     with serving(segments(), state_dir=tmp_path / "whole") as server:
         whole = train(server, prefetch=0)
     state = tmp_path / "state"
-    with (
-        serving(segments(), state_dir=state) as server,
-        headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed,
-    ):
+    with serving(segments(), state_dir=state) as server, connect(server, prefetch=0) as feed:
         first = [saved(next(feed)) for _ in range(5)]
         batch = next(feed)  # which is not saved, so its examples may not have begun
         gone = [*column(first[4], "@key"), *batch.array("@key").tolist()]

@@ -14,7 +14,7 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
-from .serving import serving
+from .serving import connect, serving
 from .streams import NUMERIC, every_dtype, padded, values_of
 
 
@@ -56,10 +56,7 @@ def fails_in_the_child(feed: headrace.Feed) -> str:
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:os.fork:RuntimeWarning")
 def test_a_forked_child_is_told_so_and_the_parent_goes_on(way: str) -> None:
-    with (
-        serving(pipeline()) as server,
-        headrace.connect(server.address, timeout=PATIENCE_S) as feed,
-    ):
+    with serving(pipeline()) as server, connect(server) as feed:
         rows = next(feed)["i"].tolist()
         text = fails_in_the_child(feed)
         assert text.startswith("ForkedProcess: ")
@@ -80,10 +77,7 @@ def _use(feed: headrace.Feed, connection: Any) -> None:
 def test_worker_processes_of_a_loader_are_told_to_connect_themselves() -> None:
     """A feed handed to forked workers is refused in each; one that they connect works."""
     context = multiprocessing.get_context("fork")
-    with (
-        hs.run(pipeline()) as server,
-        headrace.connect(server.address, timeout=PATIENCE_S) as feed,
-    ):
+    with hs.run(pipeline()) as server, connect(server) as feed:
         first = next(feed)["i"].copy()
         for _ in range(2):
             here, there = context.Pipe()
@@ -108,7 +102,7 @@ def test_torch_gets_every_dtype_on_the_memory_of_the_batch(way: str) -> None:
     examples = every_dtype(8)
     with (
         serving(hs.from_examples(examples).batch(8, dynamic_pad=True)) as server,
-        headrace.connect(server.address, framework="torch", timeout=PATIENCE_S) as feed,
+        connect(server, framework="torch") as feed,
     ):
         batch = next(feed)
         for dtype in NUMERIC:
@@ -133,7 +127,7 @@ def test_jax_gets_every_dtype_that_it_has(way: str) -> None:
     examples = every_dtype(8)
     with (
         serving(hs.from_examples(examples).batch(8, dynamic_pad=True)) as server,
-        headrace.connect(server.address, framework="jax", timeout=PATIENCE_S) as feed,
+        connect(server, framework="jax") as feed,
     ):
         batch = next(feed)
         for dtype in NUMERIC:

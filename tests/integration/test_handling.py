@@ -15,9 +15,8 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S
 
-from .serving import serving
+from .serving import connect, serving
 
 EXAMPLES = [{"x": np.full(3, i, np.float32), "i": i, "name": b"n%d" % i} for i in range(8)]
 LONG = [{"key": b"k%d" % i, "x": np.full((5, 2), i, np.float32), "y": i} for i in range(4)]
@@ -25,10 +24,7 @@ LONG = [{"key": b"k%d" % i, "x": np.full((5, 2), i, np.float32), "y": i} for i i
 
 @contextmanager
 def feed_of(pipeline: hs.Pipeline, framework: str) -> Iterator[headrace.Feed]:
-    with (
-        serving(pipeline) as server,
-        headrace.connect(server.address, framework=framework, timeout=PATIENCE_S) as feed,
-    ):
+    with serving(pipeline) as server, connect(server, framework=framework) as feed:
         yield feed
 
 

@@ -16,7 +16,7 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
-from .serving import serving
+from .serving import connect, serving
 
 pytestmark = [
     pytest.mark.tf,
@@ -125,7 +125,7 @@ def test_fit_trains_on_every_segment_with_the_state_that_is_its_own(
     model = compiled(stateful, adding(), **options.get(how, {}))
     watch = largest_loss()
     with serving(sums()) as server:
-        with headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed:
+        with connect(server, framework="tf") as feed:
             data = stateful.batches(feed, split)
             if how == "prefetched":
                 data = data.prefetch(3)
@@ -150,10 +150,7 @@ def test_a_state_that_is_lost_would_show(stateful: Any) -> None:
             return outputs, {**states, "sum": states["sum"] * 0}
 
     model = compiled(stateful, Forgetting())
-    with (
-        serving(sums()) as server,
-        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
-    ):
+    with serving(sums()) as server, connect(server, framework="tf") as feed:
         history = model.fit(stateful.batches(feed, split), shuffle=False, verbose=0)
     assert history.history["loss"][0] > 1
 
@@ -164,7 +161,7 @@ def test_fits_of_some_steps_evaluation_and_prediction_take_turns_on_one_feed(
     """None of them takes a batch that it does not save: the last fit reaches the end."""
     model = compiled(stateful, adding(), weighted_metrics=["mae"])
     with serving(sums()) as server:
-        with headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed:
+        with connect(server, framework="tf") as feed:
             data = stateful.batches(feed, split)
             history = model.fit(data, steps_per_epoch=3, epochs=2, shuffle=False, verbose=0)
             assert history.history["loss"] == [0.0, 0.0]
@@ -247,10 +244,7 @@ def test_fit_learns_what_a_loop_by_hand_learns(tf: Any, stateful: Any) -> None:
             losses.append(logs["loss"])
             model.reset_metrics()
 
-    with (
-        serving(sums()) as server,
-        headrace.connect(server.address, framework="tf", prefetch=0, timeout=PATIENCE_S) as feed,
-    ):
+    with serving(sums()) as server, connect(server, framework="tf", prefetch=0) as feed:
         model.fit(stateful.batches(feed, split), shuffle=False, verbose=0, callbacks=[Each()])
     with serving(sums()) as server:
         wanted = by_hand(tf, twin, server.address)
@@ -276,7 +270,7 @@ def test_mixed_precision_saves_states_in_the_dtype_they_are_declared_in(stateful
         return split(batch)
 
     with serving(sums()) as server:
-        with headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed:
+        with connect(server, framework="tf") as feed:
             history = model.fit(stateful.batches(feed, looked_at), shuffle=False, verbose=0)
         assert served(server)[1] == rows_of_sums()
     assert np.isfinite(history.history["loss"][0]) and seen == ["float32"]
@@ -286,10 +280,7 @@ def test_a_model_is_saved_and_loaded_with_its_network(stateful: Any, tmp_path: A
     import keras
 
     model = compiled(stateful, recurrent())
-    with (
-        serving(sums()) as server,
-        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
-    ):
+    with serving(sums()) as server, connect(server, framework="tf") as feed:
         checkpoint = keras.callbacks.ModelCheckpoint(tmp_path / "model.keras")
         model.fit(stateful.batches(feed, split), shuffle=False, verbose=0, callbacks=[checkpoint])
     known = {"StatefulModel": stateful.StatefulModel}
@@ -315,10 +306,7 @@ def test_several_outputs_are_masked_alike(stateful: Any) -> None:
         return x, {"a": y, "b": -y}
 
     model = compiled(stateful, Two(), loss={"a": "mse", "b": "mae"})
-    with (
-        serving(sums()) as server,
-        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
-    ):
+    with serving(sums()) as server, connect(server, framework="tf") as feed:
         history = model.fit(stateful.batches(feed, both), shuffle=False, verbose=0)
     assert history.history["loss"] == [0.0]
 
@@ -340,17 +328,11 @@ def test_outputs_of_whole_segments_bring_their_weights(tf: Any, stateful: Any) -
         y = tf.reduce_sum(batch["sequences"]["x"], axis=1) + batch["state"]["sum"]
         return batch["sequences"]["x"], tf.where(batch["last"][:, None], y, -1e9), batch["last"]
 
-    with (
-        serving(sums()) as server,
-        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
-    ):
+    with serving(sums()) as server, connect(server, framework="tf") as feed:
         data = stateful.batches(feed, split).take(1)
         with pytest.raises(ValueError, match=r"is not of every step, \[batch, 4, …\]: padding can"):
             compiled(stateful, Ends()).fit(data, shuffle=False, verbose=0)
-    with (
-        serving(sums()) as server,
-        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
-    ):
+    with serving(sums()) as server, connect(server, framework="tf") as feed:
         model = compiled(stateful, Ends())
         history = model.fit(stateful.batches(feed, ends), shuffle=False, verbose=0)
     assert history.history["loss"] == [0.0]
@@ -378,10 +360,7 @@ class _Wrong:
 def test_a_network_that_returns_no_states_is_told_what_is_wanted(
     stateful: Any, returned: Any, text: str
 ) -> None:
-    with (
-        serving(sums()) as server,
-        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
-    ):
+    with serving(sums()) as server, connect(server, framework="tf") as feed:
         data = stateful.batches(feed, split)
         with pytest.raises(ValueError, match=text):
             compiled(stateful, _Wrong(returned)).evaluate(data, verbose=0)
@@ -393,10 +372,7 @@ def test_a_state_of_a_wrong_shape_stops_the_fit_with_the_text_of_the_feed(
     def wide(x: Any, states: Any) -> Any:
         return x, {**states, "sum": tf.tile(states["sum"], [1, 2])}
 
-    with (
-        serving(sums()) as server,
-        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
-    ):
+    with serving(sums()) as server, connect(server, framework="tf") as feed:
         data = stateful.batches(feed, split)
         with pytest.raises(tf.errors.OpError, match=r"got float32\[8, 2\], wanted float32\[8, 1\]"):
             compiled(stateful, _Wrong(wide)).evaluate(data, verbose=0)
@@ -411,7 +387,7 @@ def test_what_can_not_work_is_refused_with_the_remedy(tf: Any, stateful: Any) ->
     with serving(feeds) as server:
 
         def connected(name: str) -> Any:
-            return headrace.connect(server.address, feed=name, framework="tf", timeout=PATIENCE_S)
+            return connect(server, feed=name, framework="tf")
 
         with (
             connected("plain") as feed,

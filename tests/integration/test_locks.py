@@ -38,7 +38,7 @@ from tests.patience import PATIENCE_S, eventually
 from tests.ports import free_port
 
 from .processes import serve, trainer
-from .serving import serving
+from .serving import connect, serving
 
 ROWS = 400
 
@@ -195,9 +195,9 @@ def test_keys_that_come_and_go_count_at_once_and_what_a_trainer_held_goes_to_oth
     known = tmp_path / "server" / "trainers"
     with serving(numbers(), keys=tmp_path / "server") as server:
         with pytest.raises(headrace.NotAllowed):
-            headrace.connect(server.address, keys=tmp_path / "bob", timeout=PATIENCE_S)
+            connect(server, keys=tmp_path / "bob")
         shutil.copy(tmp_path / "bob" / "bob.public", known)
-        bob = headrace.connect(server.address, keys=tmp_path / "bob", timeout=PATIENCE_S)
+        bob = connect(server, keys=tmp_path / "bob")
         assert next(bob)["i"].tolist() == list(range(10))
         (known / "bob.public").unlink()
         eventually(lambda: server.access()["refused"].get("revoked") == 1)
@@ -205,7 +205,7 @@ def test_keys_that_come_and_go_count_at_once_and_what_a_trainer_held_goes_to_oth
             list(bob)  # some batches were sent before
         bob.close()
         assert server.access()["present"] == {}
-        with headrace.connect(server.address, keys=tmp_path / "alice", timeout=PATIENCE_S) as feed:
+        with connect(server, keys=tmp_path / "alice") as feed:
             assert sorted(i for batch in feed for i in batch["i"].tolist()) == list(range(ROWS))
 
 
@@ -296,13 +296,13 @@ def test_a_frame_beyond_the_limit_ends_the_connection_of_its_sender_only(locked:
 
 def test_more_trainers_than_there_may_be_and_more_messages_are_refused_by_name(tmp_path: Path):
     with serving(numbers(), max_trainers=2, max_messages_per_s=200, max_credits=3) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=20) as feed:
+        with connect(server, prefetch=20) as feed:
             assert feed._link.session.welcome.max_credits == 3
             with dealer(server.address) as second:
                 second.send(hello())
                 welcome = answer(second)
                 with pytest.raises(headrace.LimitExceeded, match="max_trainers=2"):
-                    headrace.connect(server.address, timeout=PATIENCE_S)
+                    connect(server)
                 second.send(FROM_TRAINER.encode(Bye(welcome.session)))
                 eventually(lambda: server.access()["present"] == {"": 1})
             with dealer(server.address) as flood:

@@ -24,7 +24,7 @@ from tests.patience import PATIENCE_S
 
 from .honest import honest_trainer
 from .segment_streams import CutProxy, Example, Ledger, chained, of_counts, save_all, train
-from .serving import serving
+from .serving import connect, serving
 
 ROWS = 2000
 
@@ -68,7 +68,7 @@ def test_one_that_ends_loses_and_repeats_no_segment(prefetch: int):
     """It ends after batches were taken, in the middle of saves, and while batches come."""
     ledger = Ledger(of_counts([1 + i % 4 for i in range(24)]))
     with serving(chained(list_of(ledger), batch_size=3)) as server:
-        with headrace.connect(server.address, prefetch=prefetch, timeout=PATIENCE_S) as feed:
+        with connect(server, prefetch=prefetch) as feed:
             train(feed, ledger, 2)
             batch = next(feed)
             states = ledger.check(batch)
@@ -93,7 +93,7 @@ def test_where_none_can_be_reached_batches_are_shared_all_the_same(
         raise fault
 
     monkeypatch.setattr("headrace.wire.Channel.connect", fail)
-    with hs.run(numbers()) as server, headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+    with hs.run(numbers()) as server, connect(server) as feed:
         assert feed.local
         assert sum(batch.rows for batch in feed) == ROWS
 
@@ -109,7 +109,7 @@ def test_one_that_ends_before_a_word_came_is_not_tried_again(monkeypatch: pytest
         return connect(path, [FROM_TRAINER.encode(Attach(session, b"not it"))], **options)
 
     monkeypatch.setattr("headrace.wire.Channel.connect", deaf)
-    with hs.run(numbers()) as server, headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+    with hs.run(numbers()) as server, connect(server) as feed:
         assert sum(batch.rows for batch in feed) == ROWS
         assert feed.local
     assert len(tries) == 1
@@ -128,7 +128,7 @@ def test_states_larger_than_a_socket_holds_arrive_as_they_were():
     )
     steps = 0
     served = serving(pipeline, max_state_bytes=8 << 20)
-    with served as server, headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+    with served as server, connect(server) as feed:
         for batch in feed:
             state = batch.state("s")
             assert (state == np.asarray(batch.sequence)[:, None]).all()
@@ -143,7 +143,7 @@ def test_states_larger_than_a_socket_holds_arrive_as_they_were():
 @pytest.fixture
 def served() -> Iterator[tuple[hs.Server, Path]]:
     with serving(numbers()) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             welcome = feed._link.session.welcome
             assert welcome is not None
         yield server, Path(welcome.channel)
@@ -238,7 +238,7 @@ def test_a_trainer_that_is_gone_before_its_channel_is_heard_has_left(served: Any
 def test_the_proof_without_the_lock_is_not_enough(served: Any):
     """Who holds no lock could not be told from the dead."""
     server, path = served
-    with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+    with connect(server) as feed:
         session = feed._link.session
         assert session.welcome is not None
         fd = session.memory._fd
@@ -252,7 +252,7 @@ def test_the_proof_without_the_lock_is_not_enough(served: Any):
 def test_who_reads_nothing_is_given_up_and_the_others_go_on(served: Any):
     """A trainer asks for answers without end and reads none of them."""
     server, path = served
-    with headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as idle:
+    with connect(server, prefetch=0) as idle:
         session = idle._link.session
         assert session.welcome is not None
         number, proof = session.welcome.session, session.memory.proof
@@ -269,7 +269,7 @@ def test_who_reads_nothing_is_given_up_and_the_others_go_on(served: Any):
 def test_its_words_are_the_protocols(served: Any):
     """A client of its own: Attach by the channel, then Renew, and Pulse comes back by it."""
     server, path = served
-    with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+    with connect(server) as feed:
         session = feed._link.session
         assert session.welcome is not None
         attach = Attach(session.welcome.session, session.memory.proof)

@@ -18,7 +18,7 @@ import headrace_server as hs
 from headrace.framework import RaggedRows
 from tests.patience import PATIENCE_S
 
-from .serving import serving
+from .serving import connect, serving
 from .streams import NUMERIC, values_of
 
 LENGTHS = [i * 5 % 7 for i in range(22)]
@@ -194,7 +194,7 @@ def test_every_type_comes_in_a_dataset_but_the_smallest_floats(tf: Any) -> None:
 def test_a_budget_counts_the_real_elements() -> None:
     pipeline = bucketed(batch_size=None, max_padded_elements=12, allow_smaller_final_batch=True)
     with serving(pipeline, partitions=1) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             sizes = []
             for batch in feed:
                 is_right(batch)
@@ -230,16 +230,16 @@ def test_a_feed_goes_on_where_it_was_and_is_replayed(tmp_path: Path) -> None:
         want = [seen(batch) for batch in feed]
     got, state = [], None
     with serving(budgeted(), partitions=2, state_dir=tmp_path) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             for batch in feed:
                 got.append(seen(batch))
                 if len(got) == 3:
                     state = feed.snapshot()
         assert got == want
-        with headrace.connect(server.address, resume=state, timeout=PATIENCE_S) as feed:
+        with connect(server, resume=state) as feed:
             assert [seen(batch) for batch in feed] == want[3:]
     with hs.replay(tmp_path, budgeted()) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             again = [seen(batch) for batch in feed]
     assert again[: len(want)] == want or sorted(map(str, again)) == sorted(map(str, want))
 

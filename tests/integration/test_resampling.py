@@ -13,23 +13,12 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S
 
 from . import user_functions_sampling as functions
-from .serving import serving
+from .serving import connect, drained, serving, worker_pid
 from .streams import frozen
 
 Rows = list[tuple[int, float]]
-
-
-def worker_pid(server: hs.Server) -> int:
-    return next(pid for name, pid in server.pids.items() if name.startswith("worker"))
-
-
-def drained(server: hs.Server, feed: str = "default") -> list[headrace.Batch]:
-    """All batches, for those who wait for an error."""
-    with headrace.connect(server.address, feed=feed, timeout=PATIENCE_S) as batches:
-        return list(batches)
 
 
 def weights_of(n: int) -> np.ndarray:
@@ -107,7 +96,7 @@ def test_rates_come_from_a_column_and_0_is_none() -> None:
     rows = [{"i": k, "r": np.float32([0, 50][k % 2])} for k in range(400)]
     pipeline = hs.from_examples(rows).resample_at_rate("r").batch(10, True)
     with serving(pipeline) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             numbers = [i for batch in feed for i in batch["i"].tolist()]
         assert server.stats()["default"]["dropped"] == {"resampled_away": 200}
     assert set(numbers) == set(range(1, 400, 2)) and abs(len(numbers) - 10_000) < 500
@@ -191,7 +180,7 @@ def test_workers_and_a_kill_do_not_show(tmp_path: Path) -> None:
     def stream(kill_at: int | None = None, **run: Any) -> list[Any]:
         batches = []
         with hs.run(pipeline, partitions=2, **run) as server:
-            with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            with connect(server) as feed:
                 for batch in feed:
                     batches.append((frozen(batch), batch.bucket, batch.rate.tolist()))
                     if len(batches) == kill_at:

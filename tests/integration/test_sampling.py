@@ -13,24 +13,13 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S
 
 from . import user_functions_sampling as functions
-from .serving import serving
+from .serving import connect, drained, serving, worker_pid
 from .streams import frozen
 
 SKEWED = [0.7, 0.2, 0.1]
 WANTED = [0.2, 0.3, 0.5]
-
-
-def worker_pid(server: hs.Server) -> int:
-    return next(pid for name, pid in server.pids.items() if name.startswith("worker"))
-
-
-def drained(server: hs.Server, feed: str = "default") -> list[headrace.Batch]:
-    """All batches, for those who wait for an error."""
-    with headrace.connect(server.address, feed=feed, timeout=PATIENCE_S) as batches:
-        return list(batches)
 
 
 def labels_of(n: int, probs: list[float] = SKEWED, seed: int = 1) -> np.ndarray:
@@ -58,7 +47,7 @@ def seen_of(server: hs.Server, name: str = "default", labelled: bool = True) -> 
     """Numbers and classes of all rows, and what the server counted."""
     numbers: list[int] = []
     labels: list[int] = []
-    with headrace.connect(server.address, feed=name, timeout=PATIENCE_S) as feed:
+    with connect(server, feed=name) as feed:
         for batch in feed:
             numbers += batch["i"].tolist()
             labels += batch.label.tolist() if labelled else []
@@ -89,7 +78,7 @@ def stream(pipeline: hs.Pipeline, kill_at: int | None = None, **run: Any) -> lis
     """All batches with what is told of their rows; the worker is killed at one of them."""
     batches = []
     with hs.run(pipeline, **run) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             for batch in feed:
                 told = [fact.tolist() for fact in (batch.label,)]
                 batches.append((frozen(batch), told, dict(batch.meta)))
@@ -143,7 +132,7 @@ def test_labels_keep_their_dtype(tmp_path: Path) -> None:
         feeds[dtype] = source.stratified_sample("y", same, 30, same)
     with serving(feeds) as server:
         for dtype in dtypes:
-            with headrace.connect(server.address, feed=dtype, timeout=PATIENCE_S) as feed:
+            with connect(server, feed=dtype) as feed:
                 batch = next(feed)
                 assert batch.label.dtype == batch["y"].dtype == np.dtype(dtype)
                 assert batch.label.tolist() == batch["y"].tolist()
@@ -235,10 +224,7 @@ def test_samplers_go_with_maps_filters_and_buckets(source: hs.Pipeline) -> None:
         .bucket("y", 10, 3)
     )
     numbers = []
-    with (
-        hs.run(pipeline, partitions=2, workers=2) as server,
-        headrace.connect(server.address, timeout=PATIENCE_S) as feed,
-    ):
+    with hs.run(pipeline, partitions=2, workers=2) as server, connect(server) as feed:
         for batch in feed:
             assert set(batch.label.tolist()) == set(batch["y"].tolist()) == {batch.bucket}
             assert (batch["minus"] == -batch["i"]).all() and (batch["i"] % 5 != 0).all()
@@ -255,7 +241,7 @@ def test_batches_are_drawn_by_class_and_grouped(source: hs.Pipeline) -> None:
     labels: list[int] = []
     by_class: list[list[int]] = [[], [], []]
     with serving(pipeline) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             for batch in feed:
                 assert batch.rows == 20 and batch.label.dtype == np.int32
                 own = batch.label.tolist()
@@ -309,7 +295,7 @@ def test_a_changed_target_holds_from_the_batch_that_is_told(
     old: set[int] = set()
     new: set[int] = set()
     with hs.run(DECLARED[name](source), partitions=2, workers=2) as server:
-        with headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as feed:
+        with connect(server, prefetch=0) as feed:
             for k, batch in enumerate(feed):
                 if k == 10:
                     since = feed.set_target_probs([0, 0.5, 0.5])
@@ -332,7 +318,7 @@ def test_a_changed_target_holds_from_the_batch_that_is_told(
 def test_a_target_that_can_not_be_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     source = of_classes(tmp_path, labels_of(3000)).repeat()
     with serving(source.stratified_sample("y", [0.5, 0.5, 0], 8, [0.7, 0.3, 0])) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             next(feed)
             for probs, text in [
                 ([0.5, 0.5], "target_probs has 2 classes; there are 3"),
@@ -356,7 +342,7 @@ def test_trainers_that_ask_at_once_are_all_answered(tmp_path: Path) -> None:
     with serving(source.stratified_sample("y", WANTED, 8), partitions=2) as server:
 
         def ask() -> None:
-            with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            with connect(server) as feed:
                 for _ in range(5):
                     answers.append(feed.set_target_probs(SKEWED))
                     answers.append(feed.set_target_probs(WANTED))
@@ -379,7 +365,7 @@ def test_a_feed_without_classes_or_past_its_end_has_no_target(tmp_path: Path) ->
 
     def refusal(name: str, probs: list[float], to_the_end: bool = False) -> str:
         """Why a feed does not draw what a trainer asks for."""
-        with headrace.connect(server.address, feed=name, timeout=PATIENCE_S) as feed:
+        with connect(server, feed=name) as feed:
             if to_the_end:
                 list(feed)
             with pytest.raises(ValueError, match=r"set_target_probs\(") as caught:
@@ -409,7 +395,7 @@ def test_a_class_that_only_has_not_come_yet_is_named_when_the_deadline_passes(
 
 def test_absurd_proportions_of_a_trainer_cost_only_that_call(source: hs.Pipeline):
     pipeline = source.stratified_sample("y", [0.5, 0.3, 0.2], 16)
-    with hs.run(pipeline) as server, headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+    with hs.run(pipeline) as server, connect(server) as feed:
         worker = worker_pid(server)
         for probs in ([1e308, 1e308, 0.0], [float("nan")] * 3, [1.0], []):
             with pytest.raises(ValueError, match="set_target_probs"):

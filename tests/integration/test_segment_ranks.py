@@ -29,7 +29,7 @@ from .segment_streams import (
     plain,
     save_all,
 )
-from .serving import serving
+from .serving import connect, serving
 from .test_segment_faults import told
 
 COUNTS = [3, 1, 5, 2, 4, 1, 6, 2, 7, 1, 2, 9, 3]
@@ -189,7 +189,7 @@ def test_another_number_of_ranks_goes_on_with_all_states(order, tmp_path: Path):
                     ranks.step(rank, next(feed))
 
         ranks.run(*(lambda r=r: few(r) for r in range(3)))
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             for batch in feed:
                 save_all(batch, ledger.check(batch))
     ledger.assert_complete()
@@ -347,7 +347,7 @@ def test_recorded_rounds_are_replayed_with_their_places(order, tmp_path: Path):
     with hs.replay(tmp_path, pipeline, states=states) as server:
         with pytest.raises(headrace.ProtocolError, match="replay of segments has no ranks"):
             headrace.connect(server.address, rank=0, world_size=2)
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             for batch in feed:
                 place = batch.meta["round"], batch.meta["rank"]
                 assert contents(batch) == rounds.pop(place)

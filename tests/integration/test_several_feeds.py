@@ -16,7 +16,7 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
-from .serving import serving
+from .serving import connect, serving
 
 
 def numbered(n: int, batch_size: int = 4) -> hs.Pipeline:
@@ -67,7 +67,7 @@ def test_a_feed_that_nobody_reads_does_not_hold_up_another() -> None:
     pipelines = {"idle": numbered(4000), "busy": numbered(4000), "late": numbered(40)}
     with serving(pipelines) as server:
         for name, n in (("busy", 4000), ("late", 40)):
-            with headrace.connect(server.address, feed=name, timeout=PATIENCE_S) as feed:
+            with connect(server, feed=name) as feed:
                 assert sum(batch.rows for batch in feed) == n
 
 
@@ -76,7 +76,7 @@ def test_a_feed_that_nobody_reads_leaves_room_in_a_small_slab() -> None:
     pipeline = hs.from_examples(rows).batch(4)
     with (
         serving({"idle": pipeline, "busy": pipeline}, slab_bytes=6 << 20) as server,
-        headrace.connect(server.address, feed="busy", timeout=PATIENCE_S) as feed,
+        connect(server, feed="busy") as feed,
     ):
         assert len(list(feed)) == 10
 
@@ -86,10 +86,10 @@ def test_a_feed_that_fails_leaves_the_others_alone() -> None:
         "tests.integration.user_functions:fail_at_20"
     )
     with hs.run({"bad": bad.batch(4), "good": numbered(400)}) as server:
-        with headrace.connect(server.address, feed="good", timeout=PATIENCE_S) as good:
+        with connect(server, feed="good") as good:
             next(good)
             with pytest.raises(headrace.HeadraceError, match="the twentieth is one too many"):
-                list(headrace.connect(server.address, feed="bad", timeout=PATIENCE_S))
+                list(connect(server, feed="bad"))
             assert sum(batch.rows for batch in good) == 396
         assert server.wait(PATIENCE_S)
         assert list(server.failed_feeds()) == ["bad"]
@@ -100,7 +100,7 @@ def test_a_feed_that_failed_and_was_dropped_unclosed_ends_its_thread() -> None:
         "tests.integration.user_functions:fail_at_20"
     )
     with hs.run({"bad": bad.batch(4), "good": numbered(8)}) as server:
-        feed = headrace.connect(server.address, feed="good", timeout=PATIENCE_S)
+        feed = connect(server, feed="good")
         feed._link.session.failure = headrace.DataError("planted")
         for _ in range(2):
             with pytest.raises(headrace.DataError, match="planted"):
@@ -154,20 +154,20 @@ def test_a_rank_waits_for_the_others_and_says_so() -> None:
 def test_ranks_that_do_not_go_together_are_refused() -> None:
     with (
         serving(numbered(8, 1)) as server,
-        headrace.connect(server.address, rank=0, world_size=2, timeout=PATIENCE_S),
+        connect(server, rank=0, world_size=2),
     ):
         with pytest.raises(headrace.ProtocolError, match="rank=0 is taken"):
-            headrace.connect(server.address, rank=0, world_size=2, timeout=PATIENCE_S)
+            connect(server, rank=0, world_size=2)
         with pytest.raises(headrace.ProtocolError, match="world_size=3 differs from 2"):
-            headrace.connect(server.address, rank=1, world_size=3, timeout=PATIENCE_S)
+            connect(server, rank=1, world_size=3)
         with pytest.raises(headrace.ProtocolError, match="coordinated mode with world_size=2"):
-            headrace.connect(server.address, timeout=PATIENCE_S)
+            connect(server)
 
 
 def test_a_rank_does_not_join_trainers_without_one() -> None:
     with (
         serving(numbered(8, 1)) as server,
-        headrace.connect(server.address, timeout=PATIENCE_S),
+        connect(server),
         pytest.raises(headrace.ProtocolError, match="shared by trainers without rank"),
     ):
-        headrace.connect(server.address, rank=0, world_size=2, timeout=PATIENCE_S)
+        connect(server, rank=0, world_size=2)

@@ -11,10 +11,9 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S
 
 from . import user_functions as functions
-from .serving import serving
+from .serving import connect, serving
 from .streams import frozen
 
 Stream = list[Any]
@@ -39,7 +38,7 @@ def stream(
     """All batches; with ``kill_at`` a worker dies after so many of them."""
     found: Stream = []
     with hs.run(pipeline, partitions=2, workers=workers, **options) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             for batch in feed:
                 found.append(frozen(batch))
                 if len(found) == kill_at:
@@ -65,7 +64,7 @@ def test_a_server_goes_on_from_its_state_between_two_outputs_of_an_example(tmp_p
     for stop in (7, 13, 10**6):
         state = str(tmp_path / "state")
         with serving(unfolded(), partitions=2, state_dir=state) as server:
-            with headrace.connect(server.address, timeout=PATIENCE_S, commit="explicit") as feed:
+            with connect(server, commit="explicit") as feed:
                 for _, batch in zip(range(stop), feed, strict=False):
                     found.append(frozen(batch))
                     batch.commit()
@@ -80,7 +79,7 @@ def test_any_number_of_partitions_gives_the_same_rows() -> None:
         found = []
         shape = pipeline.select(["i", "k", "u"]).batch(4, allow_smaller_final_batch=True)
         with serving(shape, partitions=partitions) as server:
-            with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            with connect(server) as feed:
                 for batch in feed:
                     found += zip(*(batch[name].tolist() for name in ("i", "k", "u")), strict=True)
         return sorted(found)
@@ -92,7 +91,7 @@ def test_any_number_of_partitions_gives_the_same_rows() -> None:
 def test_a_batched_function_and_an_unbatched_table_give_the_rows_of_the_table() -> None:
     def all_of(pipeline: hs.Pipeline) -> list[int]:
         with serving(pipeline.batch(6, True)) as server:
-            with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            with connect(server) as feed:
                 return [i for batch in feed for i in batch["i"].tolist()]
 
     assert all_of(hs.from_function(functions.tables, 5, batched=True)) == list(range(50))
@@ -104,7 +103,7 @@ def test_an_error_of_an_output_names_the_example_that_it_comes_from() -> None:
     with serving(pipeline.map(functions.fail_at_21).batch(4)) as server:
         with (
             pytest.raises(headrace.DataError, match="examples, record 21: map function"),
-            headrace.connect(server.address, timeout=PATIENCE_S) as feed,
+            connect(server) as feed,
         ):
             list(feed)
 
@@ -118,7 +117,7 @@ def test_servers_share_the_copies_of_remote_files(tmp_path: Path) -> None:
     copies = tmp_path / "copies"
     for _ in range(2):
         with serving(pipeline, remote_cache=copies, remote_cache_bytes=2**20) as server:
-            with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            with connect(server) as feed:
                 assert [batch["i"].tolist() for batch in feed] == [list(range(5)), [5, 6, 7, 8, 9]]
         (copy,) = copies.glob("*.copy")
         assert copy.read_bytes() == (tmp_path / "a.arrow").read_bytes()
@@ -136,7 +135,7 @@ def test_a_stream_goes_on_from_a_cache_that_another_server_completed(tmp_path: P
     for stop in (9, 10**6):
         state = str(tmp_path / "state")
         with serving(kept, partitions=2, state_dir=state) as server:
-            with headrace.connect(server.address, timeout=PATIENCE_S, commit="explicit") as feed:
+            with connect(server, commit="explicit") as feed:
                 for _, batch in zip(range(stop), feed, strict=False):
                     found.append(frozen(batch))
                     batch.commit()

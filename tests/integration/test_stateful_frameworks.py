@@ -416,10 +416,7 @@ def test_training_is_the_same_to_the_bit_wherever_the_states_are(
             state_placement=placement,
             allow_small_batch=small,
         )
-        with (
-            serving(pipeline) as server,
-            connected(server, framework, prefetch=2) as feed,
-        ):
+        with serving(pipeline) as server, connected(server, framework, prefetch=2) as feed:
             results[placement] = train(module, feed)
     assert len(results["server"]) > 12
     assert results["server"] == results["trainer"]

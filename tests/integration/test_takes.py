@@ -99,10 +99,7 @@ def test_a_batch_of_a_trainer_that_leaves_has_its_rows_in_the_next_take_of_anoth
 def test_a_take_whose_deadline_has_passed_is_withdrawn():
     examples = of_counts([3, 3, 1])
     ledger = Ledger(examples)
-    with (
-        serving(chained(examples, batch_size=1, capacity=2)) as server,
-        connect(server) as feed,
-    ):
+    with serving(chained(examples, batch_size=1, capacity=2)) as server, connect(server) as feed:
         first = feed.take(batch_size=1)
         feed._link._timeout_s = 0.1
         with pytest.raises(headrace.DeadlineExceeded, match="has not saved state 'chain'"):
@@ -153,10 +150,7 @@ def test_a_worker_that_is_killed_between_two_takes_changes_nothing(tmp_path: Pat
 
 def test_sizes_that_can_not_be_are_refused_with_the_reason_and_the_feed_goes_on():
     examples = of_counts([1] * 8)
-    with (
-        serving(chained(examples, batch_size=2, capacity=4)) as server,
-        connect(server) as feed,
-    ):
+    with serving(chained(examples, batch_size=2, capacity=4)) as server, connect(server) as feed:
         for size in (True, np.True_, 1.0, "2", None, [2]):
             with pytest.raises(TypeError, match=r"batch_size=.* is a \w+; it is an int"):
                 feed.take(batch_size=size)

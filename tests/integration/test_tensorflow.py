@@ -15,7 +15,7 @@ from headrace_proto.layout import aligned_bytes
 from tests.patience import PATIENCE_S
 
 from . import user_functions
-from .serving import serving
+from .serving import connect, serving
 from .streams import NUMERIC, every_dtype, padded, values_of
 
 pytestmark = pytest.mark.tf
@@ -50,10 +50,7 @@ def bits(array: Any) -> bytes:
 
 
 def test_tensors_lie_in_the_shared_memory_itself(tf: Any) -> None:
-    with (
-        serving(numbered(32)) as server,
-        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
-    ):
+    with serving(numbered(32)) as server, connect(server, framework="tf") as feed:
         batch = next(feed)
         assert is_in_a_segment(address_of(batch["x"]))
         assert address_of(batch["x"]) == batch.array("x").ctypes.data
@@ -64,7 +61,7 @@ def test_every_dtype_becomes_a_tensor_with_the_same_bits(tf: Any, way: str) -> N
     examples = every_dtype(9)
     with (
         serving(hs.from_examples(examples).batch(9, dynamic_pad=True)) as server,
-        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
+        connect(server, framework="tf") as feed,
     ):
         batch = next(feed)
         for dtype in NUMERIC:
@@ -104,10 +101,7 @@ def test_arrays_without_elements_become_tensors(tf: Any, dtype: str) -> None:
 def test_a_variable_made_of_a_batch_outlives_feed_and_server(tf: Any) -> None:
     """A variable may share the tensor's memory; the block is not used again under it."""
     pipeline = numbered(64, 16)
-    with (
-        serving(pipeline) as server,
-        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
-    ):
+    with serving(pipeline) as server, connect(server, framework="tf") as feed:
         variables = [(tf.Variable(b["x"]), b["x"][1:3], tf.identity(b["x"])) for b in feed]
     gc.collect()
     for k, (variable, part, same) in enumerate(variables):
@@ -128,10 +122,7 @@ def test_a_function_takes_batches_without_being_traced_again(tf: Any) -> None:
         traces += 1
         return tf.reduce_sum(x) + tf.cast(tf.size(name), tf.float32)
 
-    with (
-        serving(numbered(40)) as server,
-        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
-    ):
+    with serving(numbered(40)) as server, connect(server, framework="tf") as feed:
         for k, batch in enumerate(feed):
             assert float(total(batch["x"], batch["name"])) == 8 * (16 * k + 6) + 4
     assert traces == 1
@@ -145,10 +136,7 @@ def test_the_spec_of_a_dataset_knows_what_is_fixed(tf: Any) -> None:
         pipeline = hs.from_examples(every_dtype(9)).batch(
             4, allow_smaller_final_batch=smaller, dynamic_pad=True
         )
-        with (
-            serving(pipeline) as server,
-            headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
-        ):
+        with serving(pipeline) as server, connect(server, framework="tf") as feed:
             dataset = feed.as_dataset()
             spec = dataset.element_spec
             shapes = {name: spec[name].shape.as_list() for name in spec}
@@ -164,7 +152,7 @@ def test_a_dataset_gives_the_same_values_without_a_copy(tf: Any, way: str) -> No
     examples = every_dtype(8)
     with (
         serving(hs.from_examples(examples).batch(8, dynamic_pad=True)) as server,
-        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
+        connect(server, framework="tf") as feed,
     ):
         (batch,) = list(feed.as_dataset())
         assert is_in_a_segment(address_of(batch["float32"])) == (way == "shared memory")
@@ -178,10 +166,7 @@ def test_a_dataset_gives_the_same_values_without_a_copy(tf: Any, way: str) -> No
 
 def test_a_dataset_that_keeps_its_elements_does_not_stall_the_feed(tf: Any) -> None:
     pipeline = hs.from_function(user_functions.numbered, 30 * 16, 64 * 1024).batch(16)
-    with (
-        serving(pipeline, slab_bytes=8 << 20) as server,
-        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
-    ):
+    with serving(pipeline, slab_bytes=8 << 20) as server, connect(server, framework="tf") as feed:
         dataset = feed.as_dataset().cache().shuffle(30, seed=1).prefetch(2)
         batches = list(dataset)
         assert len(batches) == 30
@@ -191,10 +176,7 @@ def test_a_dataset_that_keeps_its_elements_does_not_stall_the_feed(tf: Any) -> N
 
 
 def test_keras_fits_on_a_dataset_for_several_epochs(tf: Any) -> None:
-    with (
-        serving(_supervised()) as server,
-        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
-    ):
+    with serving(_supervised()) as server, connect(server, framework="tf") as feed:
         dataset = feed.as_dataset().map(lambda batch: (batch["x"], batch["y"]))
         model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
         model.compile(optimizer=tf.keras.optimizers.SGD(0.05), loss="mse")
@@ -216,17 +198,14 @@ def test_an_error_of_the_feed_comes_through_the_dataset_with_its_text(tf: Any) -
     pipeline = hs.from_examples(rows).batch(5)
     with (
         serving(pipeline) as server,
-        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
+        connect(server, framework="tf") as feed,
         pytest.raises(tf.errors.OpError, match="rows of one batch have unequal shapes"),
     ):
         list(feed.as_dataset())
 
 
 def test_a_dataset_taken_twice_goes_on_with_the_rest(tf: Any) -> None:
-    with (
-        serving(numbered(40)) as server,
-        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
-    ):
+    with serving(numbered(40)) as server, connect(server, framework="tf") as feed:
         rows = [batch["i"].numpy().tolist() for batch in feed.as_dataset().take(3)]
         rest = feed.as_dataset()
         rows += [batch["i"].numpy().tolist() for batch in rest]
@@ -254,7 +233,7 @@ def test_a_dataset_left_early_does_not_hold_up_the_close(tf: Any) -> None:
 def test_only_a_feed_for_tensorflow_gives_a_dataset() -> None:
     with (
         serving(numbered(8)) as server,
-        headrace.connect(server.address, timeout=PATIENCE_S) as feed,
+        connect(server) as feed,
         pytest.raises(ValueError, match=r'as_dataset\(\) needs framework="tf".*\'numpy\''),
     ):
         feed.as_dataset()
@@ -263,10 +242,7 @@ def test_only_a_feed_for_tensorflow_gives_a_dataset() -> None:
 def test_a_dataset_holds_the_facts_that_are_asked_for(tf):
     examples = [{"x": float(i), "w": 1.0 + i % 3} for i in range(64)]
     pipeline = hs.from_examples(examples).weighted_resample("w", 1.0).batch(8)
-    with (
-        serving(pipeline) as server,
-        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
-    ):
+    with serving(pipeline) as server, connect(server, framework="tf") as feed:
         data = feed.as_dataset(facts=["rate"])
         assert data.element_spec["rate"] == tf.TensorSpec((8,), tf.float32, "rate")
         rows = [

@@ -16,7 +16,7 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
-from .serving import serving
+from .serving import connect, serving
 
 pytestmark = pytest.mark.tf
 
@@ -102,7 +102,7 @@ def test_leaving_amid_a_group_gives_back_what_was_not_pulled(tf: Any, raises: bo
                     raise KeyError
         with pytest.raises(tf.errors.OpError, match="connect again"):
             next(iterator)
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             seen += sorted(int(batch["i"][0]) for batch in feed)
         assert seen == [*range(40)]
 
@@ -163,7 +163,7 @@ def test_a_snapshot_in_a_callback_of_fit_is_at_the_next_row_that_was_not_trained
                     callbacks=[*first, Checkpoint()],
                 )
         assert trained == [*range(32)]
-        with headrace.connect(server.address, resume=tokens[0], timeout=PATIENCE_S) as feed:
+        with connect(server, resume=tokens[0]) as feed:
             assert int(next(feed)["i"][0]) == 21
 
 
@@ -205,9 +205,7 @@ def test_fit_goes_through_epochs_and_validates_on_whole_passes(tf: Any) -> None:
     with serving(pipelines) as server, contextlib.ExitStack() as stack:
 
         def data(name: str) -> Any:
-            feed = stack.enter_context(
-                headrace.connect(server.address, feed=name, framework="tf", timeout=PATIENCE_S)
-            )
+            feed = stack.enter_context(connect(server, feed=name, framework="tf"))
             return feed.as_dataset().map(lambda batch: (batch["x"], batch["i"]))
 
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])

@@ -15,7 +15,7 @@ from tests.patience import PATIENCE_S
 
 from .processes import trainer
 from .segment_streams import at_once
-from .serving import serving
+from .serving import connect, serving
 
 _OF_A_GROUP: dict[str, Any] = {"group": "g", "members": 2}
 
@@ -29,7 +29,7 @@ def read(
 ) -> list[tuple[int, int, list[int]]]:
     """Partition, number and rows of each batch; at one step it kills a process of the server."""
     got = []
-    with headrace.connect(server.address, timeout=PATIENCE_S, **options) as feed:
+    with connect(server, **options) as feed:
         for step, batch in enumerate(feed):
             got.append((batch.partition, batch.number, batch["i"].tolist()))
             if kills and step == at:
@@ -180,7 +180,7 @@ def test_a_group_that_can_not_be_is_refused():
 
         def refused(text: str, **options: Any) -> None:
             with pytest.raises(headrace.HeadraceError, match=text):
-                headrace.connect(server.address, timeout=PATIENCE_S, **options)
+                connect(server, **options)
 
         text = "group='g': feed 'segments' is of segments, so its members need rank="
         refused(text, feed="segments", **_OF_A_GROUP)

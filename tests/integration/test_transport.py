@@ -18,7 +18,7 @@ from tests.patience import PATIENCE_S
 
 from . import user_functions
 from .processes import Process
-from .serving import serving
+from .serving import connect, serving
 from .streams import digest, every_dtype, frozen, frozen_array, padded
 
 _N = 22
@@ -42,7 +42,7 @@ def test_every_dtype_and_every_ragged_row_arrives_as_it_was(way: str) -> None:
     examples = every_dtype(_N)
     with (
         serving(hs.from_examples(examples).batch(4, True, dynamic_pad=True)) as server,
-        headrace.connect(server.address, timeout=PATIENCE_S) as feed,
+        connect(server) as feed,
     ):
         assert feed.local == (way == "shared memory")
         seen = 0
@@ -61,7 +61,7 @@ def test_every_dtype_and_every_ragged_row_arrives_as_it_was(way: str) -> None:
 def test_arrays_are_aligned_and_writable_whichever_way_they_come(way: str) -> None:
     with (
         serving(hs.from_examples(every_dtype(_N)).batch(4, dynamic_pad=True)) as server,
-        headrace.connect(server.address, timeout=PATIENCE_S) as feed,
+        connect(server) as feed,
     ):
         for batch in feed:
             for name in batch:
@@ -73,7 +73,7 @@ def test_arrays_are_aligned_and_writable_whichever_way_they_come(way: str) -> No
 def test_a_trainer_that_can_not_see_the_memory_gets_the_same_batches(elsewhere: list[str]) -> None:
     pipeline = hs.from_examples(every_dtype(_N)).batch(4, True, dynamic_pad=True)
     with hs.run({"here": pipeline, "there": pipeline}, workers=2, partitions=2) as server:
-        with headrace.connect(server.address, feed="here", timeout=PATIENCE_S) as feed:
+        with connect(server, feed="here") as feed:
             assert feed.local
             here = digest(feed)
         script = _READER.replace("timeout=60", 'timeout=60, feed="there"')
@@ -87,10 +87,7 @@ def test_a_trainer_that_can_not_see_the_memory_gets_the_same_batches(elsewhere: 
 def test_batches_of_19_megabytes_arrive_whole(way: str) -> None:
     pipeline = hs.from_function(user_functions.images, 3 * 128).batch(128)
     want = {row["i"]: row["image"] for row in user_functions.images(3 * 128)}
-    with (
-        serving(pipeline) as server,
-        headrace.connect(server.address, timeout=PATIENCE_S) as feed,
-    ):
+    with serving(pipeline) as server, connect(server) as feed:
         count = 0
         for batch in feed:
             assert batch["image"].nbytes == 128 * 224 * 224 * 3
@@ -126,10 +123,10 @@ def _finish(feed: headrace.Feed, other: headrace.Feed) -> list[headrace.Batch]:
 def test_bytes_come_over_ipc_too(tmp_path: Path, over_tcp: None) -> None:
     pipeline = hs.from_examples(every_dtype(_N)).batch(4, True, dynamic_pad=True)
     with serving({"a": pipeline, "b": pipeline}, bind=f"ipc://{tmp_path}/feed") as server:
-        with headrace.connect(server.address, feed="a", timeout=PATIENCE_S) as feed:
+        with connect(server, feed="a") as feed:
             assert not feed.local
             assert digest(feed)
-            first = digest(headrace.connect(server.address, feed="b", timeout=PATIENCE_S))
+            first = digest(connect(server, feed="b"))
         with serving(pipeline) as again:
             assert digest(headrace.connect(again.address, timeout=PATIENCE_S)) == first
 
@@ -157,12 +154,9 @@ def test_an_address_that_is_none_is_refused_at_once(address: str) -> None:
 
 
 def test_a_wait_ends_when_another_thread_closes_the_feed() -> None:
-    with (
-        serving(numbered(1)) as server,
-        headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as other,
-    ):
+    with serving(numbered(1)) as server, connect(server, prefetch=0) as other:
         next(other)  # the only batch, so that nothing comes and the feed does not end
-        feed = headrace.connect(server.address, timeout=PATIENCE_S)
+        feed = connect(server)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(next, feed)
             until = time.monotonic() + PATIENCE_S
@@ -179,16 +173,13 @@ def test_a_wait_ends_when_another_thread_closes_the_feed() -> None:
 def test_an_unknown_feed_is_answered_with_those_there_are() -> None:
     with serving({"train": numbered(2), "valid": numbered(2)}) as server:
         with pytest.raises(headrace.UnknownFeed, match=r"no feed 'test'.*'train', 'valid'"):
-            headrace.connect(server.address, feed="test", timeout=PATIENCE_S)
+            connect(server, feed="test")
         with pytest.raises(headrace.UnknownFeed, match=r"feed= is needed.*'train', 'valid'"):
-            headrace.connect(server.address, timeout=PATIENCE_S)
+            connect(server)
 
 
 def test_the_one_feed_needs_no_name() -> None:
-    with (
-        serving({"train": numbered(2)}) as server,
-        headrace.connect(server.address, timeout=PATIENCE_S) as feed,
-    ):
+    with serving({"train": numbered(2)}) as server, connect(server) as feed:
         assert feed.name == "train"
         assert len(list(feed)) == 2
 
@@ -207,11 +198,8 @@ def test_a_trainer_never_holds_more_than_prefetch_and_one(prefetch: int, way: st
     3. The first leaves: what it held ahead comes to the second, what it used does not.
     """
     n = 24
-    with (
-        serving(numbered(n)) as server,
-        headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as second,
-    ):
-        first = headrace.connect(server.address, prefetch=prefetch, timeout=PATIENCE_S)
+    with serving(numbered(n)) as server, connect(server, prefetch=0) as second:
+        first = connect(server, prefetch=prefetch)
         used = int(next(first)["i"][0])
         got = [int(next(second)["i"][0]) for _ in range(n - (prefetch + 1))]
         assert used not in got
@@ -223,7 +211,7 @@ def test_a_trainer_never_holds_more_than_prefetch_and_one(prefetch: int, way: st
 def test_prefetched_batches_are_there_without_asking() -> None:
     with (
         serving(numbered(12)) as server,
-        headrace.connect(server.address, prefetch=3, timeout=PATIENCE_S) as one,
+        connect(server, prefetch=3) as one,
         headrace.connect(server.address, prefetch=0, timeout=1.5) as two,
     ):
         next(one)
@@ -237,9 +225,9 @@ def test_the_order_of_a_stream_does_not_depend_on_the_way(over_tcp: None) -> Non
         hs.from_examples(every_dtype(_N)).shuffle(seed=1).repeat(3).batch(4, dynamic_pad=True)
     )
     with hs.run({"a": pipeline, "b": pipeline}, workers=2, partitions=2) as server:
-        with headrace.connect(server.address, feed="a", prefetch=8, timeout=PATIENCE_S) as feed:
+        with connect(server, feed="a", prefetch=8) as feed:
             one = [frozen(batch) for batch in feed]
-        with headrace.connect(server.address, feed="b", prefetch=0, timeout=PATIENCE_S) as feed:
+        with connect(server, feed="b", prefetch=0) as feed:
             assert [frozen(batch) for batch in feed] == one
 
 

@@ -25,7 +25,7 @@ import headrace_server as hs
 from tests.nursery import WarmPopen, environment
 from tests.patience import PATIENCE_S
 
-from .serving import serving
+from .serving import connect, serving
 
 ROWS = 240
 
@@ -98,7 +98,7 @@ def eventually(server: hs.Server, holds: Callable[[dict[str, Any]], bool]) -> di
 def ended() -> Iterator[tuple[hs.Server, list[headrace.Batch]]]:
     """A server whose feed was read to its end, and what came of it."""
     with hs.run(bucketed(), partitions=2, workers=2, http="127.0.0.1:0") as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             batches = list(feed)
             eventually(server, lambda s: bool(s["feeds"]["default"]["read"] == ROWS))
             yield server, batches
@@ -126,7 +126,7 @@ def test_a_trainer_is_told_of_until_it_leaves(ended: Any):
     (trainer,) = status(server)["feeds"]["default"]["trainers"]
     assert trainer["batches"] == trainer["committed"] == len(batches)
     assert trainer["host"] == f"{socket.gethostname()}:{os.getpid()}" and trainer["local"]
-    with headrace.connect(server.address, timeout=PATIENCE_S):
+    with connect(server):
         eventually(server, lambda s: len(s["feeds"]["default"]["trainers"]) == 2)
     eventually(server, lambda s: len(s["feeds"]["default"]["trainers"]) == 1)
     assert metrics(server)["headrace_trainers", "default"] == 1
@@ -167,7 +167,7 @@ def test_a_trainer_that_is_slow_is_fed_and_one_that_is_fast_waits(tmp_path: Path
     slow = hs.from_examples([{"i": i} for i in range(50)]).repeat(None)
     slow = slow.map("tests.integration.test_watching:slowly").batch(2)
     with serving(slow, http="127.0.0.1:0") as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             enough = threading.Event()
 
             def train() -> None:
@@ -210,7 +210,7 @@ def inspected(server: hs.Server, key: bytes) -> list[dict[str, Any]]:
 
 def test_a_sequence_is_found_in_the_hands_of_its_trainer(tmp_path: Path):
     with hs.run(segments(1), partitions=2, workers=2, http="127.0.0.1:0") as server:
-        with headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as feed:
+        with connect(server, prefetch=0) as feed:
             batch = next(feed)
             (name, *_) = batch.key.tolist()
             key = name.split(b":", 1)[1]
@@ -229,7 +229,7 @@ def test_a_sequence_is_found_in_the_hands_of_its_trainer(tmp_path: Path):
 
 def test_a_worker_that_died_is_counted_with_its_last_words():
     with hs.run(bucketed(None), http="127.0.0.1:0") as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             next(feed)
             before = eventually(server, lambda s: s["feeds"]["default"]["read"] > 0)
             pid = before["workers"][0]["pid"]
@@ -256,7 +256,7 @@ def test_when_the_front_is_dead_health_says_so():
 
 def test_states_that_are_kept_are_counted(tmp_path: Path):
     with serving(segments(1), state_dir=tmp_path, http="127.0.0.1:0") as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             for batch in feed:
                 batch.save_state("h", batch.state("h"))
         seen = eventually(
