@@ -71,11 +71,11 @@ def test_a_killed_loop_goes_on_with_the_first_row_that_it_had_not_trained(
     shapes = {"plain": plain, "bucketed": bucketed}
     feeds = {loop.replace("@", "-"): shapes[loop.partition("@")[2]]() for loop in loops}
     whole: dict[str, list[int]] = {}
-    with hs.run({n: shapes[n]() for n in shapes}, partitions=3) as server:
+    with serving({n: shapes[n]() for n in shapes}, partitions=3) as server:
         for shape in shapes:
             with connect(server, feed=shape) as feed:
                 whole[shape] = rows_of(feed)
-    with hs.run(feeds, partitions=3, state_dir=tmp_path) as server:
+    with serving(feeds, partitions=3, state_dir=tmp_path) as server:
         told = killed(server.address, loops)
         for name, (before, after, token) in told.items():
             expected = whole[name.partition("-")[2]]

@@ -19,7 +19,7 @@ from tests.children import children_of
 from tests.patience import PATIENCE_S, eventually
 
 from .processes import Process, serve, trainer
-from .serving import worker_pid
+from .serving import connect, serving, worker_pid
 
 
 def numbered(n: int) -> hs.Pipeline:
@@ -33,10 +33,10 @@ def kill(pid: int) -> None:
 def test_a_killed_worker_is_replaced_and_the_stream_goes_on_as_if_nothing_had_happened():
     pipeline = numbered(1000).shuffle(seed=3).repeat(4).batch(7)
     with hs.run(pipeline, partitions=2) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             undisturbed = [batch["i"].tolist() for batch in feed]
     with hs.run(pipeline, partitions=2) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             disturbed = []
             for batch in feed:
                 if len(disturbed) in (20, 200, 400):
@@ -53,19 +53,19 @@ def test_batches_of_a_dead_worker_stay_readable_and_can_be_handed_out_again():
             holder.wait_for("holding")
             kill(worker_pid(server))
             holder.kill()
-            with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            with connect(server) as feed:
                 rows = [i for batch in feed for i in batch["i"].tolist()]
     assert sorted(rows) == list(range(64))
 
 
 def test_a_killed_trainer_gives_its_batches_to_the_others_at_once():
-    with hs.run(numbered(200).batch(5), lease_ttl_s=600) as server:
+    with serving(numbered(200).batch(5), lease_ttl_s=600) as server:
         with trainer(server.address, "--hold", "3") as victim:
             victim.wait_for("holding")
             victim.kill()
             committed = [i for rows in victim.rows()[:2] for i in rows]
             started = time.monotonic()
-            with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            with connect(server) as feed:
                 rows = [i for batch in feed for i in batch["i"].tolist()]
             # Long before the lease: the lock on its session file told of its death.
             assert time.monotonic() - started < PATIENCE_S
@@ -74,12 +74,12 @@ def test_a_killed_trainer_gives_its_batches_to_the_others_at_once():
 
 def test_a_stopped_trainer_loses_its_lease_and_is_told_when_it_wakes(tmp_path: Path):
     awake = tmp_path / "awake"
-    with hs.run(numbered(60).batch(5), lease_ttl_s=1.0) as server:
+    with serving(numbered(60).batch(5), lease_ttl_s=1.0) as server:
         options = ("--hold", "2", "--until", str(awake), "--prefetch", "0")
         with trainer(server.address, *options) as sleeper:
             sleeper.wait_for("holding")
             sleeper.signal(signal.SIGSTOP)
-            with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            with connect(server) as feed:
                 rows = [i for batch in feed for i in batch["i"].tolist()]
             awake.touch()
             sleeper.signal(signal.SIGCONT)
@@ -101,17 +101,17 @@ def test_two_trainers_with_kills_between_them_train_every_row_at_least_once_and_
                 victim.wait_for("holding")
                 victim.kill()
                 killed += [i for rows in victim.rows()[:-1] for i in rows]
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             rows = [i for batch in feed for i in batch["i"].tolist()]
     assert Counter(killed + rows) == Counter(range(600))
 
 
 def test_an_exception_in_the_loop_body_sends_the_rows_out_again():
-    with hs.run(numbered(40).batch(4)) as server:
+    with serving(numbered(40).batch(4)) as server:
         seen = []
 
         def train() -> None:
-            with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            with connect(server) as feed:
                 for batch in feed:
                     if len(seen) == 3:
                         raise RuntimeError("boom")
@@ -119,18 +119,18 @@ def test_an_exception_in_the_loop_body_sends_the_rows_out_again():
 
         with pytest.raises(RuntimeError, match="boom"):
             train()
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             rest = [batch["i"].tolist() for batch in feed]
     assert seen + rest == [list(range(k, k + 4)) for k in range(0, 40, 4)]
 
 
 def test_a_break_commits_the_batch_in_hand():
-    with hs.run(numbered(40).batch(4)) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+    with serving(numbered(40).batch(4)) as server:
+        with connect(server) as feed:
             for batch in feed:
                 first = batch["i"].tolist()
                 break
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             rest = [batch["i"].tolist() for batch in feed]
     assert [first, *rest] == [list(range(k, k + 4)) for k in range(0, 40, 4)]
 
@@ -213,7 +213,7 @@ def test_an_example_that_keeps_killing_its_worker_fails_the_feed_with_its_name_a
 
     pipeline = numbered(1000).map(user_functions_faults.die_at_500).batch(10)
     with hs.run(pipeline) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             with pytest.raises(headrace.DataError) as caught:
                 for _ in feed:
                     pass
@@ -238,7 +238,7 @@ def test_sigterm_waits_for_the_commits_of_what_is_out_and_exits_with_0(tmp_path:
 
 
 def test_a_feed_that_waits_tells_for_what_when_its_deadline_passes():
-    with hs.run(numbered(8).batch(4)) as server:
+    with serving(numbered(8).batch(4)) as server:
         with trainer(server.address, "--hold", "2") as holder:
             holder.wait_for("holding")
             with headrace.connect(server.address, timeout=2) as feed:

@@ -19,6 +19,7 @@ from tests.patience import PATIENCE_S
 
 from . import user_functions
 from .processes import Process
+from .serving import connect, serving
 
 _MIB = 1 << 20
 _HOLDER = """
@@ -66,7 +67,7 @@ def test_all_batches_can_be_kept_though_they_do_not_fit_the_slab(
     if framework == "tf":
         request.getfixturevalue("tf")
     with (
-        hs.run(blocks(40 * 16), slab_bytes=8 * _MIB) as server,
+        serving(blocks(40 * 16), slab_bytes=8 * _MIB) as server,
         headrace.connect(server.address, framework=framework, timeout=PATIENCE_S) as feed,
     ):
         kept = [dict(batch) for batch in feed]
@@ -78,8 +79,8 @@ def test_all_batches_can_be_kept_though_they_do_not_fit_the_slab(
 def test_batches_of_half_the_slab_can_be_kept_too() -> None:
     pipeline = blocks(12 * 4, _MIB, 4)
     with (
-        hs.run(pipeline, slab_bytes=8 * _MIB) as server,
-        headrace.connect(server.address, timeout=PATIENCE_S) as feed,
+        serving(pipeline, slab_bytes=8 * _MIB) as server,
+        connect(server) as feed,
     ):
         kept = [dict(batch) for batch in feed]
     assert len(kept) == 12 and all(is_right(batch) for batch in kept)
@@ -89,8 +90,8 @@ def test_two_trainers_that_keep_all_do_not_stop_each_other() -> None:
     with hs.run(blocks(40 * 16), workers=2, partitions=2, slab_bytes=8 * _MIB) as server:
         kept = []
         with (
-            headrace.connect(server.address, timeout=PATIENCE_S) as one,
-            headrace.connect(server.address, timeout=PATIENCE_S) as two,
+            connect(server) as one,
+            connect(server) as two,
         ):
             for _ in range(10):
                 kept += [dict(next(one)), dict(next(two))]
@@ -104,11 +105,11 @@ def test_two_trainers_that_keep_all_do_not_stop_each_other() -> None:
 def test_what_a_trainer_writes_into_a_batch_stays_its_own() -> None:
     """The same memory is used again and again: a later batch and another trainer see none of it."""
     pipeline = hs.from_function(user_functions.numbered, 64, 16 * 1024).repeat(40).batch(16)
-    with hs.run(pipeline, slab_bytes=4 * _MIB) as server:
+    with serving(pipeline, slab_bytes=4 * _MIB) as server:
         seen = {0: 0, 1: 0}
         with (
-            headrace.connect(server.address, timeout=PATIENCE_S) as one,
-            headrace.connect(server.address, timeout=PATIENCE_S) as two,
+            connect(server) as one,
+            connect(server) as two,
         ):
             for step in range(120):
                 which = step % 2
@@ -122,7 +123,7 @@ def test_what_a_trainer_writes_into_a_batch_stays_its_own() -> None:
 
 
 def test_a_batch_that_was_written_into_and_given_back_goes_out_as_it_was_made(way: str) -> None:
-    with hs.run(blocks(32)) as server:
+    with serving(blocks(32)) as server:
         with (
             contextlib.suppress(KeyboardInterrupt),
             headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as feed,
@@ -131,7 +132,7 @@ def test_a_batch_that_was_written_into_and_given_back_goes_out_as_it_was_made(wa
             first = batch.number
             batch["x"][:] = 255
             raise KeyboardInterrupt
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             again = list(feed)
     assert again[0].number == first == 0
     assert all(is_right(batch) for batch in again) and len(again) == 2
@@ -139,7 +140,7 @@ def test_a_batch_that_was_written_into_and_given_back_goes_out_as_it_was_made(wa
 
 def test_views_outlive_the_feed_the_server_and_its_files(tmp_path: Path) -> None:
     with hs.run(blocks(64), shm_dir=str(tmp_path)) as server:
-        feed = headrace.connect(server.address, timeout=PATIENCE_S)
+        feed = connect(server)
         batches = [next(feed) for _ in range(3)]
         views = [batch["x"][2:5, ::7] for batch in batches]
         numbers = [batch["i"][2:5] for batch in batches]
@@ -158,14 +159,14 @@ def test_trainers_that_keep_all_memory_they_can_stop_nobody(keepers: int) -> Non
     2. Another one gets all the rest: memory that they may not have is left for it.
     """
     pipeline = blocks(400 * 4, _MIB // 16, 4)  # 32 batches fit
-    with hs.run(pipeline, slab_bytes=8 * _MIB, max_credits=4) as server:
+    with serving(pipeline, slab_bytes=8 * _MIB, max_credits=4) as server:
         with contextlib.ExitStack() as stack:
             for _ in range(keepers):
                 keeper = stack.enter_context(
                     Process("-c", _KEEPER, server.address, str(128 // keepers))
                 )
                 keeper.wait_for("keeps")
-            with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            with connect(server) as feed:
                 got = 0
                 for batch in feed:
                     assert is_right(batch)
@@ -180,12 +181,12 @@ def test_a_killed_trainer_gives_back_its_batches_and_the_memory_it_had_mapped() 
     2. Another gets every row that was not committed.
     3. All of the slab is there again: its batches of half the slab come through.
     """
-    with hs.run(blocks(12 * 4, _MIB, 4), slab_bytes=8 * _MIB) as server:
+    with serving(blocks(12 * 4, _MIB, 4), slab_bytes=8 * _MIB) as server:
         with Process("-c", _HOLDER, server.address, "2") as holder:
             holder.wait_for("holds")
             holder.signal(signal.SIGKILL)
             holder.finish()
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             got = []
             for batch in feed:
                 assert is_right(batch)
@@ -217,7 +218,7 @@ def test_nothing_grows_over_many_epochs_and_many_trainers(
             steps = 0
             end = time.monotonic() + seconds
             while time.monotonic() < end:
-                with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+                with connect(server) as feed:
                     for _, batch in zip(range(200), feed, strict=False):
                         batch["x"][0, 0] += 1
                         steps += 1

@@ -16,7 +16,7 @@ import headrace_server as hs
 from tests.patience import PATIENCE_S, eventually
 
 from .segment_streams import Ledger, at_once, chained, of_counts, save_all, train
-from .serving import connect
+from .serving import connect, serving
 from .test_locks import make_keys
 from .test_near import list_of
 
@@ -128,7 +128,7 @@ def test_trainers_elsewhere_are_served_by_way_of_the_front(
 def test_who_has_a_key_is_let_in_as_long_as_the_key_is_known(tmp_path: Path, over_tcp: None):
     make_keys(tmp_path)
     ledger = Ledger(of_counts([30] * 6))
-    with hs.run(chained(list_of(ledger)), keys=tmp_path / "server") as server:
+    with serving(chained(list_of(ledger)), keys=tmp_path / "server") as server:
         with connect(server, keys=tmp_path / "alice", prefetch=0) as feed:
             train(feed, ledger, 3)
             (tmp_path / "server" / "trainers" / "alice.public").unlink()

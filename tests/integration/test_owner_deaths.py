@@ -19,6 +19,9 @@ from headrace_server.state.statedir import StateDirectory
 from headrace_server.supervisor import crew
 from tests.patience import PATIENCE_S
 
+from .segment_streams import at_once
+from .serving import connect, serving
+
 _ROWS = 2400
 _LIVES = 3
 
@@ -76,33 +79,15 @@ class Owner:
 
 
 def undisturbed(pipeline: hs.Pipeline, partitions: int) -> Counter[int]:
-    with hs.run(pipeline, partitions=partitions) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+    with serving(pipeline, partitions=partitions) as server:
+        with connect(server) as feed:
             return Counter(i for batch in feed for i in batch["i"].tolist())
 
 
-def at_once(work: list[Callable[[], None]]) -> None:
-    """Run all in threads; the first error of any."""
-    errors: list[BaseException] = []
-
-    def guarded(one: Callable[[], None]) -> None:
-        try:
-            one()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(one,), daemon=True) for one in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(2 * PATIENCE_S)
-    if errors:
-        raise errors[0]
-    assert not any(thread.is_alive() for thread in threads)
-
-
-@pytest.mark.parametrize("kind", PIPELINES)
-@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "durable"),
+    [*((kind, False) for kind in PIPELINES), ("plain", True), ("stratified", True)],
+)
 def test_every_row_is_done_once_whenever_the_owner_is_killed(
     kind: str, durable: bool, tmp_path: Path
 ):
@@ -115,7 +100,7 @@ def test_every_row_is_done_once_whenever_the_owner_is_killed(
         owner = Owner(server)
 
         def train(**about: Any) -> None:
-            with headrace.connect(server.address, timeout=PATIENCE_S, **about) as feed:
+            with connect(server, **about) as feed:
                 for batch in feed:
                     rows = batch["i"].tolist()
                     if "commit" in about:
@@ -142,7 +127,7 @@ def test_a_feed_with_a_changed_target_is_the_same_one_after_deaths_of_its_owner(
     def stream(kill_at: tuple[int, ...]) -> tuple[list[list[int]], dict[int, int], Any]:
         got, since = [], dict[int, int]()
         with hs.run(pipeline) as server:
-            with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed:
+            with connect(server, prefetch=0) as feed:
                 for batch in feed:
                     got.append(batch["i"].tolist())
                     if len(got) == 100:
@@ -222,7 +207,7 @@ def test_a_server_counts_what_was_committed_since_its_start_also_after_the_death
     for batches, killed in ((3, False), (7, True)):
         with (
             hs.run(examples(40).batch(4), state_dir=tmp_path) as server,
-            headrace.connect(server.address, timeout=PATIENCE_S, commit="explicit") as feed,
+            connect(server, commit="explicit") as feed,
         ):
             for step in range(batches):
                 next(feed).commit()
@@ -235,7 +220,7 @@ def test_a_server_counts_what_was_committed_since_its_start_also_after_the_death
 def test_a_snapshot_of_a_feed_in_memory_is_refused_without_a_word_before():
     """It recovers from the death of its owner, but nothing of it outlives the server."""
     with hs.run(examples().batch(4)) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             next(feed)
             with pytest.raises(headrace.ServerError, match="has no state directory"):
                 feed.snapshot()
@@ -283,7 +268,7 @@ def test_an_owner_that_dies_while_the_disk_is_full_goes_on_when_there_is_room(
     monkeypatch.setattr(crew, "_RETRY_S", 0.05)
     with hs.run(examples(400).batch(4), state_dir=tmp_path, partitions=2, workers=2) as server:
         monkeypatch.setattr(StateDirectory, "raise_term", raised)
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+        with connect(server) as feed:
             rows = next(feed)["i"].tolist()
             os.kill(server.pids["worker-1-0"], signal.SIGKILL)
             for _ in range(4):

@@ -85,7 +85,7 @@ def test_a_feed_that_fails_leaves_the_others_alone() -> None:
     bad = hs.from_examples([{"i": i} for i in range(40)]).map(
         "tests.integration.user_functions:fail_at_20"
     )
-    with hs.run({"bad": bad.batch(4), "good": numbered(400)}) as server:
+    with serving({"bad": bad.batch(4), "good": numbered(400)}) as server:
         with connect(server, feed="good") as good:
             next(good)
             with pytest.raises(headrace.HeadraceError, match="the twentieth is one too many"):
@@ -99,7 +99,7 @@ def test_a_feed_that_failed_and_was_dropped_unclosed_ends_its_thread() -> None:
     bad = hs.from_examples([{"i": i} for i in range(40)]).map(
         "tests.integration.user_functions:fail_at_20"
     )
-    with hs.run({"bad": bad.batch(4), "good": numbered(8)}) as server:
+    with serving({"bad": bad.batch(4), "good": numbered(8)}) as server:
         feed = connect(server, feed="good")
         feed._link.session.failure = headrace.DataError("planted")
         for _ in range(2):

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from headrace_server.core.done import Lines, Numbers
+from tests.examples import some
 
 
 class LineWorld:
@@ -50,7 +51,7 @@ class LineWorld:
             self.note(self.lines.closed([self.open.pop(line) for line in some]))
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", range(some(80)))
 def test_reading_on_from_the_base_less_what_is_listed_gives_the_open_lines(seed: int):
     world = LineWorld(seed)
     for _ in range(4):
@@ -96,7 +97,7 @@ def test_a_line_that_is_closed_twice_is_refused():
         lines.closed([9])
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", range(some(80)))
 def test_making_on_from_the_base_less_what_is_done_gives_the_batches_that_are_not(seed: int):
     chance = random.Random(seed)
     base, listed, really = 0, set[int](), set[int]()
