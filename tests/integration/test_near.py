@@ -101,12 +101,12 @@ def test_where_none_can_be_reached_batches_are_shared_all_the_same(
 def test_one_that_ends_before_a_word_came_is_not_tried_again(monkeypatch: pytest.MonkeyPatch):
     """As where the other side can not see a lock: it must not go round in circles."""
     tries: list[Any] = []
-    connect = Channel.connect
+    reach = Channel.connect
 
     def deaf(path: str, first: list[bytes], **options: Any) -> Channel:
         tries.append(path)
         session = FROM_TRAINER.decode(first[0]).session
-        return connect(path, [FROM_TRAINER.encode(Attach(session, b"not it"))], **options)
+        return reach(path, [FROM_TRAINER.encode(Attach(session, b"not it"))], **options)
 
     monkeypatch.setattr("headrace.wire.Channel.connect", deaf)
     with hs.run(numbers()) as server, connect(server) as feed:
