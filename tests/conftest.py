@@ -42,6 +42,8 @@ _FRAMEWORK = re.compile(r"tensorflow|\btf\b|torch|jax|keras|framework")
 _SHM = Path("/dev/shm")
 #: Some tests fill what they are given; all others together take a tenth of it.
 _ROOM = 4 << 30
+#: Frameworks that modules of tests import themselves.
+LOADED_TO_COLLECT: set[str] = set()
 _IN_PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
 
 
@@ -102,13 +104,8 @@ def _present(alone: bool) -> tuple[set[str], set[int], set[str]]:
 
 
 def pytest_collection_finish() -> None:
-    """Leave all that was imported and collected out of later collections of garbage.
-
-    A framework that is loaded to collect tests is loaded by every process of xdist.
-    """
-    loaded = {"tensorflow", "torch", "jax"} & set(sys.modules)
-    if loaded and _IN_PARALLEL:
-        raise pytest.UsageError(f"a module of tests imports {sorted(loaded)}: import it in a test")
+    """Leave all that was imported and collected out of later collections of garbage."""
+    LOADED_TO_COLLECT.update({"tensorflow", "torch", "jax"} & set(sys.modules))
     gc.collect()
     gc.freeze()
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import conftest
+
 from .interpreter import python_path, run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,3 +140,8 @@ def test_packages_import_each_other_only_as_the_architecture_says():
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 broken" in done.stdout
+
+
+def test_no_module_of_tests_loads_a_framework():
+    """Each process of xdist would load it, to collect tests that others run."""
+    assert not conftest.LOADED_TO_COLLECT, "import it in a test, or in a fixture"
