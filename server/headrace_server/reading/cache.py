@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from headrace_proto.errors import DataError
 from headrace_proto.schema import Field, schema_to_wire
 
 from ..files.durable_file import put_in_place, write_durably
@@ -44,7 +45,7 @@ from ..pipeline.fingerprint import PYTHON, fingerprints
 from ..pipeline.naming import stable_name
 from .cached_rows import COMPLETE, OWN_FIELDS, CachedRows, Covered, complete, notes_in
 from .chunk import Chunk, Origin
-from .reader import IndexedReader, Reader, StreamReader
+from .reader import IndexedReader, Reader, StreamReader, read_on
 
 if TYPE_CHECKING:
     from .arrow_part import ArrowPart
@@ -141,23 +142,17 @@ class _Streamed:
             return self._cache.chunk(records), _PASSED.pack(passed + limit) if more else None
         own: bytes | None = position[_PASSED.size :]
         if passed and not own:  # it was read from a cache that is there no more
-            _, own = self._read(stream, b"", passed)
-        chunk, own = self._read(stream, own, limit)
+            own = read_on(self._reader, stream, b"", passed)[1]
+        if own is None:
+            raise DataError(
+                f"stream {stream} has ended before the {passed} examples that were read"
+            )
+        chunk, own = read_on(self._reader, stream, own, limit)
         passed += len(chunk)
         if own is None:
             self._cache.ended(stream, passed)
         read = CachedRead(self._cache, False)
         return replace(chunk, read=read), None if own is None else _PASSED.pack(passed) + own
-
-    def _read(self, stream: int, at: bytes | None, count: int) -> tuple[Chunk, bytes | None]:
-        """So many examples, or all up to the end."""
-        chunks: list[Chunk] = []
-        while at is not None and count:
-            chunk, at = self._reader.read(stream, at, count)
-            count -= len(chunk)
-            if len(chunk) or not chunks:
-                chunks.append(chunk)
-        return Chunk.join([chunk for chunk in chunks if len(chunk)] or chunks), at
 
     def close(self) -> None:
         self._reader.close()

@@ -35,7 +35,7 @@ from headrace_server.core.permutation import Permutation
 from headrace_server.pipeline.declaration import ReadingOrder
 
 from .chunk import Chunk
-from .reader import ORDINAL_BITS, IndexedReader, Reader, StreamReader
+from .reader import ORDINAL_BITS, IndexedReader, Reader, StreamReader, read_on
 
 __all__ = ["PartitionReader", "Position"]
 
@@ -213,7 +213,7 @@ class _Streamed:
         self._window = None  # before the next is read, so that there is one in memory
         seed = self._order.seed
         rows = _SIEVED_ROWS if seed is None else self._order.window or 1
-        read, after = self._read_rows(stream, inner, rows)
+        read, after = read_on(self._reader, stream, inner, rows)
         chunk = _numbered(read, stream)
         if self._sieved:
             chunk = chunk.take(np.flatnonzero(read.ordinals % self._partitions == self._partition))
@@ -223,18 +223,6 @@ class _Streamed:
             chunk = chunk.take(Permutation(len(chunk), seed, epoch).at(np.arange(len(chunk))))
         self._window = key, chunk, after
         return chunk, after
-
-    def _read_rows(self, stream: int, inner: bytes, rows: int) -> tuple[Chunk, bytes | None]:
-        """As many rows, or all up to the stream's end: readers may give fewer at a time."""
-        parts: list[Chunk] = []
-        position: bytes | None = inner
-        while rows and position is not None:
-            chunk, position = self._reader.read(stream, position, rows)
-            rows -= len(chunk)
-            if len(chunk) or not parts:
-                parts.append(chunk)
-        full = [part for part in parts if len(part)]
-        return Chunk.join(full or parts), position
 
 
 def _numbered(chunk: Chunk, stream: int) -> Chunk:

@@ -27,7 +27,15 @@ from ..files.manifest import DataFile
 from ..pipeline.declaration import Source
 from .chunk import Chunk
 
-__all__ = ["ORDINAL_BITS", "BadRecords", "IndexedReader", "Opening", "Reader", "StreamReader"]
+__all__ = [
+    "ORDINAL_BITS",
+    "BadRecords",
+    "IndexedReader",
+    "Opening",
+    "Reader",
+    "StreamReader",
+    "read_on",
+]
 
 #: 2**40 records in a stream, and 2**23 streams, fit an int64.
 ORDINAL_BITS: Final = 40
@@ -107,3 +115,17 @@ class StreamReader(_Readable, Protocol):
 
 
 Reader = IndexedReader | StreamReader
+
+
+def read_on(
+    reader: StreamReader, stream: int, position: bytes, count: int
+) -> tuple[Chunk, bytes | None]:
+    """So many examples, or all up to the stream's end: a reader may give fewer at a time."""
+    chunks: list[Chunk] = []
+    after: bytes | None = position
+    while count and after is not None:
+        chunk, after = reader.read(stream, after, count)
+        count -= len(chunk)
+        if len(chunk) or not chunks:
+            chunks.append(chunk)
+    return Chunk.join([chunk for chunk in chunks if len(chunk)] or chunks[:1]), after

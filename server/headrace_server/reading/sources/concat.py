@@ -12,8 +12,6 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
-import numpy as np
-
 from headrace_proto.errors import DataError, FilesMissing
 from headrace_proto.schema import Field
 from headrace_server.files.manifest import DataFile, resolve
@@ -71,11 +69,6 @@ def _check_alike(one: Mapping[str, Field], other: Mapping[str, Field]) -> None:
         )
 
 
-def _ordered(chunk: Chunk, fields: Mapping[str, Field], ordinals: np.ndarray) -> Chunk:
-    """A chunk with its columns in one order, and other ordinals."""
-    return Chunk({name: chunk.columns[name] for name in fields}, ordinals, chunk.origin)
-
-
 class _JoinedStreams:
     """A StreamReader of the streams of others, one after the other."""
 
@@ -88,7 +81,7 @@ class _JoinedStreams:
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
         i = bisect_right(self._starts, stream) - 1
         chunk, after = self._readers[i].read(stream - self._starts[i], position, limit)
-        return _ordered(chunk, self.fields, chunk.ordinals), after
+        return chunk.with_columns({name: chunk.columns[name] for name in self.fields}), after
 
     def close(self) -> None:
         for reader in self._readers:
