@@ -142,11 +142,7 @@ class Owner:
             self._open()
             busy = True
             while not house.stopping:
-                if busy or self._works_ahead():
-                    events = poller.poll(0)
-                else:
-                    events = partitions.rest(rest, min(_TICK_S, self._outbox.due_in_s))
-                ready = {fileno for fileno, _ in events}
+                ready = {fileno for fileno, _ in self._look(busy, rest)}
                 if stores in ready:
                     partitions.send_committed()
                 self._hear(ready)
@@ -185,22 +181,29 @@ class Owner:
             self._outbox.flush()
         return stored
 
-    def _works_ahead(self) -> bool:
-        """Use time in which no batch can be made; whether there was anything to do."""
-        return self._partitions.prepare() or self._store()
+    def _look(self, busy: bool, rest: Callable[[float], Any]) -> Any:
+        """Return what the files tell; without work, after all that can be done ahead, or a rest."""
+        poll = self._poller.poll
+        if not busy:
+            if events := self._partitions.prepare(poll):
+                return events
+            if not self._store():
+                return self._partitions.rest(rest, min(_TICK_S, self._outbox.due_in_s))
+        return poll(0)
 
     def _hear(self, ready: Set[int]) -> None:
         """Handle messages and orders, and carry out the effects of the desks."""
         house, (near, door, pipe) = self._house, self._numbers
         heard = bool(ready) or self._near.waits or self._door.waits()
-        if near in ready or self._near.waits:
-            house.reception.hear_near()
-        if door in ready and not self._door.is_full:
-            self._door.hear()
-        house.reception.hear(_BURST)
-        if pipe in ready:
-            for order in self._pipe.read_orders():
-                house.obey(order)
+        if heard:
+            if near in ready or self._near.waits:
+                house.reception.hear_near()
+            if door in ready and not self._door.is_full:
+                self._door.hear()
+            house.reception.hear(_BURST)
+            if pipe in ready:
+                for order in self._pipe.read_orders():
+                    house.obey(order)
         now = self._clock()
         if now >= self._next_tick:
             heard = True

@@ -93,9 +93,12 @@ class Partitions:
         self._reporter.look(self._running, self._made)
         return name
 
-    def prepare(self) -> bool:
-        """Write ahead what is known of the next batch of a partition; whether there was any."""
-        return any(self._running[name].prepare() for name in self._resting)
+    def prepare(self, poll: Callable[[float], Any]) -> Any:
+        """Write next batches ahead until ``poll`` tells something; return that, or None."""
+        for name in self._resting:
+            if self._running[name].prepare() and (events := poll(0)):
+                return events  # other partitions can prepare later
+        return None
 
     def rest(self, poll: Callable[[float], Any], at_most_s: float) -> Any:
         """Wait by ``poll`` and record the reason; the result of ``poll``."""
