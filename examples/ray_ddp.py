@@ -100,9 +100,8 @@ def train(config: dict[str, Any]) -> None:
             ray.train.report(metrics, checkpoint=checkpoint)  # waits for all ranks
 
     address = config["address"]
-    with headrace.connect(
-        address, framework="torch", rank=rank, world_size=world, resume=token
-    ) as feed:
+    begin = {"restart": True} if token is None else {"resume": token}
+    with headrace.connect(address, framework="torch", rank=rank, world_size=world, **begin) as feed:
         for batch in feed:
             logits, h = model(batch.sequences["steps"], batch.state("h"))
             losses = cross_entropy(logits, batch.context["up"]) * batch.valid
@@ -115,8 +114,8 @@ def train(config: dict[str, Any]) -> None:
             batch.save_state("h", h.detach())
             done, rounds = done + int(rows), rounds + 1
             if rounds % EVERY == 0:
-                report(feed, float(loss))
-        report(feed, float(loss))
+                report(feed, loss.item())
+        report(feed, loss.item())
 
 
 def main() -> None:

@@ -36,7 +36,6 @@ TESTED_IN = {
     "headrace_server.process.in_thread": "test_in_process.py",
     "headrace_server.process.relay": "test_relay_door.py",
     "headrace.framework": "test_batch.py",
-    "headrace.ray": "test_on_ray.py",
     "headrace_server.cluster.share_server": "test_on_ray.py",
     "headrace.segment_columns": "test_segments.py",
     "headrace.segment_keys": "test_segments.py",

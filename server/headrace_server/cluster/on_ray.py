@@ -287,7 +287,7 @@ def _started(
             namespace=RAY_NAMESPACE,
             num_cpus=0,
             max_task_retries=-1,
-            scheduling_strategy=_on(_head(), soft=True),
+            scheduling_strategy=_on(_head(), soft=False),  # with soft=True it was elsewhere
             **lasting,
         )
         .remote(plan.servers, plan.with_states, _of_trainers(plan.keys))
