@@ -221,8 +221,7 @@ class Session(Greeting):
     def _on_passed(self, passed: Passed) -> None:
         self.last_seq = max(self.last_seq, passed.seq)
         self._wanting = self._take_due = False  # another owner may be asked …
-        self._said_take = 0
-        self._said_window = self.last_seq  # … and if this one is, it is told so
+        self._said_take, self._said_window = 0, self.last_seq  # … and if this one is, it learns it
         self.passed.add(passed.partition)
 
     def continues(self, welcome: Welcome) -> bool:
@@ -313,9 +312,8 @@ class Session(Greeting):
         # The batch that is waited for counts as taken: else its taking would be one message more.
         window = self.last_seq - len(self.ready) + self.prefetch + self._wanting
         news = self._commits or window > self._said_window or self._returned
-        messages: list[Any] = []
-        if news or self.mapped.released or self.uploads.unsaid:
-            messages += self._steps(number, window)
+        more = news or self.mapped.released or self.uploads.unsaid
+        messages: list[Any] = list(self._steps(number, window)) if more else []
         if self._take_due or self._said_take:
             messages += self._take_to_say(number)
         if self.requests.due:

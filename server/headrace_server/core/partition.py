@@ -56,26 +56,17 @@ PARTITION = Transitions(
         "read": {OPEN: (READING, "Read")},
         "arrived": {READING: (OPEN, "rows for the shape")},
         "arrived, the last": {READING: (ENDED, "rows for the shape")},
-        "failed": {
-            OPEN: (OPEN, None),
-            READING: (OPEN, None),
-            ENDED: (ENDED, None),
-            FINISHED: (FINISHED, None),
-        },
+        "failed": {READING: (OPEN, None)},
         "all drafted": {ENDED: (FINISHED, "the shape drafts or drops the rest")},
         "begin epoch": {FINISHED: (OPEN, None)},
-        "close": {
-            OPEN: (ENDED, None),
-            READING: (ENDED, None),
-            ENDED: (ENDED, None),
-            FINISHED: (FINISHED, None),
-        },
+        "close": {**dict.fromkeys(STATES, (ENDED, None)), FINISHED: (FINISHED, None)},
         "cancel": dict.fromkeys(STATES, (FINISHED, "the shape drops all rows")),
     },
     errors={
         "read": ("is being read, or none is left to read", (READING, ENDED, FINISHED)),
         "arrived": _NOT_READ,
         "arrived, the last": _NOT_READ,
+        "failed": _NOT_READ,
         "all drafted": ("may still come", (OPEN, READING, FINISHED)),
         "begin epoch": ("is of an epoch that has not ended", (OPEN, READING, ENDED)),
     },
@@ -206,8 +197,9 @@ class Partition:
 
     def failed(self) -> None:
         """Take a read back that failed, so that it is the next one again."""
-        self._reading = None
-        self._on("failed")
+        if self.state is READING:
+            self._reading = None
+            self._on("failed")
 
     def close(self, cancel: bool = False) -> None:
         """Read no more, not even what was to be read next.
