@@ -6,7 +6,8 @@
 A loop ends when the trainer's next batch is of a later epoch, or all batches of its own are
 committed, or the feed has ended.  The next batch stays where it is, for the loop of its epoch.  A
 loop that is left early is continued by the next one.  An epoch of which other trainers got all
-batches is a loop without one, so all trainers count alike.
+batches is a loop without one, so all trainers count alike.  ``drain`` ends the count: no epoch
+follows the last one that a server began.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class EpochLoops(ABC):
         """Return the claim of ``next(feed)``: it notes the epoch, where batches end with theirs."""
         known = self._link.properties
         if self._epochs is None and known.get("across_batches") is False:
-            self._epochs = Epochs(known.get("at_epoch"), known.get("epochs", 1))
+            self._epochs = Epochs(known.get("at_epoch"))
         if self._epochs is None:
             return claim
         self._epochs.take = claim
@@ -102,6 +103,7 @@ class EpochLoops(ABC):
         restart or a resumption the first one is the rest of the epoch that was under way.
 
         Asking an iterator for its next batch commits the one in hand, the last one of an epoch too.
+        After ``drain`` no epoch follows the last one that the server had begun.
         """
         _ = self.schema
         epochs = self._epochs
@@ -129,6 +131,11 @@ class EpochLoops(ABC):
         self._look_for_epoch(epochs)
         return sys.maxsize if epochs.number is None else epochs.number + epochs.is_over
 
+    @property
+    def _last_epoch(self) -> int:
+        """The last epoch that any owner began, as they told before their end."""
+        return max(session.epoch for session in self._link.sessions)
+
     def _look_for_epoch(self, epochs: Epochs) -> None:
         """Wait for the next batch where only that shows which epoch comes next."""
         if epochs.in_doubt:
@@ -137,20 +144,19 @@ class EpochLoops(ABC):
             except EpochEnds:
                 return
             except StopIteration:
-                epochs.end(feed_ended=True)
+                epochs.end(self._last_epoch)
 
 
 class Epochs:
     """The epoch that a trainer is in.  Its claims take batches from a session as ``take`` does."""
 
-    def __init__(self, number: int | None = None, count: int | None = None) -> None:
-        """``number`` of the first, None: that of the first batch.  ``count`` None: endless."""
+    def __init__(self, number: int | None = None) -> None:
+        """``number`` of the first, None: that of the first batch."""
         self.number = number
         self.take: Claim = Session.take
-        self._count = count
         self._entered = False  # whether a loop over this epoch has begun
         self._over = False  # whether it has come to its end
-        self._ended = False  # whether the feed has
+        self._last = sys.maxsize  # the last epoch, once the feed has ended
 
     def begin(self) -> bool:
         """Begin a loop: over the next epoch, or over what is left of this one.
@@ -158,7 +164,7 @@ class Epochs:
         False where no epoch is left.
         """
         if self._over and self.number is not None:
-            if self._ended and (self._count is None or self.number + 1 >= self._count):
+            if self.number >= self._last:
                 return False
             self.number += 1
             self._over = False
@@ -177,9 +183,9 @@ class Epochs:
         """Whether only the next batch shows which epoch the next loop is over."""
         return self.number is None or (self._entered and not self._over)
 
-    def end(self, feed_ended: bool) -> None:
-        """Note that the loop has come to its end."""
-        self._over, self._ended = True, feed_ended
+    def end(self, last: int = sys.maxsize) -> None:
+        """Note that the loop has come to its end; ``last``: the last epoch of an ended feed."""
+        self._over, self._last = True, last
 
     # Claims
 
@@ -190,7 +196,7 @@ class Epochs:
             epoch = received.delivery.epoch
             if self.number is None or epoch > self.number:
                 self.number = epoch
-            self._entered, self._over, self._ended = True, False, False
+            self._entered, self._over, self._last = True, False, sys.maxsize
         return received
 
     def claim_of_epoch(self, session: Session) -> Received | None:
@@ -207,7 +213,7 @@ class Epochs:
         """Take nothing; EpochEnds as soon as the next batch is there."""
         ahead = self._head(session)
         if ahead > 0:
-            self.end(feed_ended=False)
+            self.end()
         if ahead >= 0:
             raise EpochEnds
 
@@ -215,7 +221,7 @@ class Epochs:
         """EpochEnds where every owner has announced that no batch of this epoch will come."""
         begun = min((one.epoch for one in sessions if not one.finished), default=0)
         if self.number is not None and begun > self.number:
-            self.end(feed_ended=False)
+            self.end()
             raise EpochEnds
 
     def _head(self, session: Session) -> int:
@@ -243,16 +249,13 @@ class EpochBatches(Iterator[Any]):
         try:
             batch = self._feed.__next__(self._epochs.claim_of_epoch, self._epochs.none_yet)
         except EpochEnds:
-            self._end(feed_ended=False)
+            self._over = True
+            self._epochs.end()
+            self._feed._link.say()  # others may wait for the last commit of this epoch
         except StopIteration:
-            self._end(feed_ended=True)
+            self._over = True
+            self._epochs.end(self._feed._last_epoch)
         else:
             self._number = self._epochs.number
             return batch
         raise StopIteration
-
-    def _end(self, feed_ended: bool) -> None:
-        self._over = True
-        self._epochs.end(feed_ended)
-        if not feed_ended:
-            self._feed._link.say()  # others may wait for the last commit of this epoch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.patience import PATIENCE_S
 
 from .serving import serving
 
@@ -321,3 +323,22 @@ def test_segments_go_on_within_the_epoch_after_a_restart(
     assert [number for number, _ in seen] == sorted(number for number, _ in seen)
     by_epoch = [sorted(key for n, key in seen if n == number) for number in range(3)]
     assert by_epoch[0] == by_epoch[1] and len(by_epoch[0]) == 19
+
+
+@pytest.mark.parametrize("epochs", [10_000, None])
+def test_drain_ends_the_count_of_epochs_for_all_trainers(epochs: int | None) -> None:
+    with serving(pipeline(epochs), partitions=2) as server, ThreadPoolExecutor(1) as pool:
+        with headrace.connect(server.address) as feed, headrace.connect(server.address) as other:
+            theirs = pool.submit(epochs_of, other)
+            loops = feed.epochs()
+            first = [(number, list(batches)) for number, batches in itertools.islice(loops, 2)]
+            feed.drain()
+            numbers = [number for number, _ in [*first, *((n, list(b)) for n, b in loops)]]
+            assert numbers == [number for number, _ in theirs.result(PATIENCE_S)]
+            assert numbers == list(range(len(numbers))) and len(numbers) < 10_000
+
+
+def test_partitions_without_examples_count_all_epochs() -> None:
+    few = hs.from_examples(EXAMPLES[:2]).repeat(3, across_batches=False).batch(2)
+    with serving(few, partitions=4) as server, headrace.connect(server.address) as feed:
+        assert [number for number, _ in epochs_of(feed)] == [0, 1, 2]

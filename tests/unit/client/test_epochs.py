@@ -23,7 +23,10 @@ class Trainer(EpochLoops):
 
     def __init__(self, epochs: Sequence[int], first: int | None = 0, count: int | None = 3) -> None:
         properties = {"across_batches": False, "epochs": count, "at_epoch": first}
-        self._link = cast(Link, SimpleNamespace(properties=properties, say=int, announced=[{}]))
+        last = max(epochs, default=0) if count is None else count - 1
+        link = SimpleNamespace(properties=properties, say=int, announced=[{}])
+        link.sessions = [SimpleNamespace(epoch=0), SimpleNamespace(epoch=last)]
+        self._link = cast(Link, link)
         self._epochs: Epochs | None = None
         self.claim = self._within_epochs(lambda session: session.ready.popleft())
         deliveries = [SimpleNamespace(epoch=epoch, at=at) for at, epoch in enumerate(epochs)]
