@@ -130,9 +130,10 @@ class CommitTrained(keras.callbacks.Callback):  # type: ignore[misc]
 class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]
     """Keep model, optimizer and the feed's position together, and let ``fit`` go on from there.
 
-    ``directory`` holds the last checkpoint, which is replaced whole: after each epoch, and after
-    every so many steps.  A ``fit`` with this callback goes on from a checkpoint that it finds, with
-    the batch after the last one trained, so its losses are those of a run that was not interrupted.
+    ``directory`` holds the last checkpoint, which is replaced whole: at the beginning, after each
+    epoch, and after every so many steps.  A ``fit`` with this callback goes on from a checkpoint
+    that it finds, with the batch after the last one trained, so its losses are those of a run that
+    was not interrupted.
     The model must be built, as one that begins with ``keras.Input`` is, and stand alone: with
     several ranks, commit on all of them, meet, and take one ``feed.snapshot()``.
 
@@ -169,6 +170,7 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]
         self._variables = tf.train.Checkpoint(variables=[one.value for one in variables])
         known = self._directory / _POSITION
         if not known.exists():
+            self._save(0)
             return
         position = json.loads(known.read_text())
         restored = self._variables.read(str(self._directory / position["weights"]))

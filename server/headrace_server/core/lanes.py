@@ -110,6 +110,12 @@ class Lanes(InStep):
     def _open(self, number: int) -> _Stripe:
         empty = np.full(self.batch_size, -1, np.int64)
         stripe = self._stripes[number] = _Stripe(empty, np.zeros(self.batch_size, bool))
+        if self.places:
+            (indices, lanes), *self.places = self.places
+            slots = self.find(indices)
+            ready = np.isin(slots, [slot for _, slot in self._orphans]) & (lanes < len(empty))
+            self._put(stripe, lanes[ready], slots[ready])
+            stripe.started[lanes[ready]] = True
         return stripe
 
     def leave(self, stripe: int, instead: int = -1) -> None:

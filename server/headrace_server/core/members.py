@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from struct import calcsize, unpack
 from typing import Any
@@ -137,6 +137,8 @@ class InStep(Sequences):
     first_stripe = 0  # of batches of any trainer in the order of arrival
     ahead = False  # whether a batch is drafted before the one before it is done
     sized = False  # whether a trainer ever named the size of a batch
+    #: Insertion indices and lanes of examples that go on, for the stripes that open next.
+    places: Sequence[tuple[np.ndarray, np.ndarray]] = ()
 
     def deal(self, world: int, run: int, stripe: int, epoch: int = 0) -> None:
         """Draft rounds for so many ranks from now on, or with 0 batches for any trainer.

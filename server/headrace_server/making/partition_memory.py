@@ -73,6 +73,10 @@ class Memory(ABC):
         """Take states of lanes after a batch, from a trainer that lets go of them."""
         return
 
+    def note_places(self) -> None:
+        """Have a snapshot name the lanes of examples, so that they go on in the same rows."""
+        return
+
     def leave(self, stripe: int, instead: int = -1) -> None:
         """Take the examples of a stripe of lanes back from a trainer that left.
 

@@ -109,6 +109,7 @@ class Run:
         self.want = memory.want
         self.saved = memory.saved
         self.flushed = memory.flushed
+        self.note_places = memory.note_places
         self.leave = memory.leave
         self.deal = memory.deal
         self.release = memory.release

@@ -12,7 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
+import msgpack
 import numpy as np
+
+from headrace_proto.codec import pack
 
 from ..core.changes import Change, Key, Saved
 from ..core.members import place_of
@@ -127,10 +130,9 @@ class SegmentMemory(Memory):
             if self._machine.cancelled:
                 return "cancelled", "the feed was drained with cancel=True: states are not saved"
             return "stale", "its lanes went to another trainer"
+        if self._cutting.lanes:
+            self._note_after(number, batch)
         if self._cutting.at_trainer:
-            last = self._after.get(batch.stripe)
-            if last is None or last[0] < number:
-                self._after[batch.stripe] = number, batch
             rows = rows[:0]
         arrays: list[np.ndarray] = []
         if len(rows) or self._carried is not None:
@@ -157,11 +159,26 @@ class SegmentMemory(Memory):
             self._early.discard(first)
             del self._out[first]
             keys = self._keys(out.slots)
+            self._note_after(first, out)
             rows = self._machine.saved(out)
             if rows is None:  # cancelled: no segment of it is followed by another
                 rows = out.slots[:0]
             self._saved.append((out, rows, keys, []))
         return "", ""
+
+    def _note_after(self, number: int, batch: Segments) -> None:
+        """Note the last batch of a stripe that is saved."""
+        last = self._after.get(batch.stripe)
+        if last is None or last[0] < number:
+            self._after[batch.stripe] = number, batch
+
+    def note_places(self) -> None:
+        after = [batch for _, batch in self._after.values()]
+        after.sort(key=lambda b: b.stripe if b.member is None else b.member.rank)
+        places = [(b.indices[~b.last], b.lanes[~b.last]) for b in after]
+        if places:
+            plain = [[a.astype("<i8").tobytes() for a in one] for one in places]
+            self._changes.append(Change(meta={"places": pack(plain)}))
 
     def flushed(self, number: int, rows: list[int], block: Any, columns: Sequence[Any]) -> None:
         """Take states of lanes after a batch; states that are too old are dropped."""
@@ -261,6 +278,11 @@ class SegmentMemory(Memory):
         if "base" in saved.meta:
             self._go_on(saved)
         self._rounds.resume(saved.meta)
+        if "places" in saved.meta:
+            self._machine.places = [
+                (np.frombuffer(indices, "<i8"), np.frombuffer(lanes, "<i8"))
+                for indices, lanes in msgpack.unpackb(saved.meta["places"])
+            ]
         self._machine.sized = "sized" in saved.meta
         if "closing" in saved.meta:
             self._partition.close(saved.meta["closing"] == b"cancel")

@@ -384,7 +384,8 @@ class Partitions:
 
     def copy(self, feed: str, partition: int, question: int, directory: str) -> None:
         """Copy a partition's store, with all that has gathered; a reply follows."""
-        self.stores.copy((feed, partition), question, directory)
+        run = self._running.get((feed, partition))
+        self.stores.copy((feed, partition), run, question, directory)
 
     def _fail(self, feed: str, partition: int, error: Exception) -> None:
         """Report that a feed can not go on; the traceback of an unforeseen error is logged."""

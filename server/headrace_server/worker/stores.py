@@ -235,8 +235,11 @@ class Stores:
         else:
             self._of(name).messages.append(message)
 
-    def copy(self, name: _Name, question: int, directory: str) -> None:
+    def copy(self, name: _Name, run: Run | None, question: int, directory: str) -> None:
         """Copy a partition's store in a thread, with all that has gathered; a reply follows."""
+        if run is not None:
+            run.note_places()
+            self.submit(name, run)
         self.write()
         target = Path(directory, f"{name[1]}{SUFFIX}")
         threading.Thread(

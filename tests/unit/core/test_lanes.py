@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace_server.core.changes import Examples
 from headrace_server.core.lanes import Lanes
 from headrace_server.core.partition import Partition, Rest
 from tests.examples import some
@@ -349,6 +350,23 @@ def test_what_a_trainer_leaves_goes_on_from_where_it_was_kept_and_before_what_is
     assert machine.saved(batches[3]) is None and machine.keep(batches[2], np.arange(2)).size == 0
     machine.want(1, 2)
     assert [e for _, e, _ in feed.rows(feed.next_draft())] == [2, 3]
+
+
+def test_a_stripe_begins_with_the_examples_that_a_snapshot_names_in_their_lanes():
+    """Of those that it names some have ended, and one had a lane that there is not any more."""
+    machine = Lanes(3, allow_small_batch=True)
+    numbers = [[e, FIRST + e, 0, e, 1, 4] for e in (1, 3, 5, 6)]
+    columns = np.array(numbers, np.int64).T
+    machine.resume(Examples(columns, [(0, b"%d" % e) for e in (1, 3, 5, 6)], ()))
+    machine.places = [(np.array([5, 2, 3]) + FIRST, np.array([0, 1, 2]))]
+    machine.places += [(np.array([6, 1]) + FIRST, np.array([3, 1]))]
+    machine.want(1, 7)
+    batch = machine.next_draft()
+    assert batch.indices.tolist() == [FIRST + 5, FIRST + 1, FIRST + 3]
+    assert batch.starts.tolist() == [0, 1, 2] and batch.segments.tolist() == [1, 1, 1]
+    machine.finish()
+    machine.want(1, 8)
+    assert machine.next_draft().indices.tolist() == [FIRST + 6]
 
 
 def test_an_example_whose_last_segment_was_out_comes_back_though_its_key_was_used_again():
