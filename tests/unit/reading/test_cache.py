@@ -355,3 +355,17 @@ def test_groups_are_the_same_from_a_cache(tmp_path: Path) -> None:
 def test_a_wrong_call_is_refused(call: Any, error: Any, text: str) -> None:
     with pytest.raises(error, match=text):
         call(source())
+
+
+def up_to(n):
+    return ({"i": i} for i in range(n))
+
+
+def test_a_position_of_a_cache_beyond_the_end_of_a_stream_is_an_error(tmp_path: Path) -> None:
+    source = hs.from_function(up_to, 9).repeat(None).cache(tmp_path)
+    Worker(source).epoch(0)
+    intake = Worker(source).intakes[0]
+    position = intake.chunk(Read(0, 0, intake.start(), 7))[1]
+    shorter = Worker(hs.from_function(up_to, 4).cache(tmp_path)).intakes[0]
+    with pytest.raises(DataError, match="stream 0 has ended before the 7 examples"):
+        shorter.chunk(Read(0, 0, position, 7))
