@@ -207,7 +207,10 @@ class InTurn(Merge):
     def _rotated(self) -> list[Session]:
         """Owners of the partitions from the one whose turn it is, without those that are over."""
         owners: dict[int, None] = {}
+        left = sum(len(one.passed) < len(one.partitions) for one in self._sessions)
         for ahead in range(self._partitions):
+            if len(owners) == left:
+                break
             partition = (self._turn + ahead) % self._partitions
             owner = self.placement.owner_of(partition)
             if partition not in self._sessions[owner].passed:

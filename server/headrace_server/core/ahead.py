@@ -92,18 +92,19 @@ class Ahead:
     def turn(self, running: Mapping[_Name, _Partition], waiting: Container[_Name]) -> _Name | None:
         """Return the partition that makes the next batch, unless enough is made ahead."""
         resting = {name for name in self._feeds if self._enough(name, running)}
-        while True:
+        while len(resting) < len(self._feeds):
             name = min(
                 (n for n in running if n[0] not in resting and n not in waiting),
                 key=lambda name: (running[name].next_turn, name),
                 default=None,
             )
             if name is None:
-                return None
+                break
             capacity = running[name].capacity
             if capacity is None or self._feeds[name[0]].of.get(name[1], 0) < capacity:
                 return name
             resting.add(name[0])
+        return None
 
     def _enough(self, name: str, running: Mapping[_Name, _Partition]) -> bool:
         feed = self._feeds[name]
@@ -111,10 +112,10 @@ class Ahead:
             feed.rests = False
             return False
         batches, nbytes = len(feed.untaken), feed.nbytes
-        here = [partition for partition in running if partition[0] == name]
+        capacity = next((running[here].capacity for here in running if here[0] == name), None)
         most, most_bytes = bounds(
-            running[here[0]].capacity if here else None,
-            len(here),
+            capacity,
+            0 if capacity is None else sum(here[0] == name for here in running),
             self._max_ahead,
             self._max_ahead_bytes,
             self._slab_bytes,

@@ -24,7 +24,7 @@ from headrace_proto.messages import (
     Step,
     Welcome,
 )
-from headrace_proto.placement import WHOLE, Share, partitions_of
+from headrace_proto.placement import WHOLE, Placement, Share, partitions_of
 
 SEED = 5
 PLAIN: dict[str, Any] = {}
@@ -224,6 +224,22 @@ def test_one_trainer_gets_the_feeds_own_order_of_servers_with_any_numbers_of_wor
         trainer = Trainer(servers, len(counts), prefetch, told)
         run(chance, [trainer], owners_of(servers, counts, told is ARRIVAL))
         assert trainer.took == list(turns(counts)), (counts, servers)
+
+
+def test_a_look_at_partitions_in_turn_ends_when_each_owner_was_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would go through all 4,096 for each batch."""
+    trainer = Trainer([2, 2], 4096, 0, ARRIVAL)
+    looked: list[int] = []
+    owner_of = Placement.owner_of
+    monkeypatch.setattr(
+        Placement,
+        "owner_of",
+        lambda placement, partition: looked.append(partition) or owner_of(placement, partition),
+    )
+    trainer.step()
+    assert 0 < len(looked) <= 4 * 4 and max(looked) < 4
 
 
 @pytest.mark.parametrize("told", [PLAIN, LANES], ids=["plain", "lanes"])

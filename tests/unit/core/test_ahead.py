@@ -27,6 +27,25 @@ def test_partitions_take_turns_by_number_and_then_by_name():
     assert turns == [(n, feed, part) for n in (0, 1) for feed in ("a", "b") for part in (0, 1)]
 
 
+def test_a_feed_that_rests_is_not_looked_through():
+    """A worker asks after each message; with 4,096 partitions that would be most of its work."""
+
+    class Counted(dict):
+        looks = 0
+
+        def __iter__(self):
+            for name in super().__iter__():
+                Counted.looks += 1
+                yield name
+
+    ahead = Ahead(["a"], 2, 1 << 20, 1 << 20)
+    running = Counted({("a", part): Run() for part in range(4096)})
+    for part in range(2):
+        ahead.made(("a", part), 10)
+    assert ahead.turn(running, ()) is None
+    assert Counted.looks <= 1
+
+
 def test_one_that_waits_for_trainers_takes_no_turn():
     ahead = Ahead(["a"], 99, 1 << 20, 1 << 20)
     running = {("a", 0): Run(), ("a", 1): Run(5)}
