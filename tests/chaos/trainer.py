@@ -43,16 +43,18 @@ def _replace(kind: type, method: str, by: Callable[..., Any]) -> None:
 
 def listen(ledger: Ledger) -> None:
     """Note every answer of the server."""
-    hear, ask = Session._on_outcome, Link.ask
+    hear, ask = Session.receive, Link.ask
 
-    def heard(session: Session, message: Outcome | Deliver) -> None:
-        for token in message.committed:
-            ledger.note("ok", token)
-        for token in message.stale:
-            ledger.note("stale", token)
-        for fault in message.faults:
-            ledger.note("fault", fault[0], *fault[1:])
-        hear(session, message)
+    def heard(session: Session, message: Any, frames: list[Any], now: float) -> None:
+        known = None if session.welcome is None else session.welcome.session
+        if isinstance(message, (Deliver, Outcome)) and message.session == known:
+            for token in message.committed:
+                ledger.note("ok", token)
+            for token in message.stale:
+                ledger.note("stale", token)
+            for fault in message.faults:
+                ledger.note("fault", fault[0], *fault[1:])
+        hear(session, message, frames, now)
 
     def asked(link: Link, request: Request[Any], *rest: Any) -> Any:
         answer = ask(link, request, *rest)
@@ -61,7 +63,7 @@ def listen(ledger: Ledger) -> None:
             ledger.note("flush", request.token, rows)
         return answer
 
-    _replace(Session, "_on_outcome", heard)
+    _replace(Session, "receive", heard)
     _replace(Link, "ask", asked)
 
 
