@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -173,7 +172,8 @@ class Intake:
 
     def dropped_with(self, more: Any) -> dict[str, int]:
         """All rows dropped so far by reason, with those that a shape dropped."""
-        return dict(Counter(self.dropped) + Counter(more))
+        own = self.dropped
+        return {reason: own.get(reason, 0) + more.get(reason, 0) for reason in {**own, **more}}
 
     def progress(self, reading: Mapping[str, Any]) -> dict[str, Any]:
         """The progress of reading, in numbers for people; ``reading`` is its position."""
