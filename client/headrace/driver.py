@@ -11,8 +11,7 @@ it, and one of them follows when it leaves.
 
 The lazy thread looks four times in a heartbeat, so heartbeats go out, released memory is reported
 and silence is noticed whatever the trainer does.  While a session is not open it listens itself.
-Small things that a trainer says often may wait for its next call: the lazy thread says them when
-that does not come in a moment.
+Small things that a trainer says often wait for its next call, but no longer than a moment.
 
 A clock that stands still while this process is suspended measures all silence: some thread looks
 at it at least twice a second.  After such a time a heartbeat goes out at once, since leases end by
@@ -25,6 +24,7 @@ import logging
 import select
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -56,8 +56,7 @@ _ASK_S = 1.0
 _LOOKS = 4
 #: Maximum delay of a notice that waits for the trainer's next call.
 _MOMENT_S = 0.05
-#: A trainer that used the wire so recently mostly calls again in a moment; in steps that take
-#: longer a message of its own costs less than 1 %.
+#: In steps that take longer than this a message of its own costs less than 1 %.
 _RECENT_S = 0.01
 
 
@@ -131,7 +130,7 @@ class Driver:
                 for wire in before.values():
                     if wire not in self._wires:
                         wire.close()
-                self._rouse()
+                self._sleep.waker.wake()
 
     def exchange(self) -> None:
         """Send what is due and hear what has come."""
@@ -165,7 +164,7 @@ class Driver:
         if self._following:
             self.changed.notify_all()
         if self._asleep:
-            self._rouse()
+            self._sleep.waker.wake()
 
     def await_news(self, news: int, at_most_s: float) -> None:
         """Say what is due, and wait until there are news after number ``news``."""
@@ -232,10 +231,6 @@ class Driver:
             due_s = min(due_s, session.due_in(now))
         return due_s
 
-    def _rouse(self) -> None:
-        """Wake the thread that sleeps at the sockets."""
-        self._sleep.waker.wake()
-
     def _wake(self) -> None:
         """Wake the lazy thread."""
         waker = self._waker
@@ -262,7 +257,7 @@ class Driver:
             finally:
                 self._in_use = False
             if self._asleep and changes != self._sleep.changes:
-                self._rouse()  # it sleeps at other sockets than there are now
+                self._sleep.waker.wake()  # it sleeps at other sockets than there are now
 
     def _exchange(self) -> None:
         self._say()
@@ -379,12 +374,8 @@ class Driver:
             return
         now = moved()
         self._asked_at = self.clock()
-        if now:
-            self._guarded(lambda: self._reconnect(now))
-
-    def _reconnect(self, moved: Mapping[str, str]) -> None:
-        for wire in self._wires:
-            wire.follow(moved)
+        for wire in self._wires if now else ():
+            self._guarded(partial(wire.follow, now))
 
     def _rest_s(self) -> float:
         """How long this thread may rest where nobody wakes it."""

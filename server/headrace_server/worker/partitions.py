@@ -3,8 +3,7 @@
     calls ─► [ one step of the partition whose turn it is ] × n ─► events
 
 ``opening.py`` opens partitions, ``core/ahead.py`` gives turns, ``announcing.py`` announces batches,
-``lacks.py`` reports what is lacking, ``commits.py`` takes commits and states, and ``stores.py``
-writes what outlives the worker.
+``lacks.py`` reports what is lacking, ``commits.py`` takes commits, ``stores.py`` stores them.
 """
 
 from __future__ import annotations
