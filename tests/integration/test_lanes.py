@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import random
 import signal
+import threading
 from collections import defaultdict
 from typing import Any
 
@@ -449,3 +451,27 @@ def test_the_deadline_of_a_trainer_without_lanes_says_who_has_them():
     text = str(caught.value)
     assert "save_state of 00000_of_00004:k000 and 1 more (batch 0)" in text, text
     assert f"leased to trainer {number} for " in text, text
+
+
+def test_a_worker_is_killed_and_what_trainers_have_in_hand_counts():
+    """States are at the server, and two trainers share the lanes: nothing comes twice."""
+    examples = of_counts([5, 3, 7, 2, 6, 4, 8, 3])
+    ledger = Ledger(examples)
+    pipeline = chained(examples, batch_size=2, order="lanes")
+    both = threading.Barrier(2)
+
+    def trainer(server: hs.Server) -> None:
+        with connect(server, timeout=PATIENCE_S) as feed:
+            for step, batch in enumerate(feed):
+                states = ledger.check(batch)
+                if step == 2:
+                    if both.wait(PATIENCE_S):  # each has a batch in hand
+                        os.kill(server.pids["worker-0-0"], signal.SIGKILL)
+                    both.wait(PATIENCE_S)
+                save_all(batch, states)
+
+    with hs.run(pipeline, workers=1) as server:
+        at_once([lambda: trainer(server)] * 2)
+        assert server.wait(PATIENCE_S)
+        assert server.stats()["default"]["stale"] == 0
+    ledger.assert_complete()

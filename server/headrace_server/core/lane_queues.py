@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from .handover import Batch, Effect, Leave, Line, Want
 from .segment_supply import Asking, SegmentSupply
-from .sequences import NOWHERE
+from .sequences import AT_SERVER, NOWHERE
 from .trainers import Trainer
 
 __all__ = ["LaneQueues"]
@@ -41,6 +41,7 @@ class LaneQueues(SegmentSupply):
         # Stripes that trainers have left, by partition: their examples need another stripe.
         self._leaves = dict.fromkeys(self.partitions, 0)
         self._left: dict[int, set[int]] = {}  # by session: partitions without work for it
+        self.claims_wait = self.states == AT_SERVER
 
     def made(self, batch: Batch) -> bool:
         self._note_made(batch)
@@ -142,12 +143,18 @@ class LaneQueues(SegmentSupply):
             return False
         return all(one.ended or number in self._dry for number, one in self.partitions.items())
 
+    def claimed(self, batch: Batch) -> Batch:
+        """Count a claimed batch as made.  When it is saved its examples go on in any lanes."""
+        self.partitions[batch.partition].made += 1
+        self._hands.open += 1
+        return batch
+
     def wants(self, asking: Sequence[Asking]) -> list[Effect]:
         """Return the requests to partitions; a trainer without lanes gets some where work is."""
         effects: list[Effect] = []
         for session, credits in asking:
             stripe = self._stripes.get(session) or self._open(session)
-            if stripe is None:
+            if stripe is None or self.partitions[stripe.partition].held:
                 continue
             upto = stripe.made + credits - len(stripe.ready)
             if upto > stripe.wanted:
@@ -159,7 +166,7 @@ class LaneQueues(SegmentSupply):
         load = {
             number: 0
             for number, here in self.partitions.items()
-            if not (here.ended or here.rests or number in self._dry)
+            if not (here.ended or here.rests or here.held or number in self._dry)
         }
         if not load:
             return None

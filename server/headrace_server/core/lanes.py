@@ -27,7 +27,7 @@ import numpy as np
 
 from .members import InStep, MemberRows, RoundMembers
 from .sequences import AT_SERVER, AT_TRAINER, NOWHERE
-from .slots import RoundMember, Segments, Slots
+from .slots import LaneSlots, RoundMember, Segments
 
 __all__ = ["Lanes"]
 
@@ -43,19 +43,12 @@ class _Stripe:
     reported: bool = False  # as dry
 
 
-class _LaneSlots(Slots):
-    counters = ("done", "kept")
-
-    done: np.ndarray  # number of segments that are done
-    kept: np.ndarray  # number of segments before the state that is kept here
-
-
 class Lanes(InStep):
     """The machine of ``order="lanes"``."""
 
     order = "lanes"
-    slots_kind = _LaneSlots
-    _slots: _LaneSlots
+    slots_kind = LaneSlots
+    _slots: LaneSlots
 
     def _set_up(self) -> None:
         self.ahead = self.states != AT_SERVER
@@ -110,10 +103,10 @@ class Lanes(InStep):
     def _open(self, number: int) -> _Stripe:
         empty = np.full(self.batch_size, -1, np.int64)
         stripe = self._stripes[number] = _Stripe(empty, np.zeros(self.batch_size, bool))
-        if self.places:
+        if self.places and number >= 0:
             (indices, lanes), *self.places = self.places
             slots = self.find(indices)
-            ready = np.isin(slots, [slot for _, slot in self._orphans]) & (lanes < len(empty))
+            ready = np.isin(slots, [slot for _, slot in self._orphans]) & (lanes < self.batch_size)
             self._put(stripe, lanes[ready], slots[ready])
             stripe.started[lanes[ready]] = True
         return stripe
@@ -147,9 +140,7 @@ class Lanes(InStep):
     def _reenter(self, slots: np.ndarray) -> None:
         """Take examples back into the capacity, whose last segments were handed out."""
         super()._reenter(slots)
-        self._crowded = self._crowded or (
-            self.capacity is not None and self.in_flight > self.capacity
-        )
+        self._crowded |= self.capacity is not None and self.in_flight > self.capacity
 
     def take_dry(self) -> list[int]:
         """Stripes that ran dry since the last call.  They are closed; orphans may need new ones."""
@@ -178,7 +169,8 @@ class Lanes(InStep):
             lanes = (stripe.lanes >= 0).nonzero()[0]
             small = len(lanes) < self.batch_size
             if not len(lanes) or (small and not self.allow_small):
-                self._run_dry(number, stripe)
+                if min(self._stripes) >= 0:  # else those of a claim come back
+                    self._run_dry(number, stripe)
             else:
                 return self._draft(number, stripe, lanes)
         return None
@@ -223,6 +215,25 @@ class Lanes(InStep):
         stripe.over = self._cancelled
         self._hand_out(batch)
         return batch
+
+    def claim(self, slots: np.ndarray, segments: np.ndarray) -> Segments | None:
+        """Make the batch again that a trainer has from before a restart.
+
+        None if a segment is not the next of its example, or is in other lanes.
+        """
+        taken = [slot for one in self._stripes.values() for slot in one.lanes]
+        taken += [slot for batch in self._out.values() for slot in batch.slots]
+        fits = slots.min() >= 0 and len(np.unique(slots)) == len(slots) <= self.batch_size
+        fits = fits and not np.isin(slots, taken).any()
+        if self.ahead or not fits or (self._slots.segment[slots] != segments).any():
+            return None
+        number, lanes = min([0, *self._stripes]) - 1, np.arange(len(slots))
+        self._put(self._open(number), lanes, slots)  # a stripe that ends when the batch is saved
+        return self._draft(number, self._stripes[number], lanes)
+
+    def release(self, batch: Segments) -> None:
+        """Take a claimed batch back: its examples go on in the lanes of others."""
+        self.leave(batch.stripe)
 
     # Rounds of ranks
 
@@ -320,9 +331,8 @@ class Lanes(InStep):
             self._drop_orphans("remainder")
 
     def _drop_orphans(self, reason: str) -> None:
-        orphans = np.array([slot for _, slot in self._orphans], np.int64)
-        self._orphans.clear()
-        self._drop(orphans, reason)
+        orphans, self._orphans = self._orphans, []
+        self._drop(np.array([slot for _, slot in orphans], np.int64), reason)
 
     def saved(self, batch: Segments) -> np.ndarray | None:
         """Mark a batch as done: places of the rows whose states are wanted.
@@ -352,6 +362,8 @@ class Lanes(InStep):
             for other in stripe.out:
                 ended = ended[~np.isin(ended, other.slots)]
         self._end(ended)
+        if batch.stripe < 0:  # that of a claim
+            self.leave(batch.stripe)
         self._drop_leftovers()
         return None if refused else rows
 

@@ -5,7 +5,7 @@
 A batch is made from the states of earlier ones.  So a partition judges a claim whose commit is to
 come before the claims of later tokens, and makes no new batch meanwhile.  A claim that it refuses
 may name rows that exist only after another trainer's commit: it stays doubtful until no such commit
-can come.  In lanes no batch depends on another trainer's commit, and no claim waits.
+can come.  Lanes whose states are not at the server are not claimed.
 
 Ranks claim members of rounds, which were stored with the commits that they depend on.  Such a claim
 stands once its member was made again: of a group a trainer that lacks it gets it, too.

@@ -18,7 +18,7 @@ import numpy as np
 
 from .changes import CHUNK, COUNT, LINE, ROW, SEGMENT, Examples
 
-__all__ = ["RoundMember", "Segments", "Slots"]
+__all__ = ["LaneSlots", "RoundMember", "Segments", "Slots"]
 
 _NONE = np.empty(0, np.int64)
 _NUMBERS = ("line", "index", "chunk", "row", "segment", "count")  # as in Examples
@@ -227,3 +227,12 @@ class Slots:
         if further is not None:
             numbers[SEGMENT] += further
         return Segments(slots, numbers, stripe, lanes, starts, member)
+
+
+class LaneSlots(Slots):
+    """The tables of examples in lanes."""
+
+    counters = ("done", "kept")
+
+    done: np.ndarray  # number of segments that are done
+    kept: np.ndarray  # number of segments before the state that is kept here

@@ -130,7 +130,7 @@ class SegmentMemory(Memory):
             if self._machine.cancelled:
                 return "cancelled", "the feed was drained with cancel=True: states are not saved"
             return "stale", "its lanes went to another trainer"
-        if self._cutting.lanes:
+        if self._cutting.lanes and batch.stripe >= 0:
             self._note_after(number, batch)
         if self._cutting.at_trainer:
             rows = rows[:0]
@@ -226,7 +226,7 @@ class SegmentMemory(Memory):
             return 0 if self._machine.will_make(place) else None
         rows = len(segments) // 12
         if (
-            self._cutting.lanes
+            self._machine.ahead
             or self._machine.members is not None
             or len(segments) != 12 * rows
             or not rows

@@ -128,7 +128,7 @@ class Worker:
         verdict, number = "no", 0
         if place.token in self.tokens:
             verdict = "done"
-        elif isinstance(self.machine, SegmentQueue) and not self.finished:
+        elif not self.finished:
             indices = np.frombuffer(place.segments, np.int64, place.rows)
             numbers = np.frombuffer(place.segments, np.int32, place.rows, 8 * place.rows)
             slots = self.machine.find(indices)

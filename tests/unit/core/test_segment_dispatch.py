@@ -472,10 +472,11 @@ def test_whoever_dies_every_segment_is_kept_once_in_order_and_the_feed_ends(
         assert not small or done == worker.counts
 
 
-def test_the_histories_with_deaths_have_batches_that_go_on_under_another_server():
+@pytest.mark.parametrize("order", ["arrival", "lanes"])
+def test_the_histories_with_deaths_have_batches_that_go_on_under_another_server(order):
     admitted = 0
     for seed in range(30):
-        world = World(seed, [[2, 3, 1, 4] * 3, [3] * 9])
+        world = World(seed, [[2, 3, 1, 4] * 3, [3] * 9], order)
         world.storm(200, deaths=True)
         world.settle()
         world.finish()
