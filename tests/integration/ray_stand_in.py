@@ -33,11 +33,20 @@ class Handle:
         self.start()
 
     def start(self) -> None:
-        self.cluster.node = f"node{next(self.cluster.nodes)}"
+        self.node = self.cluster.node = f"node{next(self.cluster.nodes)}"
         self.object = self._kind(*self._values)
 
     def __getattr__(self, name: str) -> Call:
+        if name == "__ray_call__":
+            return Call(lambda: self, "on_its_node")
         return Call(lambda: self.object, name)
+
+    def on_its_node(self, function: Callable[[Any], Any]) -> Any:
+        before, self.cluster.node = self.cluster.node, self.node
+        try:
+            return function(self.object)
+        finally:
+            self.cluster.node = before
 
 
 class RayStandIn:
@@ -49,6 +58,7 @@ class RayStandIn:
         self.named: dict[tuple[str, str], Handle] = {}
         self.servers: list[Handle] = []
         self.reconstructed = False
+        self.affinities: list[str] = []  # nodes that actors were to be made on
 
     def remote(self, kind: type) -> Any:
         cluster = self
@@ -78,7 +88,7 @@ class RayStandIn:
     def kill(self, handle: Handle) -> None:
         self.named = {name: one for name, one in self.named.items() if one is not handle}
 
-    def get_actor(self, name: str, namespace: str) -> Handle:
+    def get_actor(self, name: str, namespace: str = "") -> Handle:
         if (namespace, name) not in self.named:
             raise ValueError(f"no actor {name}")
         return self.named[namespace, name]
@@ -109,8 +119,8 @@ class RayStandIn:
             {"namespace": namespace, "name": name} for namespace, name in self.named
         ]
         strategies: Any = types.ModuleType("ray.util.scheduling_strategies")
-        for name in ("PlacementGroupSchedulingStrategy", "NodeAffinitySchedulingStrategy"):
-            setattr(strategies, name, lambda *_, **__: None)
+        strategies.PlacementGroupSchedulingStrategy = lambda *_, **__: None
+        strategies.NodeAffinitySchedulingStrategy = lambda node, **_: self.affinities.append(node)
         ray.util.scheduling_strategies = strategies
         return ray
 

@@ -7,6 +7,7 @@ own processes: test_ray.py.
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,28 @@ def test_an_error_of_a_server_is_raised_where_it_was_started(cluster: RayStandIn
 def test_servers_that_are_not_there_are_waited_for_and_named(cluster: RayStandIn) -> None:
     with pytest.raises(headrace.ConnectionLost, match=r"'speech' on this Ray.*no hs.on_ray serves"):
         headrace.connect("ray://speech", timeout=0.1)
+
+
+@pytest.mark.parametrize("given", ["name", "handle"])
+def test_servers_run_beside_actors_that_are_named(cluster: RayStandIn, given: str) -> None:
+    class Trainer:
+        pass
+
+    trainers: list[Any] = []
+    for number in range(2):
+        cluster.remote(Trainer).options(name=f"t{number}", namespace="").remote()
+        trainers.append(f"t{number}" if given == "name" else cluster.named["", f"t{number}"])
+    with hs.on_ray({"numbers": numbers()}, servers=3, beside=trainers, **_LESS):
+        assert cluster.affinities[:3] == ["node0", "node1", "node0"]
+
+
+def test_without_ray_an_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "headrace.ray", raising=False)
+    with pytest.raises(ImportError, match=r"hs\.on_ray needs ray .*pip install 'headrace\[ray\]'"):
+        hs.on_ray({"numbers": numbers()}, servers=2)
+    with pytest.raises(ImportError, match=r'ray://FEED needs Ray: pip install "headrace\[ray\]"'):
+        headrace.connect("ray://numbers")
 
 
 def test_trainers_have_the_keys_of_their_servers(cluster: RayStandIn) -> None:

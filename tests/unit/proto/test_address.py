@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_proto.address import check_address, check_addresses
+from headrace_proto.address import check_address, check_addresses, feed_on_ray
 
 
 @pytest.mark.parametrize(
@@ -92,3 +92,23 @@ def test_texts_that_name_no_servers_are_refused_with_the_reason(given: object, t
 def test_addresses_of_another_type_are_a_type_error(given: object):
     with pytest.raises(TypeError, match=r"^address="):
         check_addresses("address", given)
+
+
+def test_an_address_of_ray_names_a_feed() -> None:
+    assert feed_on_ray("ray://speech-2") == feed_on_ray(["ray://speech-2"]) == "speech-2"
+    assert feed_on_ray("tcp://a:5557") is feed_on_ray(["tcp://a:1", "tcp://b:1"]) is None
+    assert feed_on_ray(7) is None
+
+
+@pytest.mark.parametrize("address", ["ray://", "ray://head:10001", "ray://a/b", "ray:// a b"])
+def test_an_address_of_ray_that_names_no_feed_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match="is not like ray://speech"):
+        feed_on_ray(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["ray://a,ray://b", ["ray://a", "tcp://b:1"], "tcp://b:1,ray://a"]
+)
+def test_an_address_of_ray_stands_alone(address: object) -> None:
+    with pytest.raises(ValueError, match="stands for all servers: give it alone"):
+        feed_on_ray(address)
