@@ -136,7 +136,7 @@ def connect(
     session = Session(
         feed or ("" if token is None else token.feed),
         secrets.token_bytes(16),
-        0 if placement else ahead.batches,  # until it is known which owners are of this host
+        ahead.batches,
         -1 if rank is None else rank,
         world_size or 0,
         process_name(),

@@ -86,7 +86,6 @@ class Owners:
             self.sessions = sorted(self.sessions, key=lambda s: (s.share, s.owner))
             self.session.prefetch = self._ahead.batches
             self._merge = merge_of(self.sessions, self.session)
-            self._merge.come_ahead(self._ahead.batches)
             self._owner_of = self._merge.placement.owner_of
 
     def _regroup(self) -> list[Session]:

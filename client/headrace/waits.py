@@ -77,8 +77,7 @@ class Link(Owners):
         """Another link to the same feed, in the same way, which goes on from a snapshot."""
         session = self.session.again(resume)
         ahead = Ahead(self._ahead.asked)
-        if session.order != "local-first":
-            session.prefetch = ahead.batches
+        session.prefetch = ahead.batches
         directory = self._directory
         address = self.address if directory is None else directory.find(self._timeout_s)
         return Link(address, session, self._timeout_s, ahead, self._keys, directory)

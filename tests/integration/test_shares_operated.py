@@ -1,0 +1,189 @@
+"""Operators see several servers of a feed as one, and have all of them do something."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+import headrace_server as hs
+from headrace_server.cli import main
+from headrace_server.flight.feed_record import FeedRecord
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
+
+from .segment_streams import Ledger, chained, save_all
+from .test_near import list_of
+from .test_shares import _SERVERS, connect, ledger, numbers, rows
+
+__all__ = ["ledger"]
+
+
+@contextlib.contextmanager
+def watched(pipeline: Any = None, **options: Any) -> Iterator[list[hs.Server]]:
+    """Two servers that know each other's HTTP addresses."""
+    peers = [f"127.0.0.1:{free_port()}" for _ in range(_SERVERS)]
+    with contextlib.ExitStack() as running:
+        options |= {"workers": 0, "partitions": 5, "peers": peers}
+        yield [
+            running.enter_context(
+                hs.run(pipeline or numbers(), share=(i, _SERVERS), http=peers[i], **options)
+            )
+            for i in range(_SERVERS)
+        ]
+
+
+def test_any_server_shows_all_and_the_one_that_is_away(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headrace_server.watch.watch._FRESH_S", 0.0)
+
+    def status(server: hs.Server, *more: str) -> tuple[int, str]:
+        code = main(["status", "--all", "--http", str(server.http_address), *more])
+        return code, capsys.readouterr().out
+
+    with watched() as servers:
+        away = str(servers[1].http_address)
+        with connect(servers) as feed:
+            for _ in range(7):
+                next(feed)
+            for server in servers:
+                code, text = status(server, "--json")
+                (whole,) = json.loads(text)["feeds"].values()
+                assert code == 0 and [one["share"] for one in whole["shares"]] == ["0/2", "1/2"]
+                assert len(whole["partitions"]) == 5 and whole["batches"] <= 7
+                (trainer,) = whole["trainers"]
+                assert trainer["batches"] >= 7 and trainer["awaited_s"].keys() == {"0/2", "1/2"}
+            code, text = status(servers[0])
+            assert code == 0 and f"1/2    {away}  open" in text
+            assert main(["top", "--once", "--all", "--http", away]) == 0
+            assert "0/2" in capsys.readouterr().out
+            with urllib.request.urlopen(f"{away}/metrics?all=1") as answer:
+                assert 'headrace_share_up{share="0/2"} 1' in answer.read().decode()
+        servers[1].close()
+        code, text = status(servers[0])
+        assert code == 1 and f"Share 1/2 at {away} is away: no server answers at {away}" in text
+        assert main(["status", "--all", "--http", f"{servers[0].http_address},{away}"]) == 1
+        assert "Share 1/2" in capsys.readouterr().out
+
+
+def test_a_server_that_knows_no_peers_shows_itself_alone(capsys: pytest.CaptureFixture[str]):
+    with hs.run(numbers(), workers=0, partitions=5, share=(0, 2), http="127.0.0.1:0") as server:
+        assert main(["status", "--http", str(server.http_address)]) == 0
+        assert main(["status", "--all", "--http", str(server.http_address)]) == 1
+        assert "start all of them with peers=" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("way", ["a server", "the command"])
+def test_an_operator_takes_a_snapshot_of_all_servers(
+    tmp_path: Path, way: str, capsys: pytest.CaptureFixture[str]
+):
+    with contextlib.ExitStack() as running:
+        peers = [f"127.0.0.1:{free_port()}" for _ in range(_SERVERS)]
+        servers = [
+            running.enter_context(
+                hs.run(
+                    numbers(),
+                    workers=0,
+                    partitions=5,
+                    share=(index, _SERVERS),
+                    state_dir=tmp_path / str(index),
+                    durability="process",
+                    http=peers[index],
+                    peers=peers if way == "a server" else None,
+                )
+            )
+            for index in range(_SERVERS)
+        ]
+        with connect(servers) as feed:
+            for _ in range(7):
+                next(feed)
+        if way == "a server":
+            token = servers[1].snapshot()
+        else:
+            assert main(["snapshot", "--http", ",".join(peers)]) == 0
+            token = json.loads(capsys.readouterr().out)
+        with connect(servers) as feed:
+            rest = rows(feed)
+        with connect(servers, resume=token) as feed:
+            assert rows(feed) == rest and len(rest) == 92
+
+
+def test_the_record_of_all_servers_counts_the_steps_of_each_trainer(tmp_path: Path):
+    with contextlib.ExitStack() as running:
+        servers = [
+            running.enter_context(
+                hs.run(
+                    numbers(),
+                    workers=0,
+                    partitions=5,
+                    share=(index, _SERVERS),
+                    state_dir=tmp_path / str(index),
+                    durability="process",
+                )
+            )
+            for index in range(_SERVERS)
+        ]
+        with connect(servers) as feed:
+            seen = [(batch.partition, batch.number, batch["i"].tolist()) for batch in feed]
+        assert all(server.wait(PATIENCE_S) for server in servers)
+    one, two = (tmp_path / str(index) for index in range(_SERVERS))
+    for state, beside in ((one, [two]), (two, [one])):
+        flown = list(FeedRecord(state, "default", beside).leases)
+        assert [(one.batch.partition, one.batch.number) for one in flown] == [s[:2] for s in seen]
+        assert [one.step for one in flown] == list(range(1, 31))
+        assert len({one.trainer for one in flown}) == 1
+    assert main(["flight", str(one), "--beside", str(two), "--last", "3"]) == 0
+    trainer = flown[0].trainer
+    named = f"{trainer.life}/{trainer.session}"
+    with hs.replay(one, numbers(), beside=[two], trainer=named, steps=(11, 20)) as server:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            assert [batch["i"].tolist() for batch in feed] == [s[2] for s in seen[10:20]]
+
+
+def test_a_record_beside_that_is_of_no_other_server_is_refused(tmp_path: Path):
+    def served(place: Path, share: tuple[int, int]) -> Path:
+        options = {"workers": 0, "partitions": 5, "share": share, "durability": "process"}
+        with (
+            hs.run(numbers(), state_dir=place, **options) as server,
+            contextlib.suppress(Exception),
+        ):
+            headrace.connect(server.address, timeout=PATIENCE_S).close()
+        return place
+
+    whole, half = served(tmp_path / "whole", (0, 1)), tmp_path / "half"
+    with pytest.raises(ValueError, match="beside names servers that do not share one feed"):
+        FeedRecord(whole, "default", [whole])
+    with pytest.raises(OSError, match="half"):
+        FeedRecord(whole, "default", [half])
+    with pytest.raises(TypeError, match="beside=7 is neither a state directory nor a list"):
+        hs.replay(whole, numbers(), beside=7)
+
+
+def test_commands_find_a_sequence_at_its_server_and_drain_all(
+    ledger: Ledger, capsys: pytest.CaptureFixture[str]
+):
+    pipeline = chained(list_of(ledger), batch_size=3)
+    with watched(pipeline) as servers, connect(servers, prefetch=0) as feed:
+        http = ",".join(str(server.http_address) for server in servers)
+        batches = [next(feed) for _ in range(2)]
+        assert {batch.partition % _SERVERS for batch in batches} == {0, 1}
+        for batch in batches:
+            key = bytes(batch.key[0]).decode().partition(":")[2]
+            assert main(["inspect", key, "--json", "--http", http]) == 0
+            (found,) = json.loads(capsys.readouterr().out)["found"]
+            assert (found["where"], found["partition"]) == ("leased", batch.partition)
+        assert main(["drain", "--wait", "0.1", "--http", http]) == 1
+        assert capsys.readouterr().out == "draining: 2 batches are still out\n"
+        for batch in batches:
+            save_all(batch, ledger.check(batch))
+        assert main(["drain", "--http", http]) == 0
+        assert all(server.draining for server in servers)
+        assert main(["status", "--all", "--http", str(servers[0].http_address)]) == 0
+        assert capsys.readouterr().out.splitlines()[1].startswith("draining")
