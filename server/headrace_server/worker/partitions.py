@@ -80,9 +80,8 @@ class Partitions:
         self._epochs: dict[_Name, int] = {}  # where no batch crosses their borders
         self._full = False  # whether the slab has no room for the next batch
         self._blocks: dict[tuple[str, int, int], Block] = {}
-        self._ahead = Ahead(
-            self._feeds, config.max_ahead, config.max_ahead_bytes, config.slab_bytes
-        )
+        bounds = config.max_ahead, config.max_ahead_bytes, config.slab_bytes
+        self._ahead = Ahead(self._feeds, *bounds)
 
     def turn(self) -> _Name | None:
         """The partition that makes the next batch; None if the worker has to wait."""
