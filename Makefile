@@ -42,7 +42,7 @@ $(READY): pyproject.toml
 $(FRAMEWORKS): $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[jax]'
 	$(BIN)/python -m pip install --quiet '$(TORCH)' \
-	    && $(BIN)/python -m pip install --quiet --editable '.[lightning,transformers]' torchdata \
+	    && $(BIN)/python -m pip install --quiet --editable '.[lightning,transformers,ray]' torchdata 'ray[train]' \
 	    || echo 'no $(TORCH) in the index: tests that need torch are skipped'
 	touch $@
 
