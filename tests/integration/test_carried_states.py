@@ -101,3 +101,23 @@ def test_a_start_a_restart_and_a_rewind_have_the_same_final_states(order: str, t
     with serving(sessions(order), state_dir=tmp_path) as server:
         with connect(server, resume=token) as feed:
             assert train(feed) == rest
+
+
+def test_a_second_example_of_a_key_in_flight_names_a_remedy_that_final_states_have() -> None:
+    rows = [{"k": "a", "x": [1.0] * 9}] * 2
+    pipeline = hs.from_examples(rows).batch_sequences_with_states(
+        input_key="k",
+        input_sequences=["x"],
+        input_context=[],
+        initial_states={"s": hs.final_state("s", default=0.0)},
+        num_unroll=2,
+        batch_size=2,
+        capacity=2,
+    )
+    with (
+        pytest.raises(headrace.DataError, match="in flight; lower capacity, so that") as raised,
+        hs.run(pipeline, workers=0) as server,
+        connect(server) as feed,
+    ):
+        next(feed)
+    assert "make_keys_unique" not in str(raised.value)

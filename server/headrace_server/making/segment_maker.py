@@ -111,10 +111,13 @@ class SegmentMaker:
         offer = self.offers[chunk]
         assert offer.origin is not None
         key = offer.keys[row]
+        remedy = "lower capacity, so that the one before has ended"
+        if all((state.carry or {}).get("by") != "final_state" for state in self.cutting.states):
+            remedy = "lower capacity or declare make_keys_unique=True"
         error = DataError(
             f"{offer.origin.describe(row)}: column {self.cutting.key!r} (input_key) "
             f"is {key!r:.200}, and an example of this key is in flight: keys are unique among "
-            "the examples in flight; lower capacity or declare make_keys_unique=True"
+            f"the examples in flight; {remedy}"
         )
         self._intake.bad.report(error, "duplicate_key")
 
