@@ -8,6 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from ..trials.frame import NotHere
 from .curve import Curve, Setup, machine
 from .every import EVERY
 from .page import part, write
@@ -28,7 +29,11 @@ def main() -> None:
     for name in EVERY if "all" in options.names else options.names:
         print(f"\n{name}: {EVERY[name].goal} (at full size {EVERY[name].takes})", flush=True)
         began = time.monotonic()
-        curve = _measured(name, options.short, options.scratch)
+        try:
+            curve = _measured(name, options.short, options.scratch)
+        except NotHere as error:
+            print(f"not run: {error}", flush=True)
+            continue
         print(part(name, curve), f"\n{time.monotonic() - began:.0f} s", sep="", flush=True)
         passed += len(list(curve.passed))
         if options.write:

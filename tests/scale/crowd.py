@@ -17,9 +17,9 @@ from .curve import Curve, Setup
 from .data import RECORDS, records_file, records_pipeline
 from .line import Cost, line
 
-__all__ = ["busy", "trainers", "workers"]
+__all__ = ["BATCH", "busy", "mapped", "trainers", "workers"]
 
-_BATCH = 256
+BATCH = 256
 
 
 def busy(columns: dict[str, Any]) -> dict[str, Any]:
@@ -30,20 +30,22 @@ def busy(columns: dict[str, Any]) -> dict[str, Any]:
     return {**columns, "x": x}
 
 
-def workers(setup: Setup) -> Curve:
-    """A pipeline whose worker is the bottleneck, with 1 and 2 of them on 2 cores."""
-    curve = Curve("workers", plotted=("rows per s",))
-    file = records_file(setup)
+def mapped(setup: Setup) -> hs.Pipeline:
+    """Records that a function in Python goes through."""
     schema = {
         "label": hs.scalar("int64"),
         "x": hs.fixed("float32", (64,)),
         "id": hs.scalar("bytes"),
     }
-    mapped = records_pipeline(file).map(busy, vectorized=True, schema=schema)
+    return records_pipeline(records_file(setup)).map(busy, vectorized=True, schema=schema)
+
+
+def workers(setup: Setup) -> Curve:
+    """A pipeline whose worker is the bottleneck, with 1 and 2 of them on 2 cores."""
+    curve = Curve("workers", plotted=("rows per s",))
+    pipeline = mapped(setup).repeat().batch(BATCH)
     for count in (1, 2):
-        with line(
-            mapped.repeat().batch(_BATCH), workers=count, partitions=2, warm=setup.of(200, 60)
-        ) as running:
+        with line(pipeline, workers=count, partitions=2, warm=setup.of(200, 60)) as running:
             cost = running.best(setup.of(600, 100))
         curve.add(
             count,
@@ -92,7 +94,7 @@ def trainers(setup: Setup) -> Curve:
 def _shared(
     file: Path, setup: Setup, count: int, epochs: int
 ) -> tuple[Cost, list[int], np.ndarray]:
-    pipeline = records_pipeline(file).repeat(epochs).batch(_BATCH, allow_smaller_final_batch=True)
+    pipeline = records_pipeline(file).repeat(epochs).batch(BATCH, allow_smaller_final_batch=True)
     noted = [str(setup.scratch / f"ids-{count}-{slot}.npy") for slot in range(count)]
     with line(
         pipeline,
@@ -101,7 +103,7 @@ def _shared(
         how={"ids": "label"},
         each=lambda slot: {"noted": noted[slot]},
     ) as running:
-        cost = running.run(epochs * setup.of(*RECORDS) // _BATCH * 7 // 10)
+        cost = running.run(epochs * setup.of(*RECORDS) // BATCH * 7 // 10)
         running.finish()
         shares = running.board.batches
     return cost, shares, np.concatenate([np.load(name) for name in noted])

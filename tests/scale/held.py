@@ -28,7 +28,7 @@ def _note(curve: Curve, setup: Setup, batch: int, held: int, **more: object) -> 
     ) as running:
         cost = running.best(steps, setup.of(3, 2))
         of_worker = running.memory_mb("worker")
-        flying = running.server.stats()["default"]["segments"]["in_flight"]
+        flying = running.servers[0].stats()["default"]["segments"]["in_flight"]
     curve.add(
         f"{batch} × {held}",
         {

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,16 +84,19 @@ class Cost:
 
 
 class Line:
-    """One server and its trainers."""
+    """One server, or several with a share each, and the trainers."""
 
-    def __init__(self, server: hs.Server, board: Board, trainers: list[subprocess.Popen[bytes]]):
-        self.server, self.board, self.trainers = server, board, trainers
+    def __init__(
+        self, servers: list[hs.Server], board: Board, trainers: list[subprocess.Popen[bytes]]
+    ) -> None:
+        self.servers, self.board, self.trainers = servers, board, trainers
 
     def pids(self, role: str) -> list[int]:
         """``worker``, ``front`` or ``trainer``."""
         if role == "trainer":
             return [trainer.pid for trainer in self.trainers]
-        return [pid for name, pid in self.server.pids.items() if name.startswith(role)]
+        every = [item for server in self.servers for item in server.pids.items()]
+        return [pid for name, pid in every if name.startswith(role)]
 
     def sample(self) -> Sample:
         cpu = {
@@ -136,20 +139,33 @@ def line(
     warm: int = 50,
     how: dict[str, Any] | None = None,
     each: Callable[[int], dict[str, Any]] = lambda slot: {},
+    servers: int = 1,
+    within: Sequence[Path] = (),
     **options: Any,
 ) -> Iterator[Line]:
-    """A line at work, after so many batches.  ``how`` is for the trainers, the rest for hs.run."""
+    """A line at work, after so many batches.  ``how`` is for the trainers, the rest for hs.run.
+
+    ``within``: a cgroup for the processes of each server.
+    """
     with tempfile.TemporaryDirectory(prefix="headrace-scale-") as scratch:
         board = Board(Path(scratch) / "board", trainers)
-        with hs.run(pipeline, **options) as server:
+        with contextlib.ExitStack() as stack:
+            running_servers = [
+                stack.enter_context(hs.run(pipeline, share=(index, servers), **options))
+                for index in range(servers)
+            ]
+            for server, group in zip(running_servers, within, strict=False):
+                for pid in server.pids.values():
+                    (group / "cgroup.procs").write_text(str(pid))
+            address = ",".join(server.address for server in running_servers)
             processes = []
             try:
                 for slot in range(trainers):
                     told = json.dumps({**(how or {}), **each(slot)})
-                    arguments = [server.address, str(Path(scratch) / "board"), str(slot), told]
+                    arguments = [address, str(Path(scratch) / "board"), str(slot), told]
                     command = [sys.executable, "-m", "tests.scale.trainer", *arguments]
                     processes.append(subprocess.Popen(command, cwd=ROOT, env=environment()))
-                running = Line(server, board, processes)
+                running = Line(running_servers, board, processes)
                 running._check_until(lambda: board.all_here, "trainers to connect")
                 board.start()
                 running._check_until(lambda: sum(board.batches) >= warm, "the first batches")

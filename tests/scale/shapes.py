@@ -17,12 +17,12 @@ import headrace_server as hs
 from .curve import Curve, Setup
 from .line import line
 
-__all__ = ["buckets", "columns", "partitions", "rows"]
+__all__ = ["buckets", "columns", "numbers", "partitions", "rows"]
 
 _ROWS, _WIDTH, _LONGEST = 65_536, 16, 64
 
 
-def _numbers(directory: Path, columns: int = 1, width: int = _WIDTH) -> hs.Pipeline:
+def numbers(directory: Path, columns: int = 1, width: int = _WIDTH) -> hs.Pipeline:
     path = directory / f"numbers-{columns}-{width}.npz"
     if not path.exists():
         x = np.random.default_rng(3).standard_normal((_ROWS, width), np.float32)
@@ -51,7 +51,7 @@ def _grown(
 
 def rows(setup: Setup) -> Curve:
     """Batches of 1 to 4,096 rows."""
-    source = _numbers(setup.scratch)
+    source = numbers(setup.scratch)
     sizes = setup.of((1, 4, 16, 64, 256, 1024, 4096), (1, 1024))
     curve = _grown(setup, "batch size", ((n, (source.batch(n), {})) for n in sizes), 1000)
     for low, high in pairwise(sizes):
@@ -62,7 +62,7 @@ def rows(setup: Setup) -> Curve:
 def columns(setup: Setup) -> Curve:
     """Batches of 128 rows of 1 to 64 columns."""
     counts = setup.of((1, 4, 16, 64), (1, 16))
-    sources = ((n, (_numbers(setup.scratch, n).batch(128), {})) for n in counts)
+    sources = ((n, (numbers(setup.scratch, n).batch(128), {})) for n in counts)
     curve = _grown(setup, "columns", sources, 600)
     curve.grows("CPU µs per batch", counts[0], counts[-1], counts[-1])
     if not setup.short:
@@ -72,7 +72,7 @@ def columns(setup: Setup) -> Curve:
 
 def buckets(setup: Setup) -> Curve:
     """Batches of 32 rows from 1 to 64 buckets by length."""
-    source = _numbers(setup.scratch)
+    source = numbers(setup.scratch)
     counts = setup.of((1, 4, 16, 64), (1, 16))
 
     def bucketed(n: int) -> Any:
@@ -90,7 +90,7 @@ def buckets(setup: Setup) -> Curve:
 
 def partitions(setup: Setup) -> Curve:
     """Batches of 128 rows from 1 to 16 partitions of one worker."""
-    source = _numbers(setup.scratch).batch(128)
+    source = numbers(setup.scratch).batch(128)
     counts = setup.of((1, 2, 4, 16), (1, 16))
     curve = _grown(setup, "partitions", ((n, (source, {"partitions": n})) for n in counts), 1000)
     curve.grows("CPU µs per batch", counts[0], counts[-1], 1.4)

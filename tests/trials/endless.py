@@ -13,11 +13,9 @@ import contextlib
 import socket
 import struct
 import threading
-import time
-from collections.abc import Iterator
-from pathlib import Path
 
-from .frame import NotHere, Report, Setup
+from .cgroups import cgroup
+from .frame import Report, Setup
 from .yard import Yard, until
 
 __all__ = ["run"]
@@ -25,29 +23,8 @@ __all__ = ["run"]
 _TIMES = 5
 _CELLS = 1500  # that are done in one time, about
 _LIMIT = 400 * 2**20
-_V1 = Path("/sys/fs/cgroup/memory")
-_V2 = Path("/sys/fs/cgroup")
 _GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
 _READY = b"\x04\x1c\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
-
-
-@contextlib.contextmanager
-def _cgroup(limit: int) -> Iterator[Path]:
-    """A group of processes that may have so much memory together."""
-    first = _V1 if _V1.is_dir() else _V2
-    group = first / f"headrace-trial-{time.monotonic_ns()}"
-    name = "memory.limit_in_bytes" if first == _V1 else "memory.max"
-    try:
-        group.mkdir()
-        (group / name).write_text(str(limit))
-    except OSError as error:
-        raise NotHere(f"no cgroup with a limit of memory can be made: {error}") from None
-    try:
-        yield group
-    finally:
-        with contextlib.suppress(RuntimeError, OSError):
-            until(lambda: not (group / "cgroup.procs").read_text(), "the group to be empty", 10)
-            group.rmdir()
 
 
 def _attack(port: int, stop: threading.Event) -> int:
@@ -70,7 +47,8 @@ def _attack(port: int, stop: threading.Event) -> int:
 def run(setup: Setup, report: Report) -> None:
     times = setup.sized(_TIMES)
     sent = [0]
-    with _cgroup(_LIMIT) as group:
+    limits = {"memory.limit_in_bytes": str(_LIMIT)}, {"memory.max": str(_LIMIT)}
+    with cgroup("memory", *limits) as group:
         with Yard(setup.scratch, "segments", _CELLS * times + 200, 2) as yard:
             yard.start(str(group))
             for number in range(times):

@@ -1,0 +1,35 @@
+"""Groups of processes that together may use so much of the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from .frame import NotHere
+from .yard import until
+
+__all__ = ["cgroup"]
+
+_ROOT = Path("/sys/fs/cgroup")
+
+
+@contextlib.contextmanager
+def cgroup(controller: str, v1: Mapping[str, str], v2: Mapping[str, str]) -> Iterator[Path]:
+    """A new group, with these settings by the version that the machine has, or NotHere."""
+    old = _ROOT / controller
+    first, settings = (old, v1) if old.is_dir() else (_ROOT, v2)
+    group = first / f"headrace-trial-{time.monotonic_ns()}"
+    try:
+        group.mkdir()
+        for name, value in settings.items():
+            (group / name).write_text(value)
+    except OSError as error:
+        raise NotHere(f"no cgroup with a limit of {controller} can be made: {error}") from None
+    try:
+        yield group
+    finally:
+        with contextlib.suppress(RuntimeError, OSError):
+            until(lambda: not (group / "cgroup.procs").read_text(), "the group to be empty", 10)
+            group.rmdir()
