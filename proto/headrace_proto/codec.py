@@ -4,8 +4,8 @@ A message is a record; frame 0 is msgpack ``[op, field, field, …]`` in the ord
 class, further frames are payload.  Fields that a later version added at the end are ignored;
 fields that an earlier one did not know take their default; an unknown op is an error.
 
-A message of each training step has a packed layout beside (``hot.py``).  Its first byte is
-``LAYOUT``, and no msgpack list begins with a byte below 0x80.
+A message of each training step has a packed layout beside (``step_messages.py``).  Its first byte
+is ``LAYOUT``, and no msgpack list begins with a byte below 0x80.
 
 Decoding trusts nothing: lengths are bounded before memory is taken, nesting before anything walks
 it, every field has a check, and whatever is wrong comes out as one ProtocolError that names it.

@@ -29,7 +29,8 @@ A window is absolute: deliveries are numbered per session, and the server may se
 ``window``.  So a repeated or lost message does no harm.  A server that does not know a session
 answers Unknown; the trainer says Hello again with its nonce and what it holds.
 
-Step, Deliver and Outcome, which go at each step of training, are in ``hot.py``, with their layouts.
+Step, Deliver and Outcome, which go at each step of training, are in ``step_messages.py``, with
+their layouts.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ from .checks import (
     list_of,
 )
 from .codec import record_check
-from .hot import FROM_SERVER, FROM_TRAINER, Deliver, Delivery, Outcome, Save, Step
 from .record import record
+from .step_messages import FROM_SERVER, FROM_TRAINER, Deliver, Delivery, Outcome, Save, Step
 
 __all__ = [
     "FROM_SERVER",

@@ -21,7 +21,7 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import ALIGNMENT, Slot, arrange
 from headrace_proto.schema import Field
 
-from ..core.geometry import Geometry
+from ..core.segment_geometry import Geometry
 from ..core.slots import Segments
 from ..reading.columns import Column, Ragged, RaggedStrings, Strings
 from ..reading.stretches import window as windows_of

@@ -19,8 +19,8 @@ from headrace_proto.errors import DataError, LimitExceeded
 from headrace_proto.schema import RESERVED, Field
 
 from ..core import chance
-from ..core.geometry import Geometry
 from ..core.lanes import Lanes
+from ..core.segment_geometry import Geometry
 from ..core.segments import SegmentQueue
 from ..core.sequences import AT_SERVER, AT_TRAINER, NOWHERE
 from ..pipeline.declaration import Shape

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.geometry import Geometry
+from ..core.segment_geometry import Geometry
 from ..reading.columns import Ragged
 from ..reading.stretches import window as windows_of
 
