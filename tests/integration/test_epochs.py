@@ -116,7 +116,10 @@ def test_a_server_that_is_started_again_goes_on_within_the_epoch(
 
 def test_trainers_that_share_a_feed_count_the_same_epochs() -> None:
     with serving(pipeline(), partitions=2) as server:
-        with headrace.connect(server.address) as one, headrace.connect(server.address) as two:
+        with (
+            headrace.connect(server.address) as one,
+            headrace.connect(server.address, prefetch=0) as two,  # which holds none meanwhile
+        ):
             mine = [
                 (number, [b["x"].tolist() for b in batches]) for number, batches in one.epochs()
             ]
