@@ -52,6 +52,7 @@ RUN = RunConfig(
     start=2,
     python_path=("/a", "/b"),
     in_process=True,
+    mirror="/private/mirror",
 )
 
 
