@@ -148,9 +148,10 @@ class Shaping:
         """
         machine = self.machine
         if isinstance(machine, ClassQueues):
+            since = machine.first_not_formed  # the change forms batches of rows that wait
             if sizes[0] != machine.batch_size:  # else repeated after the worker was replaced
                 machine.set_batch_size(sizes[0])
-            return machine.first_not_formed
+            return since
         since = number + self.ready()
         if isinstance(machine, Buckets):
             if tuple(sizes) != machine.batch_sizes:

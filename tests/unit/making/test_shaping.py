@@ -256,3 +256,11 @@ def test_sizes_are_one_for_all_or_one_for_each_bucket():
         with pytest.raises(ValueError, match=text):
             shape.sizes_checked(sizes)
     assert shape.set_batch_sizes([2, 9], 5) == 5 and shape.resized
+
+
+def test_the_first_batch_of_another_size_may_be_of_rows_that_wait():
+    shape = shaping(lambda s: s.stratified_sample_unknown_dist("y", [1.0], 8))
+    shape.machine.offer(0, 13, {"label": np.zeros(13, np.int64)})
+    assert shape.set_batch_sizes([2], 0) == 1, "one batch is formed, and then two of the five rows"
+    rows = [draft.rows for draft in iter(shape.machine.next_draft, None)]
+    assert rows == [8, 2, 2] and shape.set_batch_sizes([2], 3) == 3
