@@ -24,7 +24,7 @@ __all__ = [
     "ranged",
 ]
 
-#: What an address begins with that names a feed of ``hs.on_ray``, …
+#: Prefix of an address that names a feed of ``hs.on_ray``, …
 RAY = "ray://"
 #: … and the namespace of the actors that know where its servers are.
 RAY_NAMESPACE = "headrace"

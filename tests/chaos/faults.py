@@ -62,7 +62,7 @@ class Link(Protocol):
 
 
 class Served(Protocol):
-    """What a server of a run offers to those who harm it."""
+    """One server of a run, with all that a fault needs to harm it."""
 
     worker_deaths: int  # in this life
 
@@ -79,7 +79,7 @@ class Served(Protocol):
 
 
 class Target(Protocol):
-    """What a run offers to those who harm it."""
+    """A run, with all that a fault needs to harm it."""
 
     slots: int
     lease_s: float

@@ -1,4 +1,4 @@
-"""What was done to a run, when, to whom, and what is still to be undone."""
+"""The faults of a run, with their times and victims, and those that are still to be undone."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Host:
 
     @property
     def inside(self) -> list[str]:
-        """What begins a command that is to run on the host."""
+        """The words before a command that is to run on the host."""
         return ["nsenter", "-t", str(self.pid), "--net", "--mount", "--"]
 
     @property

@@ -56,7 +56,7 @@ def servers(setup: Setup) -> Curve:
 
 
 def owners(setup: Setup) -> Curve:
-    """What it costs a trainer that more servers have the partitions."""
+    """Measure the cost for a trainer when more servers have the partitions."""
     curve = Curve("servers", plotted=("trainer µs per batch",))
     counts = setup.of((1, 4, 16), (1, 4))
     for count in counts:

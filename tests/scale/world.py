@@ -380,7 +380,7 @@ class Trainer:
         self.lost = True
 
     def _look(self) -> None:
-        """What the lazy thread does: notice silence, say what is due."""
+        """Do the work of the lazy thread: notice silence, send due messages."""
         if self.lost or self.ended:
             return
         now, noticed = self.world.now, self.world.seen.noticed

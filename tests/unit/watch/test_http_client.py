@@ -86,7 +86,7 @@ def test_what_a_terminal_would_obey_is_shown_and_not_done():
     ],
 )
 def test_another_kind_of_server_is_told_in_a_line(status: int, kind: str, body: bytes):
-    """What a command shows must not be the page of a stranger."""
+    """A command must not show the page of a stranger."""
 
     class Stranger(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
