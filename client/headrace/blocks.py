@@ -17,11 +17,11 @@ from headrace_proto.errors import ProtocolError
 from .holding import BufferPool
 from .leases import Received
 
-__all__ = ["Blocks", "MemoryGone"]
+__all__ = ["BatchGone", "Blocks"]
 
 
-class MemoryGone(Exception):
-    """A batch that waited here lies in memory that is no more."""
+class BatchGone(Exception):
+    """A batch that waited here is of a server that is gone: its rows go out again."""
 
 
 class Blocks:
@@ -32,7 +32,7 @@ class Blocks:
         self._pool = BufferPool()
 
     def block(self, received: Received) -> np.ndarray:
-        """The bytes of a batch; MemoryGone where they went with their server."""
+        """The bytes of a batch; BatchGone where they went with their server."""
         delivery, held = received.delivery, received.source
         if not delivery.segment:
             frame = held if isinstance(held, bytes) else held.buffer  # of a channel, or of ZeroMQ
@@ -48,7 +48,7 @@ class Blocks:
                 delivery.segment, delivery.offset, delivery.nbytes, release
             )
         except FileNotFoundError:
-            raise MemoryGone from None
+            raise BatchGone from None
         if not delivery.copy_out:
             return block
         copied = self._copied(block)

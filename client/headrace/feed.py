@@ -13,7 +13,7 @@ from typing import Any
 from headrace_proto.schema import Field, schema_from_wire
 
 from .batch import Batch, KnownSlots, rows_open
-from .blocks import Blocks, MemoryGone
+from .blocks import BatchGone, Blocks
 from .checkpoints import Checkpoints
 from .committing import DatasetRun, TakenBatches, tokens_of
 from .epochs import Claim, EpochLoops, Epochs, NoneYet
@@ -159,7 +159,7 @@ class Feed(EpochLoops, Steering, Sizing, Checkpoints):
         while True:
             try:
                 return self._next(claim or self._claim, none_yet)
-            except MemoryGone:  # of a server that is gone: its rows go out again
+            except BatchGone:
                 continue
 
     def _next(self, claim: Claim, none_yet: NoneYet | None) -> Any:
@@ -176,8 +176,12 @@ class Feed(EpochLoops, Steering, Sizing, Checkpoints):
             batch = (
                 self._plain(received, block) if saving is None else saving.begin(received, block)
             )
-            if self._recovers and isinstance(batch, SegmentBatch):
-                self._link.place(delivery, batch.identity())
+            if (
+                self._recovers
+                and isinstance(batch, SegmentBatch)
+                and not self._link.place(delivery, batch.identity())
+            ):
+                raise BatchGone
             if saving is None:
                 self._commits.take(batch, block if self._durable else None)
             return batch

@@ -209,10 +209,13 @@ class Link(Owners):
             for session in self.sessions:  # the one that it is of knows it
                 session.commit(token)
 
-    def place(self, delivery: Delivery, segments: bytes) -> None:
-        """A batch goes to the trainer: what a server that is started anew would know it by."""
+    def place(self, delivery: Delivery, segments: bytes) -> bool:
+        """A batch goes to the trainer: what a server that is started anew would know it by.
+
+        False where such a server was greeted meanwhile: it gives the rows out again.
+        """
         with self.lock:
-            self.session_of(delivery.partition).place(delivery.token, segments)
+            return self.session_of(delivery.partition).place(delivery.token, segments)
 
     def give_back(self, token: int) -> None:
         with self.lock:

@@ -16,6 +16,7 @@ import zmq
 
 import headrace
 import headrace_server as hs
+from headrace.segments import SegmentBatch
 from headrace_proto import limits
 from headrace_proto.layout import arrange
 from headrace_proto.messages import (
@@ -32,7 +33,7 @@ from headrace_proto.messages import (
     Step,
     Welcome,
 )
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
 from .processes import HERE, Process
 from .segment_streams import (
@@ -312,6 +313,34 @@ def test_with_a_state_directory_a_loop_goes_on_over_the_deaths_of_its_server(pre
             server = served()
         train(feed, ledger)
     server.close()
+    ledger.assert_complete()
+
+
+def test_a_batch_whose_segments_no_greeting_named_goes_out_again(tmp_path, monkeypatch):
+    ledger = Ledger(of_counts([3, 1, 5, 2, 4, 2]))
+    bind = f"ipc://{tmp_path}/feed"
+    identity, lives = SegmentBatch.identity, 0
+
+    def served() -> hs.Server:
+        return hs.run(chained(list_of(ledger)), state_dir=tmp_path / "state", bind=bind)
+
+    def slow(batch: SegmentBatch) -> bytes:
+        nonlocal server, lives
+        if len(ledger.seen) >= 8 and not lives:
+            lives, opened = 1, feed._link.session.openings
+            for pid in server.pids.values():
+                os.kill(pid, signal.SIGKILL)
+            server.close()
+            server = served()
+            eventually(lambda: feed._link.session.openings > opened)
+        return identity(batch)
+
+    monkeypatch.setattr(SegmentBatch, "identity", slow)
+    server = served()
+    with connect(server, prefetch=2) as feed:
+        train(feed, ledger)
+    server.close()
+    assert lives
     ledger.assert_complete()
 
 

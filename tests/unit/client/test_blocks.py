@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import zmq
 
-from headrace.blocks import Blocks, MemoryGone
+from headrace.blocks import BatchGone, Blocks
 from headrace.holding import Attachment
 from headrace.leases import Received
 from headrace.session import Session
@@ -87,7 +87,7 @@ def test_a_reference_to_memory_that_is_no_more_is_told_apart_from_one_never_atta
     hands, memory, tmp_path
 ):
     (tmp_path / SEGMENT).unlink()
-    with pytest.raises(MemoryGone):
+    with pytest.raises(BatchGone):
         hands.blocks.block(received(memory, segment=SEGMENT, mapped=hands.session.mapped))
     with pytest.raises(ProtocolError, match="memory that was not attached"):
         hands.blocks.block(received(None, segment=SEGMENT))
