@@ -157,8 +157,9 @@ def test_heartbeats_and_released_memory_are_said_whatever_the_trainer_does(peer:
         while not isinstance(said := peer.hear(object), Step) or not said.released:
             pass
         assert said.released == (11,)
-        peer.hear(Renew)
-        peer.hear(Renew)
+        for _ in range(2):
+            peer.say(Pulse(7, ""))  # a server that is silent for long is greeted anew
+            peer.hear(Renew)
 
 
 def test_a_lazy_thread_hears_what_no_trainer_does(opened: Driver, peer: Peer):

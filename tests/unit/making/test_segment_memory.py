@@ -17,6 +17,7 @@ from headrace_proto.errors import DataError
 from headrace_server.core.sequences import FIRST_INDEX
 from headrace_server.making.run import Blocked, Busy, Done, MadeBatch, Resting
 from headrace_server.pipeline.builder import Pipeline
+from headrace_server.reading import intake
 from tests.examples import some
 from tests.unit.segment_player import Player, Taken, no_states, same_states
 
@@ -457,7 +458,8 @@ def test_with_duplicates_and_bad_rows_all_others_come_whole(
     assert not dropped and player.feed.maker.offers == {}
 
 
-def test_one_step_of_work_is_one_call(tmp_path: Path):
+def test_one_step_of_work_is_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(intake, "_CHUNK_SECONDS", 1e9)  # no read is slow, so chunks grow
     player = Player(cut([1] * 200, 150), tmp_path)
     player.want()
     calls = 0
