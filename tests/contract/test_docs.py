@@ -87,6 +87,11 @@ def test_a_document_hides_nothing_from_its_reader(path: Path) -> None:
     assert all(marks.fullmatch(comment) for comment in hidden), hidden
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=_name)
+def test_no_document_has_the_marks_of_an_unfinished_merge(path: Path) -> None:
+    assert not re.search(r"^(<{7} |={7}$|>{7} )", path.read_text(), re.MULTILINE)
+
+
 @pytest.mark.parametrize("name", sorted(FIRST))
 def test_every_program_of_a_first_page_that_is_run_has_a_name_and_prints(name: str) -> None:
     text = (ROOT / name).read_text()
