@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from headrace_proto.messages import Welcome
 
-__all__ = ["AUTO", "Ahead"]
-
 AUTO = "auto"
 #: Batches that come ahead at first, and at most, and bytes that these may take.
 _FIRST, _MOST = 2, 16

@@ -26,8 +26,6 @@ from .merge import (
 )
 from .session import Session
 
-__all__ = ["ASKED_AS", "AsTheyCome", "LocalFirst", "merge_of"]
-
 #: The arguments of ``connect`` that let batches come in any order.
 ASKED_AS = {"any": "order='any'", "local-first": "placement='local-first'"}
 #: So long a trainer waits for its own host before each batch of another: some round trips.

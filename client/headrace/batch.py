@@ -17,8 +17,6 @@ from headrace_proto.schema import RESERVED, Field
 
 from .framework import Framework
 
-__all__ = ["Batch", "KnownSlots", "replayed", "rows_open", "slot_of", "slots_of"]
-
 
 def slots_of(delivery: Delivery, schema: Mapping[str, Field]) -> dict[str, Slot]:
     """Where each column lies; ProtocolError when the message does not fit the schema."""

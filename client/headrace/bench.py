@@ -23,8 +23,6 @@ from .ahead import AUTO
 from .joining import connect
 from .segments import SegmentBatch
 
-__all__ = ["main", "measure"]
-
 #: Batches before the clock starts: connections, mappings and caches are set up by them.
 _WARMUP = 8
 

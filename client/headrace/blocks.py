@@ -17,8 +17,6 @@ from headrace_proto.errors import ProtocolError
 from .holding import BufferPool
 from .leases import Received
 
-__all__ = ["BatchGone", "Blocks"]
-
 
 class BatchGone(Exception):
     """A batch that waited here is of a server that is gone: its rows go out again."""

@@ -18,8 +18,6 @@ from .saving import Saving
 from .segments import BY_STATES
 from .waits import Link, opened
 
-__all__ = ["Checkpoints"]
-
 
 class Checkpoints(ABC):
     """The snapshots that a ``Feed`` inherits."""

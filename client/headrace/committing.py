@@ -23,8 +23,6 @@ import numpy as np
 from .batch import Batch
 from .segments import SegmentBatch
 
-__all__ = ["DatasetRun", "TakenBatches", "of_replicas", "tokens_of"]
-
 #: Committed batches that are remembered, so that a second commit of one is known for what it is.
 _REMEMBERED = 10_000
 

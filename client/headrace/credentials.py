@@ -25,8 +25,6 @@ from headrace_proto.keys import (
     parse_secret,
 )
 
-__all__ = ["Keys", "load_keys"]
-
 _MOST_BYTES = 4096
 
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .feed import Feed
 
-__all__ = ["checked"]
-
 
 def checked(feed: Feed, facts: Sequence[str], tokens: bool) -> list[str]:
     """The facts that the elements of a dataset hold.  ValueError where there can be no dataset."""

@@ -41,8 +41,6 @@ from .wire import Wire
 if TYPE_CHECKING:
     from .credentials import Keys
 
-__all__ = ["Driver"]
-
 logger = logging.getLogger("headrace")
 
 _CLOSE_S = 5.0

@@ -22,8 +22,6 @@ from .leases import Received
 from .session import Session
 from .waits import Link
 
-__all__ = ["Claim", "EpochBatches", "EpochEnds", "EpochLoops", "Epochs", "NoneYet"]
-
 #: Takes the next batch from a session, or leaves it there; see ``Link.take``.
 Claim = Callable[[Session], Received | None]
 #: Called while no batch is there, with the sessions of all owners.

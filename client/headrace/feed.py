@@ -28,8 +28,6 @@ from .sizing import Sizing
 from .steering import Steering
 from .waits import Link
 
-__all__ = ["Feed"]
-
 #: Waits while an exception carries a trainer out.
 _HASTE_S = 5.0
 

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["FeedProgress", "batches_of_loop", "progress_of"]
-
 #: Largest number that ``len`` can return.
 _LONGEST = 2**63 - 1
 

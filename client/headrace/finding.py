@@ -24,8 +24,6 @@ from .shares import arranged, looked_up, missing_shares, shares_there
 if TYPE_CHECKING:
     from .waits import Link
 
-__all__ = ["Finder"]
-
 logger = logging.getLogger("headrace")
 
 #: Time between two looks at what a name stands for, while a share is missing.

@@ -8,8 +8,6 @@ import numpy as np
 
 from headrace_proto.dtypes import name_of, numpy_dtype
 
-__all__ = ["Framework", "NumpyFramework", "RaggedRows", "no_pinned_memory"]
-
 
 class RaggedRows(NamedTuple):
     """Rows of unequal length: row i is ``values[offsets[i] : offsets[i + 1]]``."""

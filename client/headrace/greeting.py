@@ -17,8 +17,6 @@ from headrace_proto.messages import Hello, ServedShare
 from .leases import Leases
 from .meter import Meter
 
-__all__ = ["Greeting"]
-
 
 @dataclass(slots=True)
 class Greeting(Leases):

@@ -28,8 +28,6 @@ from .waits import Link
 if TYPE_CHECKING:
     from .feed import Feed
 
-__all__ = ["MOST", "Counter", "GroupRun", "GroupedBatches", "Groups", "group_size"]
-
 #: Batches of a group, and bytes and seconds of training that it may hold back from other trainers.
 MOST = 16
 _MOST_BYTES = 1 << 20

@@ -24,8 +24,6 @@ from headrace_proto.keys import ENVIRONMENT
 if TYPE_CHECKING:
     from .credentials import Keys
 
-__all__ = ["Handshakes"]
-
 _AUTH = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _PROTOCOL = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 _NO_DETAIL = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL

@@ -26,8 +26,6 @@ from headrace_proto.layout import aligned_bytes
 from .pages import WrittenPages
 from .way import opening_files
 
-__all__ = ["Attachment", "BufferPool", "hold"]
-
 _SEGMENT = re.compile(r"slab-[0-9]+-[0-9]+-[0-9]+")
 #: Buffers that are kept for the next batch: fresh memory costs a page fault every 4 kB.
 _POOLED = 4

@@ -26,8 +26,6 @@ from .waits import Link, opened
 if TYPE_CHECKING:
     from .ray import RayDirectory
 
-__all__ = ["connect"]
-
 logger = logging.getLogger("headrace")
 
 _FRAMEWORKS = ("numpy", "tf", "torch", "jax")

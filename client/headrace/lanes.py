@@ -32,8 +32,6 @@ from .state_values import NUMPY, State, host, strings_in
 if TYPE_CHECKING:
     from .segments import SegmentBatch
 
-__all__ = ["Going", "LaneStates", "Lanes", "parts_of"]
-
 #: Bytes of states, and rows, in one message of a flush.
 _PART_BYTES = 16 * 1024**2
 _PART_ROWS = 1000

@@ -27,8 +27,6 @@ from .uploads import Uploads
 if TYPE_CHECKING:
     from .segments import SegmentBatch
 
-__all__ = ["NAMED_KEYS", "Leases", "Received", "named"]
-
 #: A Hello tells of batches in hand in so many bytes at most, since its header is bounded.
 _PLACES_BYTES = 48 * 1024
 #: Acknowledged commits in it, one for each partition.

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-__all__ = ["MappedBatches"]
-
 #: Released batches in one message: any number of views may go at once, a header is bounded.
 _PER_MESSAGE = 1000
 #: Mapped batches that a heartbeat lists; a trainer that keeps more of them does without.

@@ -33,17 +33,6 @@ from headrace_proto.placement import Placement
 from .leases import Received
 from .session import Session
 
-__all__ = [
-    "Alone",
-    "ByLanes",
-    "ByLanesWithinEpochs",
-    "ByNumber",
-    "InTurn",
-    "InTurnWithinEpochs",
-    "Merge",
-    "is_able",
-]
-
 _Claim = Callable[[Session], Received | None]
 #: Where a batch stands in the order of a feed: its number, or that of its round, and its partition.
 _Place = tuple[float, int]

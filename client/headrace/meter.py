@@ -8,8 +8,6 @@ heartbeat: their difference between two looks is the share of time in which a tr
 
 from __future__ import annotations
 
-__all__ = ["Meter"]
-
 
 class Meter:
     """The meter of one feed.  All times are of one clock that only grows."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from .credentials import Keys
     from .ray import RayDirectory
 
-__all__ = ["Owners"]
-
 
 class Owners:
     """The sessions with all owners, which are driven."""

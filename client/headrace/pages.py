@@ -14,8 +14,6 @@ import os
 
 import numpy as np
 
-__all__ = ["WrittenPages"]
-
 #: The last byte of a page's entry: it is in memory, it is swapped out, it is of a file.
 _PRESENT, _SWAPPED, _OF_A_FILE = 0x80, 0x40, 0x20
 _ENTRY = 8

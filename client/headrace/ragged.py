@@ -21,8 +21,6 @@ from headrace_proto.schema import OFFSETS, RESERVED, Field
 
 from .batch import Batch
 
-__all__ = ["RaggedBatch", "columns_of", "facts_of"]
-
 
 def columns_of(layout: Mapping[str, Field]) -> dict[str, Field]:
     """The columns of a batch as users see them."""

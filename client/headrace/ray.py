@@ -26,8 +26,6 @@ try:
 except ImportError as error:
     raise ImportError('an address ray://FEED needs Ray: pip install "headrace[ray]"') from error
 
-__all__ = ["RayDirectory"]
-
 #: Maximum time of one question to the directory, which answers from memory.
 _ANSWER_S = 2.0
 #: Time between two questions for servers that are not all there.

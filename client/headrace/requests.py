@@ -20,19 +20,6 @@ from typing import Any, ClassVar
 from headrace_proto.messages import Answered, Drain, Flush, Resize, Retarget, Snapshot, Stats
 from headrace_proto.record import record
 
-__all__ = [
-    "CountReady",
-    "DrainInput",
-    "FlushStates",
-    "ReadProgress",
-    "Request",
-    "Requests",
-    "SetBatchSizes",
-    "SetTargetProbs",
-    "StatesPart",
-    "TakeSnapshot",
-]
-
 _LANES_LOST = (
     "the states of lanes were not handed over: the session was lost meanwhile, and with it the "
     "lanes.  Their sequences go on from the states that the server has"

@@ -42,8 +42,6 @@ from .state_values import State, host, presented, strings_in
 from .traceable import is_tracing
 from .waits import Link
 
-__all__ = ["Saving"]
-
 _LOST = (
     "its lease was lost with its session, and its rows go to another trainer or come again: these "
     "states do not count"

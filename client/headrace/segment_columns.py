@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .segments import SegmentBatch
 
-__all__ = ["Columns"]
-
 
 class Columns(Mapping[str, Any]):
     """The sequences, or the context, of a batch by name."""

@@ -14,8 +14,6 @@ import numpy as np
 
 from headrace_proto.layout import first_strings
 
-__all__ = ["keys_later", "segment_keys"]
-
 
 def segment_keys(
     originals: Sequence[bytes], numbers: Sequence[int], counts: Sequence[int], ahead: int = 0

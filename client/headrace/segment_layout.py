@@ -23,8 +23,6 @@ from headrace_proto.schema import Field
 from .batch import rows_open, slot_of
 from .state_values import State
 
-__all__ = ["GROUPS", "STARTS", "Place", "SegmentLayout"]
-
 #: Offset, bytes and shape of a column in a block.
 Place = tuple[int, int, tuple[int, ...]]
 

@@ -13,8 +13,6 @@ from headrace_proto.schema import RESERVED
 if TYPE_CHECKING:
     from .segment_layout import SegmentLayout
 
-__all__ = ["FLAGS", "SEGMENT_FACTS", "SegmentRows"]
-
 #: Flags of the rows.
 FLAGS = ("first", "last", "valid")
 #: Facts of the rows in an element of ``as_dataset``, beside the flags.

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from .leases import Received
     from .saving import Saving
 
-__all__ = ["BY_STATES", "SegmentBatch"]
-
 #: The reason why a batch with states has no commit of its own.
 BY_STATES = "a batch of segments with states is committed by the save of its last state"
 

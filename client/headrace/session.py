@@ -42,8 +42,6 @@ from .greeting import Greeting
 from .leases import Received
 from .requests import Requests
 
-__all__ = ["Session"]
-
 #: Messages that count in whichever session they come.
 _OF_NO_SESSION = (Welcome, Refused, ServedShare, Pulse)
 #: Hello is said again after this long without an answer.

@@ -18,8 +18,6 @@ from headrace_proto.messages import ServedShare
 
 from .session import Session
 
-__all__ = ["arranged", "looked_up", "missing_shares", "shares_there"]
-
 
 def looked_up(address: str) -> list[str]:
     """The addresses that a name in an address stands for now; none where it is not a name."""

@@ -18,8 +18,6 @@ from headrace_proto.errors import LimitExceeded
 
 from .waits import Link
 
-__all__ = ["Sizing"]
-
 
 class Sizing(ABC):
     """The takes that a ``Feed`` inherits."""

@@ -21,8 +21,6 @@ from headrace_proto.layout import Slot, arrange, array_at
 from .holding import BufferPool
 from .state_values import State
 
-__all__ = ["BlockMaker", "Upload"]
-
 _Plan = tuple[dict[str, Slot], list[list[Any]], int]
 
 

@@ -21,8 +21,6 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 
 from .framework import Framework, NumpyFramework
 
-__all__ = ["NUMPY", "State", "host", "load", "presented", "strings_in"]
-
 NUMPY = NumpyFramework()
 
 #: Name of a face, the module that its tensors come from.

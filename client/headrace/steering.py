@@ -22,8 +22,6 @@ from .feed_progress import FeedProgress, progress_of
 from .requests import CountReady, DrainInput, ReadProgress, SetBatchSizes, SetTargetProbs
 from .waits import Link
 
-__all__ = ["Steering"]
-
 #: Maximum number of sizes, so that they fit the header of a message.
 _MOST_SIZES = 4096
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from .batch import Batch
     from .feed import Feed
 
-__all__ = ["PulledBatches", "dataset"]
-
 #: The counter is at least this when it is stopped.
 _STOPPED = 1 << 40
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-__all__ = ["Traceable", "is_tracing"]
-
 
 def is_tracing() -> bool:
     """Return whether TensorFlow is building a graph in this thread."""

@@ -28,8 +28,6 @@ from .state_values import State
 if TYPE_CHECKING:
     from .saving import Saving
 
-__all__ = ["SharedTraits", "TracedBatch", "flattened", "save_op", "saved_in_graph"]
-
 
 class SharedTraits:
     """The facts that all batches of one feed share: a function is traced again for another feed.

@@ -15,8 +15,6 @@ from typing import Any
 
 from headrace_proto.messages import Save, Step
 
-__all__ = ["Uploads"]
-
 #: Saves without a block in one message: a header is bounded.
 _PER_MESSAGE = 1000
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from .session import Session
     from .waits import Link
 
-__all__ = ["too_late"]
-
 
 def too_late(
     link: Link, session: Session, now: float, timeout_s: float, what: str, slept_s: float

@@ -43,9 +43,6 @@ if TYPE_CHECKING:
     from .credentials import Keys
     from .ray import RayDirectory
 
-__all__ = ["Link", "opened"]
-
-
 #: A trainer that leaves waits so long for a server that has stopped and will be back.
 _LEAVE_S = 10.0
 

@@ -23,8 +23,6 @@ from headrace_proto.clock import Deadline
 from headrace_proto.errors import LimitExceeded
 from headrace_proto.spin import Spin
 
-__all__ = ["LINGER_MS", "Sleep", "Waker", "Way", "check_files", "opening_files"]
-
 #: The last messages may take so long to leave.
 LINGER_MS = 500
 #: Number of files that a session may open: 14 with libzmq 4.3.5, and one for each segment …

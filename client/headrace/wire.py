@@ -32,8 +32,6 @@ from .way import LINGER_MS, Sleep, Way
 if TYPE_CHECKING:
     from .credentials import Keys
 
-__all__ = ["Wire"]
-
 logger = logging.getLogger("headrace")
 
 #: Maximum time of one attempt to connect.  The next one looks the name up again and sends a new

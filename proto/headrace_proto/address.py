@@ -14,16 +14,6 @@ import re
 
 from .placement import MOST_SHARES
 
-__all__ = [
-    "RAY",
-    "RAY_NAMESPACE",
-    "check_address",
-    "check_addresses",
-    "feed_on_ray",
-    "host_and_port",
-    "ranged",
-]
-
 #: Prefix of an address that names a feed of ``hs.on_ray``, …
 RAY = "ray://"
 #: … and the namespace of the actors that know where its servers are.

@@ -28,8 +28,6 @@ from pathlib import Path
 
 from .clock import Deadline
 
-__all__ = ["Channel", "address_of"]
-
 Frame = bytes | memoryview
 
 _COUNT = struct.Struct("<I")

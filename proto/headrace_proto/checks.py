@@ -13,20 +13,6 @@ from typing import Annotated, Any
 from . import limits
 from .errors import ProtocolError
 
-__all__ = [
-    "Blob",
-    "Count",
-    "Counts",
-    "Flag",
-    "Plain",
-    "Seconds",
-    "Signed",
-    "Text",
-    "check_number",
-    "check_text",
-    "list_of",
-]
-
 
 def _count(value: Any) -> int:
     if type(value) is int and 0 <= value < 2**64:

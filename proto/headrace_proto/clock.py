@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["AwakeClock", "Deadline"]
-
 T = TypeVar("T")
 
 #: The longest single step of a wait.

@@ -25,8 +25,6 @@ import msgpack
 from . import limits
 from .errors import ProtocolError
 
-__all__ = ["LAYOUT", "Registry", "pack", "record_check", "unpack"]
-
 #: First byte of a packed message: the version of its layout.
 LAYOUT = 1
 _PACKED_BELOW = 0x80

@@ -11,8 +11,6 @@ from typing import Final
 
 import numpy as np
 
-__all__ = ["BYTES", "DTYPES", "canonical", "name_of", "numpy_dtype"]
-
 BYTES: Final = "bytes"
 
 _NATIVE = (

@@ -13,20 +13,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = [
-    "ENVIRONMENT",
-    "PUBLIC",
-    "SECRET",
-    "SERVER",
-    "Secret",
-    "check_name",
-    "fault_of_mode",
-    "parse_public",
-    "parse_secret",
-    "public_text",
-    "secret_text",
-]
-
 #: Where a trainer's keys are, when it is not told.
 ENVIRONMENT = "HEADRACE_KEYS"
 SECRET = ".secret"

@@ -23,17 +23,6 @@ from . import limits
 from .dtypes import BYTES, DTYPES, numpy_dtype
 from .errors import ProtocolError
 
-__all__ = [
-    "ALIGNMENT",
-    "Slot",
-    "aligned_bytes",
-    "arrange",
-    "array_at",
-    "check_slot",
-    "first_strings",
-    "strings_at",
-]
-
 ALIGNMENT = 64
 
 #: Most strings of one length that are known for that at a glance: 16 times 512 kB are remembered.

@@ -15,17 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-__all__ = [
-    "MOST_SHARES",
-    "WHOLE",
-    "Placement",
-    "Share",
-    "next_term",
-    "owner_of",
-    "partitions_of",
-    "share_of",
-]
-
 #: Number of a server among those of a feed, and how many there are.
 Share = tuple[int, int]
 #: The share of the only server of a feed.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 
-__all__ = ["process_name"]
-
 _PROGRAM = secrets.token_bytes(12)
 
 

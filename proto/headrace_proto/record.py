@@ -13,8 +13,6 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, TypeVar, dataclass_transform
 
-__all__ = ["record"]
-
 T = TypeVar("T")
 
 

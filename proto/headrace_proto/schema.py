@@ -14,9 +14,6 @@ from typing import Any
 from . import dtypes, limits
 from .errors import ProtocolError
 
-__all__ = ["OFFSETS", "RESERVED", "Field", "Schema", "schema_from_wire", "schema_to_wire"]
-
-
 #: Facts of the rows beside the columns (``length``, ``label``, ``rate``) travel as
 #: columns whose names start with this; a user's can not.
 RESERVED = "@"

@@ -15,8 +15,6 @@ from math import inf
 from time import monotonic
 from typing import TypeVar
 
-__all__ = ["Spin"]
-
 T = TypeVar("T")
 
 #: Waits that take so long are slept through: polling would cost more than the wake that it saves.

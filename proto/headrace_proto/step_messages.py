@@ -26,8 +26,6 @@ from .codec import LAYOUT, Registry, pack, record_check, unpack
 from .errors import ProtocolError
 from .record import record
 
-__all__ = ["FROM_SERVER", "FROM_TRAINER", "Deliver", "Delivery", "Outcome", "Save", "Step"]
-
 #: The messages that each side may send; the others are in ``messages.py``.
 FROM_TRAINER, FROM_SERVER = Registry("trainer"), Registry("server")
 

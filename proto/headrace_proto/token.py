@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["SNAPSHOT", "STAMP", "Token", "new_snapshot"]
-
 _FORMAT = 1
 #: The name of a snapshot: when it was made, and something that no other has.
 SNAPSHOT = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{12}")

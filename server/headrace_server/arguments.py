@@ -28,16 +28,6 @@ from .process.config import FeedConfig, RunConfig
 from .process.settings import Settings
 from .supervisor.living import refuse_taken
 
-__all__ = [
-    "as_feeds",
-    "as_tokens",
-    "declared",
-    "index_directory",
-    "refuse_in_worker",
-    "share_in",
-    "start_config",
-]
-
 logger = logging.getLogger("headrace.server")
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")

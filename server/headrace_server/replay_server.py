@@ -30,8 +30,6 @@ from .server import Server
 from .state.functions import noted_functions
 from .state.statedir import compare_feed
 
-__all__ = ["replay"]
-
 _NEEDS_STATES = (
     "segments go out with states, and those of {which} were not recorded: record='states' records "
     "them; states='initial' starts every row from its initial states instead"

@@ -30,8 +30,6 @@ from .watch.http_options import HttpOptions
 if TYPE_CHECKING:
     from .watch.http import HttpService
 
-__all__ = ["Server", "run", "start"]
-
 logger = logging.getLogger("headrace.server")
 
 #: Part of the free shared memory that all slabs together may take.

@@ -13,8 +13,6 @@ from argparse import Namespace
 from .options import JSON, Option
 from .table import Command
 
-__all__ = ["COMMAND"]
-
 _OPTIONS = (
     Option("address", "text", "of the server", metavar="ADDRESS", positional=True),
     Option("feed", "text", "optional where one feed is served", metavar="NAME"),

@@ -13,8 +13,6 @@ from .progress import count, size
 from .survey import Survey, survey
 from .table import Command
 
-__all__ = ["COMMAND"]
-
 _OPTIONS = (
     PIPELINES,
     Option("partitions", "integer", "slices of each feed", default=1, least=1),

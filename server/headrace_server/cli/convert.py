@@ -18,8 +18,6 @@ from .pipelines import PIPELINE, load_one
 from .progress import Progress, count, size
 from .table import Command
 
-__all__ = ["COMMAND"]
-
 _OPTIONS = (
     PIPELINE,
     Option(

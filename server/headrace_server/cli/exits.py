@@ -11,17 +11,6 @@ import os
 
 from headrace_proto.errors import HeadraceError
 
-__all__ = [
-    "FAILED",
-    "INTERRUPTED",
-    "MEANINGS",
-    "MISTAKE",
-    "SHOWN",
-    "WELL",
-    "code_of",
-    "paragraph",
-]
-
 WELL = 0
 FAILED = 1
 MISTAKE = 2

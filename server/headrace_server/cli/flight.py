@@ -18,8 +18,6 @@ from . import exits
 from .options import JSON, Option
 from .table import Command
 
-__all__ = ["CHOICE", "COMMAND", "chosen", "key_of"]
-
 _REPLAY = {option.name: option for option in options_of(ReplaySettings)}
 STATE_DIR, BESIDE, FEED, TRAINER, STEPS = (
     _REPLAY[name] for name in ("state_dir", "beside", "feed", "trainer", "steps")

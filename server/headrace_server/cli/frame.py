@@ -20,8 +20,6 @@ from .options import Option, add_options, in_options, on_line, with_defaults
 from .places import settled
 from .table import COMMANDS, Command, command
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit code."""

@@ -9,8 +9,6 @@ from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from .progress import Progress
 
-__all__ = ["reporting_cache"]
-
 
 @contextmanager
 def reporting_cache(files: Sequence[DataFile]) -> Iterator[IndexCache]:

@@ -14,8 +14,6 @@ from .options import JSON, Option
 from .remote import SERVERS, askers
 from .table import Command
 
-__all__ = ["COMMAND"]
-
 _OPTIONS = (
     Option("sequence", "text", "the key of a sequence", metavar="KEY", positional=True),
     SERVERS,

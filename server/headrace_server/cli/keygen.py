@@ -26,8 +26,6 @@ from . import exits
 from .options import JSON, Option
 from .table import Command
 
-__all__ = ["COMMAND"]
-
 _OPTIONS = (
     Option(
         "directory",

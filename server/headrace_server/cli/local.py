@@ -34,8 +34,6 @@ from ..reading.cache import cached
 from ..reading.reader import BadRecords, Reader
 from ..reading.sources import open_reader
 
-__all__ = ["LocalFeed", "Sample"]
-
 _SLAB_BYTES: Final = 1 << 34  # taken as it is needed, a segment at a time
 _SEGMENT_BYTES: Final = 1 << 24
 

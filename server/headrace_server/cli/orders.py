@@ -16,8 +16,6 @@ from .options import Option
 from .remote import SERVERS, TOKEN, Asker, askers
 from .table import Command
 
-__all__ = ["COMMANDS"]
-
 _LOOK_S = 0.3
 _FEED = Option("feed", "text", "the feed", metavar="FEED", positional=True)
 _WAIT = Option("wait", "seconds", "how long that may take", default=300.0)

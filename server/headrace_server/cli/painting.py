@@ -21,8 +21,6 @@ from ..process.statuses import (
 from ..watch.http_client import shown
 from .progress import count, size, table
 
-__all__ = ["lines"]
-
 _COLORS = {"good": "32", "slow": "33", "bad": "31", "idle": "90"}
 _CELLS = 10
 _MOST_TRAINERS = 32

@@ -15,8 +15,6 @@ from ..pipeline.forks import own
 from ..pipeline.naming import error_with_place, resolve
 from .options import Option
 
-__all__ = ["PIPELINE", "PIPELINES", "load", "load_one"]
-
 PIPELINES = Option(
     "pipelines",
     "target",

@@ -25,8 +25,6 @@ from ..files.extras import require
 from ..process.option import KINDS, Option
 from .options import on_line, with_defaults
 
-__all__ = ["CONFIG", "PREFIX", "settled", "variable"]
-
 PREFIX = "HEADRACE_"
 CONFIG = Option(
     "config",

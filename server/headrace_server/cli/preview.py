@@ -23,8 +23,6 @@ from .pipelines import PIPELINE, load_one
 from .progress import count, size, table
 from .table import Command
 
-__all__ = ["COMMAND"]
-
 _OPTIONS = (
     PIPELINE,
     Option("batches", "integer", "how many batches", default=3, short="n", least=1),

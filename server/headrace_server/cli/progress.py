@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, TextIO
 
-__all__ = ["Progress", "count", "size", "table"]
-
 _BAR: Final = 24
 _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 

@@ -20,8 +20,6 @@ from ..watch.http_options import read_token
 from .options import Option
 from .places import variable
 
-__all__ = ["ALL", "HTTP", "SERVERS", "TOKEN", "Asker", "askers", "status_of_all"]
-
 HTTP = Option(
     "http",
     "text",

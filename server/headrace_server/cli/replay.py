@@ -11,8 +11,6 @@ from .pipelines import PIPELINE, load_one
 from .serve import DRAIN_TIMEOUT, Signals, as_arguments, until_stopped
 from .table import Command
 
-__all__ = ["COMMAND"]
-
 _STATE_DIR, *_REST = options_of(ReplaySettings)
 _OPTIONS = (
     _STATE_DIR,

@@ -29,8 +29,6 @@ from .pipelines import PIPELINES, load
 from .places import CONFIG
 from .table import Command
 
-__all__ = ["COMMAND", "DRAIN_TIMEOUT", "Signals", "as_arguments", "until_stopped"]
-
 logger = logging.getLogger("headrace.server")
 
 DRAIN_TIMEOUT = Option(

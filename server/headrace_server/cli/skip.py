@@ -12,8 +12,6 @@ from .flight import CHOICE, chosen, key_of
 from .options import JSON, Option
 from .table import Command
 
-__all__ = ["COMMAND"]
-
 _OPTIONS = (
     *CHOICE,
     Option("reason", "text", "the reason, which is stored in the list", absent="must be given"),

@@ -12,8 +12,6 @@ from .painting import lines
 from .remote import ALL, SERVERS, askers, status_of_all
 from .table import Command
 
-__all__ = ["COMMAND"]
-
 
 def _status(options: Namespace) -> int:
     servers = askers(options)

@@ -36,8 +36,6 @@ from .indexing import reporting_cache
 from .local import LocalFeed
 from .progress import Progress
 
-__all__ = ["Survey", "survey"]
-
 #: Sources whose examples are only counted by going through their files.
 _SCANNED: Final = ("tfrecord", "jsonl")
 #: Files of these that weigh more together are judged by the smallest of them.

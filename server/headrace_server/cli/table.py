@@ -16,8 +16,6 @@ from importlib import import_module
 
 from .options import Option
 
-__all__ = ["COMMANDS", "Command", "command"]
-
 #: Each command and what it is for.
 COMMANDS = {
     "serve": "serve one or more pipelines until stopped",

@@ -29,8 +29,6 @@ from .painting import lines
 from .remote import ALL, SERVERS, askers, status_of_all
 from .table import Command
 
-__all__ = ["COMMAND", "fitted", "screen"]
-
 _ENTER = "\x1b[?1049h\x1b[?25l"  # another screen, no cursor
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 _HOME, _TO_LINE_END, _TO_END = "\x1b[H", "\x1b[K", "\x1b[J"

@@ -27,8 +27,6 @@ from headrace_proto.errors import ServerError
 
 from ..core.rewinding import BEGINNING
 
-__all__ = ["TERM", "Begun", "Directory", "Superseded"]
-
 #: The note that tells two state directories of a share apart: the file of its terms.
 TERM = "epoch"
 

@@ -17,8 +17,6 @@ import msgpack
 
 from ..state.mirror import WANTED
 
-__all__ = ["Forwarder"]
-
 Message = tuple[tuple[str, int], bool, list[bytes]]
 
 

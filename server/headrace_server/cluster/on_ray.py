@@ -35,8 +35,6 @@ from ..process.settings import RunSettings
 if TYPE_CHECKING:
     from .share_server import SharePlan
 
-__all__ = ["RayServers", "on_ray"]
-
 #: How long a close waits for the servers to end by themselves.
 _CLOSE_S = 20.0
 #: How long a server may take for an answer, and the same for those that have no node now.

@@ -33,8 +33,6 @@ from ..state.restoring import last_snapshot
 from .directory import TERM, Begun, Directory, Superseded
 from .forwarding import Forwarder, Message
 
-__all__ = ["DirectoryActor", "SharePlan", "ShareServer"]
-
 logger = logging.getLogger("headrace.server")
 
 #: Time between two reports to the directory.

@@ -15,8 +15,6 @@ import numpy as np
 
 from . import chance
 
-__all__ = ["acceptance", "keep", "probabilities", "rejected_fraction"]
-
 #: Sums of probabilities may be off by less than this.
 _TOLERANCE: Final = 1e-6
 

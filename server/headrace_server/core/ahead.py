@@ -21,8 +21,6 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-__all__ = ["Ahead", "bounds"]
-
 _Name = tuple[str, int]
 
 

@@ -24,8 +24,6 @@ from typing import Final
 
 from headrace_proto.errors import LimitExceeded
 
-__all__ = ["Arena", "Block"]
-
 _PAGE: Final = 4096
 
 

@@ -24,8 +24,6 @@ from .handover import Batch, Effect, Idle, Line, Release, Want
 from .segment_supply import Asking, SegmentSupply
 from .trainers import Trainer
 
-__all__ = ["Arrivals"]
-
 
 @dataclass(slots=True)
 class _Take:

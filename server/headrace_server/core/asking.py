@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Generic, TypeVar
 
-__all__ = ["Asking", "Gathered"]
-
 W = TypeVar("W")
 A = TypeVar("A")
 T = TypeVar("T")

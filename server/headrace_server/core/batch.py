@@ -18,8 +18,6 @@ import numpy as np
 from .plan import RESIZED, Draft, Part, stored
 from .row_queue import QueuedRows
 
-__all__ = ["PlainBatches"]
-
 
 class PlainBatches(QueuedRows):
     """Shaper of ``.batch(batch_size, allow_smaller_final_batch)``."""

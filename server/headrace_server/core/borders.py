@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from .handover import BeginEpoch, EpochBegun
 from .standing import Standing
 
-__all__ = ["Borders"]
-
 
 class Borders(Standing):
     """The events of partitions at the border of an epoch."""

@@ -25,8 +25,6 @@ from .padding import Padding
 from .plan import RESIZED, Draft, stored
 from .row_queue import MAX_COUNTER, QueuedRows, below, decoded
 
-__all__ = ["Buckets", "bucket_of"]
-
 
 def bucket_of(lengths: np.ndarray, boundaries: np.ndarray) -> np.ndarray:
     """Return the bucket of each length: the number of boundaries that it reaches."""

@@ -22,24 +22,6 @@ from typing import Final
 
 import numpy as np
 
-__all__ = [
-    "ACCEPT",
-    "CLASSES",
-    "COPIES",
-    "KEYS",
-    "MAPS",
-    "PHASES",
-    "POOL",
-    "POOL_PLACE",
-    "SHUFFLE",
-    "STREAM_ORDER",
-    "WINDOW",
-    "bits",
-    "derive",
-    "key",
-    "uniform",
-]
-
 SHUFFLE: Final = 1  # the permutation of all examples
 WINDOW: Final = 2  # the order within a window
 STREAM_ORDER: Final = 3  # in which order streams (files) are read

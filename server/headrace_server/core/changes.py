@@ -11,21 +11,6 @@ from itertools import chain
 
 import numpy as np
 
-__all__ = [
-    "CHUNK",
-    "COUNT",
-    "INDEX",
-    "LINE",
-    "ROW",
-    "SEGMENT",
-    "Change",
-    "Column",
-    "Example",
-    "Examples",
-    "Key",
-    "Saved",
-]
-
 Key = tuple[int, bytes]  # epoch and key
 #: Rows of the numbers of Examples.
 LINE, INDEX, CHUNK, ROW, SEGMENT, COUNT = range(6)

@@ -20,8 +20,6 @@ from .hands import Hands
 from .plain_supply import PlainSupply
 from .transitions import Lifecycle, Transitions
 
-__all__ = ["CLAIM", "ClaimedBatch", "Claims", "PlainClaims"]
-
 QUEUED, ASKED, DOUBTFUL, ALLOWED, ENDED = STATES = (
     "queued",
     "asked",

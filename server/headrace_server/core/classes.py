@@ -33,8 +33,6 @@ from .accept import probabilities
 from .plan import RESIZED, Draft, Part, stored
 from .row_queue import QueuedRows, RowQueue, decoded
 
-__all__ = ["ClassQueues", "multinomial"]
-
 #: Changes of the mix that are remembered: a snapshot stays small whatever a trainer does.
 _REMEMBERED: Final = 64
 

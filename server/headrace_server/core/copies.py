@@ -16,8 +16,6 @@ import numpy as np
 
 from . import chance
 
-__all__ = ["MAX_COPIES", "MAX_RATE", "copy_ordinals", "poisson", "repeat_rows"]
-
 #: Counts of larger rates are not exact in float64.
 MAX_RATE: Final = 2.0**52
 #: Copies made of one chunk: 128 MiB of row numbers.  More is a mistake in the data.

@@ -42,8 +42,6 @@ from .lease import OVER, SAVING, CommitVerdict, Lease
 from .recalls import Acknowledged
 from .redealing import DealtRounds
 
-__all__ = ["Dispatcher"]
-
 
 class Dispatcher(Borders):
     """The hand-over of one feed, or of some of its partitions.

@@ -17,8 +17,6 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Lines", "Numbers"]
-
 
 @dataclass(slots=True)
 class _Chunk:

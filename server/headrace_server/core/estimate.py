@@ -17,8 +17,6 @@ import numpy as np
 from .accept import probabilities
 from .plan import stored
 
-__all__ = ["ClassEstimator"]
-
 _START: Final = 10  # TensorFlow's: the first rows must not swing the estimate
 _BLOCK: Final = 2**18  # numbers computed at once; bounds memory where classes are many
 

@@ -8,8 +8,6 @@ has acknowledged, left, died, was given up ──► the server does not wait
 
 from __future__ import annotations
 
-__all__ = ["RETURN_S", "Farewell"]
-
 #: Trainers of an earlier server greet this one every second.
 RETURN_S = 3.0
 

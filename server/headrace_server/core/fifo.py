@@ -6,8 +6,6 @@ from collections import deque
 
 import numpy as np
 
-__all__ = ["Fifo"]
-
 _NONE = np.empty(0, np.int64)
 
 

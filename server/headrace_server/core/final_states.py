@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 
-__all__ = ["FinalStates"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Entry:

@@ -27,8 +27,6 @@ from .handover import (
 )
 from .lease import ANSWERED, SAVING
 
-__all__ = ["GroupDispatcher"]
-
 _OF_A_TRAINER = (Send, Answer, Finish, EpochBegun, Rewound)
 
 

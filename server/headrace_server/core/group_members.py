@@ -20,8 +20,6 @@ from .group_places import Group, MemberPlace
 from .handover import Batch, Effect, JoinRefused
 from .sequences import AT_TRAINER
 
-__all__ = ["GroupMembers"]
-
 #: Maximum number of trainers that wait for a place; the oldest is forgotten.
 _REMEMBERED = 10_000
 

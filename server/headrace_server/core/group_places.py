@@ -15,8 +15,6 @@ from typing import Any
 
 from .handover import Batch, JoinRefused
 
-__all__ = ["LONGEST_NAME", "MOST_MEMBERS", "Group", "GroupBatch", "MemberPlace", "check_group"]
-
 #: Maximum number of members, and length of a group's name.
 MOST_MEMBERS, LONGEST_NAME = 1024, 100
 

@@ -16,8 +16,6 @@ from .lease import Lease, LeaseTable
 from .open_epochs import OpenEpochs
 from .trainers import Trainer, Trainers
 
-__all__ = ["Hands"]
-
 
 class Hands:
     """The batches of one feed that were made, its trainers, and the effects that are due."""

@@ -17,8 +17,6 @@ from .segment_supply import Asking, SegmentSupply
 from .sequences import AT_SERVER, NOWHERE
 from .trainers import Trainer
 
-__all__ = ["LaneQueues"]
-
 
 @dataclass(slots=True)
 class _Stripe:

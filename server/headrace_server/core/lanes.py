@@ -29,8 +29,6 @@ from .members import InStep, MemberRows, RoundMembers
 from .sequences import AT_SERVER, AT_TRAINER, NOWHERE
 from .slots import LaneSlots, RoundMember, Segments
 
-__all__ = ["Lanes"]
-
 
 @dataclass(slots=True)
 class _Stripe:

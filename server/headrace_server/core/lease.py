@@ -23,8 +23,6 @@ from typing import Generic, TypeVar
 
 from .transitions import Transitions
 
-__all__ = ["LEASE", "CommitVerdict", "Fault", "Lease", "LeaseTable"]
-
 B = TypeVar("B", bound=Hashable)
 
 #: Answered and stale tokens that are remembered, for commits that are sent again.

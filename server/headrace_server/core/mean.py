@@ -18,8 +18,6 @@ import numpy as np
 
 from .plan import stored
 
-__all__ = ["RunningMean"]
-
 
 def _checked(weights: np.ndarray) -> np.ndarray:
     weights = np.asarray(weights, np.float64)

@@ -27,8 +27,6 @@ from .partition import TURN_BITS
 from .sequences import READ_AHEAD, Sequences
 from .slots import RoundMember, Segments
 
-__all__ = ["InStep", "MemberRows", "Place", "RoundMembers", "place_of"]
-
 #: Number of a round, and a rank.
 Place = tuple[int, int]
 #: They name a member in the claim of a trainer, as two integers of this form.

@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-__all__ = ["OpenEpochs"]
-
 
 class OpenEpochs:
     """The epochs of the partitions, and those of batches that are made and not settled."""

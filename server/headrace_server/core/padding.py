@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-__all__ = ["Padding"]
-
 #: Lengths beyond this are no lengths of arrays; rounding them up could exceed 64 bits.
 _LONGEST = 2**62
 

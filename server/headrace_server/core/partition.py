@@ -25,8 +25,6 @@ import numpy as np
 from .plan import Draft, Part, Plan, Position, Read, Shaper, stored
 from .transitions import Transitions
 
-__all__ = ["PARTITION", "TURN_BITS", "VERSION", "Partition", "Rest", "first_number"]
-
 VERSION = 1
 #: Number of empty epochs in a row after which a partition ends.  A single epoch of a small
 #: partition may be empty by chance, if stages drop rows.

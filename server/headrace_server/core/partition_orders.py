@@ -14,8 +14,6 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Order", "Orders"]
-
 #: Maximum number of stored orders; the cursor includes the effect of older ones.
 _REMEMBERED = 64
 

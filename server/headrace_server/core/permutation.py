@@ -23,8 +23,6 @@ import numpy as np
 
 from .chance import SHUFFLE, bits
 
-__all__ = ["MAX_LENGTH", "Permutation"]
-
 #: The hash of a digit is scaled from 32 bits, so digits stay near 31 bits.
 MAX_LENGTH: Final = 2**62
 #: Up to here the table: 8 KiB, sorted in some 30 microseconds.

@@ -24,8 +24,6 @@ from .stream import Stream
 from .supply import Supply
 from .trainers import Trainer
 
-__all__ = ["PlainSupply"]
-
 
 class PlainSupply(Supply):
     """The supply of a feed whose batches any trainer can have."""

@@ -8,19 +8,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = [
-    "RESIZED",
-    "Draft",
-    "Part",
-    "Plan",
-    "Position",
-    "Read",
-    "Shaper",
-    "packed_integers",
-    "stored",
-    "unpacked_integers",
-]
-
 #: Start of a read: a small value that the source defines (an integer, bytes, a short list).
 Position = Any
 

@@ -18,8 +18,6 @@ from headrace_proto.record import record
 
 from .handover import Batch
 
-__all__ = ["DealtRounds", "Redealing"]
-
 #: Number and partition of a batch.
 _Order = tuple[int, int]
 #: Number of a round in its partition, and the partition.

@@ -26,8 +26,6 @@ from enum import Enum
 
 from headrace_proto.errors import FeedInUse
 
-__all__ = ["BEGINNING", "TOUCHED", "USED", "Judgement", "PresentTrainer", "Rewinding", "in_use"]
-
 #: In place of the name of a snapshot: the state before the first batch.
 BEGINNING = "beginning"
 

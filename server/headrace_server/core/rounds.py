@@ -17,9 +17,6 @@ from typing import Any
 from .handover import Batch, Line
 from .partition import TURN_BITS
 
-__all__ = ["Rounds"]
-
-
 #: Number of a round in its partition, and the partition.
 _Place = tuple[int, int]
 

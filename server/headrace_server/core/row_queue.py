@@ -15,8 +15,6 @@ import numpy as np
 
 from .plan import Part, packed_integers, unpacked_integers
 
-__all__ = ["MAX_COUNTER", "QueuedRows", "RowQueue", "below", "decoded"]
-
 #: Counters saturate here: what is sent and stored are 64-bit integers.
 MAX_COUNTER = 2**63 - 1
 

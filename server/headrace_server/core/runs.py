@@ -24,8 +24,6 @@ from .farewell import RETURN_S
 from .handover import JoinRefused
 from .trainers import Trainer
 
-__all__ = ["MAX_RUN", "Runs"]
-
 #: A number from the wire must leave room for the runs after it.
 MAX_RUN = 1 << 62
 #: Maximum number of trainers that wait for judgement; the oldest is forgotten.

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from .slots import Segments, Slots
 
-__all__ = ["FoundExample", "found_in"]
-
 
 @dataclass(frozen=True, slots=True)
 class FoundExample:

@@ -23,8 +23,6 @@ from .members import place_of
 from .segment_rounds import SegmentRounds
 from .segment_supply import SegmentSupply
 
-__all__ = ["SegmentClaims"]
-
 #: Number of a round, partition and rank.
 _Member = tuple[int, int, int]
 #: Bytes of a segment in a claim: insertion index (int64) and number (int32).

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Geometry"]
-
 
 @dataclass(frozen=True, slots=True)
 class Geometry:

@@ -23,8 +23,6 @@ from .segment_supply import Asking, SegmentSupply
 from .sequences import AT_SERVER
 from .trainers import Trainer
 
-__all__ = ["SegmentRounds", "check_rows", "following"]
-
 #: Number of a round, and its partition.
 _Place = tuple[int, int]
 

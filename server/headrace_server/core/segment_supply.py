@@ -21,9 +21,6 @@ from .sequences import AT_SERVER
 from .supply import Supply
 from .trainers import Trainer
 
-__all__ = ["Asking", "SegmentSupply"]
-
-
 #: A trainer and how many batches may be sent to it now.
 Asking = tuple[int, int]
 

@@ -24,8 +24,6 @@ import numpy as np
 from .members import InStep
 from .slots import RoundMember, Segments
 
-__all__ = ["SegmentQueue"]
-
 
 class _Returned:
     """Slots that came back, the smallest insertion index first.

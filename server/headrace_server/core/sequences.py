@@ -23,8 +23,6 @@ from .fifo import Fifo
 from .seeking import FoundExample, found_in
 from .slots import Segments, Slots
 
-__all__ = ["BEGUN", "FIRST_INDEX", "PARTITION_BITS", "READ_AHEAD", "REFUSED", "Sequences"]
-
 #: First insertion index, as in TensorFlow …
 FIRST_INDEX = -(2**63)
 #: … with the partition in these bits after the sign.

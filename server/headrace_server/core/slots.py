@@ -18,8 +18,6 @@ import numpy as np
 
 from .changes import CHUNK, COUNT, LINE, ROW, SEGMENT, Examples
 
-__all__ = ["LaneSlots", "RoundMember", "Segments", "Slots"]
-
 _NONE = np.empty(0, np.int64)
 _NUMBERS = ("line", "index", "chunk", "row", "segment", "count")  # as in Examples
 

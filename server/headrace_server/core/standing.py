@@ -20,8 +20,6 @@ from .sequences import AT_SERVER, NOWHERE
 from .supply import Supply
 from .trainers import Trainer, Trainers
 
-__all__ = ["Standing"]
-
 
 class Standing:
     """The parts of the machine, and the queries.

@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 
 from .handover import Batch, of_numbers
 
-__all__ = ["Stream"]
-
 
 @dataclass(slots=True)
 class _Partition:

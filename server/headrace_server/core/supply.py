@@ -14,8 +14,6 @@ from .redealing import DealtRounds
 from .sequences import NOWHERE
 from .trainers import Trainer
 
-__all__ = ["Supply"]
-
 
 class Supply:
     """The supply of one feed, or of some of its partitions."""

@@ -18,8 +18,6 @@ from itertools import islice
 
 from .handover import JoinRefused
 
-__all__ = ["MAX_WORLD", "Trainer", "Trainers"]
-
 #: Maximum world size: a number from the wire must not become more queues.
 MAX_WORLD = 65_536
 

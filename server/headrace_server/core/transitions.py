@@ -15,8 +15,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-__all__ = ["IllegalEvent", "Lifecycle", "Moves", "Transitions"]
-
 #: By state: the next state and the effect.
 Moves = Mapping[str, tuple[str, Any]]
 

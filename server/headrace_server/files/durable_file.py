@@ -11,8 +11,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["FULL", "put_in_place", "room", "sync_directory", "write_durably", "writing"]
-
 #: Errors of a file system without room, and of a user's quota.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _REMEDY = "make room there"

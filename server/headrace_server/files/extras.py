@@ -7,8 +7,6 @@ from types import ModuleType
 
 from headrace_proto.errors import HeadraceError
 
-__all__ = ["PackageMissing", "require"]
-
 
 class PackageMissing(HeadraceError, ImportError):
     """A source needs a package that is not installed.  The text carries the pip line."""

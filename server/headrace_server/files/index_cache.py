@@ -32,8 +32,6 @@ from .durable_file import writing
 from .manifest import DataFile
 from .remote_copies import RemoteCopies
 
-__all__ = ["IndexCache"]
-
 logger = logging.getLogger("headrace.data")
 
 Build = Callable[[], Mapping[str, np.ndarray]]

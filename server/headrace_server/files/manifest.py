@@ -21,8 +21,6 @@ from headrace_proto.errors import FilesMissing
 
 from .extras import PackageMissing, require
 
-__all__ = ["DataFile", "copy_whole", "is_remote", "open_map", "open_stream", "resolve"]
-
 #: Names that file systems have for the version of a file, the sharpest first.
 _STAMPS = ("etag", "ETag", "md5Hash", "mtime", "LastModified", "created")
 

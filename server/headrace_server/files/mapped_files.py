@@ -32,8 +32,6 @@ from .durable_file import writing
 from .manifest import DataFile, copy_whole, is_remote, open_stream
 from .remote_copies import RemoteCopies
 
-__all__ = ["MappedFiles"]
-
 #: Flags from the Linux headers; the module mmap does not name them in all versions.
 _MAP_FIXED: Final = 0x10
 _MAP_NORESERVE: Final = 0x4000

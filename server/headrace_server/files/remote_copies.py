@@ -24,8 +24,6 @@ from headrace_proto.errors import LimitExceeded
 from .durable_file import writing
 from .manifest import DataFile, copy_whole, open_stream
 
-__all__ = ["RemoteCopies"]
-
 
 class RemoteCopies:
     """The copies in one directory, of ``most_bytes`` in all (None: any number)."""

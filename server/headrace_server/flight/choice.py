@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from .hand_outs import HandOut, RecordedTrainer
 from .rows import BatchId
 
-__all__ = ["ByTrainer", "batch_named", "steps_named"]
-
 _BATCH = re.compile(r"(?:(\d{1,10})/)?(\d{1,10}):(\d{1,19})")
 _SESSION = re.compile(r"(?:(\d{1,10})/)?(\d{1,10})")
 _STEPS = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")

@@ -25,8 +25,6 @@ from .hand_outs import HandOut, HandOuts
 from .recorder import flight_directory
 from .rows import BatchId, Recorded, RecordedBatch
 
-__all__ = ["FeedRecord", "Flown", "beside_of", "feed_of", "served_as"]
-
 
 @dataclass(frozen=True, slots=True)
 class Flown:

@@ -27,19 +27,6 @@ import numpy as np
 from ..files.durable_file import writing
 from ..process.descriptors import aside, own
 
-__all__ = [
-    "FORMAT",
-    "SUFFIX",
-    "FlightFile",
-    "content",
-    "frame",
-    "frame_at",
-    "frames",
-    "packed",
-    "recorded_in",
-    "unpacked",
-]
-
 FORMAT: Final = 1
 SUFFIX: Final = ".flight"
 _HEAD: Final = struct.Struct("<II")

@@ -33,8 +33,6 @@ from .files import content, recorded_in
 from .recorder import LeasesEntry
 from .rows import BatchId
 
-__all__ = ["Event", "HandOut", "HandOuts", "RecordedTrainer"]
-
 #: Ends of batches that the trainer has not used.
 _UNUSED = ("lost", "returned")
 _FATES = {LeasesEntry.COMMITTED: "committed", LeasesEntry.STALE: "stale"}

@@ -33,8 +33,6 @@ from ..process.config import RunConfig
 from ..reading.trace import ChunkTrace, Trace
 from .files import FORMAT, FlightFile, frame, packed
 
-__all__ = ["LeaseRecorder", "LeasesEntry", "RowsFrame", "RowsRecorder", "flight_directory"]
-
 logger = logging.getLogger("headrace.flight")
 
 #: After a fault, so long nothing is tried.

@@ -42,8 +42,6 @@ from ..reading.reader import BadRecords, Reader
 from .rows import RecordedBatch, StoredSource
 from .script import Replay, Script, epoch_of
 
-__all__ = ["replayed"]
-
 #: Maximum number of chunks in memory, for batches that share them.
 _CHUNKS = 64
 

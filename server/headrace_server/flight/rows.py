@@ -19,9 +19,6 @@ from ..reading.chunk import Origin
 from .files import content, frame_at, recorded_in, unpacked
 from .recorder import RowsFrame
 
-__all__ = ["BatchId", "Recorded", "RecordedBatch", "Row", "StoredSource"]
-
-
 #: Sources of one file that are held at a time.
 _SOURCES = 256
 

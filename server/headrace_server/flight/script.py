@@ -18,8 +18,6 @@ from ..core.plan import Draft, stored
 from .recorder import flight_directory
 from .rows import BatchId, Recorded, RecordedBatch
 
-__all__ = ["Replay", "Script", "epoch_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Replay:

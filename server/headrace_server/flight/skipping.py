@@ -28,8 +28,6 @@ from ..state.store import Store
 from .feed_record import FeedRecord, Flown, feed_of, served_as
 from .rows import BatchId
 
-__all__ = ["SkipReport", "skip"]
-
 _LONGEST_REASON = 1000
 
 

@@ -26,8 +26,6 @@ import zmq
 
 from ..process.sockets import waits
 
-__all__ = ["Connections", "Strangers"]
-
 _MONITOR = "inproc://headrace-connections"
 _BROKEN = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 _EVENTS = zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | _BROKEN

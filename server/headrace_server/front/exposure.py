@@ -9,8 +9,6 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 
-__all__ = ["check_exposed", "is_local"]
-
 
 def is_local(address: str) -> bool:
     """Whether only this machine can reach what is bound to an address."""

@@ -56,8 +56,6 @@ from .front_owner import FrontOwner, life_of, number_of
 from .gate import Gate
 from .served import ServedShares
 
-__all__ = ["Front", "main"]
-
 logger = logging.getLogger("headrace.front")
 
 _TICK_S = 0.1

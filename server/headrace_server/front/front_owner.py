@@ -20,8 +20,6 @@ from ..core.farewell import RETURN_S
 from ..process.exchange import Exchange
 from ..process.relay import FROM_FRONT, AllBack, Known, Sent, TrainerMessage
 
-__all__ = ["FrontOwner", "life_of", "number_of"]
-
 #: Maximum memory of messages queued for a busy owner; beyond that, they wait in trainers' sockets.
 _MOST_KEPT = 64 << 20
 #: Maximum number of connections that have greeted and have no session; the oldest is forgotten.

@@ -21,8 +21,6 @@ from ..process.sockets import waits
 from .connections import Connections
 from .keyring import KeyRing
 
-__all__ = ["Gate"]
-
 _ZAP = "inproc://zeromq.zap.01"
 _DOMAIN = b"headrace"
 #: Seconds between two looks at the trainers' keys …

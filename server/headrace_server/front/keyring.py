@@ -31,8 +31,6 @@ from headrace_proto.keys import (
 
 from ..process.descriptors import is_shortage, own
 
-__all__ = ["TRAINERS", "KeyRing"]
-
 TRAINERS = "trainers"
 
 logger = logging.getLogger("headrace.trainers")

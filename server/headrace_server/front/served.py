@@ -20,8 +20,6 @@ from headrace_proto.messages import Hello, ServedShare
 from ..process.config import FeedConfig, RunConfig
 from ..state.statedir import described
 
-__all__ = ["ServedShares", "digests"]
-
 _DIGEST_BYTES = 8
 
 

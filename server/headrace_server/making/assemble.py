@@ -24,17 +24,6 @@ from ..core.padding import Padding
 from ..reading.chunk import Chunk
 from ..reading.columns import Column, Ragged, RaggedStrings, Strings, take
 
-__all__ = [
-    "Assembly",
-    "Parts",
-    "Rows",
-    "batch_schema",
-    "fill_strings",
-    "light_take",
-    "row_count",
-    "string_bytes",
-]
-
 Rows = slice | np.ndarray
 Parts = Sequence[tuple[Chunk, Rows]]
 

@@ -19,8 +19,6 @@ from ..core.slots import Segments
 from .sequencing import Offer, StateSource
 from .state_table import StateTable, state_columns, stored_states
 
-__all__ = ["CarriedStates", "split_stored"]
-
 
 class CarriedStates(StateTable):
     """A table of states, with the final states of a partition."""

@@ -21,8 +21,6 @@ from .segment_memory import SegmentMemory
 from .sequencing import Cutting
 from .slab import Slab
 
-__all__ = ["compose", "segmented"]
-
 
 def segmented(declaration: Declaration) -> bool:
     """Whether batches are of segments, with states."""

@@ -21,8 +21,6 @@ from ..core.plan import Read
 from ..core.sequences import BEGUN
 from .line_record import LineRecord
 
-__all__ = ["EndedLines", "LeftOut"]
-
 
 class LeftOut:
     """Rows that are left out, by the number that the reader gives to an example."""

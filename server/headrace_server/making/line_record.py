@@ -37,8 +37,6 @@ from ..core.plan import Read
 from ..core.sequences import BEGUN, REFUSED
 from ..core.slots import Segments
 
-__all__ = ["LineRecord"]
-
 
 class LineRecord:
     """The lines of one partition, and how to read its chunks again."""

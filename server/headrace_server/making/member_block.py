@@ -21,8 +21,6 @@ from ..core.slots import Segments
 from ..reading.columns import Column, Ragged, RaggedStrings, Strings
 from .sequencing import Offer
 
-__all__ = ["BLANK", "blank_offer", "whole", "whole_states"]
-
 #: Number of the chunk of blank rows; others count from 0.
 BLANK = -1
 

@@ -17,8 +17,6 @@ from headrace_proto.codec import pack
 from ..core.changes import Change
 from ..core.members import InStep, MemberRows, RoundMembers
 
-__all__ = ["StoredRounds"]
-
 
 class StoredRounds:
     """The changes of one partition's rounds."""

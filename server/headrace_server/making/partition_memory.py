@@ -17,8 +17,6 @@ from ..reading.chunk import Chunk
 from ..reading.sampling import Stratified
 from .shaping import Shaping
 
-__all__ = ["UNREAD", "Memory", "Target"]
-
 #: Answer of a memory that has not read all examples of a claim yet.
 UNREAD: Final = -1
 

@@ -26,8 +26,6 @@ from .leaving_out import LeftOut
 from .ragged_assembly import RaggedAssembly, ragged_schema
 from .shaping import Shaping, with_facts
 
-__all__ = ["HeldChunk", "PlainMaker"]
-
 #: Bound on the elements that are counted of a bucket, which may be costs: so sums fit 64 bits.
 _MOST_COUNTED = 2**53
 

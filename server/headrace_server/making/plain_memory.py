@@ -27,8 +27,6 @@ from ..reading.intake import Intake
 from .partition_memory import Memory, Target
 from .plain_maker import PlainMaker
 
-__all__ = ["PlainMemory"]
-
 logger = logging.getLogger("headrace.worker")
 
 

@@ -24,8 +24,6 @@ from .slab import Slab
 if TYPE_CHECKING:
     from .segment_maker import SegmentMaker
 
-__all__ = ["Preparing"]
-
 #: Exponent that bounds the pause after wrong guesses: 64 batches.
 _MOST_WRONG = 6
 

@@ -29,8 +29,6 @@ from .assemble import (
     string_bytes,
 )
 
-__all__ = ["RaggedAssembly", "ragged_schema"]
-
 
 def ragged_schema(fields: Mapping[str, Field], batch_size: int | None) -> dict[str, Field]:
     """Schema of the columns of a ragged batch as they travel."""

@@ -42,16 +42,6 @@ from .segment_block import SegmentBlock
 from .segment_maker import SegmentMaker
 from .slab import Slab, least_bytes
 
-__all__ = [
-    "Blocked",
-    "Busy",
-    "Done",
-    "MadeBatch",
-    "Maker",
-    "Resting",
-    "Run",
-]
-
 
 class Busy:
     pass

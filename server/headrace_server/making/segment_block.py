@@ -29,14 +29,6 @@ from ..reading.trace import States
 from .sequencing import Offer
 from .windows import LONG_WINDOW, Windows
 
-__all__ = [
-    "BlockLayout",
-    "SegmentBlock",
-    "groups",
-    "state_array",
-    "write_strings",
-]
-
 _Group = tuple[Offer, np.ndarray | slice, np.ndarray]  # an offer, places in the batch, rows of it
 
 

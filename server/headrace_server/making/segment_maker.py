@@ -32,8 +32,6 @@ from .sequencing import Cutting, Offer
 from .slab import Slab, least_bytes
 from .state_table import HandedStates, StateTable
 
-__all__ = ["SegmentMaker"]
-
 #: Maximum number of rows that a trainer may name where ``capacity`` bounds nothing.
 _MOST_ROWS = 1 << 20
 

@@ -32,8 +32,6 @@ from .partition_memory import UNREAD, Memory, Target
 from .segment_maker import SegmentMaker
 from .state_table import arrays_of, state_columns, stored_states
 
-__all__ = ["SegmentMemory", "closing"]
-
 
 def closing(cancel: bool) -> Change:
     """The change that has later processes close the input."""

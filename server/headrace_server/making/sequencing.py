@@ -31,8 +31,6 @@ from ..reading.columns import Column, Ragged, RaggedStrings, Strings, ragged_of
 from ..reading.reader import BadRecords
 from ..reading.values import Values, as_int64, is_integer
 
-__all__ = ["Cutting", "Offer", "StateSource"]
-
 #: Bound on the number appended to a key to make it unique, the same as in TensorFlow.
 _UNIQUE = 10**8
 _MOST_STEPS = 2**31 - 1

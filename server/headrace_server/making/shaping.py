@@ -33,8 +33,6 @@ from ..reading.reader import BadRecords
 from ..reading.sampling import changes_sent
 from ..reading.values import Values, as_int64, is_integer
 
-__all__ = ["Shaping", "with_facts"]
-
 _MAX = 2**63 - 1
 
 

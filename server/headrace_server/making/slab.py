@@ -24,8 +24,6 @@ from headrace_proto.schema import OFFSETS, Field
 from ..core.arena import Arena, Block
 from ..files.durable_file import FULL, room
 
-__all__ = ["Slab", "least_bytes", "map_segment", "segment_name"]
-
 logger = logging.getLogger("headrace.worker")
 
 #: Fraction of the slab in use above which no block is lent, since it would soon be taken back.

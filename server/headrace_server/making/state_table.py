@@ -22,8 +22,6 @@ from ..core.slots import Segments
 from .segment_block import groups, state_array
 from .sequencing import Offer, StateSource
 
-__all__ = ["HandedStates", "StateTable", "arrays_of", "state_columns", "stored_states"]
-
 
 def arrays_of(
     states: Sequence[StateSource], block: Any, columns: Sequence[Any]

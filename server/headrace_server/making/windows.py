@@ -17,8 +17,6 @@ from ..core.segment_geometry import Geometry
 from ..reading.columns import Ragged
 from ..reading.stretches import window as windows_of
 
-__all__ = ["LONG_WINDOW", "Windows"]
-
 #: Bytes per window above which copying windows singly beats an index, which copies twice.
 LONG_WINDOW = 8192
 

@@ -19,25 +19,6 @@ from headrace_proto.schema import Field
 
 from .declaration import Feature, Plain
 
-__all__ = [
-    "MAX_BATCH_SIZE",
-    "MAX_COUNT",
-    "MAX_ELEMENTS",
-    "checked",
-    "checked_dtype",
-    "checked_features",
-    "checked_int",
-    "checked_name",
-    "checked_names",
-    "checked_paths",
-    "checked_schema",
-    "checked_shape",
-    "field_of",
-    "fixed_field",
-    "one_of",
-    "plain_data",
-]
-
 #: A batch of more rows than this is a mistake in a unit, and its indices alone weigh 8 MiB.
 MAX_BATCH_SIZE: Final = 2**20
 MAX_COUNT: Final = 2**62

@@ -20,8 +20,6 @@ from .padding_options import PadTo, padding_options
 from .row_steps import RowSteps
 from .selectors import Value, checked_value
 
-__all__ = ["Bucketing"]
-
 
 class Bucketing(RowSteps):
     """Shapes that group examples by bucket."""

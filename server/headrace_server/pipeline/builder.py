@@ -25,8 +25,6 @@ from .declaration import Declaration, Policy, Shape, Source, jsonable
 from .segmenting import Sequencing, declared_by
 from .steps import SEQUENCES, fields_of, fields_text
 
-__all__ = ["Pipeline"]
-
 _SHAPES = (
     ".batch(batch_size), .bucket(which_bucket, batch_size, num_buckets), "
     ".bucket_by_sequence_length(input_length, batch_size, bucket_boundaries), "

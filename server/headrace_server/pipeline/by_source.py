@@ -28,16 +28,6 @@ from typing import Any, TypeVar
 from .declaration import Declaration
 from .fingerprint import code_digest, function_names, global_names
 
-__all__ = [
-    "by_source",
-    "is_by_source",
-    "name_by_source",
-    "source_directory",
-    "sources_of",
-    "take_sources",
-    "write_sources",
-]
-
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _MARK = "__headrace_by_source__"
 _ANNOTATIONS = __future__.annotations.compiler_flag

@@ -15,8 +15,6 @@ from typing import Any
 
 from .argument_checks import MAX_COUNT, checked, checked_int, checked_name
 
-__all__ = ["Carried", "by_key", "check_carried", "final_state", "from_pool"]
-
 #: Maximum number of final states in a ring: a draw may pass over those of its own key.
 _MOST_IN_POOL = 1_000_000
 

@@ -17,18 +17,6 @@ from typing import Any, Literal
 
 from headrace_proto.schema import Field
 
-__all__ = [
-    "Declaration",
-    "Feature",
-    "Policy",
-    "ReadingOrder",
-    "Shape",
-    "Source",
-    "Stage",
-    "convertible",
-    "jsonable",
-]
-
 Plain = Any  # nested lists, maps with str keys, numbers, strings, bytes, None
 
 #: Stages that make of an example the same in every epoch.

@@ -25,17 +25,6 @@ from headrace_proto.schema import Field
 
 from .declaration import Feature
 
-__all__ = [
-    "Misfit",
-    "as_array",
-    "cast",
-    "fitted_array",
-    "infer_field",
-    "names_fault",
-    "pack_examples",
-    "packed_fields",
-]
-
 
 class Misfit(ValueError):
     """A value does not go with the others of its column; ``row`` counts from 0."""

@@ -29,16 +29,6 @@ from .declaration import Declaration
 from .forks import own
 from .naming import resolve, stable_name
 
-__all__ = [
-    "PYTHON",
-    "changes",
-    "code_digest",
-    "fingerprint",
-    "fingerprints",
-    "function_names",
-    "global_names",
-]
-
 #: The interpreter whose instructions these are.
 PYTHON = f"{sys.implementation.cache_tag} {importlib.util.MAGIC_NUMBER.hex()} O{sys.flags.optimize}"
 _SILENT = frozenset({"NOP", "CACHE", "RESUME", "EXTENDED_ARG", "PUSH_NULL"})

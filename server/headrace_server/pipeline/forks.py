@@ -17,8 +17,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn, TypeVar
 
-__all__ = ["OwnProcess", "let_go_in_children", "own", "own_iterator"]
-
 _T = TypeVar("_T")
 #: Exit code of a child that is ended, so that the code that forked it sees a failure.
 _ENDED = 1

@@ -14,8 +14,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-__all__ = ["former"]
-
 _COLUMNS = "a batch holds all columns of the pipeline; .select(names) chooses among them"
 _NAMES = "nothing is named in a graph; a feed has a name: hs.run({name: pipeline})"
 _SHAPES = "the schema says them: the features of the source, or map(…, schema=…)"

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from .declaration import Shape, Stage
 
-__all__ = ["grouped"]
-
 #: Examples over which a mean of weights moves, where a budget and no size ends batches.
 _WEIGHTED_AT_ONCE = 32
 #: Examples of one draw of a vectorized map with a seed: enough for whole arrays to pay.

@@ -23,8 +23,6 @@ from .argument_checks import MAX_ELEMENTS, checked_dtype, checked_name, checked_
 from .carried import Carried
 from .examples import as_array
 
-__all__ = ["Constant", "Zeros", "block_name", "checked_states", "declared_state", "zeros"]
-
 
 @dataclass(frozen=True, slots=True)
 class Zeros:

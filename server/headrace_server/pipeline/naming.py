@@ -26,8 +26,6 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-__all__ = ["error_with_place", "load_file", "name_of", "resolve", "stable_name"]
-
 _REMEDY = "put a def at the top level of a module, and give that"
 _PREFIX = "headrace_file_"
 #: A module of by_source.py: its name ends in a digest of its text.

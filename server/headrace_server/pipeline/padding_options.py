@@ -11,8 +11,6 @@ from headrace_proto.schema import OFFSETS, Field
 from .argument_checks import checked, checked_int, checked_name
 from .declaration import Plain
 
-__all__ = ["PadTo", "padding_options", "ragged_fault", "size_fault"]
-
 #: A dimension of more elements than this is a mistake in a unit.
 _MOST = 2**31 - 1
 

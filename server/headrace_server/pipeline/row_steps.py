@@ -21,8 +21,6 @@ from .declaration import Feature, Plain, Stage
 from .naming import name_of
 from .source_steps import SourceSteps
 
-__all__ = ["RowSteps", "unbatched_field"]
-
 #: A user's function, or its name: "module:function" or "path.py:function".
 Function = Callable[..., Any] | str
 

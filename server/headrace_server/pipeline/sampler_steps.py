@@ -22,8 +22,6 @@ from .former import former
 from .padding_options import PadTo, padding_options
 from .selectors import Value, checked_value
 
-__all__ = ["Sampling"]
-
 #: Counters of all classes go with every batch.
 MAX_CLASSES = 1000
 

@@ -28,18 +28,6 @@ from .argument_checks import (
 from .carried import by_key, check_carried
 from .initial import block_name
 
-__all__ = [
-    "GEOMETRY",
-    "check_number_of_columns",
-    "checked_capacity",
-    "checked_columns",
-    "checked_geometry",
-    "columns_by_name",
-    "consistent",
-    "fitted",
-    "not_whole",
-]
-
 #: Columns of a batch beside sequences, context and states, in its largest form without context.
 _OWN_COLUMNS = 9
 #: Options of the geometry, which are plain data only where they are not the default: so a feed

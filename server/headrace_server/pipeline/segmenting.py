@@ -32,8 +32,6 @@ from .segment_options import (
 from .selectors import Value, checked_value
 from .steps import SEQUENCES
 
-__all__ = ["Columns", "Sequencing", "declared_by"]
-
 #: Columns of a batch: their names, or by the names that they have in it.
 Columns = Sequence[str] | Mapping[str, str]
 #: Arguments that must be given, though one with a default stands before them.

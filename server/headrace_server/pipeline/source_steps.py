@@ -16,8 +16,6 @@ from .argument_checks import MAX_COUNT, checked_int
 from .declaration import Policy, ReadingOrder, Source
 from .steps import Steps, fields_text
 
-__all__ = ["SourceSteps"]
-
 
 class SourceSteps(Steps):
     """Steps between a source and the order of its examples."""

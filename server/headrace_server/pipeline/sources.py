@@ -36,22 +36,6 @@ from .declaration import Feature, Plain, Source
 from .examples import as_array, fitted_array, pack_examples
 from .naming import name_of
 
-__all__ = [
-    "fixed",
-    "from_examples",
-    "from_function",
-    "read_arrow",
-    "read_csv",
-    "read_jsonl",
-    "read_npz",
-    "read_parquet",
-    "read_tar",
-    "read_tfrecord",
-    "read_tokens",
-    "scalar",
-    "sequence",
-]
-
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 Features = Mapping[str, Feature]
 

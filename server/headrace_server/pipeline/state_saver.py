@@ -14,8 +14,6 @@ from .builder import Pipeline
 from .declaration import Source
 from .segmenting import Sequencing
 
-__all__ = ["SequenceQueueingStateSaver"]
-
 _DECLARE = Sequencing.sequence_queueing_state_saver
 
 

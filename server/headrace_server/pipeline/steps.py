@@ -20,8 +20,6 @@ from .former import former
 from .groups import grouped
 from .padding_options import PadTo, padding_options
 
-__all__ = ["SEQUENCES", "Steps", "fields_of", "fields_text"]
-
 #: The kind of the shape of sequences with states.
 SEQUENCES = "sequences"
 _IN_ORDER = ReadingOrder()

@@ -34,8 +34,6 @@ import msgpack
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
 
-__all__ = ["Child", "ChildProcess", "ParentPipe", "Pipe", "end", "environment", "perform"]
-
 _LAST_WORDS = 80
 _READ_BYTES = 1 << 16
 _ORPHAN_CHECK_S = 0.5

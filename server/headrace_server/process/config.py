@@ -12,8 +12,6 @@ from ..files.manifest import DataFile
 from ..pipeline.declaration import Declaration
 from .settings import RECORD_BYTES, Limits, Settings
 
-__all__ = ["MOST_FOUND", "MOST_TRAINERS", "FeedConfig", "RunConfig"]
-
 #: Trainers that status lists one by one: those that came first.  The others are only counted.
 MOST_TRAINERS = 256
 #: Examples of one key that inspect lists.

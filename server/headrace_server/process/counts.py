@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["added"]
-
 
 def added(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Add counts by name; lists are added element by element, and dicts like the whole."""

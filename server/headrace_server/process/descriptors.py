@@ -23,8 +23,6 @@ from dataclasses import dataclass
 
 from headrace_proto.errors import LimitExceeded
 
-__all__ = ["Division", "aside", "divide", "is_shortage", "own", "plan", "undivide"]
-
 #: Connections at once that have sent no Hello yet, where the limit allows so many.
 _STRANGERS = 1024
 #: … and part of a limit that does not.

@@ -31,8 +31,6 @@ from ..files.durable_file import writing
 from .counts import added
 from .rundir import MORE_SHARED_MEMORY
 
-__all__ = ["IDLE", "OPENING", "STARTING", "STEP", "Diary", "Entry", "Notebook", "Stillness"]
-
 STARTING, IDLE, OPENING, STEP = range(4)
 
 #: doing, alone, needed, rows, bytes of name, bytes of where, rows of a stream

@@ -28,8 +28,6 @@ from headrace_proto.channel import Channel, address_of
 
 from .descriptors import aside, is_shortage, own
 
-__all__ = ["SPARE", "TURN_S", "Exchange", "TrainersExchange", "is_near"]
-
 logger = logging.getLogger("headrace.trainers")
 
 Frame = bytes | memoryview

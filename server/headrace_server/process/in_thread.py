@@ -24,8 +24,6 @@ import msgpack
 
 from headrace_proto.clock import Deadline
 
-__all__ = ["InThread", "ThreadEnded", "ThreadPipe"]
-
 logger = logging.getLogger("headrace.server")
 
 #: How long a close waits for the thread that hands events on.

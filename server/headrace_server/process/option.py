@@ -15,8 +15,6 @@ from typing import Any, Literal
 
 from headrace_proto.placement import share_of
 
-__all__ = ["KINDS", "Kind", "Option"]
-
 #: A target is ``FILE.py:NAME``.
 Kind = Literal["text", "path", "target", "integer", "seconds", "flag", "share"]
 

@@ -10,8 +10,6 @@ import logging
 from collections import Counter
 from dataclasses import dataclass, field
 
-__all__ = ["Refusals"]
-
 logger = logging.getLogger("headrace.trainers")
 
 _QUIET_S = 60.0

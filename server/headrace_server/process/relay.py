@@ -16,23 +16,6 @@ from typing import Any
 from headrace_proto.checks import Blob, Count, Plain, Text
 from headrace_proto.codec import Registry
 
-__all__ = [
-    "FROM_FRONT",
-    "FROM_OWNER",
-    "AllBack",
-    "Began",
-    "BlockPlace",
-    "Known",
-    "Left",
-    "Ready",
-    "Say",
-    "SegmentRetired",
-    "SendBlock",
-    "Sent",
-    "TrainerMessage",
-    "Unreachable",
-]
-
 FROM_FRONT = Registry("front")
 FROM_OWNER = Registry("owner")
 

@@ -25,8 +25,6 @@ from pathlib import Path
 
 from ..files.durable_file import writing
 
-__all__ = ["MORE_SHARED_MEMORY", "RunDirectory", "forget_journals", "is_held", "is_locked", "sweep"]
-
 _PREFIX = "headrace"
 #: Advice in the error of full shared memory.
 MORE_SHARED_MEMORY = (

@@ -24,16 +24,6 @@ from ..pipeline.builder import Pipeline
 from ..pipeline.declaration import Declaration
 from .option import Kind, Option
 
-__all__ = [
-    "RECORD_BYTES",
-    "Limits",
-    "ReplaySettings",
-    "RunSettings",
-    "Settings",
-    "options_of",
-    "taking",
-]
-
 P = ParamSpec("P")
 S = TypeVar("S")
 R = TypeVar("R")

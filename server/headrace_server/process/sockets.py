@@ -13,8 +13,6 @@ import zmq
 
 from headrace_proto import limits
 
-__all__ = ["CanNotBind", "bind_all", "public_router", "waits"]
-
 #: Messages per connection that ZeroMQ queues for us; credits keep real numbers far below.
 _QUEUE = 1024
 #: A connection to a host that does not answer is given up after so long.

@@ -17,22 +17,6 @@ from typing import Annotated, Any, NotRequired, TypedDict, TypeVar, cast, get_ty
 from .config import MOST_TRAINERS
 from .counts import added
 
-__all__ = [
-    "AccessStatus",
-    "EventStatus",
-    "FeedStatus",
-    "PipelineStatus",
-    "Rates",
-    "SeenServer",
-    "ServerStatus",
-    "ShareStatus",
-    "TrainerStatus",
-    "VerdictStatus",
-    "WorkerStatus",
-    "joined",
-    "joined_feed",
-]
-
 S = TypeVar("S")
 
 #: Length of the text on what a feed waits for.

@@ -25,8 +25,6 @@ from ..files.durable_file import writing
 from .chunk import Chunk
 from .flat import ColumnSum, Flat, flattened
 
-__all__ = ["ArrowPart", "arrow_array", "arrow_schema"]
-
 #: A record batch is large, so that few reads cross from one to the next.
 _BATCH_BYTES: Final = 1 << 26
 _BATCH_ROWS: Final = 65_536

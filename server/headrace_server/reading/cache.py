@@ -50,8 +50,6 @@ from .reader import IndexedReader, Reader, StreamReader, read_on
 if TYPE_CHECKING:
     from .arrow_part import ArrowPart
 
-__all__ = ["Cache", "CachedRead", "cached"]
-
 logger = logging.getLogger("headrace.data")
 
 #: A part is finished when it weighs so much, or has so many rows: so much is lost with a worker.

@@ -27,8 +27,6 @@ from .reader import ORDINAL_BITS, BadRecords, IndexedReader
 from .sources import open_reader
 from .stretches import ranges
 
-__all__ = ["COMPLETE", "OWN_FIELDS", "CachedRows", "Covered", "complete", "note_of", "notes_in"]
-
 #: The file that is written last: a cache without it is not used.
 COMPLETE: Final = "complete.json"
 #: Columns beside those of the example: its ordinal, and its origin.

@@ -15,8 +15,6 @@ from .columns import Column, column_from_rows, concatenate, take
 if TYPE_CHECKING:
     from .cache import CachedRead
 
-__all__ = ["Chunk", "Origin"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:

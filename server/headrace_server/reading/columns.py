@@ -25,21 +25,6 @@ from headrace_server.pipeline.examples import cast, fitted_array
 
 from .stretches import gather, join_buffers, ranges
 
-__all__ = [
-    "Column",
-    "Ragged",
-    "RaggedStrings",
-    "Strings",
-    "column_from_rows",
-    "column_of",
-    "concatenate",
-    "dtype_of",
-    "field_of",
-    "ragged_of",
-    "row_of",
-    "take",
-]
-
 Index = np.ndarray
 
 

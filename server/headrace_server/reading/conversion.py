@@ -33,8 +33,6 @@ from .intake import Intake
 from .reader import BadRecords, IndexedReader, Reader
 from .sources import open_reader
 
-__all__ = ["Conversion", "Converted"]
-
 #: A part ends when it weighs so much, however few rows that are.
 _PART_BYTES: Final = 1 << 30
 #: Rows read at once: few at first, as many as fit this weight then.

@@ -20,8 +20,6 @@ import msgpack
 
 from ..files.durable_file import write_durably
 
-__all__ = ["Notes", "part_name"]
-
 _NAME: Final = "conversion.json"
 _FORMAT: Final = 1
 

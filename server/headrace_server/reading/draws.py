@@ -12,8 +12,6 @@ import numpy as np
 
 from ..core import chance
 
-__all__ = ["Draws"]
-
 
 class Draws:
     """The chance of one stage; ``stage`` keeps stages of one seed apart."""

@@ -17,8 +17,6 @@ import numpy as np
 from .columns import Column, RaggedStrings, Strings
 from .stretches import gather
 
-__all__ = ["ColumnSum", "Flat", "flattened"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flat:

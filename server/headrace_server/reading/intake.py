@@ -30,8 +30,6 @@ from .reader import BadRecords, IndexedReader, Reader
 from .sampling import Stratified
 from .stages import RowStages
 
-__all__ = ["Intake"]
-
 #: A chunk should take about this long to read and map: long enough to work on whole arrays, short
 #: enough that commits and new orders are taken in between.
 _CHUNK_SECONDS = 0.03

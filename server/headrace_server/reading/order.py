@@ -37,8 +37,6 @@ from headrace_server.pipeline.declaration import ReadingOrder
 from .chunk import Chunk
 from .reader import ORDINAL_BITS, IndexedReader, Reader, StreamReader, read_on
 
-__all__ = ["PartitionReader", "Position"]
-
 #: Plain data that msgpack carries: an int (by number) or a list (by stream).
 Position = Any
 

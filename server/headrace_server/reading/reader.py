@@ -27,16 +27,6 @@ from ..files.manifest import DataFile
 from ..pipeline.declaration import Source
 from .chunk import Chunk
 
-__all__ = [
-    "ORDINAL_BITS",
-    "BadRecords",
-    "IndexedReader",
-    "Opening",
-    "Reader",
-    "StreamReader",
-    "read_on",
-]
-
 #: 2**40 records in a stream, and 2**23 streams, fit an int64.
 ORDINAL_BITS: Final = 40
 logger = logging.getLogger("headrace.data")

@@ -25,8 +25,6 @@ from .draws import Draws
 from .reader import BadRecords
 from .user_columns import Given, collect, columns_of, examples_of, learn, user_function
 
-__all__ = ["Filter", "Map", "RowFunction"]
-
 Fields = Mapping[str, Field]
 
 

@@ -32,8 +32,6 @@ from .chunk import Chunk
 from .reader import BadRecords
 from .values import Values
 
-__all__ = ["SAMPLERS", "Sampler", "Stratified", "changes_sent"]
-
 logger = logging.getLogger("headrace.data")
 
 Fields = Mapping[str, Field]

@@ -25,8 +25,6 @@ from .row_functions import Filter, Map, RowFunction
 from .sampling import SAMPLERS, Sampler
 from .unfolding import FlatMap, Unbatch
 
-__all__ = ["RowStages"]
-
 Fields = Mapping[str, Field]
 
 #: The fact that tells of each row, up to a cache, which example of the source it comes from.

@@ -6,8 +6,6 @@ from functools import lru_cache
 
 import numpy as np
 
-__all__ = ["gather", "join_buffers", "ranges", "window"]
-
 #: Bytes per stretch from which copying them one by one beats an index of every byte.
 _LONG_STRETCH = 64
 

@@ -18,8 +18,6 @@ from ..core.plan import Draft, Part, Read
 from ..core.slots import Segments
 from .chunk import Chunk, Origin
 
-__all__ = ["NO_TRACING", "ChunkTrace", "NoTracing", "States", "Trace", "Tracing"]
-
 #: Columns of a batch as they lie in its block: by name the shape and the bytes.
 States = Mapping[str, tuple[tuple[int, ...], bytes]]
 

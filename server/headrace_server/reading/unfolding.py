@@ -30,8 +30,6 @@ from .reader import BadRecords
 from .row_functions import Map, RowFunction
 from .stretches import gather, ranges
 
-__all__ = ["MAX_OUTPUTS", "FlatMap", "Unbatch"]
-
 Fields = Mapping[str, Field]
 
 #: Rows of one example: more are a function without an end.

@@ -33,16 +33,6 @@ from .columns import (
     row_of,
 )
 
-__all__ = [
-    "Given",
-    "Report",
-    "collect",
-    "columns_of",
-    "examples_of",
-    "learn",
-    "user_function",
-]
-
 #: One value per row: a list, an array [n, …] (of objects: strings or arrays), or a column.
 Given = Any
 #: Called with row, column and what is wrong.  Returns only where the row is to be dropped.

@@ -19,8 +19,6 @@ from .columns import Ragged, RaggedStrings, Strings
 from .reader import BadRecords
 from .user_columns import columns_of, user_function
 
-__all__ = ["Values", "as_int64", "is_integer"]
-
 
 class Values:
     """A selector at work.

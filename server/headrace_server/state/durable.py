@@ -29,9 +29,6 @@ from .restoring import finish, prepare, resumption, take_back
 from .snapshots import Shelf
 from .statedir import StateDirectory
 
-__all__ = ["Durable"]
-
-
 #: 1 January 2026, in seconds since 1970: terms by the clock count from there …
 _SINCE_S = 1_767_225_600
 #: … in steps of an eighth of a second: two starts of one directory are never as close.  31 bits of

@@ -22,8 +22,6 @@ from ..files.durable_file import write_durably
 from ..pipeline.fingerprint import PYTHON, changes
 from .statedir import ConfigChanged
 
-__all__ = ["FUNCTIONS", "ReportedDigests", "check_functions", "noted_functions"]
-
 logger = logging.getLogger("headrace.server")
 
 FUNCTIONS = "functions.json"

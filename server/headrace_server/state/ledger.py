@@ -25,8 +25,6 @@ from headrace_proto.codec import pack
 from ..core.changes import Change, Column, Examples, Saved
 from .journal import record_bytes
 
-__all__ = ["Ledger", "decoded", "encoded"]
-
 # drop, drop_chunks, done, tokens, put, columns, 1 for a base; base; bytes of names and of it all
 _HEAD = struct.Struct("<7Iq2Q")
 _NUMBERS = 6  # integers of an example

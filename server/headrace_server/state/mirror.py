@@ -19,8 +19,6 @@ import msgpack
 from .journal import create, record_bytes
 from .statedir import partition_path
 
-__all__ = ["WANTED", "Mirror", "Mirrored"]
-
 #: The answer to a record where the mirror lacks what came before it.
 WANTED = b"everything"
 

@@ -16,8 +16,6 @@ import msgpack
 
 from ..core.changes import Change, Example, Examples
 
-__all__ = ["OLD_SUFFIX", "read_old"]
-
 OLD_SUFFIX = ".db"
 _APPLICATION = 0x68647263
 _VERSION = 1

@@ -16,8 +16,6 @@ from headrace_proto.errors import ServerError
 
 from ..files.durable_file import write_durably
 
-__all__ = ["Omissions", "Skipped", "quarantine_file"]
-
 
 def quarantine_file(state: str | Path, feed: str) -> Path:
     """Return the path of a feed's list."""

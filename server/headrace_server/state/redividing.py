@@ -20,8 +20,6 @@ from headrace_proto.placement import WHOLE, Share
 from .omissions import Omissions
 from .statedir import SHARE, STATES
 
-__all__ = ["redivide"]
-
 _OMISSIONS = "quarantine.json"
 
 

@@ -32,8 +32,6 @@ from .omissions import Omissions
 from .snapshots import BESIDE, LEAF, SETTLED, sync_file
 from .statedir import STATES, StateDirectory, described
 
-__all__ = ["Resumption", "finish", "last_snapshot", "prepare", "resumption", "take_back"]
-
 logger = logging.getLogger("headrace.server")
 
 _COMPLETE = "COMPLETE"

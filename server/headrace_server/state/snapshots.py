@@ -36,8 +36,6 @@ from ..files.durable_file import sync_directory, write_durably, writing
 from ..files.extras import PackageMissing, require
 from .redividing import redivide
 
-__all__ = ["BESIDE", "LEAF", "SETTLED", "Shelf", "SnapshotDamaged", "Stored", "sync_file"]
-
 _FORMAT = 1
 LEAF = "snapshot.json"
 BESIDE = ("feed.json", "functions.json", "quarantine.json")

@@ -34,18 +34,6 @@ from ..pipeline.naming import stable_name
 from ..process.config import FeedConfig
 from .old_store import OLD_SUFFIX
 
-__all__ = [
-    "SHARE",
-    "STATES",
-    "SUFFIX",
-    "ConfigChanged",
-    "StateDirectory",
-    "compare_feed",
-    "described",
-    "has_states",
-    "partition_path",
-]
-
 #: Suffix of a partition's file.
 SUFFIX = ".journal"
 #: … or that of an earlier release, until the store is opened.

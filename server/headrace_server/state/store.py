@@ -42,8 +42,6 @@ from .ledger import Ledger, decoded, encoded
 from .mirror import Mirror
 from .old_store import OLD_SUFFIX, read_old
 
-__all__ = ["DURABILITIES", "TOKENS", "WORKER", "Store", "StoreDamaged"]
-
 logger = logging.getLogger("headrace.store")
 
 DURABILITIES = ("power", "process")

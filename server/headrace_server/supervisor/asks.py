@@ -19,8 +19,6 @@ from headrace_proto.errors import HeadraceError, ServerError
 from ..core.asking import Asking
 from ..process.child import Child
 
-__all__ = ["FRONT", "Asks"]
-
 #: The front, in the place of an owner's number.
 FRONT = -1
 

@@ -30,8 +30,6 @@ from .death_watch import DeathWatch
 from .posts import Patience, Post, end_of, gets_further, obituary
 from .starts import Starts
 
-__all__ = ["Crew"]
-
 logger = logging.getLogger("headrace.server")
 
 #: Name of the process with the public address.

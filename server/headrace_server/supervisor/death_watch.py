@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 
 from ..process.child import Child
 
-__all__ = ["DeathWatch"]
-
 
 class DeathWatch:
     """Begun and ended any number of times, until ``close``."""

@@ -32,8 +32,6 @@ from .quarantine import Quarantine
 from .restart_budget import FORGIVEN, WINDOW_S
 from .starts import Starts
 
-__all__ = ["Feeds"]
-
 logger = logging.getLogger("headrace.server")
 
 #: Events that status shows, and the length of the text of one.

@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterable
 
 from headrace_proto.errors import ServerError
 
-__all__ = ["Living", "refuse_taken"]
-
 logger = logging.getLogger("headrace.server")
 
 _PACKAGE = __name__.partition(".")[0]

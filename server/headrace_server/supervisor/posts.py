@@ -21,15 +21,6 @@ from ..process.child import Child
 from ..process.diary import OPENING, STARTING, Entry, Notebook, Stillness
 from .restart_budget import RestartBudget
 
-__all__ = [
-    "Patience",
-    "Post",
-    "end_of",
-    "gets_further",
-    "kills_for_memory",
-    "obituary",
-]
-
 logger = logging.getLogger("headrace.server")
 
 #: The longest time between two looks at the workers' diaries.

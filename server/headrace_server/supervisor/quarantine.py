@@ -24,8 +24,6 @@ from ..process.config import FeedConfig, RunConfig
 from ..process.diary import Entry
 from ..state.omissions import Omissions, quarantine_file
 
-__all__ = ["MOST_ROWS", "DeathVerdict", "Quarantine"]
-
 #: Deaths that make a row suspect, and that convict it.
 _SUSPECT = 2
 _GUILTY = 3

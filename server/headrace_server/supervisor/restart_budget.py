@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 
-__all__ = ["FORGIVEN", "WINDOW_S", "RestartBudget"]
-
 #: Deaths of one worker that are forgiven within the window; the next one fails the feeds.
 FORGIVEN = 3
 WINDOW_S = 60.0

@@ -26,8 +26,6 @@ from ..core.rewinding import BEGINNING
 from ..process.config import FeedConfig
 from ..state.durable import Durable
 
-__all__ = ["InMemory", "SnapshotRequests"]
-
 logger = logging.getLogger("headrace.server")
 
 #: Snapshots that are made at the same time; more have to wait their turn outside.

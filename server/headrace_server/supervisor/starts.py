@@ -17,8 +17,6 @@ from headrace_proto.placement import next_term
 from ..process.config import RunConfig
 from ..state.durable import Durable
 
-__all__ = ["Starts"]
-
 
 class Starts:
     """``config`` is that of the last start."""

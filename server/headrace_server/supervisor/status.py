@@ -30,8 +30,6 @@ from ..process.statuses import (
 )
 from .posts import Post
 
-__all__ = ["gathered", "overview"]
-
 _Status = Mapping[str, Any]
 
 

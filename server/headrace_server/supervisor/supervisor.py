@@ -44,8 +44,6 @@ from .snapshot_requests import InMemory, SnapshotRequests
 from .starts import Starts
 from .status import gathered, overview
 
-__all__ = ["Supervisor"]
-
 logger = logging.getLogger("headrace.server")
 
 

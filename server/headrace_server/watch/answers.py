@@ -32,8 +32,6 @@ from .metrics import CONTENT_TYPE, exposition
 from .page import PAGE_POLICY, page
 from .watch import Watch
 
-__all__ = ["Answers", "HttpRequest", "Response"]
-
 _LONGEST_KEY = 4096
 _MOST_FIELDS = 20
 #: Maximum time for a snapshot, which waits for stores and disks.

@@ -23,8 +23,6 @@ from ..process.statuses import (
 )
 from .verdict import verdict
 
-__all__ = ["every"]
-
 
 def every(servers: Sequence[tuple[str, ServerStatus | str]]) -> ServerStatus:
     """Return the status of all servers.

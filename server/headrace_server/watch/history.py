@@ -16,8 +16,6 @@ from typing import Any
 from ..process.counts import added
 from ..process.statuses import FeedStatus, ServerStatus, WorkerStatus
 
-__all__ = ["EVERY_S", "History"]
-
 #: Time between two looks.
 EVERY_S = 2.0
 _MOST = 180

@@ -33,8 +33,6 @@ from .watch import Watch
 if TYPE_CHECKING:
     from ..supervisor.supervisor import Supervisor
 
-__all__ = ["HttpService"]
-
 logger = logging.getLogger("headrace.http")
 
 _THREADS = 16

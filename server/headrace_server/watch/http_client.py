@@ -20,8 +20,6 @@ from headrace_proto.token import new_snapshot
 
 from ..process.statuses import ServerStatus
 
-__all__ = ["HEADER", "TIMEOUT_S", "HttpClient", "shown", "snapshot_of_all"]
-
 #: No page can send it to another site without that site's consent, which is never given.
 HEADER = "x-headrace"
 #: Maximum time for an answer.

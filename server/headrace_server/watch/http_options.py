@@ -12,8 +12,6 @@ from headrace_proto.placement import WHOLE, Share
 if TYPE_CHECKING:
     from .http import HttpService
 
-__all__ = ["HttpOptions", "read_token"]
-
 _SHORTEST_TOKEN = 16
 
 

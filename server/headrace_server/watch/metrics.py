@@ -23,8 +23,6 @@ from typing import Any, Literal
 
 from ..process.statuses import FeedStatus, ServerStatus, TrainerStatus
 
-__all__ = ["CONTENT_TYPE", "METRICS", "MOST", "Metric", "exposition"]
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 #: Label values of one kind in one feed.

@@ -12,8 +12,6 @@ import re
 from functools import cache
 from pathlib import Path
 
-__all__ = ["PAGE_POLICY", "page"]
-
 _FILE = Path(__file__).with_name("page.html")
 
 

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 
 from ..process.statuses import FeedStatus, Rates, VerdictStatus
 
-__all__ = ["verdict"]
-
 #: Trainers that wait for less than this part of their time are fed well …
 _WELL = 0.05
 #: … and beyond this they starve.

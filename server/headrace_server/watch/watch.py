@@ -29,8 +29,6 @@ from .verdict import verdict
 if TYPE_CHECKING:
     from ..supervisor.supervisor import Supervisor
 
-__all__ = ["Watch"]
-
 #: Time for which a look is fresh.
 _FRESH_S = 0.5
 #: Maximum time for an answer of the server before it counts as dead.

@@ -35,8 +35,6 @@ from .relay_door import RelayDoor
 from .sessions import Session, SessionTable
 from .usage import Usage
 
-__all__ = ["REVOKED", "Admission"]
-
 logger = logging.getLogger("headrace.trainers")
 
 REVOKED = "this trainer's public key is not, or no longer, in trainers/ of the server's keys"

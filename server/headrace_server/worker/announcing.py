@@ -18,8 +18,6 @@ from ..making.slab import Slab
 from ..process.relay import BlockPlace
 from .events import Made, Removed
 
-__all__ = ["Announcer"]
-
 #: Fraction of the slab in use above which trainers copy batches out instead of holding them.
 _CROWDED = 0.5
 #: Number of batches that are announced at once, however recent they are.

@@ -12,8 +12,6 @@ from ..making.run import Run
 from .events import ClaimJudged, CommitsStored, Flushed, StateFlush
 from .stores import Stores
 
-__all__ = ["Commits"]
-
 _Name = tuple[str, int]
 
 

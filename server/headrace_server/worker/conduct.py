@@ -17,8 +17,6 @@ from headrace_proto.messages import Refused
 
 from ..process.refusals import Refusals
 
-__all__ = ["Conduct"]
-
 #: Number of garbage messages after which a connection is mute.
 _PATIENCE = 100
 #: Maximum number of connections to remember; a forgotten one is answered once more.

@@ -24,8 +24,6 @@ from ..core.handover import Answer
 from ..process.counts import added
 from .events import Finished, Made
 
-__all__ = ["Counters", "Tally"]
-
 
 @dataclass(slots=True)
 class Tally:

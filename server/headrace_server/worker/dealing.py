@@ -18,8 +18,6 @@ from .desk import Desk
 from .outbox import Outbox
 from .stores import Stores
 
-__all__ = ["Dealing"]
-
 
 class Dealing:
     """The batches and rounds of all feeds of an owner, on their way to the outbox."""

@@ -32,8 +32,6 @@ from .rejoining import Later, Rejoining, Reports
 from .state_blocks import StateBlocks
 from .usage import FeedUse, Usage
 
-__all__ = ["Desk"]
-
 logger = logging.getLogger("headrace.trainers")
 
 #: Maximum length of an error's text, which must fit a message's header in any script.

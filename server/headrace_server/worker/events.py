@@ -24,24 +24,6 @@ from typing import Any
 
 from ..core.handover import Batch
 
-__all__ = [
-    "AtBorder",
-    "ClaimJudged",
-    "CommitsStored",
-    "Dry",
-    "Failed",
-    "Finished",
-    "Flushed",
-    "Made",
-    "NextEpoch",
-    "Opened",
-    "Removed",
-    "Replied",
-    "Starved",
-    "StateFlush",
-    "Waiting",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Opened:

@@ -27,8 +27,6 @@ from ..reading.reader import ORDINAL_BITS, BadRecords, IndexedReader, Reader, St
 from ..reading.sampling import SAMPLERS
 from ..reading.stages import RowStages
 
-__all__ = ["Guard", "Rehearsal"]
-
 Passed = Callable[[str, list[int]], None]
 
 

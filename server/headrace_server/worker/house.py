@@ -72,8 +72,6 @@ from .requests import FeedRequests
 from .sessions import SessionTable
 from .telling import feeds_status, users_of
 
-__all__ = ["House"]
-
 logger = logging.getLogger("headrace.trainers")
 
 

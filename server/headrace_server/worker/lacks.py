@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 from ..making.run import Run
 from .events import Starved, Waiting
 
-__all__ = ["Lacks"]
-
 #: Seconds without a batch after which a partition reports what it lacks, and between two reports.
 _SILENT_S = 1.0
 

@@ -37,8 +37,6 @@ from ..state.functions import check_functions
 from .guard import Guard, Passed
 from .stores import Stores
 
-__all__ = ["Life", "Opener"]
-
 logger = logging.getLogger("headrace.data")
 
 #: Seconds between two lines of the log on the progress of an index.

@@ -43,8 +43,6 @@ from .desk import Desk
 from .relay_door import RelayDoor
 from .sessions import Session, SessionTable
 
-__all__ = ["Outbox", "delivery_of"]
-
 logger = logging.getLogger("headrace.trainers")
 
 #: Maximum number of items in one Deliver; more may not fit a header.

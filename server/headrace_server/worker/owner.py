@@ -46,8 +46,6 @@ from .partitions import Partitions
 from .relay_door import RelayDoor
 from .sessions import SessionTable, remove_files
 
-__all__ = ["Owner"]
-
 logger = logging.getLogger("headrace.trainers")
 
 _TICK_S = 0.1

@@ -40,8 +40,6 @@ from .opening import Life, Opener
 from .reporter import Reporter
 from .stores import Stores
 
-__all__ = ["Partitions"]
-
 logger = logging.getLogger("headrace.worker")
 
 #: Seconds that a batch waits at most for others to be announced with it.

@@ -51,8 +51,6 @@ from .relay_door import RelayDoor
 from .requests import FeedRequests
 from .sessions import Session, SessionTable
 
-__all__ = ["Reception"]
-
 logger = logging.getLogger("headrace.trainers")
 
 #: Heartbeats that may be missed before the owner probes a trainer's connection.

@@ -25,8 +25,6 @@ from headrace_proto.messages import Hello
 from ..core.rewinding import BEGINNING, TOUCHED, USED, Judgement, PresentTrainer, Rewinding, in_use
 from ..process.config import FeedConfig
 
-__all__ = ["PUT_BACK", "Later", "Rejoining", "Reports", "wanted_by"]
-
 PUT_BACK = (
     "the state directory is another one, or was put back to an earlier state (a backup, a copy).  "
     "What this trainer did since is undone, and its rows go out again.  Begin anew from a model of "

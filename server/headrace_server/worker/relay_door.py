@@ -29,8 +29,6 @@ from ..process.relay import (
     Unreachable,
 )
 
-__all__ = ["FrontGone", "RelayDoor"]
-
 #: Maximum number of queued messages of one connection.  A trainer that waits for answers has far
 #: fewer under way, so a connection that sends more is muted.
 _MOST_WAITING = 4096

@@ -16,8 +16,6 @@ from typing import Any
 from ..making.run import Run
 from ..process.diary import Diary
 
-__all__ = ["Reporter"]
-
 _EVERY_S = 0.25
 #: Inverse of the fraction of a worker's time that reports may take.
 _PART = 100

@@ -35,8 +35,6 @@ from .partitions import Partitions
 from .sessions import Session
 from .telling import example_status
 
-__all__ = ["FeedRequests"]
-
 #: Time for partitions that run user code to answer; then they are listed as unheard.
 _PATIENCE_S = 3.0
 _TOO_LATE = "all batches of the feed were made before"

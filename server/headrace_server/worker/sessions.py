@@ -33,8 +33,6 @@ from ..process.descriptors import aside, own
 from ..process.rundir import MORE_SHARED_MEMORY, is_held
 from .counters import Tally
 
-__all__ = ["SESSION", "Session", "SessionTable", "remove_files"]
-
 logger = logging.getLogger("headrace.trainers")
 
 #: Prefix of a session's file name.

@@ -15,8 +15,6 @@ from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import Slot, check_slot, strings_at
 from headrace_proto.schema import Field
 
-__all__ = ["StateBlocks"]
-
 
 class StateBlocks:
     """The check of one feed's blocks, each with these states of some rows."""

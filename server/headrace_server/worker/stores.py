@@ -36,8 +36,6 @@ from ..state.statedir import SUFFIX, partition_path
 from ..state.store import Store
 from .events import Replied, Waiting
 
-__all__ = ["Stores"]
-
 logger = logging.getLogger("headrace.worker")
 
 #: Commits gather for so long, and so many of them, while the owner has other work: a record of

@@ -17,8 +17,6 @@ from ..process.statuses import FeedStatus, TrainerStatus
 from .desk import Desk
 from .sessions import Session, SessionTable
 
-__all__ = ["example_status", "feed_status", "feeds_status", "users_of"]
-
 _LONGEST_TEXT = 1000
 #: Bytes of the digest that names a trainer: with its nonce another could take its session.
 _ID_BYTES = 6

@@ -10,8 +10,6 @@ import time
 from math import inf, isfinite
 from typing import NamedTuple
 
-__all__ = ["FeedUse", "Usage"]
-
 
 class Usage(NamedTuple):
     """How far a feed was used: times are Unix times, 0 where nothing was committed."""

@@ -20,8 +20,6 @@ from .opening import Life
 from .owner import Owner
 from .relay_door import FrontGone
 
-__all__ = ["main", "serve"]
-
 #: Time that a worker whose front has died waits for the supervisor to end it.
 _ALONE_S = 5.0
 #: When memory runs out, the kernel kills a worker, which can be replaced, before the front.

@@ -16,5 +16,9 @@ _NO_EVENTS = {"StateFlush", "Removed"}
 def test_every_effect_and_every_event_has_a_handler(tmp_path: Path):
     house = Bench(tmp_path / "bench", durable=False).house
     assert house._effects.keys() == set(get_args(handover.Effect))
-    told = {getattr(events, name) for name in events.__all__ if name not in _NO_EVENTS}
-    assert house._events.keys() == told
+    defined = {
+        thing
+        for name, thing in vars(events).items()
+        if getattr(thing, "__module__", "") == events.__name__ and name not in _NO_EVENTS
+    }
+    assert house._events.keys() == defined

@@ -32,8 +32,6 @@ from .column_parts import ColumnPart, StoredColumn, StoredRows, files_that_serve
 from .example_rows import Schema
 from .parts_reader import PartsReader, Rows, numbers_of
 
-__all__ = ["fields_of_schema", "open_reader"]
-
 _MAGIC = b"ARROW1"
 #: Decoded batches that are kept.  Writers make batches of some thousand rows.
 _KEPT_BATCHES = 16

@@ -29,8 +29,6 @@ from .column_parts import StoredRows
 from .declared_columns import rows_of_items
 from .parts_reader import Rows
 
-__all__ = ["ArrowColumn", "DecodedColumn", "NotMapped", "Placing", "stored_field"]
-
 #: A buffer as an array of bytes that holds it, and the byte at which it begins there.
 Placing = Callable[[Any], tuple[np.ndarray, int]]
 Batch = int | np.ndarray

@@ -24,17 +24,6 @@ from .declared_columns import clash, fitted
 from .example_rows import Schema, schema_of
 from .parts_reader import KeptRows, Rows, numbers_of
 
-__all__ = [
-    "ColumnPart",
-    "StoredColumn",
-    "StoredRows",
-    "Whole",
-    "count_of",
-    "files_that_serve",
-    "origin_in",
-    "whole_part",
-]
-
 T = TypeVar("T")
 
 #: Row within a read -> reason and text.

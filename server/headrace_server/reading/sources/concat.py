@@ -22,8 +22,6 @@ from headrace_server.reading.reader import IndexedReader, Opening, Reader, Strea
 
 from .parts_reader import PartsReader, ReaderPart
 
-__all__ = ["open_reader"]
-
 _PLACE = struct.Struct("<q")
 
 

@@ -29,8 +29,6 @@ from headrace_server.reading.reader import Opening, StreamReader
 
 from .record_streams import DAMAGE, Damaged, FileWalk, Place, StreamRecord, file_streams, open_plain
 
-__all__ = ["open_reader"]
-
 _PROBED_ROWS = 1000
 #: A cell may be as long as this; the csv module's own limit is 128 KiB.
 _MAX_CELL = 1 << 28

@@ -22,8 +22,6 @@ from headrace_server.reading.reader import BadRecords, IndexedReader, Opening, R
 
 from .parts_reader import PartsReader, ReaderPart
 
-__all__ = ["open_reader"]
-
 #: Records that the walk to the first example reads at once.
 _WALKED = 1024
 #: A position: the records of the stream that are passed, and then the reader's own.

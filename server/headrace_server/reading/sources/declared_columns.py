@@ -27,8 +27,6 @@ from headrace_server.reading.columns import (
 )
 from headrace_server.reading.stretches import gather
 
-__all__ = ["clash", "default_column", "fitted", "rows_of_items"]
-
 Misfits = list[tuple[int, str]]
 
 

@@ -30,8 +30,6 @@ from headrace_server.reading.stretches import gather, window
 from .example_wants import Fault, Recipe, WantedFeature
 from .example_wire import INTS, Malformed, varints
 
-__all__ = ["Filler", "OnFault", "filler_of"]
-
 #: Called with row, reason and text of a record that broke a rule.
 OnFault = Callable[[int, str, str], None]
 

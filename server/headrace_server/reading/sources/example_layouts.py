@@ -15,8 +15,6 @@ import numpy as np
 from .example_wants import Recipe
 from .example_wire import FLOATS, INTS, FoundValues
 
-__all__ = ["RecordLayout", "learn_layout"]
-
 #: Words of 8 bytes compared per row.  With more than that a walk is no slower.
 _MAX_WORDS = 128
 

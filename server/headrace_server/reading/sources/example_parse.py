@@ -22,8 +22,6 @@ from .example_templates import Template, learn_template
 from .example_wants import DEFAULT, Fault, WantedFeature, wants_of
 from .example_wire import Malformed, walk
 
-__all__ = ["ExampleParser"]
-
 #: Fewer rows of one length are left to templates: matching and gathering costs 50 µs per group.
 _MIN_GROUP = 16
 #: Layouts remembered per length, and in all.  Varints give the same length several layouts.

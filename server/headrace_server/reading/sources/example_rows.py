@@ -27,8 +27,6 @@ from headrace_server.reading.user_columns import collect
 from .declared_columns import default_column
 from .parts_reader import KeptRows, PartsReader, Rows, numbers_of
 
-__all__ = ["PROBED", "Row", "RowPart", "Schema", "infer_fields", "reader_of_rows", "schema_of"]
-
 #: Examples that are looked at: enough to see which dimensions vary, soon read.
 PROBED = 64
 _REMEDY = "declare the features of the source"

@@ -18,8 +18,6 @@ import numpy as np
 
 from .example_wire import Malformed, map_entries, span
 
-__all__ = ["Spans", "Template", "learn_template"]
-
 #: Slot -> start and size in bytes of the values, one per record.
 Spans = dict[int, tuple[np.ndarray, np.ndarray]]
 

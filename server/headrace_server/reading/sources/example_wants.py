@@ -22,8 +22,6 @@ from headrace_server.reading.columns import Column, row_of
 from .declared_columns import default_column
 from .example_wire import BYTES, FLOATS, INTS, KIND_NAMES, FoundValues
 
-__all__ = ["DEFAULT", "Fault", "Recipe", "WantedFeature", "wants_of"]
-
 _DTYPES: Final = {FLOATS: "a floating dtype", INTS: "an integer dtype"}
 
 

@@ -19,19 +19,6 @@ from typing import Final
 
 import numpy as np
 
-__all__ = [
-    "BYTES",
-    "FLOATS",
-    "INTS",
-    "KIND_NAMES",
-    "FoundValues",
-    "Malformed",
-    "map_entries",
-    "span",
-    "varints",
-    "walk",
-]
-
 BYTES: Final = 1
 FLOATS: Final = 2
 INTS: Final = 3

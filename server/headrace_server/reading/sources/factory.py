@@ -19,8 +19,6 @@ from headrace_server.pipeline.forks import own, own_iterator
 
 from .example_rows import PROBED, Row
 
-__all__ = ["Factory", "raised"]
-
 
 class Factory:
     """Calls the function for each stream, and starts its iterators."""

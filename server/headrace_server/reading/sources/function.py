@@ -25,8 +25,6 @@ from .factory import Factory, raised
 from .function_batches import FunctionBatches
 from .record_streams import Place, StreamRecord, Streams
 
-__all__ = ["open_reader"]
-
 
 def open_reader(opening: Opening) -> Reader:
     source, bad = opening.source, opening.bad

@@ -29,8 +29,6 @@ from .declared_columns import default_column
 from .factory import Factory, raised
 from .record_streams import Place
 
-__all__ = ["FunctionBatches"]
-
 #: Rows of one batch: their numbers alone weigh 128 MiB.
 MAX_ROWS: Final = 2**24
 #: Batches that are looked at for one with rows, which shows the columns.

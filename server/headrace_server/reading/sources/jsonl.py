@@ -23,8 +23,6 @@ from headrace_server.reading.reader import BadRecords, Opening, Reader
 from .example_rows import Row, RowPart, reader_of_rows
 from .record_streams import FileWalk, Place, StreamRecord, file_streams, open_plain
 
-__all__ = ["line_index", "open_reader"]
-
 _NEWLINE = 10
 _SPACE = 32
 _MARK = b"\xef\xbb\xbf"  # of UTF-8, where an editor has put one

@@ -17,8 +17,6 @@ from .column_parts import whole_part
 from .example_rows import Schema
 from .parts_reader import PartsReader
 
-__all__ = ["open_reader"]
-
 
 def open_reader(opening: Opening) -> IndexedReader:
     """Features were applied when the examples were packed."""

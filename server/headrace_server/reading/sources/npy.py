@@ -12,8 +12,6 @@ from headrace_proto import dtypes
 from headrace_proto.errors import DataError
 from headrace_server.reading.columns import Column, Strings
 
-__all__ = ["array_column", "npy_array"]
-
 #: The longest header of the format; numpy writes about 100 bytes.
 _MAX_HEADER = 1 << 16
 _READ = {

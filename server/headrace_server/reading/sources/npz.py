@@ -28,8 +28,6 @@ from .column_parts import files_that_serve, whole_part
 from .npy import array_column, npy_array
 from .parts_reader import PartsReader
 
-__all__ = ["open_reader"]
-
 _LOCAL_HEADER = 30  # bytes before a member's name, in a zip file
 
 

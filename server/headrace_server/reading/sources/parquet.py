@@ -24,8 +24,6 @@ from .arrow_columns import DecodedColumn
 from .column_parts import ColumnPart, StoredColumn, files_that_serve, origin_in
 from .parts_reader import PartsReader
 
-__all__ = ["open_reader"]
-
 _KEPT_GROUPS = 2
 
 

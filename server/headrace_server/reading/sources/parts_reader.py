@@ -19,8 +19,6 @@ from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import Column
 from headrace_server.reading.reader import IndexedReader
 
-__all__ = ["KeptRows", "PartsReader", "ReaderPart", "Rows", "SourcePart", "numbers_of"]
-
 Rows = slice | np.ndarray
 
 

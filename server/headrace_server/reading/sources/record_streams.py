@@ -27,18 +27,6 @@ from headrace_server.reading.reader import BadRecords, Opening
 
 from .example_rows import Row, schema_of
 
-__all__ = [
-    "DAMAGE",
-    "Damaged",
-    "FileWalk",
-    "Place",
-    "StreamRecord",
-    "Streams",
-    "Walk",
-    "file_streams",
-    "open_plain",
-]
-
 #: The exceptions that reading a damaged compressed file raises.
 DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile)
 #: Files that are kept open.  A partition reads one at a time.

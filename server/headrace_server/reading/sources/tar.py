@@ -24,8 +24,6 @@ from .npy import array_column, npy_array
 from .record_streams import FileWalk, Place, StreamRecord, file_streams, open_plain
 from .tar_members import Member, Members
 
-__all__ = ["KEY", "open_reader"]
-
 KEY = "__key__"
 
 

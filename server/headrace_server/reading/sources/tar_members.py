@@ -11,8 +11,6 @@ from typing import BinaryIO, NamedTuple
 
 from .record_streams import Damaged
 
-__all__ = ["DamagedTar", "Member", "Members"]
-
 _BLOCK = tarfile.BLOCKSIZE
 _LONG = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 #: Headers that describe the member after them.

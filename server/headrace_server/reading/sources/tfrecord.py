@@ -31,8 +31,6 @@ from .parts_reader import KeptRows, PartsReader, Rows, numbers_of
 from .tfrecord_frames import FOOT, HEAD, FrameIndex, bad_payloads, damage_reason, damage_text, scan
 from .tfrecord_streams import Compression, Frames, FrameStream, detect
 
-__all__ = ["open_reader"]
-
 _POSITION: Final = struct.Struct("<QQ")
 #: Streams kept open at once; each holds a file, an inflater (some 50 kB) and a block.
 _OPEN_STREAMS = 32

@@ -23,20 +23,6 @@ from headrace_server.reading.stretches import window
 
 from .tfrecord_lanes import walk_in_lanes
 
-__all__ = [
-    "CORRUPT",
-    "FOOT",
-    "HEAD",
-    "MAX_RECORD_BYTES",
-    "TRUNCATED",
-    "FrameIndex",
-    "bad_payloads",
-    "damage_reason",
-    "damage_text",
-    "length_is_sound",
-    "scan",
-]
-
 HEAD: Final = 12
 FOOT: Final = 4
 #: A protobuf message can not be longer; a length beyond it is damage, whatever its checksum.

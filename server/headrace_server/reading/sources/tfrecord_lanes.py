@@ -18,8 +18,6 @@ from typing import Final
 
 import numpy as np
 
-__all__ = ["walk_in_lanes"]
-
 _AROUND: Final = 16  # bytes of a frame beside its payload
 #: Longer records are few enough to walk, and looking for the next of them takes long.
 _LONGEST: Final = 4096

@@ -21,8 +21,6 @@ from headrace_server.files.manifest import DataFile, open_stream
 from .record_streams import Damaged
 from .tfrecord_frames import FOOT, HEAD, MAX_RECORD_BYTES, length_is_sound
 
-__all__ = ["Compression", "FrameStream", "Frames", "detect"]
-
 Compression = Literal["gzip", "zlib"] | None
 
 _WINDOW_BITS: Final = {"gzip": 31, "zlib": 15}

@@ -26,8 +26,6 @@ from headrace_server.reading.reader import IndexedReader, Opening
 from .npy import npy_array
 from .parts_reader import KeptRows, PartsReader, Rows, numbers_of
 
-__all__ = ["open_reader"]
-
 
 def open_reader(opening: Opening) -> IndexedReader:
     """The features of the source are known when it is declared, but for the dtype of .npy files."""
