@@ -56,7 +56,7 @@ def _name_of_numpy(dtype: object) -> str:
         return "None"
     try:
         resolved = np.dtype(dtype)  # type: ignore[call-overload]
-    except TypeError:
+    except (TypeError, ValueError):
         return repr(dtype)
     return name_of(resolved) if resolved.isnative else str(resolved)
 

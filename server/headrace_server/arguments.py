@@ -68,9 +68,14 @@ def declared(
     found = {}
     for name, pipeline in named.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ValueError(f"feed name {name!r} is not letters, digits, '_', '.', '-' (1 to 100)")
+            raise ValueError(
+                f"pipelines: feed name {name!r:.200} is not letters, digits, '_', '.', '-' "
+                "(1 to 100)"
+            )
         if not isinstance(pipeline, (Pipeline, Declaration)):
-            raise TypeError(f"feed {name!r} is a {type(pipeline).__name__}, not a pipeline")
+            raise TypeError(
+                f"pipelines: feed {name!r} is a {type(pipeline).__name__}, not a pipeline"
+            )
         found[name] = pipeline.declaration() if isinstance(pipeline, Pipeline) else pipeline
     return found
 

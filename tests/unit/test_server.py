@@ -88,7 +88,7 @@ def test_a_bad_argument_is_named_with_its_value_and_the_limit(
     [
         ({}, TypeError, "neither a pipeline nor a dict"),
         ([BATCHES], TypeError, "neither a pipeline nor a dict"),
-        ({"a b": BATCHES}, ValueError, "feed name 'a b' is not letters"),
+        ({"a b": BATCHES}, ValueError, "pipelines: feed name 'a b' is not letters"),
         ({"": BATCHES}, ValueError, "feed name '' is not"),
         ({3: BATCHES}, ValueError, "feed name 3 is not"),
         ({"x" * 101: BATCHES}, ValueError, "(1 to 100)"),

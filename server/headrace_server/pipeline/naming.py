@@ -34,9 +34,16 @@ _loading = threading.RLock()
 _paths: dict[str, str] = {}  # private module name -> file
 
 
-def name_of(fn: Callable[..., Any] | str) -> str:
+def name_of(fn: Callable[..., Any] | str, argument: str = "fn") -> str:
     """The name by which another process finds a function.  TypeError for those that have none;
-    ValueError for a string that is no such name."""
+    ValueError for a string that is no such name.  Both begin with the ``argument`` it is of."""
+    try:
+        return _name_of(fn)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{argument}: {error}") from None
+
+
+def _name_of(fn: Callable[..., Any] | str) -> str:
     if isinstance(fn, str):
         return _checked(fn)
     if not callable(fn):

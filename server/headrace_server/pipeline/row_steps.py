@@ -144,8 +144,9 @@ def unbatched_field(name: str, field: Field) -> Field:
     """The field of a row of a column with a batch dimension; ValueError where it has none."""
     if not field.shape:
         raise ValueError(
-            f"unbatch: column {name!r} is {field}, one value per example, and has no rows; "
-            ".select(names) chooses columns, a map before it may repeat a value for every row"
+            f"unbatch (or enqueue_many=True): column {name!r} is {field}, one value per "
+            "example, and has no rows; .select(names) chooses columns, a map before it may "
+            "repeat a value for every row"
         )
     return Field(field.dtype, field.shape[1:])
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from headrace_proto.dtypes import BYTES
 from headrace_proto.schema import RESERVED, Field
 
@@ -40,17 +42,20 @@ def checked_value(
     number per example; with ``sequence`` it may also be a sequence, whose length counts, and with
     ``integer`` it is of integers or bools.
     """
+    if isinstance(value, (np.number, np.bool_)):
+        value = value.item()
     if constant is not None and isinstance(value, (bool, int, float)):
         low, high = constant
         if not low <= value <= high:
             raise ValueError(f"{argument}={value!r} does not lie in {low:g} … {high:g}")
         return ["constant", float(value)]
     if callable(value) or (isinstance(value, str) and ":" in value):
-        return ["function", name_of(value)]
+        return ["function", name_of(value, argument)]
     if not isinstance(value, str):
+        a_function = "a function of the columns"
+        wanted = f", {a_function} or a number" if constant else f" or {a_function}"
         raise TypeError(
-            f"{argument}={value!r:.80} is a {type(value).__name__}; it is a column's name or a "
-            "function of the columns"
+            f"{argument}={value!r:.80} is a {type(value).__name__}; it is a column's name{wanted}"
         )
     name = checked_name(argument, value)
     if known is not None:

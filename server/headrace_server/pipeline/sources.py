@@ -238,7 +238,9 @@ def read_tokens(
     """
     listed = checked_paths("paths", paths)
     if (window is None) == (lanes is None):
-        raise ValueError(f"window={window!r} and lanes={lanes!r}: exactly one of them is given")
+        raise ValueError(
+            f"window={window!r:.80} and lanes={lanes!r:.80}: exactly one of them is given"
+        )
     name = None
     if dtype is not None:
         name = checked_dtype("dtype", dtype)

@@ -228,7 +228,9 @@ class RunSettings(Limits, Settings):
             )
         limits = {one.name: getattr(self, one.name) for one in fields(Limits)}
         if self.remote_cache is not None:
-            limits["remote_cache"] = os.path.abspath(os.fsdecode(self.remote_cache))
+            cache = limits["remote_cache"] = os.path.abspath(os.fsdecode(self.remote_cache))
+            if os.path.exists(cache) and not os.path.isdir(cache):
+                raise ValueError(f"remote_cache={cache!r} is not a directory")
         return limits
 
     def for_threads(self) -> RunSettings:
@@ -246,7 +248,7 @@ class RunSettings(Limits, Settings):
         """Raise ValueError for an option that needs a state directory, which is not given."""
         for option in options_of(RunSettings):
             value = getattr(self, option.argument)
-            if option.needs_state and value not in (None, False, "off"):
+            if option.needs_state and not (value is None or value is False or value == "off"):
                 raise ValueError(
                     f"{option.argument}={value!r:.120} needs a state_dir (with durability 'power' "
                     "or 'process'): it is about what is kept there"

@@ -147,7 +147,7 @@ def test_what_no_text_stands_for_is_refused_with_the_reason(tmp_path: Path):
     lines = notebook(tmp_path, START, *(cell + uses for cell in REFUSED))
     assert len(lines) == len(REFUSED)
     for line, words in zip(lines, REFUSED.values(), strict=True):
-        assert line.startswith("TypeError: by_source: ") and words in line, (line, words)
+        assert line.startswith("TypeError: fn: by_source: ") and words in line, (line, words)
 
 
 @by_source

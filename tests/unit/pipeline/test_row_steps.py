@@ -56,7 +56,7 @@ def test_a_group_is_that_of_a_weighted_resampling_and_fits_what_the_shape_lets_i
         (lambda p: p.flat_map(3), TypeError, "3 is a int: neither a function nor a name"),
         (lambda p: p.batch(1).flat_map(one), ValueError, "the shape ends a pipeline"),
         (lambda p: p.batch(1).unbatch(), ValueError, "the shape ends a pipeline"),
-        (lambda p: p.unbatch().unbatch(), ValueError, "unbatch: column 'x' is int64.., one value"),
+        (lambda p: p.unbatch().unbatch(), ValueError, "enqueue_many=True.: column 'x' is int64"),
         (lambda p: p.unbatch().select(["y"]), ValueError, "'y' is not one of the columns x, m"),
         (
             lambda p: p.stratified_sample("x", [1], enqueue_many=1),

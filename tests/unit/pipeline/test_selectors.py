@@ -1,5 +1,6 @@
 """A selector is a column, a function or a constant, and is checked where the columns are known."""
 
+import numpy as np
 import pytest
 
 from headrace_proto.schema import Field
@@ -30,6 +31,8 @@ def test_each_kind_becomes_plain_data():
     assert kind == "function" and name.endswith(":of")
     assert checked_value("a", True, KNOWN, constant=(0, 1)) == ["constant", 1.0]
     assert checked_value("a", 0, KNOWN, constant=(0, 1)) == ["constant", 0.0]
+    assert checked_value("a", np.float32(0.5), KNOWN, constant=(0, 1)) == ["constant", 0.5]
+    assert checked_value("a", np.bool_(True), KNOWN, constant=(0, 1)) == ["constant", 1.0]
 
 
 @pytest.mark.parametrize("name", ["steps", "words", "pair", "n", "flag"])
@@ -55,7 +58,9 @@ def test_a_sequence_serves_where_its_length_counts(name):
         ("grid", {"sequence": True}, ValueError, "a='grid'.*one number per example, or a sequence"),
         ("text", {"sequence": True}, ValueError, "a='text'.*one number per example, or a sequence"),
         ("p", {"integer": True}, TypeError, "a='p' is float32.*; it must be of integers"),
-        (lambda columns: 0, {}, TypeError, "is a lambda, which no import finds"),
+        ("a.b:", {}, ValueError, "^a: 'a.b:' is not of the form module:name"),
+        (lambda columns: 0, {}, TypeError, "^a: <.* is a lambda, which no import finds"),
+        (None, {"constant": (0, 1)}, TypeError, "name, a function of the columns or a number"),
     ],
 )
 def test_what_is_none_is_told_with_its_argument(value, options, error, text):

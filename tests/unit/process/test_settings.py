@@ -101,10 +101,23 @@ def test_limits_go_to_the_processes_as_they_were_given():
 
 def test_what_needs_a_state_directory_is_refused_where_it_is_given_and_no_other():
     RunSettings(BATCHES, durability="off", record="off", workers=2).refuse_state()
-    for given in ({"record": "rows"}, {"keep_snapshots": 3}, {"resume": json.dumps({})}):
+    for given in (
+        {"record": "rows"},
+        {"keep_snapshots": 3},
+        {"resume": json.dumps({})},
+        {"snapshots": 0},
+    ):
         ((name, value),) = given.items()
         with pytest.raises(ValueError, match=f"^{name}={value!r} needs a state_dir"):
             RunSettings(BATCHES, **given).refuse_state()  # type: ignore[arg-type]
+
+
+def test_a_cache_of_remote_files_is_a_directory(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(ValueError, match=r"^remote_cache=.*file' is not a directory"):
+        RunSettings(BATCHES, remote_cache=file).limits()
+    assert RunSettings(BATCHES, remote_cache=tmp_path / "new").limits()
 
 
 def test_names_on_the_command_line_are_without_the_unit():

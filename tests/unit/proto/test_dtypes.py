@@ -39,7 +39,7 @@ def test_a_dtype_may_be_given_in_the_ways_people_write_it(given, name):
     [
         *("datetime64[s]", "float128", "f4", "<f4", "", "object", "float8_e4m3", None, 3, [], ...),
         *(np.dtype("M8[s]"), np.dtype("m8[ns]"), np.dtype("V8"), np.dtype([("a", "i4")])),
-        *(np.dtype(">f4"), np.dtype(">i8"), np.longdouble, ml_dtypes.int4),
+        *(np.dtype(">f4"), np.dtype(">i8"), np.longdouble, ml_dtypes.int4, {"x": "i4"}),
     ],
     ids=repr,
 )
