@@ -86,12 +86,6 @@ def keep(
 
     Probability 1 always keeps and 0 never.  ``stage`` keeps apart several samplers of one seed.
     """
-    valid = (accept_probs >= 0) & (accept_probs <= 1)
-    if not valid.all():
-        row = int(np.flatnonzero(~valid)[0])
-        raise ValueError(
-            f"row {row} has the acceptance probability {accept_probs[row]}; it must be in [0, 1]"
-        )
     sub_seed = chance.derive(seed, chance.ACCEPT, stage)
     kept: np.ndarray = chance.uniform(sub_seed, chance.ACCEPT, epoch, ordinals) < accept_probs
     return kept

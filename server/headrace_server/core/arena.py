@@ -79,16 +79,9 @@ class _Segment:
 class Arena:
     """The allocator of one slab.  ``budget_bytes`` bounds the sum of the segments' sizes."""
 
-    def __init__(self, budget_bytes: int, segment_bytes: int, page: int = _PAGE) -> None:
-        if page < 1 or page & (page - 1):
-            raise ValueError(f"page={page} is not a power of two")
-        if segment_bytes < 1:
-            raise ValueError(f"segment_bytes={segment_bytes} is not positive")
-        if budget_bytes < page:
-            raise ValueError(f"slab_bytes={budget_bytes} is less than one page of {page} bytes")
-        self.page = page
-        self.budget_bytes = budget_bytes // page * page
-        self.segment_bytes = self._whole_pages(segment_bytes)
+    def __init__(self, budget_bytes: int, segment_bytes: int) -> None:
+        self.budget_bytes = budget_bytes // _PAGE * _PAGE
+        self.segment_bytes = _whole_pages(segment_bytes)
         self.used_bytes = 0
         self.reserved_bytes = 0
         self._segments: dict[int, _Segment] = {}  # by ascending number
@@ -107,9 +100,7 @@ class Arena:
 
         Without ``grow`` no segment is added for it.
         """
-        if nbytes < 0:
-            raise ValueError(f"a block of {nbytes} bytes was asked for")
-        size = self._whole_pages(nbytes)
+        size = _whole_pages(nbytes)
         if grow and size > self.budget_bytes:
             raise LimitExceeded(
                 f"a block of {nbytes} bytes does not fit into a slab of {self.budget_bytes} bytes; "
@@ -143,9 +134,6 @@ class Arena:
         """Numbers of the segments to remove, once each."""
         retired, self._retired = self._retired, []
         return retired
-
-    def _whole_pages(self, nbytes: int) -> int:
-        return max(1, -(-nbytes // self.page)) * self.page
 
     def _occupied(self, number: int, offset: int, size: int) -> Block:
         block = Block(number, offset, size)
@@ -182,3 +170,7 @@ class Arena:
         self.reserved_bytes += size
         self._new.append((number, size))
         return number
+
+
+def _whole_pages(nbytes: int) -> int:
+    return max(1, -(-nbytes // _PAGE)) * _PAGE

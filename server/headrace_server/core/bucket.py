@@ -34,8 +34,9 @@ def bucket_of(lengths: np.ndarray, boundaries: np.ndarray) -> np.ndarray:
 class Buckets(QueuedRows):
     """Shaper of ``.bucket`` and ``.bucket_by_sequence_length``.
 
-    Facts: ``bucket`` (ids in [0, K)) and, optionally, ``length`` (which a budget needs).  With
-    lengths, ``meta`` counts the elements of a batch padded to its longest row, and the real ones.
+    Facts: ``bucket`` (ids in [0, K)) and, in every chunk or in none, ``length`` (int64, which a
+    budget needs).  With lengths, ``meta`` counts the elements of a batch padded to its longest row,
+    and the real ones.
     """
 
     kind = "bucket"
@@ -57,18 +58,6 @@ class Buckets(QueuedRows):
         self._sized = not allow_smaller_final_batch and max_padded_elements is None
         self.allow_smaller = allow_smaller_final_batch
         self.max_padded_elements = max_padded_elements
-        if not self.batch_sizes:
-            raise ValueError("batch_sizes is empty; give one batch size for each bucket")
-        for bucket, size in enumerate(self.batch_sizes):
-            if size is None and max_padded_elements is None:
-                raise ValueError(
-                    f"batch_sizes[{bucket}] is None; without max_padded_elements "
-                    "every bucket needs a batch size"
-                )
-            if size is not None and size < 1:
-                raise ValueError(f"batch_sizes[{bucket}]={size}; the least is 1")
-        if max_padded_elements is not None and max_padded_elements < 1:
-            raise ValueError(f"max_padded_elements={max_padded_elements}; the least is 1")
         count = len(self.batch_sizes)
         # Few values in a narrow type sort by radix, several times as fast.
         self._narrow = np.min_scalar_type(count - 1) if count <= 2**16 else np.dtype(np.int64)
@@ -80,11 +69,12 @@ class Buckets(QueuedRows):
         self._with_lengths: bool | None = None
 
     def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
-        ids, lengths = self._checked(chunk, rows, facts)
+        self._check_open(chunk)
         if not rows:
             return
+        lengths = facts.get("length")
         self._with_lengths = lengths is not None
-        ids = ids.astype(self._narrow)
+        ids = facts["bucket"].astype(self._narrow)
         order = np.argsort(ids, kind="stable")
         if lengths is not None:
             lengths = np.maximum(lengths[order], 0)
@@ -120,39 +110,6 @@ class Buckets(QueuedRows):
             self._full.extend([(bucket, size)] * full)
             if full and self.max_padded_elements is not None:
                 self._longest[bucket] = self._measured(bucket)
-
-    def _checked(
-        self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        self._check_open(chunk)
-        if "bucket" not in facts:
-            raise ValueError(f"chunk {chunk} comes without the fact 'bucket'")
-        ids, lengths = facts["bucket"], facts.get("length")
-        for name, fact in (("bucket", ids), ("length", lengths)):
-            if fact is not None and (fact.shape != (rows,) or fact.dtype.kind not in "iu"):
-                raise ValueError(
-                    f"the fact {name!r} of chunk {chunk} is {fact.dtype}{list(fact.shape)}; "
-                    f"it must be an integer for each of {rows} rows"
-                )
-        if rows and (ids.min() < 0 or ids.max() >= len(self._queues)):
-            row = int(np.flatnonzero((ids < 0) | (ids >= len(self._queues)))[0])
-            raise ValueError(
-                f"row {row} of chunk {chunk} has bucket {ids[row]}; "
-                f"buckets are 0 … {len(self._queues) - 1}"
-            )
-        if rows and lengths is None and self.max_padded_elements is not None:
-            raise ValueError(
-                f"chunk {chunk} comes without the fact 'length', which max_padded_elements needs"
-            )
-        if rows and self._with_lengths not in (None, lengths is not None):
-            raise ValueError(f"chunk {chunk} differs from those before it in having 'length'")
-        if lengths is not None:
-            # The clip is for uint64, of which the upper half would turn negative.
-            lengths = np.minimum(
-                lengths, lengths.dtype.type(MAX_COUNTER & np.iinfo(lengths.dtype).max)
-            )
-            lengths = lengths.astype(np.int64)
-        return ids, lengths
 
     def _fill_budget(
         self, bucket: int, rows: np.ndarray, lengths: np.ndarray

@@ -66,14 +66,6 @@ class ClassQueues(QueuedRows):
         stage: int = 0,
         max_examples_in_flight: int = 65536,
     ) -> None:
-        for name, value in (
-            ("num_classes", num_classes),
-            ("batch_size", batch_size),
-            ("queue_capacity", queue_capacity),
-            ("max_examples_in_flight", max_examples_in_flight),
-        ):
-            if value < 1:
-                raise ValueError(f"{name}={value}; the least is 1")
         super().__init__(num_classes)
         self.num_classes = num_classes
         self.batch_size = batch_size  # of batches that are not formed yet
@@ -144,7 +136,8 @@ class ClassQueues(QueuedRows):
         self._wanted = self._draw()
 
     def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
-        labels = self._checked(chunk, rows, facts)
+        self._check_open(chunk)
+        labels = facts["label"].astype(np.int64)
         wanted_rows = np.flatnonzero(self.probs[labels] > 0)
         self._count("never_wanted", rows - len(wanted_rows))
         labels = labels[wanted_rows]
@@ -190,23 +183,6 @@ class ClassQueues(QueuedRows):
             self._count("overflow", int(crowded.sum()))
             came = came[~crowded]
         self._open += np.bincount(came, minlength=self.num_classes)
-
-    def _checked(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> np.ndarray:
-        self._check_open(chunk)
-        labels = facts.get("label")
-        if labels is None or labels.shape != (rows,) or labels.dtype.kind not in "iu":
-            got = "nothing" if labels is None else f"{labels.dtype}{list(labels.shape)}"
-            raise ValueError(
-                f"chunk {chunk} needs the fact 'label', an integer for each of {rows} rows; "
-                f"got {got}"
-            )
-        bad = np.flatnonzero((labels < 0) | (labels >= self.num_classes))
-        if bad.size:
-            raise ValueError(
-                f"row {bad[0]} of chunk {chunk} has label {labels[bad[0]]}; "
-                f"labels are 0 … {self.num_classes - 1}"
-            )
-        return labels.astype(np.int64)
 
     def finish(self, drop: bool = False) -> None:
         self._finished = True

@@ -25,8 +25,6 @@ class ClassEstimator:
     """Counts classes, and judges rows by them and by the target mix."""
 
     def __init__(self, num_classes: int, target_probs: Any) -> None:
-        if num_classes < 1:
-            raise ValueError(f"num_classes={num_classes}; the least is 1")
         self.num_classes = num_classes
         self._counts = np.full(num_classes, _START, np.int64)
         self.target = self._checked_target(target_probs)
@@ -42,7 +40,6 @@ class ClassEstimator:
 
     def accept_estimated(self, labels: np.ndarray) -> np.ndarray:
         """Count rows; returns the probability with which each of them is kept, float64 [n]."""
-        self._check(labels)
         accepted = np.empty(len(labels), np.float64)
         wanted = self.target.astype(np.float32)[:, None]
         classes = np.arange(self.num_classes)[:, None]
@@ -66,15 +63,6 @@ class ClassEstimator:
                 f"target_probs has {len(target)} classes; there are {self.num_classes}"
             )
         return target
-
-    def _check(self, labels: np.ndarray) -> None:
-        if labels.ndim != 1 or labels.dtype.kind not in "iu":
-            raise ValueError(f"labels are {labels.dtype}{list(labels.shape)}; one integer per row")
-        bad = np.flatnonzero((labels < 0) | (labels >= self.num_classes))
-        if bad.size:
-            raise ValueError(
-                f"row {bad[0]} has label {labels[bad[0]]}; labels are 0 … {self.num_classes - 1}"
-            )
 
     def snapshot(self) -> dict[str, Any]:
         return {

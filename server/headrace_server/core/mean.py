@@ -10,23 +10,12 @@ then an exponential one.  With ``warmup=None`` it is the exponential average fro
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from .plan import stored
-
-
-def _checked(weights: np.ndarray) -> np.ndarray:
-    weights = np.asarray(weights, np.float64)
-    bad = np.flatnonzero(~((weights >= 0) & (weights < math.inf)))
-    if bad.size:
-        raise ValueError(
-            f"row {bad[0]} has the weight {weights[bad[0]]}; a weight is finite and 0 or more"
-        )
-    return weights
 
 
 class RunningMean:
@@ -39,16 +28,6 @@ class RunningMean:
         mean_decay: float = 0.999,
         warmup: int | None = 10,
     ) -> None:
-        if group < 1:
-            raise ValueError(f"group={group}; the least is 1")
-        if not (math.isfinite(overall_rate) and overall_rate >= 0):
-            raise ValueError(f"overall_rate={overall_rate}; it must be finite and 0 or more")
-        if not 0 <= mean_decay <= 1 or (warmup is None and mean_decay == 1):
-            raise ValueError(
-                f"mean_decay={mean_decay}; it must be in [0, 1], and below 1 if warmup=None"
-            )
-        if warmup is not None and warmup < 1:
-            raise ValueError(f"warmup={warmup}; the least is 1, or None for the debiased average")
         self.group = group
         self.overall_rate = float(overall_rate)
         self.mean_decay = float(mean_decay)
@@ -59,7 +38,7 @@ class RunningMean:
 
     def rates(self, weights: np.ndarray) -> np.ndarray:
         """The rates of rows that are one group, however many they are."""
-        weights = _checked(weights)
+        weights = np.asarray(weights, np.float64)
         if not len(weights):
             return weights
         groups, average, power = self._groups + 1, self._average, self._power

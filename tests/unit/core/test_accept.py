@@ -105,12 +105,6 @@ def test_what_is_kept_never_changes():
     assert np.packbits(kept).tobytes().hex() == "7fc050c058541a6a"
 
 
-@pytest.mark.parametrize("bad", [-0.1, 1.0001, float("nan")])
-def test_a_probability_out_of_range_names_its_row(bad):
-    with pytest.raises(ValueError, match=f"row 2 has the acceptance probability {bad}"):
-        keep(7, 0, 0, np.arange(3), np.array([0, 1, bad]))
-
-
 def test_proportions_whose_sum_is_beyond_all_numbers_are_a_plain_mistake():
     with pytest.raises(ValueError, match="sums to inf"):
         probabilities("target_probs", [1e308, 1e308])

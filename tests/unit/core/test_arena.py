@@ -153,24 +153,6 @@ def test_a_steady_load_adds_and_removes_no_segment():
     assert a.take_new_segments() == [] and a.take_retired() == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((100, 4096), "slab_bytes=100 is less than one page"),
-        ((8192, 0), "segment_bytes=0"),
-        ((8192, 4096, 1000), "page=1000 is not a power of two"),
-    ],
-)
-def test_an_impossible_arena_is_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        Arena(*arguments)
-
-
-def test_a_negative_size_is_refused():
-    with pytest.raises(ValueError, match="-1 bytes"):
-        arena().allocate(-1)
-
-
 class ArenaMachine(RuleBasedStateMachine):
     """Any order of requests and frees, against a plain list of what is live."""
 

@@ -235,48 +235,6 @@ def test_many_buckets_are_told_apart():
 
 
 @pytest.mark.parametrize(
-    ("facts", "text"),
-    [
-        ({}, "without the fact 'bucket'"),
-        ({"bucket": np.array([0, 2])}, "row 1 of chunk 3 has bucket 2; buckets are 0 … 1"),
-        ({"bucket": np.array([-1, 0])}, "row 0 of chunk 3 has bucket -1"),
-        ({"bucket": np.array([0.0, 1.0])}, r"'bucket' of chunk 3 is float64\[2\]"),
-        ({"bucket": np.array([0])}, "for each of 2 rows"),
-        ({"bucket": np.array([0, 1]), "length": np.array([1])}, "'length' of chunk 3"),
-    ],
-)
-def test_facts_that_do_not_fit_are_refused_and_change_nothing(facts, text):
-    shape = Buckets([2, 2])
-    before = shape.snapshot()
-    with pytest.raises(ValueError, match=text):
-        shape.offer(3, 2, facts)
-    assert shape.snapshot() == before
-
-
-def test_lengths_come_always_or_never_and_a_budget_needs_them():
-    shape = Buckets([2])
-    shape.offer(0, 1, {"bucket": np.zeros(1, int)})
-    with pytest.raises(ValueError, match="differs from those before"):
-        shape.offer(1, 1, {"bucket": np.zeros(1, int), "length": np.ones(1, int)})
-    with pytest.raises(ValueError, match="which max_padded_elements needs"):
-        Buckets([2], max_padded_elements=9).offer(1, 1, {"bucket": np.zeros(1, int)})
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (([],), "batch_sizes is empty"),
-        (([3, 0],), r"batch_sizes\[1\]=0; the least is 1"),
-        (([3, None],), r"batch_sizes\[1\] is None"),
-        (([3], False, 0), "max_padded_elements=0"),
-    ],
-)
-def test_sizes_that_make_no_batch_are_refused(arguments, text):
-    with pytest.raises(ValueError, match=text):
-        Buckets(*arguments)
-
-
-@pytest.mark.parametrize(
     ("change", "text"),
     [
         ({"batch_sizes": [2, 3]}, r"batch_sizes=\[2, 3\], the pipeline has batch_sizes=\[2, 2\]"),

@@ -233,33 +233,6 @@ def test_cancelling_drops_everything_once():
 
 
 @pytest.mark.parametrize(
-    ("facts", "text"),
-    [
-        ({}, "needs the fact 'label', an integer for each of 2 rows; got nothing"),
-        ({"label": np.array([0, 2])}, "row 1 of chunk 4 has label 2; labels are 0 … 1"),
-        ({"label": np.array([-1, 0])}, "row 0 of chunk 4 has label -1"),
-        ({"label": np.array([0.0, 1.0])}, r"got float64\[2\]"),
-        ({"label": np.array([0])}, r"got int64\[1\]"),
-    ],
-)
-def test_facts_that_do_not_fit_are_refused_and_change_nothing(facts, text):
-    shape = ClassQueues(2, [0.5, 0.5], 2)
-    before = shape.snapshot()
-    with pytest.raises(ValueError, match=text):
-        shape.offer(4, 2, facts)
-    assert shape.snapshot() == before
-
-
-@pytest.mark.parametrize(
-    "name", ["num_classes", "batch_size", "queue_capacity", "max_examples_in_flight"]
-)
-def test_arguments_below_one_are_refused(name):
-    arguments = {"num_classes": 1, "probs": [1.0], "batch_size": 1, name: 0}
-    with pytest.raises(ValueError, match=f"{name}=0; the least is 1"):
-        ClassQueues(**arguments)
-
-
-@pytest.mark.parametrize(
     ("change", "text"),
     [
         ({"num_classes": 3}, "num_classes=3, the pipeline has num_classes=2"),

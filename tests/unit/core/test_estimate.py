@@ -112,23 +112,6 @@ def test_alternating_labels_are_all_judged_by_their_own():
 
 
 @pytest.mark.parametrize(
-    ("labels", "text"),
-    [
-        (np.array([0, 3]), "row 1 has label 3; labels are 0 … 2"),
-        (np.array([-1]), "row 0 has label -1"),
-        (np.array([2**64 - 1], np.uint64), "row 0 has label 18446744073709551615"),
-        (np.array([0.0]), r"labels are float64\[1\]"),
-        (np.zeros((1, 1), int), r"labels are int64\[1, 1\]"),
-    ],
-)
-def test_labels_that_are_none_are_refused_and_not_counted(labels, text):
-    estimator = ClassEstimator(3, TARGETS[0])
-    with pytest.raises(ValueError, match=text):
-        estimator.accept_estimated(labels)
-    assert estimator.rows == 0
-
-
-@pytest.mark.parametrize(
     ("change", "text"),
     [
         ({"counts": [10, 10]}, "'counts' has 2 classes, the pipeline 3"),
@@ -149,8 +132,6 @@ def test_a_snapshot_that_does_not_fit_is_refused_by_field(change, text):
 
 
 def test_arguments_are_checked():
-    with pytest.raises(ValueError, match="num_classes=0"):
-        ClassEstimator(0, [])
     with pytest.raises(ValueError, match="target_probs has 3 classes; there are 2"):
         ClassEstimator(2, TARGETS[0])
     with pytest.raises(ValueError, match="target_probs sums to"):
