@@ -107,7 +107,15 @@ class Claims(ABC):
 
     def partition_ended(self, number: int) -> Iterable[ClaimedBatch]:
         """Note that no more batches of a partition will come."""
-        return ()
+        here = [c for c in self.by_token.values() if c.place.partition == number]
+        return [e for c in here if c.batch is None for e in self._after("never made", c)]
+
+    def _after(self, event: str, claim: ClaimedBatch) -> Iterable[ClaimedBatch]:
+        """Return the claim, if it has ended by an event."""
+        if not claim.ends(event):
+            return ()
+        del self.by_token[claim.place.token]
+        return (claim,)
 
     def arrived(self, partition: int, token: int, stored: bool = False) -> None:
         """Note that a commit is stored, or will not come: other claims may have waited for it."""
@@ -150,14 +158,6 @@ class PlainClaims(Claims):
         claim.batch = self._supply.pick(*batch.order)
         return self._after("made", claim)
 
-    def partition_ended(self, number: int) -> Iterable[ClaimedBatch]:
-        return [
-            ended
-            for claim in list(self.by_token.values())
-            if claim.place.partition == number and claim.batch is None
-            for ended in self._after("never made", claim)
-        ]
-
     def judged(self, token: int, verdict: str, number: int) -> Iterable[ClaimedBatch]:
         claim = self.by_token.get(token)
         if claim is None:
@@ -172,12 +172,8 @@ class PlainClaims(Claims):
         return self._last.get(order) == place.token and self._supply.stream.will_make(*order)
 
     def _after(self, event: str, claim: ClaimedBatch) -> Iterable[ClaimedBatch]:
-        """Return the claim, if it has ended by an event."""
-        if not claim.ends(event):
-            return ()
+        ended = super()._after(event, claim)
         place = claim.place
-        del self.by_token[place.token]
-        order = place.number, place.partition
-        if self._last.get(order) == place.token:
-            del self._last[order]
-        return (claim,)
+        if ended and self._last.get((place.number, place.partition)) == place.token:
+            del self._last[place.number, place.partition]
+        return ended

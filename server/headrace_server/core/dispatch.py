@@ -221,8 +221,7 @@ class Dispatcher(Borders):
         elif verdict is CommitVerdict.WAITING:
             return
         elif verdict is CommitVerdict.STALE:
-            self.counts["stale"] += self._leases.is_newly_stale(token)
-            self._hands.effects.append(Answer(session, (), (token,)))
+            self._answer_stale(session, token)
         else:
             self._answer(session, token)
         self._trainers.ask(session)
@@ -233,6 +232,11 @@ class Dispatcher(Borders):
         fault = self._leases.fault(token)
         answer = Answer(session, (), (), (fault,)) if fault else Answer(session, (token,), ())
         self._hands.effects.append(answer)
+
+    def _answer_stale(self, session: int, token: int) -> None:
+        """Answer a commit of a batch that is not this session's."""
+        self.counts["stale"] += self._leases.is_newly_stale(token)
+        self._hands.effects.append(Answer(session, (), (token,)))
 
     def refuse(self, session: int, token: int, code: str, text: str) -> None:
         """Answer a save that is not valid; the lease stands."""

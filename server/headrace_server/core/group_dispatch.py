@@ -76,7 +76,7 @@ class GroupDispatcher(GroupMembers):
         for seq, token in missed:
             batch = group.batches[token].batch
             if batch is not None:
-                self._direct.append(Send(session, seq, token, batch))
+                self._hands.effects.append(Send(session, seq, token, batch))
         member.seq = missed[-1][0] if missed else last_seq
         member.knows_end, member.epoch = False, 0
         self._touched[group] = None
@@ -137,13 +137,10 @@ class GroupDispatcher(GroupMembers):
 
     def _answer_late(self, session: int, token: int) -> None:
         """Answer a commit of a batch that the group does not have, or has no more."""
-        if self._leases.state(token) != ANSWERED:
-            self.counts["stale"] += self._leases.is_newly_stale(token)
-            self._direct.append(Answer(session, (), (token,)))
-            return
-        fault = self._leases.fault(token)
-        answer = Answer(session, (), (), (fault,)) if fault else Answer(session, (token,), ())
-        self._direct.append(answer)
+        if self._leases.state(token) == ANSWERED:
+            self._answer(session, token)
+        else:
+            self._answer_stale(session, token)
 
     # After a reconnection, or a restart of the server
 
@@ -230,9 +227,8 @@ class GroupDispatcher(GroupMembers):
             if credits:
                 seq = self._trainers.present[group.number].seq
                 super().window(group.number, seq + credits)
-        effects = super().take_effects()
-        passed, self._direct = self._direct, []
-        for effect in effects:
+        passed: list[Effect] = []
+        for effect in super().take_effects():
             if isinstance(effect, _OF_A_TRAINER) and effect.session < 0:
                 of = self._by_number.get(effect.session)  # it may have left
                 passed += () if of is None else self._shared(of, effect)

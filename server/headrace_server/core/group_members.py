@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from .dispatch import Dispatcher
 from .group_places import Group, MemberPlace
-from .handover import Batch, Effect, JoinRefused
+from .handover import Batch, JoinRefused
 from .sequences import AT_TRAINER
 
 #: Maximum number of trainers that wait for a place; the oldest is forgotten.
@@ -33,7 +33,6 @@ class GroupMembers(Dispatcher):
         self._by_number: dict[int, Group] = {}
         self._member_of: dict[int, tuple[Group, MemberPlace]] = {}  # by session
         self._touched: dict[Group, None] = {}  # since effects were taken
-        self._direct: list[Effect] = []  # to members, beside the dispatcher's effects
         self._asked: dict[bytes, float] = {}  # by nonce: when a trainer asked for a place first
 
     # Members come and go

@@ -150,8 +150,14 @@ class Line:
         return batches
 
 
+class _Effect:
+    """An event of the hand-over that the shell carries out."""
+
+    __slots__ = ()
+
+
 @record
-class Send:
+class Send(_Effect):
     """Hand a batch to a session."""
 
     session: int
@@ -161,14 +167,14 @@ class Send:
 
 
 @record
-class Taken:
+class Taken(_Effect):
     """A batch left the stream of new ones: its partition may make another."""
 
     batch: Batch
 
 
 @record
-class Answer:
+class Answer(_Effect):
     """Answer the commits of a session."""
 
     session: int
@@ -178,7 +184,7 @@ class Answer:
 
 
 @record
-class Returned:
+class Returned(_Effect):
     """A lease ended without a commit; an entry for the flight record alone.
 
     ``why``: expired, returned, lost (on the way to its trainer), left (its trainer), voided.
@@ -189,21 +195,21 @@ class Returned:
 
 
 @record
-class Freed:
+class Freed(_Effect):
     """Nobody needs the bytes of this batch any more."""
 
     batch: Batch
 
 
 @record
-class Finish:
+class Finish(_Effect):
     """Tell a session that the feed is done."""
 
     session: int
 
 
 @record
-class StoreCommit:
+class StoreCommit(_Effect):
     """Store a commit, with the states of segments.  ``payload`` is the shell's."""
 
     batch: Batch
@@ -217,7 +223,7 @@ class StoreLanes(StoreCommit):
 
 
 @record
-class Want:
+class Want(_Effect):
     """Let a partition make batches (of a stripe of lanes) until it has made so many."""
 
     partition: int
@@ -226,14 +232,14 @@ class Want:
 
 
 @record
-class BeginEpoch:
+class BeginEpoch(_Effect):
     """Let a partition that rests at the border of an epoch begin the next one."""
 
     partition: int
 
 
 @record
-class PassOver:
+class PassOver(_Effect):
     """Let a partition count a batch as done, which no trainer gets."""
 
     partition: int
@@ -241,7 +247,7 @@ class PassOver:
 
 
 @record
-class Leave:
+class Leave(_Effect):
     """Tell a partition that the trainer of a stripe of lanes has left.
 
     Its rank, if it has one, has the stripe ``instead`` from now on.
@@ -253,7 +259,7 @@ class Leave:
 
 
 @record
-class Deal:
+class Deal(_Effect):
     """Have a partition of segments form rounds of ``world`` batches; 0: batches for any trainer.
 
     All that is out is ready again.  Ranks have the stripes from this number on.
@@ -266,7 +272,7 @@ class Deal:
 
 
 @record
-class Claim:
+class Claim(_Effect):
     """Ask a partition whether a batch of an earlier server (``place``) can still be committed."""
 
     partition: int
@@ -274,14 +280,14 @@ class Claim:
 
 
 @record
-class Dealt:
+class Dealt(_Effect):
     """Store the rounds of these partitions, which were dealt, or dealt anew."""
 
     partitions: tuple[int, ...]
 
 
 @record
-class Release:
+class Release(_Effect):
     """Let the rows of a claimed batch go out again: its trainer does not commit it."""
 
     partition: int
@@ -289,40 +295,17 @@ class Release:
 
 
 @record
-class Reclaimed:
+class Reclaimed(_Effect):
     """The lease of an earlier server stands again; an entry for the flight record alone."""
 
     token: int
 
 
 @record
-class Rewound:
+class Rewound(_Effect):
     """Send a trainer away: a commit that was acknowledged to it is not in the state."""
 
     session: int
 
 
-Effect = (
-    BeginEpoch
-    | Claim
-    | Deal
-    | Dealt
-    | EpochBegun
-    | PassOver
-    | Release
-    | Send
-    | Taken
-    | Answer
-    | Returned
-    | Freed
-    | Finish
-    | Full
-    | Idle
-    | Passed
-    | StoreCommit
-    | StoreLanes
-    | Want
-    | Leave
-    | Rewound
-    | Reclaimed
-)
+Effect = _Effect | EpochBegun | Full | Idle | Passed

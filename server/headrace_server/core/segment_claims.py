@@ -156,17 +156,7 @@ class SegmentClaims(Claims):
         return ()
 
     def partition_ended(self, number: int) -> Iterable[ClaimedBatch]:
-        if not self.supply.world:
-            return ()
-        here = [c for c in self.by_token.values() if c.place.partition == number]
-        return [e for c in here if c.batch is None for e in self._after("never made", c)]
-
-    def _after(self, event: str, claim: ClaimedBatch) -> Iterable[ClaimedBatch]:
-        """Return the claim, if it has ended by an event."""
-        if not claim.ends(event):
-            return ()
-        del self.by_token[claim.place.token]
-        return (claim,)
+        return super().partition_ended(number) if self.supply.world else ()
 
     def arrived(self, partition: int, token: int, stored: bool = False) -> None:
         if stored:
