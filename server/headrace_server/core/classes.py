@@ -76,7 +76,7 @@ class ClassQueues(QueuedRows):
         self._seed = chance.derive(seed, chance.CLASSES, stage)
         self._open = np.zeros(num_classes, np.int64)  # rows that are in no formed batch
         self._formed: deque[np.ndarray] = deque()  # counts by class, of the first rows
-        self._number = 0  # of the next batch to be formed
+        self.first_not_formed = 0  # number of the next batch to be formed
         self._changes: list[tuple[int, np.ndarray]] = [(0, self._mix(probs))]
         self._wanted = self._draw()
 
@@ -89,14 +89,9 @@ class ClassQueues(QueuedRows):
         """From which batch on which mix holds; the oldest of very many are forgotten."""
         return [(number, probs.tolist()) for number, probs in self._changes]
 
-    @property
-    def first_not_formed(self) -> int:
-        """The number of the next batch that is not yet formed."""
-        return self._number
-
     def set_probs(self, probs: Any) -> int:
         """Another mix from the next batch on that is not yet formed; returns its number."""
-        mix, since = self._mix(probs), self._number
+        mix, since = self._mix(probs), self.first_not_formed
         known = [change for change in self._changes if change[0] != since]
         self._changes = [*known, (since, mix)][-_REMEMBERED:]
         self._wanted = self._draw()
@@ -127,12 +122,12 @@ class ClassQueues(QueuedRows):
         seed = self._seed
         if self.batch_size != self._declared:  # no draw of one size is a part of another's
             seed = chance.derive(seed, chance.CLASSES, self.batch_size)
-        return multinomial(self.batch_size, self.probs, seed, self._number)
+        return multinomial(self.batch_size, self.probs, seed, self.first_not_formed)
 
     def _form(self) -> None:
         self._formed.append(self._wanted)
         self._open -= self._wanted
-        self._number += 1
+        self.first_not_formed += 1
         self._wanted = self._draw()
 
     def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
@@ -218,7 +213,7 @@ class ClassQueues(QueuedRows):
             f"class {k} ({self._open[k]} of {self._wanted[k]} rows are here)" for k in lacking[:5]
         )
         more = f" and {len(lacking) - 5} more classes" if len(lacking) > 5 else ""
-        return f"batch {self._number} waits for {named}{more}"
+        return f"batch {self.first_not_formed} waits for {named}{more}"
 
     def waiting_by_class(self) -> list[int]:
         return [queue.rows for queue in self._queues]
@@ -229,7 +224,7 @@ class ClassQueues(QueuedRows):
             **sizes,
             "num_classes": self.num_classes,
             "batch_size": self._declared,
-            "number": self._number,
+            "number": self.first_not_formed,
             "changes": [[number, probs.tolist()] for number, probs in self._changes],
             "formed": [counts.tolist() for counts in self._formed],
             **self._plain(),
@@ -267,7 +262,7 @@ class ClassQueues(QueuedRows):
         if held.min() < 0:
             raise ValueError("the field 'formed' has more rows than 'waiting'")
         self._queues, self._open, self._formed = queues, held, deque(batches)
-        self._number, self._changes = number, known
+        self.first_not_formed, self._changes = number, known
         self.resized, self.batch_size = resized, state.get("size", self._declared)
         self._wanted = self._draw()
         self._finished = finished

@@ -29,25 +29,20 @@ class FinalStates:
         self._entries: dict[int, _Entry] = {}
         self._of_key: OrderedDict[bytes, int] = OrderedDict()  # the last that ended comes last
         self._ring: deque[int] = deque()
-        self._next = 0
+        self.next = 0  # number of the next entry
         self.forgotten = 0  # keys that went since there are more than ``most``
         self.expired = 0  # keys whose state became too old
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    @property
-    def next(self) -> int:
-        """Number of the next entry."""
-        return self._next
-
     def add(self, key: bytes, index: int, number: int | None = None) -> list[int]:
         """Add the state of an example that ended; the entries that are dropped for it.
 
         ``number`` is that of an entry that is stored, which come in their order.
         """
-        number = self._next if number is None else number
-        self._next = number + 1
+        number = self.next if number is None else number
+        self.next = number + 1
         self._entries[number] = _Entry(key, index)
         left: list[int] = []
         if self._most:

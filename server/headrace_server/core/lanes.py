@@ -122,11 +122,11 @@ class Lanes(InStep):
             self._take_back(batch)
         slots = np.unique(np.concatenate([gone.lanes, *(batch.slots for batch in gone.out)]))
         slots = slots[slots >= 0]
-        through = self._slots.segment if self._cancelled else self._slots.done
+        through = self._slots.segment if self.cancelled else self._slots.done
         ended = through[slots] == self._slots.count[slots]
         self._end(slots[ended])
         slots = slots[~ended]
-        if self._cancelled:
+        if self.cancelled:
             self._drop(slots, "cancelled")
             return
         self.rewound += int((self._slots.done[slots] - self._slots.kept[slots]).sum())
@@ -210,7 +210,7 @@ class Lanes(InStep):
         stripe.lanes[lanes[batch.last]] = -1
         stripe.out.append(batch)
         stripe.made += 1
-        stripe.over = self._cancelled
+        stripe.over = self.cancelled
         self._hand_out(batch)
         return batch
 
@@ -244,7 +244,7 @@ class Lanes(InStep):
         rows = sum(map(len, lanes))
         if members.over or not rows or (rows < members.rows and not self.allow_small):
             return self._end_rounds(members)
-        members.over = self._cancelled
+        members.over = self.cancelled
         return [
             self._draft(number, stripe, lanes[rank], members.next_member(rank))
             for rank, (number, stripe) in enumerate(zip(members.stripes, stripes, strict=True))
@@ -254,7 +254,7 @@ class Lanes(InStep):
         """Drop what is in lanes, once no member is out: no whole round can be formed."""
         if not members.out:
             for lanes in [self._stripes[number].lanes for number in members.stripes]:
-                self._drop(lanes[lanes >= 0], "cancelled" if self._cancelled else "remainder")
+                self._drop(lanes[lanes >= 0], "cancelled" if self.cancelled else "remainder")
                 lanes[:] = -1
             self._drop_leftovers()
         return []
@@ -317,7 +317,7 @@ class Lanes(InStep):
         if stripe.out:
             return
         slots = stripe.lanes[stripe.lanes >= 0]
-        self._drop(slots, "cancelled" if self._cancelled else "remainder")
+        self._drop(slots, "cancelled" if self.cancelled else "remainder")
         del self._stripes[number]
         self._gone.add(number)
         self._drop_leftovers()
@@ -347,7 +347,7 @@ class Lanes(InStep):
         del stripe.out[turn]
         going = ~batch.last
         rows = going.nonzero()[0]
-        refused = self._cancelled and bool(len(rows))
+        refused = self.cancelled and bool(len(rows))
         slots, after = batch.slots, batch.segments + 1
         if refused:
             slots, after = slots[batch.last], after[batch.last]

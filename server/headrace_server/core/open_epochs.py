@@ -23,18 +23,13 @@ class OpenEpochs:
         self._of = dict.fromkeys(partitions, 0)  # of partitions that have not ended
         self._resting: set[int] = set()
         self._open: Counter[int] = Counter()
-        self._last = 0
+        self.last = 0  # the latest epoch that a partition has begun
 
     @property
     def current(self) -> int:
         """The least epoch of which a batch may come; the last one once all have ended."""
         least = [*self._of.values(), *self._open]
-        return min(least, default=self._last)
-
-    @property
-    def last(self) -> int:
-        """The latest epoch that a partition has begun."""
-        return self._last
+        return min(least, default=self.last)
 
     @property
     def first_open(self) -> int | None:
@@ -51,7 +46,7 @@ class OpenEpochs:
         if partition in self._of:
             self._of[partition] = max(epoch, self._of[partition])
         self._resting.discard(partition)
-        self._last = max(epoch, self._last)
+        self.last = max(epoch, self.last)
 
     def rest(self, partition: int, epoch: int) -> list[int]:
         """Note that all of a partition's epoch is done; return the partitions that begin the next.

@@ -96,12 +96,12 @@ class Partition:
         self._waits = waits
         self._first_of_epoch = 0  # number of its first plan, without ``across_batches``
         self._closed = False
-        self._epoch = 0
+        self.epoch = 0  # that is read; of the next plan, too, without ``across_batches``
         self._position: Position | None = start if epochs is None or epochs > 0 else None
         self._epoch_rows = 0
         self._empty_epochs = 0  # in a row
         self._next_chunk = 0
-        self._next_number = 0
+        self.next_number = 0  # of the next new plan
         self._reading: Read | None = None
         self.state = ENDED if self._position is None else OPEN
         self._reads: dict[int, Read] = {}  # of chunks of which rows wait
@@ -115,22 +115,12 @@ class Partition:
 
     def history(self) -> str:
         """Return how far it is, for the text of an error."""
-        return f"the partition is {self.state}, in epoch {self._epoch}, plan {self._next_number}"
-
-    @property
-    def next_number(self) -> int:
-        """Number of the next new plan."""
-        return self._next_number
+        return f"the partition is {self.state}, in epoch {self.epoch}, plan {self.next_number}"
 
     @property
     def first_number(self) -> int:
         """Number of the next plan, whether new or held."""
-        return self._next_number if self.held is None else self.held.number
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that is read; of the next plan, too, without ``across_batches``."""
-        return self._epoch
+        return self.next_number if self.held is None else self.held.number
 
     @property
     def next_epoch(self) -> int:
@@ -139,13 +129,13 @@ class Partition:
         A rare bucket may hold rows of much earlier epochs.
         """
         waiting = (self._reads[chunk].epoch for chunk in self._shaper.chunks())
-        return max(waiting, default=self._epoch)
+        return max(waiting, default=self.epoch)
 
     def turn_of(self, number: int) -> int:
         """The turn of the next plan, or of the last one, by its number."""
         if self.across_batches:
             return number
-        return (self._epoch << TURN_BITS) + number - self._first_of_epoch
+        return (self.epoch << TURN_BITS) + number - self._first_of_epoch
 
     def next_step(self, limit: int) -> Read | Plan | type[Rest] | None:
         """The next step; ``limit`` bounds the rows of a read, and does not change any plan."""
@@ -213,8 +203,8 @@ class Partition:
     def _next_epoch(self) -> None:
         self._empty_epochs = 0 if self._epoch_rows else self._empty_epochs + 1
         self._epoch_rows = 0
-        self._epoch += 1
-        wanted = self._epochs is None or self._epoch < self._epochs
+        self.epoch += 1
+        wanted = self._epochs is None or self.epoch < self._epochs
         if wanted and self._empty_epochs < _HOPELESS_EPOCHS:
             self._position = self._start
 
@@ -226,13 +216,13 @@ class Partition:
         """
         if self.across_batches or self._closed:
             return False
-        wanted = self._epochs is None or self._epoch + 1 < self._epochs
+        wanted = self._epochs is None or self.epoch + 1 < self._epochs
         return wanted and self._empty_epochs_in_all < _HOPELESS_EPOCHS
 
     @property
     def _empty_epochs_in_all(self) -> int:
         """The number of empty epochs in a row, with the current one."""
-        empty = self._next_number == self._first_of_epoch
+        empty = self.next_number == self._first_of_epoch
         return self._empty_epochs + 1 if empty else 0
 
     @property
@@ -244,11 +234,11 @@ class Partition:
     def begin_epoch(self) -> None:
         """Begin the next epoch at the border of this one."""
         if not self.at_border:
-            raise ValueError(f"epoch {self._epoch} has not ended, or is the last one")
+            raise ValueError(f"epoch {self.epoch} has not ended, or is the last one")
         self._empty_epochs = self._empty_epochs_in_all
-        self._epoch += 1
+        self.epoch += 1
         self._epoch_rows = 0
-        self._first_of_epoch = self._next_number
+        self._first_of_epoch = self.next_number
         self._on("begin epoch")
         self._position = self._start
         self._shaper.begin_epoch()
@@ -273,7 +263,7 @@ class Partition:
     def reading(self) -> dict[str, Any]:
         """State of the input, before the current read."""
         return {
-            "epoch": self._epoch,
+            "epoch": self.epoch,
             "epoch_rows": self._epoch_rows,
             "empty_epochs": self._empty_epochs,
             "position": self._position,
@@ -281,20 +271,20 @@ class Partition:
 
     def take_number(self) -> int:
         """The number of a plan, or of a batch that was not planned here."""
-        self._next_number += 1
-        return self._next_number - 1
+        self.next_number += 1
+        return self.next_number - 1
 
     def next_read(self, limit: int) -> Read | None:
         """A read although no batch is wanted; None if nothing is left or there is no room."""
         if self._position is None or not self._shaper.hungry:
             return None
         self._on("read")
-        self._reading = Read(self._next_chunk, self._epoch, self._position, limit)
+        self._reading = Read(self._next_chunk, self.epoch, self._position, limit)
         return self._reading
 
     def resume_reading(self, state: Mapping[str, Any], next_chunk: int) -> None:
         """Go on from a state of the input, with chunks from this number on."""
-        self._epoch, self._epoch_rows, self._empty_epochs, self._position = stored(
+        self.epoch, self._epoch_rows, self._empty_epochs, self._position = stored(
             state,
             "a partition's input",
             {name: _FIELDS[name] for name in ("epoch", "epoch_rows", "empty_epochs", "position")},
@@ -316,12 +306,12 @@ class Partition:
         state = {
             "version": VERSION,
             "shape": self._shaper.kind,
-            "epoch": self._epoch,
+            "epoch": self.epoch,
             "epoch_rows": self._epoch_rows,
             "empty_epochs": self._empty_epochs,
             "position": self._position,
             "next_chunk": self._next_chunk,
-            "next_number": self._next_number,
+            "next_number": self.next_number,
             "finished": self.state is FINISHED,
             "reads": [
                 [r.chunk, r.epoch, r.position, r.limit]
@@ -363,8 +353,8 @@ class Partition:
         if len(held) > 1:
             raise ValueError(f"the field 'uncommitted' lists {len(held)} plans; one may be held")
         self._shaper.restore(shaper)
-        self._epoch, self._epoch_rows, self._empty_epochs = epoch, epoch_rows, empty_epochs
-        self._position, self._next_chunk, self._next_number = position, chunk, number
+        self.epoch, self._epoch_rows, self._empty_epochs = epoch, epoch_rows, empty_epochs
+        self._position, self._next_chunk, self.next_number = position, chunk, number
         self.state = FINISHED if finished else ENDED if position is None else OPEN
         self._first_of_epoch, self._closed = state.get("border", (0, False))
         self._reading = None

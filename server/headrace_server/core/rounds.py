@@ -29,7 +29,7 @@ class Rounds:
         #: By partition, kind and epoch: batches of a round that is not complete.
         self._groups: dict[tuple[int, Any, int], list[Batch]] = {}
         self._dealt = [Line() for _ in range(world)]
-        self._next_round: dict[int, int] = {}  # by partition
+        self.next_round: dict[int, int] = {}  # by partition
 
     def add(self, batch: Batch) -> list[Batch]:
         """Add a new batch; return all batches of its round if the round is complete now."""
@@ -41,11 +41,11 @@ class Rounds:
         if len(group) < self.world:
             return []
         del self._groups[name]
-        number = self._next_round.get(partition, 0)
+        number = self.next_round.get(partition, 0)
         for rank, member in enumerate(group):
             member.rank, member.round = rank, number
             self._dealt[rank].push(member)
-        self._next_round[partition] = number + 1
+        self.next_round[partition] = number + 1
         return group
 
     def begin_epoch(self, batch: Batch) -> list[Batch]:
@@ -54,7 +54,7 @@ class Rounds:
         Its rounds come after all rounds of the epoch before, of whatever partition.
         """
         number = batch.turn >> TURN_BITS << TURN_BITS
-        if number <= self._next_round.get(batch.partition, 0):
+        if number <= self.next_round.get(batch.partition, 0):
             return []
         self.begin_at(batch.partition, number)
         names = [name for name in self._groups if name[0] == batch.partition]
@@ -73,18 +73,18 @@ class Rounds:
 
         No rank gets its member before.
         """
-        whole = rank == self.world - 1 and at >= self._next_round.get(partition, 0)
+        whole = rank == self.world - 1 and at >= self.next_round.get(partition, 0)
         if whole:
-            self._next_round[partition] = at + 1
+            self.next_round[partition] = at + 1
         return whole
 
     def begin_at(self, partition: int, number: int) -> None:
         """Go on after the rounds of a partition before this one."""
-        self._next_round[partition] = max(number, self._next_round.get(partition, 0))
+        self.next_round[partition] = max(number, self.next_round.get(partition, 0))
 
     def next_place(self, partition: int) -> _Place:
         """Return the place of a partition's next round."""
-        return self._next_round.get(partition, 0), partition
+        return self.next_round.get(partition, 0), partition
 
     def take(self, at: int, partition: int, rank: int) -> Batch | None:
         """Take a rank's batch of a round out of its turn, if it waits."""
@@ -110,12 +110,7 @@ class Rounds:
 
     def go_on(self, next_round: Mapping[int, int]) -> None:
         """Go on after rounds of an earlier life."""
-        self._next_round = dict(next_round)
-
-    @property
-    def next_round(self) -> Mapping[int, int]:
-        """Number of the next round by partition."""
-        return self._next_round
+        self.next_round = dict(next_round)
 
     def peek(self, rank: int) -> Batch | None:
         """Return what ``pop`` would return if no earlier round could come."""
@@ -132,7 +127,7 @@ class Rounds:
         batch = self._dealt[rank].pop()
         if batch is None:
             return None
-        first = min(((self._next_round.get(p, 0), p) for p in coming), default=None)
+        first = min(((self.next_round.get(p, 0), p) for p in coming), default=None)
         if first is None or (batch.round, batch.partition) < first:
             return batch
         self._dealt[rank].push(batch)

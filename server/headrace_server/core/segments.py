@@ -236,7 +236,7 @@ class SegmentQueue(InStep):
         self._returning -= len(rows)
         self._free_slots(ended)
         self._slots.segment[slots] = batch.segments[rows] + 1
-        if self._cancelled and len(rows):
+        if self.cancelled and len(rows):
             self._drop(slots, "cancelled")
             return None
         self._back.put(batch.indices[rows], slots)
@@ -298,7 +298,7 @@ class SegmentQueue(InStep):
             self._drop_fewer_than(self.most_rows)
 
     def _drop_fewer_than(self, rows: int) -> None:
-        coming = 0 if self._cancelled else self._returning
+        coming = 0 if self.cancelled else self._returning
         if self._closed and not self.allow_small and self.ready + coming < rows:
             self._drop(self._back.get(len(self._back)), "remainder")
             self._drop(self._fresh.get(len(self._fresh)), "remainder")

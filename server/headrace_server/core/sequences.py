@@ -90,7 +90,7 @@ class Sequences(ABC):
         self._offered: dict[int, _Offered] = {}
         self._fresh = Fifo()
         self._finished = False
-        self._cancelled = False
+        self.cancelled = False
         self._dropped: dict[str, int] = {}
         self._uses: dict[int, int] = {}  # chunk → examples of it that still need its payload
         self.refused: list[tuple[int, int]] = []  # see ``take_refused``
@@ -135,7 +135,7 @@ class Sequences(ABC):
         """End the input.  With ``drop`` waiting examples are dropped."""
         self._finished = True
         if drop:
-            self._cancelled = True
+            self.cancelled = True
             for chunk, start, stop in self._waiting:
                 self._note_dropped("cancelled", int(self._offered[chunk].counts[start:stop].sum()))
                 self._release(chunk, stop - start)
@@ -150,10 +150,6 @@ class Sequences(ABC):
         """Chunk and row of examples that were not admitted, since their key was in flight."""
         refused, self.refused = self.refused, []
         return refused
-
-    @property
-    def cancelled(self) -> bool:
-        return self._cancelled
 
     @property
     def _places(self) -> int | None:
