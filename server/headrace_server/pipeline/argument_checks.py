@@ -6,6 +6,7 @@ argument, the value and the limit.  Results are plain: Python numbers, lists and
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -30,8 +31,17 @@ _MAX_WINDOW: Final = 2**31 - 1
 #: Each bucket costs a queue in every partition.
 _MAX_BUCKETS: Final = 65_536
 _MAX_SHARDS: Final = 2**20
+_MAKERS: Final = "scalar(dtype), fixed(dtype, shape) or sequence(dtype, shape)"
 #: Nested deeper than this, or holding itself.
 _DEPTH = 32
+
+
+def check_kind(
+    argument: str, value: Any, kinds: type | tuple[type, ...], wanted: str, *, but: Any = ()
+) -> None:
+    """TypeError where a value is of none of these types, or of one of ``but``."""
+    if not isinstance(value, kinds) or isinstance(value, but):
+        raise TypeError(f"{argument}={value!r:.80} is a {type(value).__name__}; it is {wanted}")
 
 
 def checked(**arguments: Any) -> dict[str, Any]:
@@ -62,11 +72,16 @@ def checked_int(
 
 
 def _flag(argument: str, value: Any) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(
-            f"{argument}={value!r:.80} is a {type(value).__name__}; it is True or False"
-        )
+    check_kind(argument, value, (bool, np.bool_), "True or False")
     return bool(value)
+
+
+def checked_number(argument: str, value: Any, low: float, high: float) -> float:
+    """A finite number in ``low`` … ``high``; a bool is none."""
+    check_kind(argument, value, (int, float), "a number", but=bool)
+    if not (math.isfinite(value) and low <= value <= high):
+        raise ValueError(f"{argument}={value!r} does not lie in {low:g} … {high:g}")
+    return float(value)
 
 
 def one_of(argument: str, value: Any, allowed: Collection[Any]) -> Any:
@@ -156,11 +171,7 @@ def fixed_field(what: str, name: str, known: Mapping[str, Field]) -> Field:
 def checked_features(argument: str, value: Any) -> dict[str, Feature]:
     features = _mapping(argument, value)
     for name, feature in features.items():
-        if not isinstance(feature, Feature):
-            raise TypeError(
-                f"{argument}[{name!r}]={feature!r:.80} is a {type(feature).__name__}; it is made "
-                "by scalar(dtype), fixed(dtype, shape) or sequence(dtype, shape)"
-            )
+        check_kind(f"{argument}[{name!r}]", feature, Feature, f"made by {_MAKERS}")
     return features
 
 
@@ -181,11 +192,7 @@ def checked_schema(argument: str, value: Any) -> dict[str, Field]:
 
 
 def _mapping(argument: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise TypeError(
-            f"{argument}={value!r:.80} is a {type(value).__name__}; it is a dict of column to "
-            "scalar(dtype), fixed(dtype, shape) or sequence(dtype, shape)"
-        )
+    check_kind(argument, value, Mapping, f"a dict of column to {_MAKERS}")
     if not 0 < len(value) <= limits.MAX_COLUMNS:
         raise ValueError(f"{argument} names {len(value)} columns; 1 to {limits.MAX_COLUMNS} can be")
     return {checked_name(f"a name in {argument}", name): entry for name, entry in value.items()}

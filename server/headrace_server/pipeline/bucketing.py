@@ -13,7 +13,7 @@ import numpy as np
 
 from headrace_proto.schema import Field
 
-from .argument_checks import MAX_BATCH_SIZE, MAX_COUNT, checked, checked_int
+from .argument_checks import MAX_BATCH_SIZE, MAX_COUNT, check_kind, checked, checked_int
 from .declaration import Shape, Stage
 from .former import former
 from .padding_options import PadTo, padding_options
@@ -226,10 +226,7 @@ def _per_bucket(argument: str, value: Any, count: int, most: int) -> list[int]:
 
 
 def _boundaries(value: Any) -> list[int]:
-    if not isinstance(value, (list, tuple)):
-        raise TypeError(
-            f"bucket_boundaries={value!r:.80} is a {type(value).__name__}; it is a list of ints"
-        )
+    check_kind("bucket_boundaries", value, (list, tuple), "a list of ints")
     if not value:
         raise ValueError("bucket_boundaries is empty: one boundary makes two buckets")
     boundaries = [

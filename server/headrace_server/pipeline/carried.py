@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
-from .argument_checks import MAX_COUNT, checked, checked_int, checked_name
+from .argument_checks import MAX_COUNT, checked, checked_int, checked_name, checked_number
 
 #: Maximum number of final states in a ring: a draw may pass over those of its own key.
 _MOST_IN_POOL = 1_000_000
@@ -62,14 +61,8 @@ def from_pool(
     it is ``default``: ``zeros(shape, dtype)``, a constant or a column.  States with the same
     probability and ``seed`` come from the same example.
     """
-    if isinstance(probability, bool) or not isinstance(probability, (int, float)):
-        raise TypeError(
-            f"probability={probability!r:.80} is a {type(probability).__name__}; it is a number"
-        )
-    if not (isfinite(probability) and 0 <= probability <= 1):
-        raise ValueError(f"probability={probability!r} does not lie in 0 … 1")
     options = {
-        "probability": float(probability),
+        "probability": checked_number("probability", probability, 0, 1),
         "size": checked_int("size", size, 1, _MOST_IN_POOL),
         **checked(seed=seed),
     }

@@ -19,9 +19,11 @@ from typing import Any
 
 from headrace_proto import dtypes, limits
 
-from .argument_checks import MAX_ELEMENTS, checked_dtype, checked_name, checked_shape
+from .argument_checks import MAX_ELEMENTS, check_kind, checked_dtype, checked_name, checked_shape
 from .carried import Carried
 from .examples import as_array
+
+_SOURCES = "zeros(shape, dtype), a constant array or a column's name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +82,7 @@ def block_name(argument: str, prefix: str, name: str) -> str:
 
 def checked_states(argument: str, value: Any) -> list[dict[str, Any]]:
     """Initial states as plain data, sorted by name; none is allowed here."""
-    if not isinstance(value, Mapping):
-        raise TypeError(
-            f"{argument}={value!r:.80} is a {type(value).__name__}; it is a dict of name to "
-            "zeros(shape, dtype), a constant array or a column's name"
-        )
+    check_kind(argument, value, Mapping, f"a dict of name to {_SOURCES}")
     names = [
         block_name(f"a name in {argument}", "state", checked_name(f"a name in {argument}", name))
         for name in value
@@ -105,12 +103,9 @@ def _state(argument: str, name: str, value: Any) -> dict[str, Any]:
         return _plain(name, "zeros", value.dtype, value.shape, None)
     if isinstance(value, str):
         return _plain(name, "column", None, None, checked_name(argument, value))
-    numbers = (bool, int, float, complex, bytes, bytearray, list, tuple)
-    if not isinstance(value, numbers) and not hasattr(value, "__array__"):
-        raise TypeError(
-            f"{argument}={value!r:.80} is a {type(value).__name__}; it is zeros(shape, dtype), a "
-            "constant array or a column's name"
-        )
+    if not hasattr(value, "__array__"):
+        numbers = (bool, int, float, complex, bytes, bytearray, list, tuple)
+        check_kind(argument, value, numbers, _SOURCES)
     try:
         array = as_array(value)
     except ValueError as error:

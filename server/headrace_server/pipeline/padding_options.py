@@ -8,7 +8,7 @@ from typing import Any
 from headrace_proto import limits
 from headrace_proto.schema import OFFSETS, Field
 
-from .argument_checks import checked, checked_int, checked_name
+from .argument_checks import check_kind, checked, checked_int, checked_name
 from .declaration import Plain
 
 #: A dimension of more elements than this is a mistake in a unit.
@@ -47,10 +47,7 @@ def padding_options(
 
 
 def _sizes(value: Any, known: Mapping[str, Field] | None) -> dict[str, list[int | None]]:
-    if not isinstance(value, Mapping):
-        raise TypeError(
-            f"pad_to={value!r:.80} is a {type(value).__name__}; it is a dict of column to size"
-        )
+    check_kind("pad_to", value, Mapping, "a dict of column to size")
     if not value:
         raise ValueError("pad_to is empty: at least one column is wanted")
     sizes = {}

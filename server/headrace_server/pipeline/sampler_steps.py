@@ -15,7 +15,7 @@ import numpy as np
 
 from ..core.accept import acceptance, probabilities
 from ..core.copies import MAX_RATE
-from .argument_checks import MAX_COUNT, checked, checked_int
+from .argument_checks import MAX_COUNT, checked, checked_int, checked_number
 from .bucketing import Bucketing
 from .declaration import Shape, Stage
 from .former import former
@@ -191,8 +191,8 @@ class Sampling(Bucketing):
         With ``labels``, a column or function that gives each example's class, ``weights`` lists the
         weight of each class.
         """
-        rate = _number("overall_rate", overall_rate, 0, MAX_RATE)
-        decay = _number("mean_decay", mean_decay, 0, 1)
+        rate = checked_number("overall_rate", overall_rate, 0, MAX_RATE)
+        decay = checked_number("mean_decay", mean_decay, 0, 1)
         given = checked(warmup=warmup, seed=seed, group=group)
         if warmup is None and decay == 1:
             raise ValueError("mean_decay=1 needs warmup: a mean that never moves is never learnt")
@@ -222,7 +222,7 @@ class Sampling(Bucketing):
         if not 0 < len(weights) <= MAX_CLASSES:
             raise ValueError(f"weights has {len(weights)} classes; 1 to {MAX_CLASSES} can be")
         numbers = [one.item() if isinstance(one, np.generic) else one for one in weights]
-        given = [_number(f"weights[{i}]", one, 0, math.inf) for i, one in enumerate(numbers)]
+        given = [checked_number(f"weights[{i}]", one, 0, math.inf) for i, one in enumerate(numbers)]
         if not any(given):
             raise ValueError("weights are all 0: at least one class is wanted")
         return {
@@ -249,11 +249,3 @@ def _mix(argument: str, value: Any) -> list[float]:
     if len(mix) > MAX_CLASSES:
         raise ValueError(f"{argument} has {len(mix)} classes; the most is {MAX_CLASSES}")
     return mix
-
-
-def _number(argument: str, value: Any, low: float, high: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{argument}={value!r:.80} is a {type(value).__name__}, not a number")
-    if not (math.isfinite(value) and low <= value <= high):
-        raise ValueError(f"{argument}={value!r} does not lie in {low:g} … {high:g}")
-    return float(value)

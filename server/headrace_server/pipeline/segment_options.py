@@ -18,6 +18,7 @@ from headrace_proto.schema import Field
 
 from .argument_checks import (
     MAX_COUNT,
+    check_kind,
     checked,
     checked_int,
     checked_name,
@@ -139,16 +140,11 @@ def checked_columns(
             raise ValueError(f"{argument} is empty: at least one column is wanted")
         plain = all(name == column for name, column in columns.items())
         return list(columns) if plain else columns
-    if not isinstance(value, (list, tuple)):
-        hint = ""
-        if isinstance(value, str):
-            hint = f": [{value!r:.80}]"
-        elif value is None and or_none:
-            hint = ", [] where there are none"
-        raise TypeError(
-            f"{argument}={value!r:.80} is a {type(value).__name__}; it is a list of columns' "
-            f"names, or a dict of name to column{hint}"
-        )
+    hint = ", [] where there are none" if value is None and or_none else ""
+    if isinstance(value, str):
+        hint = f": [{value!r:.80}]"
+    wanted = f"a list of columns' names, or a dict of name to column{hint}"
+    check_kind(argument, value, (list, tuple), wanted)
     if not value and or_none:
         return []
     names = checked_names(argument, value, None)

@@ -18,7 +18,7 @@ import numpy as np
 from headrace_proto.dtypes import BYTES
 from headrace_proto.schema import RESERVED, Field
 
-from .argument_checks import checked_name
+from .argument_checks import check_kind, checked_name
 from .naming import name_of
 
 __all__ = ["RESERVED", "Value", "checked_value", "selector_text"]
@@ -51,12 +51,9 @@ def checked_value(
         return ["constant", float(value)]
     if callable(value) or (isinstance(value, str) and ":" in value):
         return ["function", name_of(value, argument)]
-    if not isinstance(value, str):
-        a_function = "a function of the columns"
-        wanted = f", {a_function} or a number" if constant else f" or {a_function}"
-        raise TypeError(
-            f"{argument}={value!r:.80} is a {type(value).__name__}; it is a column's name{wanted}"
-        )
+    a_function = "a function of the columns"
+    wanted = f", {a_function} or a number" if constant else f" or {a_function}"
+    check_kind(argument, value, str, f"a column's name{wanted}")
     name = checked_name(argument, value)
     if known is not None:
         field = known.get(name)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Self
 
-from .argument_checks import MAX_COUNT, checked_int
+from .argument_checks import MAX_COUNT, check_kind, checked_int
 from .declaration import Policy, ReadingOrder, Source
 from .steps import Steps, fields_text
 
@@ -51,10 +51,7 @@ class SourceSteps(Steps):
         number.
         """
         self._at_source("concat")
-        if not isinstance(other, Steps):
-            raise TypeError(
-                f"other={other!r:.80} is a {type(other).__name__}; it is a pipeline without stages"
-            )
+        check_kind("other", other, Steps, "a pipeline without stages")
         plain = not (other._stages or other._repeated or other._shape)
         if not plain or other._order != ReadingOrder() or other._policy != Policy():
             raise ValueError(

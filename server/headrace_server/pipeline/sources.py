@@ -20,6 +20,7 @@ import numpy as np
 
 from .argument_checks import (
     MAX_BATCH_SIZE,
+    check_kind,
     checked,
     checked_dtype,
     checked_features,
@@ -193,11 +194,7 @@ def read_npz(
     its offsets: example i has the values from offset i up to offset i + 1.
     """
     if ragged is not None:
-        if not isinstance(ragged, Mapping):
-            raise TypeError(
-                f"ragged={ragged!r:.80} is a {type(ragged).__name__}; it is a dict of a column to "
-                "the array of its offsets"
-            )
+        check_kind("ragged", ragged, Mapping, "a dict of a column to the array of its offsets")
         ragged = {
             checked_name("a column in ragged", values): checked_name(f"ragged[{values!r}]", offsets)
             for values, offsets in ragged.items()

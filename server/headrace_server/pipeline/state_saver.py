@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from .argument_checks import check_kind
 from .builder import Pipeline
 from .declaration import Source
 from .segmenting import Sequencing
@@ -35,11 +36,7 @@ class SequenceQueueingStateSaver:
 
     def __call__(self, pipeline: Pipeline) -> Pipeline:
         """The pipeline with this shape at its end."""
-        if not isinstance(pipeline, Pipeline):
-            raise TypeError(
-                f"pipeline={pipeline!r:.80} is a {type(pipeline).__name__}; it is a Pipeline, such "
-                "as read_tfrecord(…) gives"
-            )
+        check_kind("pipeline", pipeline, Pipeline, "a Pipeline, such as read_tfrecord(…) gives")
         return pipeline.sequence_queueing_state_saver(*self._args, **self._arguments)
 
     def __repr__(self) -> str:

@@ -194,7 +194,7 @@ def weighted(**more):
         (weighted, {"weights": 1.0}, TypeError, "weights=1.0 is a float"),
         (weighted, {"overall_rate": -1}, ValueError, "overall_rate=-1 does not lie in 0 … 4.5036e"),
         (weighted, {"overall_rate": float("nan")}, ValueError, "overall_rate=nan"),
-        (weighted, {"overall_rate": "1"}, TypeError, "overall_rate='1' is a str, not a number"),
+        (weighted, {"overall_rate": "1"}, TypeError, "overall_rate='1' is a str; it is a number"),
         (weighted, {"mean_decay": 1.5}, ValueError, "mean_decay=1.5 does not lie in 0 … 1"),
         (weighted, {"mean_decay": 1, "warmup": None}, ValueError, "mean_decay=1 needs warmup"),
         (weighted, {"warmup": 0}, ValueError, "warmup=0 is too small: the least is 1"),
