@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from headrace_proto import limits
 from headrace_proto.address import check_addresses, feed_on_ray
 from headrace_proto.keys import ENVIRONMENT
 from headrace_proto.messages import Welcome
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace")
 
 _FRAMEWORKS = ("numpy", "tf", "torch", "jax")
-_MAX_PREFETCH = 63
 _COMMITS = ("on_next", "explicit")
 _ORDERS = ("feed", "any")
 _PLACEMENTS = (None, "local-first")
@@ -165,8 +165,8 @@ def connect(
 def _check_prefetch(prefetch: object) -> None:
     if prefetch != AUTO and (isinstance(prefetch, bool) or not isinstance(prefetch, int)):
         raise TypeError(f"prefetch={prefetch!r} is neither an integer nor {AUTO!r}")
-    if isinstance(prefetch, int) and not 0 <= prefetch <= _MAX_PREFETCH:
-        raise ValueError(f"prefetch={prefetch} does not lie in 0 … {_MAX_PREFETCH}")
+    if isinstance(prefetch, int) and not 0 <= prefetch <= limits.MAX_PREFETCH:
+        raise ValueError(f"prefetch={prefetch} does not lie in 0 … {limits.MAX_PREFETCH}")
 
 
 def _order_of(order: str, placement: str | None, rank: int | None) -> str:

@@ -218,8 +218,9 @@ class Session(Greeting):
 
     def _on_passed(self, passed: Passed) -> None:
         self.last_seq = max(self.last_seq, passed.seq)
-        self._wanting = self._take_due = False  # another owner may be asked …
-        self._said_take, self._said_window = 0, self.last_seq  # … and if this one is, it learns it
+        # Another owner may be asked, and if this one is, it learns it.
+        self._wanting, self._take_due, self.prefetch = False, False, 0
+        self._said_take, self._said_window = 0, self.last_seq
         self.passed.add(passed.partition)
 
     def continues(self, welcome: Welcome) -> bool:

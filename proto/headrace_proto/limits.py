@@ -21,6 +21,10 @@ MAX_PAYLOAD_BYTES = 4 * 1024**3
 #: Payload of one frame from a trainer to a server.
 MAX_UPLOAD_BYTES = 64 * 1024**2
 
+#: Batches that a trainer lets come ahead of the one that it waits for or has.  So no window is
+#: further from the number of its last delivery than this and one.
+MAX_PREFETCH = 63
+
 MAX_COLUMNS = 1024
 MAX_RANK = 32
 MAX_NAME = 256

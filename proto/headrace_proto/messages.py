@@ -344,7 +344,11 @@ class Answered:
 @FROM_SERVER.message(10)
 @record
 class Passed:
-    """In place of a delivery: it was the turn of a partition that makes no more batches."""
+    """In place of a delivery: it was the turn of a partition that makes no more batches.
+
+    For a trainer of lanes ``seq`` lies beyond every window that it can have sent before, so nothing
+    comes in place of these until it asks again.
+    """
 
     session: Count
     seq: Count

@@ -5,12 +5,18 @@
 
 The batches of a stripe are void when its trainer leaves.  Without states a stripe is dry before its
 last batches are done, and its trainer goes on in another partition.
+
+Where the feed has other owners, a trainer gets a stripe in another partition only once it knows
+that the one before has no work for it, for the turn may be another owner's.  So a window that
+crosses that message (``Passed``) asks for nothing: the number of the message lies beyond it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from headrace_proto import limits
 
 from .handover import Batch, Effect, Leave, Line, Want
 from .segment_supply import Asking, SegmentSupply
@@ -38,7 +44,8 @@ class LaneQueues(SegmentSupply):
         self._dry: set[int] = set()  # partitions without work for another stripe
         # Stripes that trainers have left, by partition: their examples need another stripe.
         self._leaves = dict.fromkeys(self.partitions, 0)
-        self._left: dict[int, set[int]] = {}  # by session: partitions without work for it
+        #: By session: partitions without work for it, and the number of the Passed that said so.
+        self._left: dict[int, dict[int, int]] = {}
         self.claims_wait = self.states == AT_SERVER
 
     def made(self, batch: Batch) -> bool:
@@ -56,7 +63,6 @@ class LaneQueues(SegmentSupply):
         for session, stripe in list(self._stripes.items()):
             if stripe.partition == partition and not len(stripe.ready):
                 self._close(session)
-                self._left.setdefault(session, set()).add(partition)
 
     def dry(self, number: int) -> None:
         """Close a stripe without work; its trainer may get one in another partition.
@@ -69,25 +75,24 @@ class LaneQueues(SegmentSupply):
             stripe = self._close(session)
             if self.states == NOWHERE:
                 self._spent.setdefault(session, []).append(stripe)
-            self._left.setdefault(session, set()).add(stripe.partition)
             if stripe.leaves == self._leaves[stripe.partition]:
                 self._dry.add(stripe.partition)
 
     def _on_rests(self, partition: int, rests: bool) -> None:
         if not rests:
             self._dry.discard(partition)
-            for partitions in self._left.values():
-                partitions.discard(partition)
+            for left in self._left.values():
+                left.pop(partition, None)
             return
         for session, stripe in list(self._stripes.items()):  # they are empty
             if stripe.partition == partition:
                 self._close(session)
-                self._left.setdefault(session, set()).add(partition)
                 self._hands.effects.append(Leave(partition, stripe.number))
 
     def _close(self, session: int) -> _Stripe:
         stripe = self._stripes.pop(session)
         del self._by_number[stripe.number]
+        self._left.setdefault(session, {})[stripe.partition] = 0
         return stripe
 
     def waiting(self) -> int:
@@ -112,18 +117,29 @@ class LaneQueues(SegmentSupply):
         return None
 
     def tell_passed(self, trainer: Trainer) -> None:
-        """Answer a trainer with the partitions that have no work for its lanes any more.
+        """Answer a trainer with the partitions that have no work for its lanes.
 
-        They stand in place of all batches that it asks for; it asks again, here or elsewhere.
+        They stand in place of all batches that it has asked for; it asks again, here or elsewhere.
+        One that was lost with a connection is sent again: its number is beyond the last delivery.
         """
-        if trainer.session in self._left and self._trainers.wants(trainer):
-            for partition in sorted(self._left.pop(trainer.session)):
+        session = trainer.session
+        if session in self._stripes:
+            return
+        left = self._left.setdefault(session, {})
+        for number, here in self.partitions.items():
+            if here.ended or here.rests:
+                left.setdefault(number, 0)
+        unknown = sorted(n for n, seq in left.items() if not 0 < seq <= trainer.seq)
+        if unknown:
+            trainer.seq += limits.MAX_PREFETCH
+            for partition in unknown:
                 self._pass(partition, trainer)
-                trainer.window = trainer.seq
+                left[partition] = trainer.seq
+            trainer.window = trainer.seq
 
     def is_idle(self, session: int) -> bool:
         """Whether a trainer has no lanes, and could get none."""
-        return session not in self._stripes
+        return session not in self._stripes and self._free() is None
 
     def put_back(self, session: int, batch: Batch) -> bool:
         """Take a batch that was lost on its way; its trainer gets it again."""
@@ -161,31 +177,39 @@ class LaneQueues(SegmentSupply):
         return effects
 
     def _open(self, session: int) -> _Stripe | None:
-        load = {
-            number: 0
-            for number, here in self.partitions.items()
-            if not (here.ended or here.rests or here.held or number in self._dry)
-        }
-        if not load:
+        partition = self._free()
+        if partition is None or self.partitions[partition].held:
             return None
-        for other in self._stripes.values():
-            if other.partition in load:
-                load[other.partition] += 1
-        partition = min(load, key=lambda n: (load[n], n))
         stripe = _Stripe(partition, self.take_stripes(1), self._leaves[partition])
         self._stripes[session] = stripe
         self._by_number[stripe.number] = session
         return stripe
+
+    def _free(self) -> int | None:
+        """Return the partition in which a trainer without lanes gets some, the least one used.
+
+        Where others are there it is none whose claims are being judged: these may wait for them.
+        """
+        alone = len(self._trainers.present) < 2
+        load = {
+            number: 0
+            for number, here in self.partitions.items()
+            if not (here.ended or here.rests or number in self._dry or (here.held and not alone))
+        }
+        for stripe in self._stripes.values():
+            if stripe.partition in load:
+                load[stripe.partition] += 1
+        return min(load, key=lambda n: (load[n], n), default=None)
 
     def drain(self) -> list[Batch]:
         return [batch for stripe in self._stripes.values() for batch in stripe.ready.drain()]
 
     def leave(self, session: int, rank: int) -> None:
         """Void the batches of a trainer that has left; its examples go on with others."""
-        self._left.pop(session, None)
         left = self._spent.pop(session, [])
         if session in self._stripes:
             left.append(self._close(session))
+        self._left.pop(session, None)
         for stripe in left:
             self._dry.discard(stripe.partition)
             self._leaves[stripe.partition] += 1

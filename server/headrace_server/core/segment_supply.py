@@ -131,12 +131,13 @@ class SegmentSupply(Supply):
             return
         asking = []
         for session, trainer in list(trainers.asking.items()):
-            if trainers.shared:
-                self.tell_passed(trainer)
             credits = trainers.credits(trainer)
             while credits > 0 and (batch := self.next(session)) is not None:
                 self._hands.grant(trainer, batch)
                 credits -= 1
+            if credits > 0 and trainers.shared:
+                self.tell_passed(trainer)
+                credits = trainers.credits(trainer)
             if credits > 0:
                 asking.append((session, credits))
             else:
@@ -170,5 +171,5 @@ class SegmentSupply(Supply):
         """Whether a trainer that asks gets no batch before trainers have acted."""
 
     def _pass(self, partition: int, trainer: Trainer) -> None:
-        trainer.seq += 1
+        trainer.seq, trainer.idle = trainer.seq + 1, False
         self._hands.effects.append(Passed(trainer.session, trainer.seq, partition))

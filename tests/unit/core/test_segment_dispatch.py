@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace_proto.limits import MAX_PREFETCH
+from headrace_proto.messages import Handed
 from headrace_server.core.handover import (
     Answer,
+    Batch,
     Finish,
     Freed,
     Idle,
@@ -19,6 +22,7 @@ from headrace_server.core.handover import (
     StoreLanes,
     Want,
 )
+from headrace_server.core.sequences import NOWHERE
 from tests.examples import some
 
 from .at_segments import TTL, At, lanes
@@ -577,16 +581,94 @@ def test_a_trainer_whose_lanes_ran_dry_is_told_before_it_is_given_others():
     at.join(1, window=3)
     (want,) = at.take(Want)
     at.d.dry(want.stripe)
-    assert at.take() == [Passed(1, 1, want.partition)]
-    at.d.window(1, 4)
+    (first,) = at.take()
+    assert first == Passed(1, first.seq, want.partition)
+    at.d.window(1, first.seq + 1)
     (other,) = at.take(Want)
     assert at.take(Idle) == [] and other.partition != want.partition
     at.d.dry(other.stripe)
-    assert at.take() == [Passed(1, 2, other.partition)]
-    at.d.window(1, 5)
-    assert at.take() == [Idle(1, 2)]
+    (second,) = at.take()
+    assert second == Passed(1, second.seq, other.partition) and second.seq > first.seq
+    at.d.window(1, second.seq + 1)
+    assert at.take() == [Idle(1, second.seq)]
     at.d.dry(other.stripe)
     assert at.take() == []
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, MAX_PREFETCH])
+def test_a_window_that_crosses_a_passed_opens_no_lanes_elsewhere(prefetch):
+    """The turn may be another owner's: only a trainer that knows can ask for other lanes."""
+    at = At(2, "lanes", shared=True)
+    at.join(1, window=1 + prefetch)
+    (want,) = at.take(Want)
+    at.make(0, 0, want.stripe)
+    (sent,) = at.take(Send)
+    at.d.window(1, sent.seq + prefetch)
+    at.d.save(1, sent.token)
+    at.d.kept(0, 0)
+    at.act()
+    at.d.dry(want.stripe)
+    at.act()
+    at.d.window(1, sent.seq + prefetch + 1)  # said before the word came
+    (passed,) = at.take(Passed)
+    assert passed.partition == 0 and at.take((Want, Idle)) == []
+    at.d.window(1, passed.seq + 1)
+    assert [want.partition for want in at.take(Want)] == [1]
+
+
+def test_a_passed_that_was_lost_with_its_connection_is_sent_again():
+    at = At(2, "lanes", shared=True)
+    at.join(1, window=2)
+    at.d.dry(at.take(Want)[0].stripe)
+    (passed,) = at.take()
+    at.d.resend(1, 0)
+    assert at.take() == [passed]
+    at.d.resend(1, passed.seq)
+    assert at.take() == [], "it came"
+
+
+def test_a_trainer_that_joins_lanes_learns_first_which_partitions_have_ended():
+    """So it does after the owner's death, and asks whose turn it is."""
+    at = At(3, "lanes", shared=True)
+    at.d.partition_ended(0)
+    at.join(1, window=2)
+    (passed,) = at.take()
+    assert passed == Passed(1, passed.seq, 0)
+    at.d.window(1, passed.seq + 1)
+    assert at.take() == [Want(1, 1, 0)]
+
+
+def test_without_states_the_last_batches_of_lanes_go_out_before_the_passed():
+    at = At(2, "lanes", shared=True, states=NOWHERE)
+    at.join(1, window=1)
+    at.d.window(1, 3)
+    (want,) = [want for want in at.take(Want) if want.upto == 3]
+    at.d.window(1, 1)
+    for number in range(3):
+        at.d.made(Batch(0, number, 1, "bytes", {"stripe": want.stripe}))
+    at.d.dry(want.stripe)
+    at.d.window(1, 4)
+    said = at.take((Send, Passed))
+    assert [type(one) for one in said] == [Send, Send, Send, Passed]
+
+
+def test_a_trainer_that_is_alone_waits_for_the_lanes_whose_claims_are_judged():
+    """Its stream does not show the death of the owner.  With others, the claims may wait for it."""
+    at = At(2, "lanes", shared=True, term=1)
+    at.join(1)
+    at.d.claim(1, Handed(7, 0, 3, 1, bytes(12)), saved=True)
+    at.d.window(1, 1)
+    assert at.take((Want, Idle, Passed)) == []
+    at.d.claimed(7, "no", 0)
+    assert at.take(Want) == [Want(0, 1, 0)]
+
+
+def test_a_trainer_among_others_gets_lanes_where_no_claims_are_judged():
+    at = At(2, "lanes", shared=True, term=1)
+    at.join(1, 2)
+    at.d.claim(1, Handed(7, 0, 3, 1, bytes(12)), saved=True)
+    at.d.window(2, 1)
+    assert at.take(Want) == [Want(1, 1, 0)]
 
 
 def test_where_trainers_take_turns_each_is_told_once_of_a_partition_that_is_over():
