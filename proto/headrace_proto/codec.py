@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from operator import attrgetter
-from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
+from typing import Any, NoReturn, TypeVar, dataclass_transform, get_args, get_type_hints
 
 import msgpack
 
 from . import limits
 from .errors import ProtocolError
+from .record import record
 
 #: First byte of a packed message: the version of its layout.
 LAYOUT = 1
@@ -198,18 +199,13 @@ class Registry:
         self._packers: dict[type, Callable[[Any], bytes | None]] = {}
         self._unpackers: dict[bytes, Callable[[bytes], Any]] = {}  # by their first bytes
 
-    def message(self, op: int) -> Callable[[type[M]], type[M]]:
-        """Class decorator that gives a record its number."""
-
-        def register(kind: type[M]) -> type[M]:
-            if op in self._by_op:
-                raise ValueError(f"op {op} of {self.name} is taken")
-            spec = _spec_of(kind)
-            self._by_op[op] = (kind, spec)
-            self._ops[kind] = op
-            return kind
-
-        return register
+    def register(self, op: int, kind: type[M]) -> type[M]:
+        """Give a record its number."""
+        if op in self._by_op:
+            raise ValueError(f"op {op} of {self.name} is taken")
+        self._by_op[op] = kind, _spec_of(kind)
+        self._ops[kind] = op
+        return kind
 
     def packed(
         self,
@@ -222,7 +218,7 @@ class Registry:
 
         ``packer`` returns None for a message that does not fit the layout.
         """
-        self.message(op)(kind)
+        self.register(op, kind)
         self._packers[kind] = packer
         self._unpackers[bytes((LAYOUT, op))] = unpacker
 
@@ -267,3 +263,9 @@ class Registry:
             raise ProtocolError(f"{self.name} has no op {op!r:.40}")
         kind, spec = known
         return kind(*_checked(kind, spec, values[1:]))
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def message(sent_by: Registry, op: int) -> Callable[[type[M]], type[M]]:
+    """Make the class a record, and the message of this number of one end."""
+    return lambda kind: sent_by.register(op, record(kind))

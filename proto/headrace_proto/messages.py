@@ -51,7 +51,7 @@ from .checks import (
     check_text,
     list_of,
 )
-from .codec import record_check
+from .codec import message, record_check
 from .record import record
 from .step_messages import FROM_SERVER, FROM_TRAINER, Deliver, Delivery, Outcome, Save, Step
 
@@ -101,8 +101,7 @@ class Handed:
     segments: Blob = b""  # of segments: insertion indices (int64), then sequence (int32)
 
 
-@FROM_TRAINER.message(1)
-@record
+@message(FROM_TRAINER, 1)
 class Hello:
     """First message of a session, and of each reconnection."""
 
@@ -132,8 +131,7 @@ class Hello:
     members: Count = 0  # … and how many they are
 
 
-@FROM_TRAINER.message(2)
-@record
+@message(FROM_TRAINER, 2)
 class Attach:
     """The content of the session's file: proof that both ends see the same memory."""
 
@@ -142,8 +140,7 @@ class Attach:
     last_seq: Count = 0  # of the deliveries that came; what follows is sent, in case, again
 
 
-@FROM_TRAINER.message(4)
-@record
+@message(FROM_TRAINER, 4)
 class Renew:
     """Heartbeat: alive, and these leases are held."""
 
@@ -160,8 +157,7 @@ class Renew:
     awaited_s: Seconds = 0.0  # of blocked_s, that it waited for a batch of this very owner
 
 
-@FROM_TRAINER.message(5)
-@record
+@message(FROM_TRAINER, 5)
 class Drain:
     """Close the feed's input; with ``cancel`` at once."""
 
@@ -170,16 +166,14 @@ class Drain:
     cancel: Flag = False
 
 
-@FROM_TRAINER.message(6)
-@record
+@message(FROM_TRAINER, 6)
 class Bye:
     """The trainer leaves; what it holds goes to others."""
 
     session: Count
 
 
-@FROM_TRAINER.message(7)
-@record
+@message(FROM_TRAINER, 7)
 class Retarget:
     """Draw classes in other proportions from now on."""
 
@@ -188,8 +182,7 @@ class Retarget:
     probs: Annotated[tuple[float, ...], list_of(check_number)]
 
 
-@FROM_TRAINER.message(8)
-@record
+@message(FROM_TRAINER, 8)
 class Flush:
     """States of lanes that stay with the trainer, as they are after a batch that it is done with.
 
@@ -204,8 +197,7 @@ class Flush:
     more: Flag = False  # another Flush of this request follows
 
 
-@FROM_TRAINER.message(9)
-@record
+@message(FROM_TRAINER, 9)
 class Snapshot:
     """Keep all of the feed's state, with everything that was answered to be committed.
 
@@ -218,8 +210,7 @@ class Snapshot:
     whole: Flag = False  # every server has its share of the snapshot of this name
 
 
-@FROM_TRAINER.message(10)
-@record
+@message(FROM_TRAINER, 10)
 class Stats:
     """Count what is ready, incomplete, in flight and committed in this owner's partitions."""
 
@@ -227,8 +218,7 @@ class Stats:
     request: Count  # the answer carries it
 
 
-@FROM_TRAINER.message(11)
-@record
+@message(FROM_TRAINER, 11)
 class Resize:
     """Make batches of other sizes from now on: one for all, or one for each bucket."""
 
@@ -237,8 +227,7 @@ class Resize:
     sizes: Counts
 
 
-@FROM_TRAINER.message(12)
-@record
+@message(FROM_TRAINER, 12)
 class Take:
     """Ask for one batch of segments with so many rows; 0 withdraws the request.
 
@@ -252,8 +241,7 @@ class Take:
     last_seq: Count
 
 
-@FROM_SERVER.message(1)
-@record
+@message(FROM_SERVER, 1)
 class Welcome:
     """A session is open."""
 
@@ -278,8 +266,7 @@ class Welcome:
     run: Count = 0  # the trainers with ranks that train together, see Hello
 
 
-@FROM_SERVER.message(2)
-@record
+@message(FROM_SERVER, 2)
 class Refused:
     """No session: an error's code and text."""
 
@@ -287,8 +274,7 @@ class Refused:
     text: Text
 
 
-@FROM_SERVER.message(5)
-@record
+@message(FROM_SERVER, 5)
 class Pulse:
     """Answer to Renew: what the feed waits for, in words."""
 
@@ -297,8 +283,7 @@ class Pulse:
     exhausted: Flag = False  # every batch was handed out: those not committed are in hands
 
 
-@FROM_SERVER.message(6)
-@record
+@message(FROM_SERVER, 6)
 class Ended:
     """Nothing more will come: the feed is done (``code`` empty), or failed, or the server stops."""
 
@@ -308,16 +293,14 @@ class Ended:
     returns: Flag = False  # the server stops, and its next start goes on with the feed
 
 
-@FROM_SERVER.message(7)
-@record
+@message(FROM_SERVER, 7)
 class Unknown:
     """The server knows no such session."""
 
     session: Count
 
 
-@FROM_SERVER.message(8)
-@record
+@message(FROM_SERVER, 8)
 class Retired:
     """These segments hold nothing any more and can be unmapped."""
 
@@ -325,8 +308,7 @@ class Retired:
     segments: Annotated[tuple[str, ...], list_of(check_text)]
 
 
-@FROM_SERVER.message(9)
-@record
+@message(FROM_SERVER, 9)
 class Answered:
     """The answer to a request: what it brings, or an error's code and text.
 
@@ -341,8 +323,7 @@ class Answered:
     text: Text = ""
 
 
-@FROM_SERVER.message(10)
-@record
+@message(FROM_SERVER, 10)
 class Passed:
     """In place of a delivery: it was the turn of a partition that makes no more batches.
 
@@ -355,8 +336,7 @@ class Passed:
     partition: Count
 
 
-@FROM_SERVER.message(11)
-@record
+@message(FROM_SERVER, 11)
 class Idle:
     """The trainer gets no batch after ``seq`` from this owner before it or others have acted.
 
@@ -368,8 +348,7 @@ class Idle:
     seq: Count
 
 
-@FROM_SERVER.message(12)
-@record
+@message(FROM_SERVER, 12)
 class Full:
     """The slab of this owner is full: no new batch of it stands before this place.
 
@@ -381,8 +360,7 @@ class Full:
     partition: Count
 
 
-@FROM_SERVER.message(13)
-@record
+@message(FROM_SERVER, 13)
 class ServedShare:
     """The answer to a Hello for another share of the feed than the server's; opens no session."""
 
@@ -395,8 +373,7 @@ class ServedShare:
     declaration: Plain  # a digest of each part of what it serves, by the part's name
 
 
-@FROM_SERVER.message(14)
-@record
+@message(FROM_SERVER, 14)
 class EpochBegun:
     """No batch of an epoch before this one comes of this owner: all of them are committed."""
 

@@ -10,18 +10,17 @@ the segment and sends from there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from headrace_proto.checks import Blob, Count, Plain, Text
-from headrace_proto.codec import Registry
+from headrace_proto.codec import Registry, message
+from headrace_proto.record import record
 
 FROM_FRONT = Registry("front")
 FROM_OWNER = Registry("owner")
 
 
-@FROM_FRONT.message(1)
-@dataclass(frozen=True, slots=True)
+@message(FROM_FRONT, 1)
 class TrainerMessage:
     """A trainer's message follows, frame by frame; it came by this connection and public key."""
 
@@ -29,24 +28,21 @@ class TrainerMessage:
     key: Text
 
 
-@FROM_FRONT.message(2)
-@dataclass(frozen=True, slots=True)
+@message(FROM_FRONT, 2)
 class Unreachable:
     """The connection is lost: a message for it could not be sent."""
 
     connection: Blob
 
 
-@FROM_FRONT.message(3)
-@dataclass(frozen=True, slots=True)
+@message(FROM_FRONT, 3)
 class Sent:
     """The front reads the bytes of a block no more."""
 
     number: Count
 
 
-@FROM_FRONT.message(4)
-@dataclass(frozen=True, slots=True)
+@message(FROM_FRONT, 4)
 class Known:
     """Names of trainers by public key (None: the server has no keys); counts of the gate."""
 
@@ -54,22 +50,19 @@ class Known:
     access: Plain
 
 
-@FROM_FRONT.message(5)
-@dataclass(frozen=True, slots=True)
+@message(FROM_FRONT, 5)
 class AllBack:
     """All trainers of the owner before this one have greeted this one, or have left."""
 
 
-@FROM_OWNER.message(1)
-@dataclass(frozen=True, slots=True)
+@message(FROM_OWNER, 1)
 class Say:
     """Frame 1 is for this connection."""
 
     connection: Blob
 
 
-@FROM_OWNER.message(2)
-@dataclass(frozen=True, slots=True)
+@message(FROM_OWNER, 2)
 class SendBlock:
     """Frame 1 is for this connection, followed by the bytes of a block; answered by ``Sent``."""
 
@@ -80,35 +73,31 @@ class SendBlock:
     nbytes: Count
 
 
-@FROM_OWNER.message(3)
-@dataclass(frozen=True, slots=True)
+@message(FROM_OWNER, 3)
 class Left:
     """A session has ended; its connection is a stranger's again."""
 
     session: Count
 
 
-@FROM_OWNER.message(4)
-@dataclass(frozen=True, slots=True)
+@message(FROM_OWNER, 4)
 class SegmentRetired:
     """A segment is empty, and will not be used again."""
 
     segment: Text
 
 
-@FROM_OWNER.message(5)
-@dataclass(frozen=True, slots=True)
+@message(FROM_OWNER, 5)
 class Began:
     """The process of the owner has begun."""
 
 
-@FROM_OWNER.message(6)
-@dataclass(frozen=True, slots=True)
+@message(FROM_OWNER, 6)
 class Ready:
     """The feeds are open: greetings are answered from now on."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BlockPlace:
     """The body of a batch: where its bytes lie."""
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace_proto import limits
 from headrace_proto.checks import Count, Plain, Text, list_of
-from headrace_proto.codec import Registry, pack, record_check, unpack
+from headrace_proto.codec import Registry, message, pack, record_check, unpack
 from headrace_proto.errors import ProtocolError
 
 from .generated import plain, steady
@@ -19,15 +19,13 @@ OLD = Registry("old")
 NEW = Registry("new")
 
 
-@OLD.message(1)
-@dataclass(frozen=True, slots=True)
+@message(OLD, 1)
 class Ask:
     what: Text
     count: Count = 1
 
 
-@NEW.message(1)
-@dataclass(frozen=True, slots=True)
+@message(NEW, 1)
 class AskMore:
     what: Text
     count: Count = 1
@@ -35,8 +33,7 @@ class AskMore:
     extra: Plain = field(default_factory=dict)
 
 
-@NEW.message(2)
-@dataclass(frozen=True, slots=True)
+@message(NEW, 2)
 class Tell:
     what: Text
 
@@ -47,8 +44,7 @@ class Item:
     size: Count = 7
 
 
-@NEW.message(3)
-@dataclass(frozen=True, slots=True)
+@message(NEW, 3)
 class Listing:
     items: Annotated[tuple[Item, ...], list_of(record_check(Item))] = ()
     free: Plain = None
@@ -98,7 +94,7 @@ def test_bytes_after_the_header_are_an_error():
 
 def test_a_number_is_given_to_one_message_only():
     with pytest.raises(ValueError, match="op 1 of old is taken"):
-        OLD.message(1)(Tell)
+        OLD.register(1, Tell)
 
 
 def test_a_field_without_check_can_not_be_declared():
@@ -107,7 +103,7 @@ def test_a_field_without_check_can_not_be_declared():
         what: str
 
     with pytest.raises(TypeError, match=r"Loose\.what has no check"):
-        Registry("loose").message(1)(Loose)
+        Registry("loose").register(1, Loose)
 
 
 def test_what_is_no_plain_data_is_not_packed():
