@@ -27,12 +27,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import msgpack
 
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
+
+from .in_thread import InThread, ThreadPipe
 
 _LAST_WORDS = 80
 _READ_BYTES = 1 << 16
@@ -61,49 +63,6 @@ def perform(
     if handler is None:
         raise ServerError(f"{name!r:.80} is none of {', '.join(handlers)}")
     handler(*first, **fields)
-
-
-class Pipe(Protocol):
-    """The end of the front or a worker by which orders come from the supervisor, and events go."""
-
-    def fileno(self) -> int:
-        """Return the file that is readable when orders have come."""
-
-    def read_orders(self) -> list[dict[str, Any]]:
-        """Return the orders that have come; at the end of the supervisor end as well."""
-
-    def check_parent(self) -> None:
-        """End as well where the supervisor has ended, though its pipe is open."""
-
-    def report(self, event: str, **values: Any) -> None:
-        """Report an event to the supervisor."""
-
-
-class Child(Protocol):
-    """The supervisor's end of the front or of a worker."""
-
-    name: str
-    reason: str  # why it is dying, as it reported
-    pid: int
-    pidfd: int  # readable after its end
-
-    def words(self, lines: int = 25) -> str:
-        """Return the last lines that it printed."""
-
-    def order(self, **values: Any) -> None:
-        """Send one order; nothing happens where the child is gone."""
-
-    def exit_code(self) -> int | None:
-        """Return the exit code; None while it runs."""
-
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal that ends it."""
-
-    def wait(self, timeout_s: float) -> int | None:
-        """Wait for the end; return the exit code, None when it still runs after the timeout."""
-
-    def close(self) -> None:
-        """Let go of all that belongs to a child that has ended."""
 
 
 class ParentPipe:
@@ -180,6 +139,7 @@ class ParentPipe:
         threading.Thread(target=wait, name="headrace-lifeline", daemon=True).start()
 
     def report(self, event: str, **values: Any) -> None:
+        """Report an event to the supervisor."""
         line = json.dumps({"event": event, **values}) + "\n"
         with self._reporting, contextlib.suppress(BrokenPipeError, ValueError):
             self._out.write(line)
@@ -314,9 +274,11 @@ class ChildProcess:
         self._unsent.put(json.dumps(values).encode() + b"\n")
 
     def exit_code(self) -> int | None:
+        """Return the exit code; None while it runs."""
         return self._process.poll()
 
     def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal that ends it."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 
@@ -349,6 +311,12 @@ class ChildProcess:
 def _last(lines: Sequence[str], mark: str) -> int | None:
     """Return the number of the last line that begins with a mark."""
     return max((i for i, line in enumerate(lines) if line.startswith(mark)), default=None)
+
+
+#: The end of the front or a worker by which orders come from the supervisor, and events go.
+Pipe = ParentPipe | ThreadPipe
+#: The supervisor's end of the front or of a worker.
+Child = ChildProcess | InThread
 
 
 def end(children: Sequence[Child], patience_s: float) -> None:
