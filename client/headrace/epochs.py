@@ -127,7 +127,7 @@ class EpochLoops(ABC):
         if epochs is None:
             return None
         self._look_for_epoch(epochs)
-        return sys.maxsize if epochs.number is None else epochs.number + epochs.is_over
+        return sys.maxsize if epochs.number is None else epochs.number + epochs.over
 
     @property
     def _last_epoch(self) -> int:
@@ -153,7 +153,7 @@ class Epochs:
         self.number = number
         self.take: Claim = Session.take
         self._entered = False  # whether a loop over this epoch has begun
-        self._over = False  # whether it has come to its end
+        self.over = False  # whether it has come to its end
         self._last = sys.maxsize  # the last epoch, once the feed has ended
 
     def begin(self) -> bool:
@@ -161,29 +161,24 @@ class Epochs:
 
         False where no epoch is left.
         """
-        if self._over and self.number is not None:
+        if self.over and self.number is not None:
             if self.number >= self._last:
                 return False
             self.number += 1
-            self._over = False
-        elif self._over:  # the feed has ended before its first batch
+            self.over = False
+        elif self.over:  # the feed has ended before its first batch
             return False
         self._entered = True
         return True
 
     @property
-    def is_over(self) -> bool:
-        """Whether the loop over this epoch has come to its end."""
-        return self._over
-
-    @property
     def in_doubt(self) -> bool:
         """Whether only the next batch shows which epoch the next loop is over."""
-        return self.number is None or (self._entered and not self._over)
+        return self.number is None or (self._entered and not self.over)
 
     def end(self, last: int = sys.maxsize) -> None:
         """Note that the loop has come to its end; ``last``: the last epoch of an ended feed."""
-        self._over, self._last = True, last
+        self.over, self._last = True, last
 
     # Claims
 
@@ -194,7 +189,7 @@ class Epochs:
             epoch = received.delivery.epoch
             if self.number is None or epoch > self.number:
                 self.number = epoch
-            self._entered, self._over, self._last = True, False, sys.maxsize
+            self._entered, self.over, self._last = True, False, sys.maxsize
         return received
 
     def claim_of_epoch(self, session: Session) -> Received | None:

@@ -7,7 +7,6 @@ import os
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from headrace_proto.schema import Field, schema_from_wire
@@ -294,12 +293,7 @@ class Feed(EpochLoops, Steering, Sizing, Checkpoints):
         self._link.check_usable()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if not self._link.left and os.getpid() == self._pid:
             self._leave(commit=kind is None)
 

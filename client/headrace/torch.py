@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -234,12 +233,7 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
     def __enter__(self) -> FeedDataset:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -164,14 +164,9 @@ class Way:
         self.quiet = False  # nothing waits in the socket, and its file number tells when that ends
         self.more = False  # some of what waits in the socket was left there
         self._watched = False  # whether it is told when more can be written
-        self._sleep = sleep
+        self.sleep = sleep  # at the ways of all owners
         self._number = int(socket.getsockopt(zmq.FD))
         sleep.add(self, self._number)
-
-    @property
-    def among_others(self) -> bool:
-        """Whether the trainer has other ways, too."""
-        return self._sleep.several
 
     def has_news(self, ready: set[int]) -> bool:
         """Whether something may have come, where something has happened at these numbers."""
@@ -179,11 +174,11 @@ class Way:
 
     def take(self, channel: Channel) -> None:
         self.channel, self.silent, self._watched = channel, True, False
-        self._sleep.register(channel)
+        self.sleep.register(channel)
 
     def drop(self) -> None:
         if self.channel is not None:
-            self._sleep.forget(self.channel)
+            self.sleep.forget(self.channel)
             self.channel.close()
             self.channel = None
             self.quiet = False
@@ -191,7 +186,7 @@ class Way:
     def close(self) -> None:
         """Nobody waits here any more."""
         self.drop()
-        self._sleep.remove(self._number)
+        self.sleep.remove(self._number)
 
     def linger(self) -> None:
         """Give what was said last a moment to leave, and end the channel."""
@@ -214,4 +209,4 @@ class Way:
         if channel is not None and channel.waits != self._watched:
             self._watched = channel.waits
             also = select.POLLOUT if channel.waits else 0
-            self._sleep.register(channel, select.POLLIN | also)
+            self.sleep.register(channel, select.POLLIN | also)

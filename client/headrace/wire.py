@@ -163,7 +163,7 @@ class Wire:
             self._receive(heard)
         # A look costs more than all else: none is needed while a channel is used, and one poll is
         # for the sockets of all owners.
-        way.quiet = not way.more and (way.channel is not None or way.among_others)
+        way.quiet = not way.more and (way.channel is not None or way.sleep.several)
 
     def _burst(self) -> list[tuple[Any, list[Any]]]:
         """Some of the messages that wait in the socket; none only where none is left."""

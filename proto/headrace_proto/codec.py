@@ -14,7 +14,7 @@ it, every field has a check, and whatever is wrong comes out as one ProtocolErro
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import chain
 from operator import attrgetter
@@ -195,7 +195,7 @@ class Registry:
     def __init__(self, name: str) -> None:
         self.name = name
         self._by_op: dict[int, tuple[type, _Spec]] = {}
-        self._ops: dict[type, int] = {}
+        self.kinds: dict[type, int] = {}  # the messages, each with its number on the wire
         self._packers: dict[type, Callable[[Any], bytes | None]] = {}
         self._unpackers: dict[bytes, Callable[[bytes], Any]] = {}  # by their first bytes
 
@@ -204,7 +204,7 @@ class Registry:
         if op in self._by_op:
             raise ValueError(f"op {op} of {self.name} is taken")
         self._by_op[op] = kind, _spec_of(kind)
-        self._ops[kind] = op
+        self.kinds[kind] = op
         return kind
 
     def packed(
@@ -222,11 +222,6 @@ class Registry:
         self._packers[kind] = packer
         self._unpackers[bytes((LAYOUT, op))] = unpacker
 
-    @property
-    def kinds(self) -> Mapping[type, int]:
-        """The messages, each with its number on the wire."""
-        return self._ops
-
     def encode(self, message: Any) -> bytes:
         """Frame 0 of a message."""
         kind = type(message)
@@ -235,7 +230,7 @@ class Registry:
             packed = packer(message)
             if packed is not None and len(packed) <= limits.MAX_HEADER_BYTES:
                 return packed
-        header = pack([self._ops[kind], *_fields_of(message)])
+        header = pack([self.kinds[kind], *_fields_of(message)])
         if len(header) > limits.MAX_HEADER_BYTES:
             raise ProtocolError(
                 f"{kind.__name__} needs a header of {len(header)} bytes; "

@@ -11,8 +11,6 @@ from argparse import Namespace
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from headrace_proto.errors import HeadraceError
-
 from ..process.statuses import ServerStatus
 from ..watch.every import every
 from ..watch.http_client import HttpClient
@@ -72,13 +70,7 @@ def status_of_all(servers: list[Asker]) -> ServerStatus:
     """Return the joined status of these servers, or of one and all its peers."""
     if len(servers) == 1:
         return servers[0].status(every=True)
-    found: list[tuple[str, ServerStatus | str]] = []
-    for one in servers:
-        try:
-            found.append((one.url, one.status()))
-        except HeadraceError as error:
-            found.append((one.url, str(error).partition(".  ")[0]))
-    return every(found)
+    return every([one.seen() for one in servers])
 
 
 def _asks(url: str) -> bool:

@@ -52,19 +52,15 @@ class Gate:
         self._unanswered: list[list[bytes]] = []  # until the keys are looked at again
         self._connections = connections
         self._last: zmq.Frame | None = None  # with ZeroMQ's metadata of its connection
-        self._zap: zmq.Socket[bytes] | None = None
+        #: The socket of questions that the front polls; ``answer`` reads it.
+        self.questions: zmq.Socket[bytes] | None = None
         if self._ring is not None:
-            self._zap = context.socket(zmq.ROUTER)
-            self._zap.linger = 0
-            self._zap.bind(_ZAP)
+            self.questions = context.socket(zmq.ROUTER)
+            self.questions.linger = 0
+            self.questions.bind(_ZAP)
             socket.curve_server = True
             socket.curve_secretkey = self._ring.secret.text.encode()
             socket.zap_domain = _DOMAIN
-
-    @property
-    def questions(self) -> zmq.Socket[bytes] | None:
-        """The socket of questions that the front polls; ``answer`` reads it."""
-        return self._zap
 
     def receive(self) -> tuple[str, bytes, list[bytes]]:
         """Return the next message: the public key that it came by, the connection, the frames."""
@@ -95,10 +91,6 @@ class Gate:
         """Names of trainers by public key; None without keys."""
         return None if self._ring is None else self._ring.by_key
 
-    def name_of(self, key: str) -> str | None:
-        """Return the name of a key; None where the key lets nobody in any more."""
-        return "" if self._ring is None else self._ring.name_of(key)
-
     def access(self) -> dict[str, object]:
         """Return whether there are keys, the names that they let in, and counts of refusals."""
         names = [] if self._ring is None else self._ring.names
@@ -107,9 +99,9 @@ class Gate:
 
     def answer(self, now: float) -> None:
         """Answer for each connection in its handshake whether its key is known."""
-        assert self._zap is not None
-        while waits(self._zap):
-            question = self._zap.recv_multipart(zmq.NOBLOCK)
+        assert self.questions is not None
+        while waits(self.questions):
+            question = self.questions.recv_multipart(zmq.NOBLOCK)
             if not self._known(question):  # its key may be new
                 if now - self._looked < _LEAST_LOOK_S:
                     self._unanswered.append(question)
@@ -126,11 +118,11 @@ class Gate:
         return key if self._ring.name_of(key) is not None else ""
 
     def _decide(self, question: list[bytes], now: float) -> None:
-        assert self._zap is not None
+        assert self.questions is not None
         asker, empty, version, request, _, address, *_ = question
         key = self._known(question)
         status = (b"200", b"OK", key.encode()) if key else (b"400", b"unknown key", b"")
-        self._zap.send_multipart([asker, empty, version, request, *status, b""])
+        self.questions.send_multipart([asker, empty, version, request, *status, b""])
         if not key:
             peer = address.decode("ascii", "replace")
             unknown = _key_of(question)
@@ -170,8 +162,8 @@ class Gate:
 
     def close(self) -> None:
         """Close the socket of questions."""
-        if self._zap is not None:
-            self._zap.close()
+        if self.questions is not None:
+            self.questions.close()
 
 
 def _key_of(question: list[bytes]) -> str:

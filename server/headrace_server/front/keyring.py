@@ -62,22 +62,17 @@ class KeyRing:
             raise ValueError(f"keys={str(directory)!r} has no directory {TRAINERS}")
         _check_mode(trainers, str(trainers))
         self._seen: tuple[_Seen, ...] = ()
-        self._names: dict[str, str] = {}  # by public key
+        self.by_key: dict[str, str] = {}  # names by public key
         self.refresh()
 
     def name_of(self, key: str) -> str | None:
         """Return the name of a public key; None where the key lets nobody in."""
-        return self._names.get(key)
+        return self.by_key.get(key)
 
     @property
     def names(self) -> list[str]:
         """The names that are let in."""
-        return sorted(set(self._names.values()))
-
-    @property
-    def by_key(self) -> dict[str, str]:
-        """Names by public key."""
-        return self._names
+        return sorted(set(self.by_key.values()))
 
     def refresh(self) -> bool:
         """Read the trainers' keys again; whether they have changed."""
@@ -108,7 +103,7 @@ class KeyRing:
                 logger.warning(
                     "trainers %s and %s have one key: both are %s", other, trainer, other
                 )
-        before, self._names, self._seen = self._names, names, seen
+        before, self.by_key, self._seen = self.by_key, names, seen
         return names != before
 
     def _look(self) -> Iterator[_Seen]:

@@ -56,7 +56,6 @@ class Durable:
     ) -> None:
         self._mirrored = mirrored
         self._durability = durability
-        self._keep = keep
         self._allow_change = allow_change
         self._state = StateDirectory(path)
         try:
@@ -96,7 +95,7 @@ class Durable:
                 self._state.check_feed(feed, self._allow_change)
                 if self._mirrored is not None:
                     self._mirrored.restore(self.path, feed.name)
-        config = self._raised(config, max(terms))
+        config = self.next_term(config, max(terms))
         for name in tokens:
             take_back(self._state, name)
         config = dataclasses.replace(
@@ -129,20 +128,16 @@ class Durable:
 
         No process may have its stores open.
         """
-        config = self._raised(config, term)
+        config = self.next_term(config, term)
         take_back(self._state, feed)
         return self._noted(config, [feed])
 
     def next_start(self, config: RunConfig) -> RunConfig:
         """Return the config of the next start, which goes on from the stored state."""
-        return self._noted(self._raised(config))
+        return self._noted(self.next_term(config))
 
-    def next_term(self, config: RunConfig) -> RunConfig:
-        """Return the same config under a larger term, for another owner."""
-        return self._raised(config)
-
-    def _raised(self, config: RunConfig, beyond: int = 0) -> RunConfig:
-        """Return a config under a new term, which is stored."""
+    def next_term(self, config: RunConfig, beyond: int = 0) -> RunConfig:
+        """Return the same config under a larger term, which is stored."""
         term = self._state.raise_term(beyond, _by_clock(), config.share)
         if self._mirrored is not None:
             self._mirrored.begun(self.path)

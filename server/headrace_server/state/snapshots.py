@@ -23,14 +23,12 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE, Share
-from headrace_proto.token import SNAPSHOT, STAMP, Token, new_snapshot
+from headrace_proto.token import SNAPSHOT, Token, new_snapshot
 
 from ..files.durable_file import sync_directory, write_durably, writing
 from ..files.extras import PackageMissing, require
@@ -50,15 +48,6 @@ _READ_BYTES = 1 << 20
 
 class SnapshotDamaged(ServerError):
     """A snapshot differs from the one that was stored."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A stored snapshot: its name, when it was made (UTC), its bytes."""
-
-    snapshot: str
-    made: str
-    nbytes: int
 
 
 class Shelf:
@@ -151,7 +140,7 @@ class Shelf:
         shutil.rmtree(self._root / feed / f"{name}{_PART}", ignore_errors=True)
 
     def _forget_old(self, feed: str) -> None:
-        names = [stored.snapshot for stored in self.stored(feed)]
+        names = self.stored(feed)
         if not self._keep:
             return
         settled = names
@@ -166,16 +155,10 @@ class Shelf:
 
     # Finding one
 
-    def stored(self, feed: str) -> list[Stored]:
+    def stored(self, feed: str) -> list[str]:
         """Return the feed's snapshots in the state directory, the oldest first."""
-        found = []
-        for path in sorted((self._root / feed).glob("*")):
-            if SNAPSHOT.fullmatch(path.name) and (path / LEAF).exists():
-                stamp = path.name.partition("-")[0]
-                made = datetime.strptime(stamp, STAMP).replace(tzinfo=UTC).isoformat()
-                nbytes = sum(file.stat().st_size for file in path.iterdir())
-                found.append(Stored(path.name, made, nbytes))
-        return found
+        names = (path.name for path in (self._root / feed).glob("*"))
+        return sorted(name for name in names if self.has(feed, name))
 
     def fetch(self, feed: str, name: str) -> tuple[Path, int]:
         """Return the directory of a snapshot, after a check, and the term that it was made in.
@@ -227,7 +210,7 @@ class Shelf:
         _write_leaf(part, feed, name, max(terms))
 
     def _missing(self, feed: str, name: str) -> str:
-        listed = ", ".join(stored.snapshot for stored in self.stored(feed)[-3:]) or "none"
+        listed = ", ".join(self.stored(feed)[-3:]) or "none"
         places = str(self._root / feed)
         if self._far is not None:
             places += f" and {self._far.url}"

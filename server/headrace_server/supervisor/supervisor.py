@@ -66,7 +66,7 @@ class Supervisor:
         self._starts = Starts(replace(config, directory=str(directory.path)), durable)
         self._worker_memory_bytes = worker_memory_bytes
         self._lock = threading.Condition()
-        self._stopping = False
+        self.stopped = False  # whether ``stop`` was called
         self._starting = threading.RLock()  # held while a start of the server begins or ends
         self._start_timeout_s = start_timeout_s
         self._durable = durable
@@ -179,7 +179,7 @@ class Supervisor:
         """Start a feed from a snapshot.  FeedInUse where trainers use it, unless forced."""
         feed = self._feeds.named(feed)
         with self._starting:
-            if self._stopping:
+            if self.stopped:
                 raise ServerError("the server is stopping")
             users = self.ask("users", feed=feed)["users"]
             if users and not force:
@@ -196,7 +196,7 @@ class Supervisor:
         """
         with self._starting:
             now = next(one for one in self._config.feeds if one.name == feed)
-            if self._stopping or self.failure is not None:
+            if self.stopped or self.failure is not None:
                 return
             if generation in (None, now.generation):
                 self._replace_workers(feed)
@@ -225,7 +225,7 @@ class Supervisor:
         An error of ``prepared`` is raised before any process is ended.
         """
         with self._starting:
-            if self._stopping or self.failure is not None:
+            if self.stopped or self.failure is not None:
                 return
             term = prepared(next(one for one in self._config.feeds if one.name == feed))
             with self._or_fail(feed):
@@ -241,7 +241,7 @@ class Supervisor:
         except Exception as error:
             logger.exception("the server could not begin anew")
             with self._lock:
-                if not self._stopping:
+                if not self.stopped:
                     text = f"feed {feed!r} could not be taken back: {error}"
                     self._feeds.failure = self.failure or ServerError(text)
                 self._lock.notify_all()
@@ -274,11 +274,6 @@ class Supervisor:
     def feeds(self) -> list[str]:
         """The names of its feeds."""
         return self._feeds.names
-
-    @property
-    def stopped(self) -> bool:
-        """Whether ``stop`` was called."""
-        return self._stopping
 
     @property
     def over(self) -> bool:
@@ -345,7 +340,7 @@ class Supervisor:
 
     def _ended(self) -> HeadraceError | None:
         """Return why the server answers no question any more."""
-        stopped = ServerError("the server was stopped") if self._stopping else None
+        stopped = ServerError("the server was stopped") if self.stopped else None
         return self.failure or stopped
 
     def _wait_for(self, done: Callable[[], bool], timeout_s: float | None) -> bool:
@@ -362,9 +357,9 @@ class Supervisor:
         if os.getpid() != self._pid:
             return
         with self._lock:
-            if self._stopping:
+            if self.stopped:
                 return
-            self._stopping = True
+            self.stopped = True
             self._lock.notify_all()
         with self._starting:
             self._end_children()

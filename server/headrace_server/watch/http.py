@@ -18,16 +18,15 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace_proto import __version__
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
-from headrace_proto.placement import WHOLE, Share
 
 from .answers import Answers, HttpRequest, Response
 from .http_client import HttpClient
+from .http_options import HttpOptions
 from .watch import Watch
 
 if TYPE_CHECKING:
@@ -52,15 +51,9 @@ _CLOSE_S = 15.0
 class HttpService:
     """Serves one port.  It answers from the start, and watches a server once that has started."""
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        token: str | None = None,
-        share: Share = WHOLE,
-        peers: Sequence[str] = (),
-    ) -> None:
-        """``peers``: by share, the URLs of all servers of the feed."""
+    def __init__(self, options: HttpOptions) -> None:
+        host, port, token = options.host, options.port, options.token
+        share, peers = options.share, options.peers
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             family, place = found[0], found[4]

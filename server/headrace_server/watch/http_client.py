@@ -15,7 +15,7 @@ from contextlib import closing
 from typing import Any, cast
 from urllib.parse import urlencode, urlsplit
 
-from headrace_proto.errors import ConnectionLost, ServerError
+from headrace_proto.errors import ConnectionLost, HeadraceError, ServerError
 from headrace_proto.token import new_snapshot
 
 from ..process.statuses import ServerStatus
@@ -44,6 +44,13 @@ class HttpClient:
         if not isinstance(status, dict) or not isinstance(status.get("feeds"), dict):
             raise _Stranger(self.url, 200)
         return cast(ServerStatus, status)
+
+    def seen(self, timeout_s: float = TIMEOUT_S) -> tuple[str, ServerStatus | str]:
+        """Return the URL of the server, and its status or why it has none."""
+        try:
+            return self.url, self.status(timeout_s=timeout_s)
+        except (HeadraceError, ValueError) as error:
+            return self.url, str(error).partition(".  ")[0]
 
     def post(self, path: str, timeout_s: float = TIMEOUT_S) -> Any:
         """Post a request to change something; return its JSON."""

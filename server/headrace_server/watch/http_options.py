@@ -42,7 +42,7 @@ class HttpOptions:
         """Open the port."""
         from .http import HttpService
 
-        return HttpService(self.host, self.port, self.token, self.share, self.peers)
+        return HttpService(self)
 
 
 def _peers(value: Any, share: Share) -> tuple[str, ...]:

@@ -111,10 +111,7 @@ class Watch:
         url = self._peers[share]
         if share == self._share[0]:
             return url, self.status()
-        try:
-            return url, HttpClient(url).status(timeout_s=_PEER_S)
-        except (HeadraceError, ValueError) as error:
-            return url, str(error).partition(".  ")[0]
+        return HttpClient(url).seen(_PEER_S)
 
     def _look(self, server: Supervisor) -> ServerStatus:
         try:

@@ -60,7 +60,7 @@ class RelayDoor:
         self._names: dict[str, str] | None = None
         self._access: dict[str, Any] = {"keys": False, "known": [], "refused": {}}
         self._changed = False
-        self._refusals = Refusals()
+        self.refusals = Refusals()  # of this process
         self._trackers: dict[int, SimpleNamespace] = {}
         self._blocks = 0
         self.unreachable: set[bytes] = set()
@@ -137,11 +137,6 @@ class RelayDoor:
 
     # Trainers
 
-    @property
-    def refusals(self) -> Refusals:
-        """Counts and texts of this process's refusals."""
-        return self._refusals
-
     def waits(self) -> bool:
         """Whether ``receive`` has a message."""
         return bool(self._heard)
@@ -170,12 +165,12 @@ class RelayDoor:
     def access(self) -> dict[str, object]:
         """Return the keys, and counts of refusals by front and owner."""
         refused = dict(self._access["refused"])
-        for reason, count in self._refusals.counts.items():
+        for reason, count in self.refusals.counts.items():
             refused[reason] = refused.get(reason, 0) + count
         return {**self._access, "refused": refused}
 
     def tick(self, now: float) -> bool:
         """Count refusals of the last while; whether the set of valid keys has changed."""
-        self._refusals.tick(now)
+        self.refusals.tick(now)
         changed, self._changed = self._changed, False
         return changed

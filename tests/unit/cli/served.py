@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace_server.watch.http import HttpService
+from headrace_server.watch.http_options import HttpOptions
 
 from ..watch.watched import Watched
 
@@ -23,7 +24,7 @@ class Served(Watched):
 @contextlib.contextmanager
 def serving() -> Iterator[Served]:
     server = Served()
-    service = HttpService("127.0.0.1", 0)
+    service = HttpService(HttpOptions("127.0.0.1", 0, None))
     service.watch(server)
     server.address = service.address
     yield server

@@ -10,6 +10,7 @@ import pytest
 from headrace_proto.errors import ServerError
 from headrace_server.cli.remote import Asker
 from headrace_server.watch.http import HttpService
+from headrace_server.watch.http_options import HttpOptions
 
 from ..watch.watched import Watched
 from .served import Served, served
@@ -61,7 +62,7 @@ def test_other_addresses_are_refused(address: str):
 
 def test_posting_needs_the_token_where_there_is_one(tmp_path: Path):
     server = Watched()
-    service = HttpService("127.0.0.1", 0, TOKEN)
+    service = HttpService(HttpOptions("127.0.0.1", 0, TOKEN))
     service.watch(server)
     try:
         with pytest.raises(ServerError, match="answers 401: the token is needed"):

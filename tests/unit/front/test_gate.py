@@ -119,14 +119,14 @@ def test_who_has_a_key_is_heard_and_known(locked: House, keys: Path):
     heard = locked.heard()
     assert heard is not None
     assert heard == (load_keys(keys).public, [b"hi"])
-    assert locked.gate.name_of(heard[0]) == "alice"
+    assert locked.gate.names.get(heard[0]) == "alice"
     assert locked.gate.access() == {"keys": True, "known": ["alice"], "refused": {}}
 
 
 def test_without_keys_everybody_is_heard_and_nothing_is_asked(free: House):
     free.knock()
     assert free.heard() == ("", [b"hi"])
-    assert free.gate.questions is None and free.gate.name_of("") == ""
+    assert free.gate.questions is None and free.gate.names is None
 
 
 def test_a_key_that_is_not_known_is_refused_and_told_with_address_and_key(
@@ -147,7 +147,7 @@ def test_a_key_that_came_a_moment_ago_is_known_at_once(locked: House, keys: Path
         locked.public.poll(10)
     locked.knock(stranger)
     heard = locked.heard()
-    assert heard is not None and locked.gate.name_of(heard[0]) == "bob"
+    assert heard is not None and locked.gate.names.get(heard[0]) == "bob"
 
 
 def test_a_trainer_without_keys_is_refused(locked: House):
@@ -183,7 +183,7 @@ def test_a_change_of_keys_is_told_once(locked: House, keys: Path):
     assert not locked.gate.tick(now + 0.5)
     assert locked.gate.tick(now + 1.5)
     assert not locked.gate.tick(now + 3)
-    assert locked.gate.name_of(alice) is None
+    assert alice not in locked.gate.names
 
 
 def test_a_storm_of_broken_handshakes_is_read_in_turns_and_holds_up_nobody(
@@ -215,4 +215,4 @@ def test_a_key_that_comes_right_after_a_refusal_is_let_in_at_the_next_look(
         locked.gate.answer(time.monotonic())
     locked.gate._looked = looked
     heard = locked.heard()
-    assert heard is not None and locked.gate.name_of(heard[0]) == "bob"
+    assert heard is not None and locked.gate.names.get(heard[0]) == "bob"

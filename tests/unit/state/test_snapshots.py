@@ -35,10 +35,7 @@ def test_what_was_stored_is_found_again(tmp_path: Path):
     assert (directory / "feed.json").read_text() == '{"a": 1}'
     assert not (directory / "quarantine.json").exists()
     assert term == 3
-    stored = shelf.stored(FEED)
-    assert [s.snapshot for s in stored] == [name]
-    assert stored[0].nbytes == sum(f.stat().st_size for f in directory.iterdir())
-    assert stored[0].made[:4] == name[:4]
+    assert shelf.stored(FEED) == [name]
 
 
 def test_one_that_was_not_finished_is_not_there_and_is_swept(tmp_path: Path):
@@ -98,7 +95,7 @@ def test_only_the_newest_are_kept_where_that_is_asked_for(tmp_path: Path):
     shelf = Shelf(state(tmp_path), url, keep=2)
     for content in (b"1", b"2", b"3"):
         made(shelf, content)
-    kept = {s.snapshot for s in shelf.stored(FEED)}
+    kept = set(shelf.stored(FEED))
     assert len(kept) == 2
     assert {p.name for p in (tmp_path / "far" / FEED).iterdir()} == kept
 
@@ -160,9 +157,9 @@ def test_old_shares_are_forgotten_once_every_server_has_a_newer_one(tmp_path: Pa
     names.sort()
     assert len(shelf.stored(FEED)) == 3
     shelf.settle(FEED, names[1])
-    assert [stored.snapshot for stored in shelf.stored(FEED)] == names[1:]
+    assert shelf.stored(FEED) == names[1:]
     shelf.settle(FEED, names[2])
-    assert [stored.snapshot for stored in shelf.stored(FEED)] == names[2:]
+    assert shelf.stored(FEED) == names[2:]
     with pytest.raises(ServerError, match="there is no snapshot"):
         shelf.settle(FEED, new_snapshot())
 

@@ -16,6 +16,7 @@ import pytest
 from headrace_proto.clock import Deadline
 from headrace_server.watch import http as module
 from headrace_server.watch.http import HttpService
+from headrace_server.watch.http_options import HttpOptions
 from tests.patience import PATIENCE_S, eventually
 
 from .watched import Watched
@@ -26,7 +27,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpService]:
     """One that cuts nobody off who is only slow."""
     monkeypatch.setattr(module, "_HEAD_S", PATIENCE_S)
     monkeypatch.setattr(module, "_TURN_S", PATIENCE_S)
-    one = HttpService("127.0.0.1", 0)
+    one = HttpService(HttpOptions("127.0.0.1", 0, None))
     one.watch(Watched())
     yield one
     one.close()
@@ -264,7 +265,7 @@ def test_a_close_ends_all_threads_also_amid_a_request(service: HttpService):
 
 
 def test_it_answers_before_there_is_a_server():
-    one = HttpService("127.0.0.1", 0)
+    one = HttpService(HttpOptions("127.0.0.1", 0, None))
     try:
         assert asked(one)[0] == 200 and asked(one, "/readyz")[0] == 503
     finally:
