@@ -28,7 +28,7 @@ from ..process.config import RunConfig
 from ..reading.chunk import Chunk
 from ..reading.flat import ColumnSum, flattened
 from ..reading.intake import Intake
-from ..reading.order import PartitionReader
+from ..reading.order import partition_reader
 from ..reading.reader import BadRecords, IndexedReader, Reader
 from ..reading.sources import open_reader
 from .exits import SHOWN
@@ -189,9 +189,12 @@ class _Surveyor:
             sampled = len(convertible(self.declaration.stages)[1])
             found.examples = None if sampled else found.scanned
         for partition in (0, partitions - 1):
-            share = PartitionReader(reader, order, partition, partitions)
-            if not found.estimated and (empty := share.empty_message()) is not None:
-                found.problems.append(empty)
+            share = partition_reader(reader, order, partition, partitions)
+            if not found.estimated and share.share == 0:
+                found.problems.append(
+                    f"partition {partition} of {partitions} is empty: the source has "
+                    f"{share.holds}; use fewer partitions"
+                )
                 break
         if order.seed is not None:
             found.shuffle = "exact" if order.window is None else f"within windows of {order.window}"

@@ -25,7 +25,7 @@ from ..pipeline.carried import by_key
 from ..pipeline.declaration import Declaration
 from .chunk import Chunk
 from .columns import Strings
-from .order import PartitionReader
+from .order import partition_reader
 from .reader import BadRecords, IndexedReader, Reader
 from .sampling import Stratified
 from .stages import RowStages
@@ -59,7 +59,7 @@ class Intake:
         keyed = partitions > 1 and by_key(declaration.shape.options)
         self._key = str(declaration.shape.options["key"]) if keyed else None
         share = (0, 1) if keyed else (partition, partitions)
-        self._reader = PartitionReader(reader, declaration.order, *share)
+        self._reader = partition_reader(reader, declaration.order, *share)
         # With fewer streams than partitions each of them reads, and finds bad, the same records.
         few_streams = not isinstance(reader, IndexedReader) and reader.streams < partitions
         self._counted_elsewhere = (few_streams or keyed) and partition > 0
@@ -96,11 +96,11 @@ class Intake:
 
     def share(self) -> int | None:
         """Number of examples of an epoch; None where only reading shows it."""
-        return self._reader.share() if self.counted and self._key is None else None
+        return self._reader.share if self.counted and self._key is None else None
 
     def start(self) -> Position:
         """The position at which every epoch starts."""
-        return self._reader.start()
+        return self._reader.start
 
     def limit(self, most: int | None) -> int:
         """The number of rows to read at once, with a bound of the shape's own."""
@@ -181,7 +181,7 @@ class Intake:
             "read": self.rows_read,
             "epoch": reading["epoch"],
             "position": known,
-            "share": None if known is None else self._reader.share(),
+            "share": None if known is None else self._reader.share,
         }
 
     def state(self) -> Any:

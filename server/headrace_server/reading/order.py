@@ -44,46 +44,25 @@ Position = Any
 _SIEVED_ROWS: Final = 1024
 
 
-class PartitionReader:
-    """Partition ``partition`` of ``partitions`` of a reader.  Raises ValueError for an order that
-    the reader can not be read in."""
+def partition_reader(
+    reader: Reader, order: ReadingOrder, partition: int, partitions: int
+) -> NumberedShare | StreamedShare:
+    """Partition ``partition`` of ``partitions`` of a reader.  ValueError for an order that the
+    reader can not be read in.
 
-    def __init__(
-        self, reader: Reader, order: ReadingOrder, partition: int, partitions: int
-    ) -> None:
-        if not 0 <= partition < partitions:
-            raise ValueError(f"partition {partition} of {partitions}: 0 … {partitions - 1} exist")
-        self._which = f"partition {partition} of {partitions}"
-        self._part: _Numbered | _Streamed
-        if isinstance(reader, IndexedReader):
-            self._part = _Numbered(reader, order, partition, partitions)
-        else:
-            self._part = _Streamed(reader, order, partition, partitions)
-
-    def start(self) -> Position:
-        """The position at which every epoch begins."""
-        return self._part.start()
-
-    def read(self, epoch: int, position: Position, limit: int) -> tuple[Chunk, Position | None]:
-        """At most ``limit`` examples, perhaps none, and the position after them; None: the
-        partition's epoch ends with this chunk."""
-        if limit < 1:
-            raise ValueError(f"limit={limit}: at least one example is read")
-        return self._part.read(epoch, position, limit)
-
-    def share(self) -> int | None:
-        """Number of examples per epoch, skipped ones included; None where only reading shows it."""
-        return self._part.share
-
-    def empty_message(self) -> str | None:
-        """The reason why this partition can have no example, for a notice; None where it can."""
-        if self._part.share != 0:
-            return None
-        return f"{self._which} is empty: the source has {self._part.holds}; use fewer partitions"
+    Every epoch begins at ``start``.  ``share`` is the number of its examples, skipped ones
+    included; None where only reading shows it.  ``read`` gives at most ``limit`` examples, perhaps
+    none, and the position after them; None: the partition's epoch ends with this chunk.
+    """
+    if isinstance(reader, IndexedReader):
+        return NumberedShare(reader, order, partition, partitions)
+    return StreamedShare(reader, order, partition, partitions)
 
 
-class _Numbered:
+class NumberedShare:
     """The share of an IndexedReader."""
+
+    start = 0
 
     def __init__(self, reader: IndexedReader, order: ReadingOrder, partition: int, partitions: int):
         self._reader, self._order = reader, order
@@ -92,9 +71,6 @@ class _Numbered:
         self.share = (partition + 1) * self._n // partitions - self._first
         self.holds = f"{self._n} examples"
         self._last: tuple[tuple[int, int], Permutation] | None = None  # only saves computing
-
-    def start(self) -> Position:
-        return 0
 
     def read(self, epoch: int, position: Position, limit: int) -> tuple[Chunk, Position | None]:
         if type(position) is not int or not 0 <= position <= self.share:
@@ -138,8 +114,10 @@ class _Numbered:
         return self._last[1]
 
 
-class _Streamed:
+class StreamedShare:
     """The share of a StreamReader."""
+
+    start = (0, b"", 0)
 
     def __init__(self, reader: StreamReader, order: ReadingOrder, partition: int, partitions: int):
         if order.seed is not None and order.window is None:
@@ -160,9 +138,6 @@ class _Streamed:
         # Rows of the window that was read last, and the reader's position after it.
         self._window: tuple[tuple[int, int, bytes], Chunk, bytes | None] | None = None
         self._streams: tuple[int, np.ndarray] | None = None
-
-    def start(self) -> Position:
-        return [0, b"", 0]
 
     def read(self, epoch: int, position: Position, limit: int) -> tuple[Chunk, Position | None]:
         place, inner, offset = position
