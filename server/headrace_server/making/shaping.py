@@ -34,6 +34,8 @@ from ..reading.sampling import changes_sent
 from ..reading.values import Values, as_int64, is_integer
 
 _MAX = 2**63 - 1
+#: Begins the name of a fact that only the machine sees; it goes with its row until all are found.
+_OWN = "machine:"
 
 
 def _machine(shape: Shape, partition: int) -> PlainBatches | Buckets | ClassQueues:
@@ -224,7 +226,6 @@ class Shaping:
 
     def facts(self, chunk: Chunk, bad: BadRecords) -> tuple[Chunk, Mapping[str, np.ndarray]]:
         """The rows that the shape can place, and their facts; others are reported."""
-        facts: dict[str, np.ndarray] = {}
         if self.ragged and len(chunk):
             fault = ragged_fault({name: field_of(one) for name, one in chunk.columns.items()})
             if fault:
@@ -235,20 +236,24 @@ class Shaping:
             chunk, lengths = self._length.sound(
                 chunk, bad, "a length is an integer", is_integer, "wrong_type"
             )
-            facts["length"] = as_int64(lengths)
-            bounded = np.clip(facts["length"], -(2**31), 2**31 - 1).astype(np.int32)
+            whole = as_int64(lengths)
+            chunk = chunk.with_fact(_OWN + "length", whole)
+            bounded = np.clip(whole, -(2**31), 2**31 - 1).astype(np.int32)
             chunk = chunk.with_fact("length", bounded)
         if self._boundaries is not None:
-            facts["bucket"] = bucket_of(facts["length"], self._boundaries)
+            buckets = bucket_of(chunk.facts[_OWN + "length"], self._boundaries)
+            chunk = chunk.with_fact(_OWN + "bucket", buckets)
         elif self._bucket is not None:
             count = len(self._options["batch_sizes"])
-            chunk, facts = self._place(chunk, facts, self._bucket, "bucket", count, bad)
+            chunk = _placed(chunk, self._bucket, "bucket", count, bad)
         if self._labels is not None:
-            count = len(self._options["probs"])
-            chunk, facts = self._place(chunk, facts, self._labels, "label", count, bad)
-            chunk = chunk.with_fact("label", facts["label"].astype(np.int32))
+            chunk = _placed(chunk, self._labels, "label", len(self._options["probs"]), bad)
+            chunk = chunk.with_fact("label", chunk.facts[_OWN + "label"].astype(np.int32))
         if self._cost is not None:
-            chunk, facts = self._priced(chunk, facts, self._cost, bad)
+            chunk = _priced(chunk, self._cost, bad)
+        facts = {n.removeprefix(_OWN): f for n, f in chunk.facts.items() if n.startswith(_OWN)}
+        for name in facts:
+            chunk = chunk.without_fact(_OWN + name)
         return chunk, facts
 
     def _fitting(self, chunk: Chunk, name: str, sizes: list[int | None], bad: BadRecords) -> Chunk:
@@ -273,45 +278,26 @@ class Shaping:
             bad.report(error, "too_long")
         return chunk.take(np.flatnonzero(~long))
 
-    def _priced(
-        self, chunk: Chunk, facts: dict[str, np.ndarray], values: Values, bad: BadRecords
-    ) -> tuple[Chunk, dict[str, np.ndarray]]:
-        """The cost of each row in the place of its length, which only a budget needs."""
-        rows = np.arange(len(chunk))
-        kept, costs = values.sound(
-            chunk.with_fact("row", rows),
-            bad,
-            "a cost is finite and 0 or more",
-            lambda v: (v >= 0) & (v < np.inf),
-            "out_of_range",
-        )
-        rows = kept.facts["row"]
-        placed = {key: fact[rows] for key, fact in facts.items()}
-        placed["length"] = as_int64(np.ceil(costs) if costs.dtype.kind == "f" else costs)
-        return kept.without_fact("row"), placed
 
-    def _place(
-        self,
-        chunk: Chunk,
-        facts: dict[str, np.ndarray],
-        values: Values,
-        name: str,
-        count: int,
-        bad: BadRecords,
-    ) -> tuple[Chunk, dict[str, np.ndarray]]:
-        """Add a fact to each row: a number in 0 … count-1."""
-        rows = np.arange(len(chunk))
-        kept, numbers = values.sound(
-            chunk.with_fact("row", rows),
-            bad,
-            f"it must be an integer in 0 … {count - 1}",
-            lambda v: is_integer(v) & (v >= 0) & (v < count),
-            f"{name}_out_of_range",
-        )
-        rows = kept.facts["row"]
-        placed = {key: fact[rows] for key, fact in facts.items()}
-        placed[name] = numbers.astype(np.int64)
-        return kept.without_fact("row"), placed
+def _priced(chunk: Chunk, values: Values, bad: BadRecords) -> Chunk:
+    """Put the cost of each row in the place of its length, which only a budget needs."""
+    rule = "a cost is finite and 0 or more"
+    chunk, costs = values.sound(chunk, bad, rule, lambda v: (v >= 0) & (v < np.inf), "out_of_range")
+    whole = as_int64(np.ceil(costs) if costs.dtype.kind == "f" else costs)
+    return chunk.with_fact(_OWN + "length", whole)
+
+
+def _placed(chunk: Chunk, values: Values, name: str, count: int, bad: BadRecords) -> Chunk:
+    """Add a fact to each row: a number in 0 … count-1."""
+    rule = f"it must be an integer in 0 … {count - 1}"
+    chunk, numbers = values.sound(
+        chunk,
+        bad,
+        rule,
+        lambda v: is_integer(v) & (v >= 0) & (v < count),
+        f"{name}_out_of_range",
+    )
+    return chunk.with_fact(_OWN + name, numbers.astype(np.int64))
 
 
 def with_facts(chunk: Chunk) -> Chunk:
