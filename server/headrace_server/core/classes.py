@@ -50,7 +50,7 @@ def multinomial(count: int, probs: np.ndarray, seed: int, number: int) -> np.nda
 class ClassQueues(QueuedRows):
     """Shaper of ``.stratified_sample_unknown_dist``.  Fact: ``label``, ids in [0, K).
 
-    ``seed`` is the partition's own; ``stage`` keeps apart several samplers of one seed.
+    ``seed`` is the partition's own.
     ``meta`` is {"counts": rows of each class}.
     """
 
@@ -63,7 +63,6 @@ class ClassQueues(QueuedRows):
         batch_size: int,
         queue_capacity: int = 16,
         seed: int = 0,
-        stage: int = 0,
         max_examples_in_flight: int = 65536,
     ) -> None:
         super().__init__(num_classes)
@@ -73,7 +72,7 @@ class ClassQueues(QueuedRows):
         self.resized = False  # whether batches may have another size than was declared
         self.queue_capacity = queue_capacity
         self.max_examples_in_flight = max_examples_in_flight
-        self._seed = chance.derive(seed, chance.CLASSES, stage)
+        self._seed = chance.derive(seed, chance.CLASSES, 0)
         self._open = np.zeros(num_classes, np.int64)  # rows that are in no formed batch
         self._formed: deque[np.ndarray] = deque()  # counts by class, of the first rows
         self.first_not_formed = 0  # number of the next batch to be formed

@@ -100,7 +100,7 @@ def test_batches_and_drops_are_those_of_one_row_at_a_time_with_restores_at_every
     labels, edges, changes, (size, capacity, total, seed), probs = given
 
     def machine():
-        return ClassQueues(3, probs, size, capacity, seed, 0, total)
+        return ClassQueues(3, probs, size, capacity, seed, total)
 
     def restored(shape):
         other = machine()

@@ -9,6 +9,7 @@ A row that is wrong in any column is reported once and left out of all.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -115,40 +116,36 @@ def _serves(file: str, have: Mapping[str, Field], schema: Schema, bad: BadRecord
     return True
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ColumnPart:
     """A SourcePart over stored columns.  ``columns`` may load them, and raise DataError."""
 
-    def __init__(
-        self,
-        rows: int,
-        columns: Callable[[], Mapping[str, StoredColumn]],
-        schema: Schema,
-        origin: Callable[[Rows], Origin],
-        bad: BadRecords,
-    ) -> None:
-        self.rows = rows
-        self._columns, self._schema, self._origin, self._bad = columns, schema, origin, bad
+    rows: int
+    columns: Callable[[], Mapping[str, StoredColumn]]
+    schema: Schema
+    origin: Callable[[Rows], Origin]
+    bad: BadRecords
 
     def read(self, rows: Rows) -> KeptRows:
         try:
-            held = self._columns()
+            held = self.columns()
         except DataError as error:
-            self._bad.report(error, "corrupt_file", count_of(rows))
+            self.bad.report(error, "corrupt_file", count_of(rows))
             nothing = np.empty(0, np.int64)
-            columns: Mapping[str, Column] = Chunk.empty(self._schema.fields).columns
-            return KeptRows(columns, self._origin(nothing), nothing)
+            columns: Mapping[str, Column] = Chunk.empty(self.schema.fields).columns
+            return KeptRows(columns, self.origin(nothing), nothing)
         wrong: Wrong = {}
         columns = {}
-        for name, want in self._schema.fields.items():
+        for name, want in self.schema.fields.items():
             column = self._column(name, held.get(name), want, rows, wrong)
             if column is not None:
                 columns[name] = column
-        origin = self._origin(rows)
+        origin = self.origin(rows)
         if not wrong:
             return KeptRows(columns, origin)
         for i in sorted(wrong):
             reason, text = wrong[i]
-            self._bad.report(DataError(f"{origin.describe(i)}, {text}"), reason)
+            self.bad.report(DataError(f"{origin.describe(i)}, {text}"), reason)
         index = numbers_of(rows)
         which = np.setdiff1d(np.arange(len(index)), np.fromiter(wrong, np.int64, len(wrong)))
         kept = self.read(index[which])
@@ -187,7 +184,7 @@ class ColumnPart:
         missing: np.ndarray,
         wrong: Wrong,
     ) -> Column | None:
-        if name not in self._schema.defaults:
+        if name not in self.schema.defaults:
             text = f"column {name!r}: it is null; give the feature a default"
             _add_all(wrong, missing, "missing_feature", text)
             return None
@@ -203,7 +200,7 @@ class ColumnPart:
         return take(both, np.where(missing, len(present), np.cumsum(~missing) - 1))
 
     def _default(self, name: str, want: Field) -> Column:
-        return column_from_rows([self._schema.defaults[name]], want)
+        return column_from_rows([self.schema.defaults[name]], want)
 
 
 def _add_all(wrong: Wrong, mask: np.ndarray, reason: str, text: str) -> None:

@@ -131,29 +131,24 @@ def infer_fields(rows: Sequence[Mapping[Any, Any]]) -> dict[str, Field]:
     return fields
 
 
+@dataclass(slots=True, eq=False)
 class RowPart:
     """A SourcePart whose examples are read one by one.
 
     ``get`` gives the row of a number, or raises a DataError that names the record.
     """
 
-    schema: Schema  # set when all parts are open
-
-    def __init__(
-        self,
-        name: str,
-        rows: int,
-        get: Callable[[int], Row],
-        bad: BadRecords,
-        offsets: np.ndarray | None = None,
-    ) -> None:
-        self.rows = rows
-        self._name, self._get, self._bad, self._offsets = name, get, bad, offsets
+    name: str
+    rows: int
+    get: Callable[[int], Row]
+    bad: BadRecords
+    offsets: np.ndarray | None = None
+    schema: Schema = field(init=False)  # set when all parts are open
 
     def examples(self) -> Iterator[Row | DataError]:
         for number in range(self.rows):
             try:
-                yield self._get(number)
+                yield self.get(number)
             except DataError as error:
                 yield error
 
@@ -163,19 +158,19 @@ class RowPart:
         sound: list[int] = []
         for i, number in enumerate(numbers.tolist()):
             try:
-                found.append(self._get(number))
+                found.append(self.get(number))
                 sound.append(i)
             except DataError as error:
-                self._bad.report(error, "corrupt_record")
+                self.bad.report(error, "corrupt_record")
         which = np.array(sound, np.int64)
         numbers = numbers[which]
-        offsets = None if self._offsets is None else self._offsets[numbers]
-        origin = Origin.single(self._name, numbers, offsets)
-        chunk, fitting = self.schema.chunk(found, numbers, origin, self._bad)
+        offsets = None if self.offsets is None else self.offsets[numbers]
+        origin = Origin.single(self.name, numbers, offsets)
+        chunk, fitting = self.schema.chunk(found, numbers, origin, self.bad)
         return KeptRows(chunk.columns, chunk.origin, which if fitting is None else which[fitting])
 
     def close(self) -> None:
-        self._get = _closed  # so that the file that it reads from can be unmapped
+        self.get = _closed  # so that the file that it reads from can be unmapped
 
 
 def _closed(number: int) -> Row:
