@@ -22,7 +22,7 @@ from ..core.changes import ROW, SEGMENT, Change, Saved
 from ..core.partition import Partition, Rest
 from ..core.plan import RESIZED, Plan, Read
 from ..core.slots import RoundMember, Segments
-from ..making.assemble import Rows
+from ..making.assemble import Parts
 from ..making.compose import segmented
 from ..making.line_record import LineRecord
 from ..making.member_block import whole_states
@@ -160,7 +160,7 @@ class _Rows(PlainMaker):
         self._script = script
         self._chunks = _Chunks(intakes, lambda read, chunk: self.shaped(chunk))
 
-    def parts(self, plan: Plan) -> Sequence[tuple[Chunk, Rows]]:
+    def parts(self, plan: Plan) -> Parts:
         made, parts = self._script.made(plan.number), []
         for part in made.parts:
             source = made.sources[part.chunk]

@@ -22,9 +22,10 @@ from headrace_proto.schema import Field
 
 from ..core.padding import Padding
 from ..reading.chunk import Chunk
-from ..reading.columns import Column, Ragged, RaggedStrings, Strings, take
+from ..reading.columns import Column, Ragged, RaggedStrings, Rows, Strings, row_count, take
 
-Rows = slice | np.ndarray
+_arranged = lru_cache(maxsize=1024)(arrange)
+
 Parts = Sequence[tuple[Chunk, Rows]]
 
 
@@ -119,18 +120,9 @@ class Assembly:
             at += n
 
 
-def row_count(rows: Rows) -> int:
-    return int(rows.stop - rows.start) if isinstance(rows, slice) else len(rows)
-
-
 def light_take(column: Column, rows: Rows) -> Column:
     """Rows of a column if that copies no payload; a dense column is copied when written."""
     return column if isinstance(column, np.ndarray) else take(column, rows)
-
-
-@lru_cache(maxsize=1024)
-def _arranged(specs: tuple[tuple[str, tuple[int, ...], int], ...]) -> tuple[list[Slot], int]:
-    return arrange(specs)
 
 
 def _within(column: Ragged | RaggedStrings, shape: tuple[int, ...]) -> np.ndarray:

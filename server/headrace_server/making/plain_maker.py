@@ -6,7 +6,7 @@ chunk ─► facts of the shape ─► less the rows that are left out ─► he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..reading.sampling import Stratified
 from ..reading.trace import NO_TRACING, NoTracing, Trace
-from .assemble import Assembly, Rows, batch_schema
+from .assemble import Assembly, Parts, batch_schema
 from .leaving_out import LeftOut
 from .ragged_assembly import RaggedAssembly, ragged_schema
 from .shaping import Shaping, with_facts
@@ -156,7 +156,7 @@ class PlainMaker:
         self.observe(assembly)
         return assembly, None
 
-    def parts(self, plan: Plan) -> Sequence[tuple[Chunk, Rows]]:
+    def parts(self, plan: Plan) -> Parts:
         """Rows of chunks that make a batch."""
         return [(self.held[part.chunk].chunk, part.rows) for part in plan.draft.parts]
 

@@ -18,14 +18,13 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.layout import arrange, array_at
 from headrace_proto.schema import OFFSETS, Field
 
-from ..reading.columns import Column, Ragged, RaggedStrings
+from ..reading.columns import Column, Ragged, RaggedStrings, row_count
 from .assemble import (
     Assembly,
     Parts,
     batch_schema,
     fill_strings,
     light_take,
-    row_count,
     string_bytes,
 )
 

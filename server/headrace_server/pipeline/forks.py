@@ -15,6 +15,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
 from typing import Any, NoReturn, TypeVar
 
 _T = TypeVar("_T")
@@ -37,20 +38,9 @@ def own(function: Callable[..., _T]) -> Callable[..., _T]:
     return called
 
 
-class _OwnIterator:
-    def __init__(self, iterator: Iterator[Any]) -> None:
-        self._next = own(iterator.__next__)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        return self._next()
-
-
 def own_iterator(iterable: Iterable[Any]) -> Iterator[Any]:
     """An iterator over what user code gives; a child that it forks does not return from it."""
-    return _OwnIterator(own(iter)(iterable))
+    return map(own(next), repeat(own(iter)(iterable)))
 
 
 class OwnProcess:

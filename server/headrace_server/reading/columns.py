@@ -25,7 +25,8 @@ from headrace_server.pipeline.examples import cast, fitted_array
 
 from .stretches import gather, join_buffers, ranges
 
-Index = np.ndarray
+#: Rows by slice (with start and stop), or by number.
+Rows = slice | np.ndarray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +44,7 @@ class Strings:
     def shape(self) -> tuple[int, ...]:
         return tuple(self.starts.shape)
 
-    def take(self, rows: Index | slice) -> Strings:
+    def take(self, rows: Rows) -> Strings:
         return Strings(self.data, self.starts[rows], self.lengths[rows])
 
     def reshape(self, *shape: int) -> Strings:
@@ -141,7 +142,7 @@ class Ragged(_Varying):
     def item_bytes(self) -> int:
         return int(self.dtype.itemsize) * prod(self.inner)
 
-    def take(self, rows: Index | slice) -> Ragged:
+    def take(self, rows: Rows) -> Ragged:
         return Ragged(self.raw, self.dtype, self.starts[rows], self.extents[rows], self.inner)
 
     def row(self, i: int) -> np.ndarray:
@@ -171,7 +172,7 @@ class RaggedStrings(_Varying):
     extents: np.ndarray  # int64 [n, r]
     inner: tuple[int, ...] = ()
 
-    def take(self, rows: Index | slice) -> RaggedStrings:
+    def take(self, rows: Rows) -> RaggedStrings:
         return RaggedStrings(self.flat, self.starts[rows], self.extents[rows], self.inner)
 
     @property
@@ -192,7 +193,11 @@ class RaggedStrings(_Varying):
 Column = np.ndarray | Strings | Ragged | RaggedStrings
 
 
-def take(column: Column, rows: Index | slice) -> Column:
+def row_count(rows: Rows) -> int:
+    return int(rows.stop - rows.start) if isinstance(rows, slice) else len(rows)
+
+
+def take(column: Column, rows: Rows) -> Column:
     """The given rows of a column, in the given order."""
     if isinstance(column, np.ndarray):
         return column[rows]

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.reading.columns import column_from_rows, row_of, take
+from headrace_server.reading.columns import Rows, column_from_rows, row_of, take
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.sources.column_parts import ColumnPart, StoredRows, Whole, origin_in
 from headrace_server.reading.sources.example_rows import Schema
-from headrace_server.reading.sources.parts_reader import Rows
 from tests.unit.readers import plain
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from headrace_proto.schema import Field
 from headrace_server.reading.chunk import Origin
-from headrace_server.reading.sources.parts_reader import KeptRows, PartsReader, Rows
+from headrace_server.reading.columns import Rows
+from headrace_server.reading.sources.parts_reader import KeptRows, PartsReader
 
 
 class Numbers:

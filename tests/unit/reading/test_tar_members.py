@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.reading.sources.tar_members import DamagedTar, Member, Members
+from headrace_server.reading.sources.record_streams import Damaged
+from headrace_server.reading.sources.tar_members import Member, Members
 from tests.examples import some
 
 STYLES = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
@@ -67,12 +68,12 @@ def test_damage_ends_the_walk_or_changes_a_member_but_does_nothing_worse(
 ) -> None:
     content = bytearray(packed([("d/é" * 40, b"x" * 600)], style))
     content[at % len(content)] = byte
-    with suppress(DamagedTar):
+    with suppress(Damaged):
         walked(bytes(content))
 
 
 def test_sparse_members_are_refused() -> None:
     info = tarfile.TarInfo("a")
     info.type = tarfile.GNUTYPE_SPARSE
-    with pytest.raises(DamagedTar, match="sparse; pack it without -S"):
+    with pytest.raises(Damaged, match="sparse; pack it without -S"):
         walked(info.tobuf(tarfile.GNU_FORMAT) + bytes(1024))

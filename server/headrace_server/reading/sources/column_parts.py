@@ -18,12 +18,19 @@ from headrace_proto.errors import DataError, FilesMissing
 from headrace_proto.schema import Field
 from headrace_server.files.manifest import DataFile
 from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.columns import Column, column_from_rows, concatenate, take
+from headrace_server.reading.columns import (
+    Column,
+    Rows,
+    column_from_rows,
+    concatenate,
+    row_count,
+    take,
+)
 from headrace_server.reading.reader import BadRecords, Opening
 
 from .declared_columns import clash, fitted
 from .example_rows import Schema, schema_of
-from .parts_reader import KeptRows, Rows, numbers_of
+from .parts_reader import KeptRows, numbers_of
 
 T = TypeVar("T")
 
@@ -60,10 +67,6 @@ def origin_in(file: str, first: int) -> Callable[[Rows], Origin]:
     """The origin of rows that lie one after the other in a file, from record ``first`` on."""
 
     return lambda rows: Origin.single(file, first + numbers_of(rows))
-
-
-def count_of(rows: Rows) -> int:
-    return int(rows.stop - rows.start) if isinstance(rows, slice) else len(rows)
 
 
 def files_that_serve(
@@ -130,7 +133,7 @@ class ColumnPart:
         try:
             held = self.columns()
         except DataError as error:
-            self.bad.report(error, "corrupt_file", count_of(rows))
+            self.bad.report(error, "corrupt_file", row_count(rows))
             nothing = np.empty(0, np.int64)
             columns: Mapping[str, Column] = Chunk.empty(self.schema.fields).columns
             return KeptRows(columns, self.origin(nothing), nothing)
@@ -160,7 +163,7 @@ class ColumnPart:
         self, name: str, stored: StoredColumn | None, want: Field, rows: Rows, wrong: Wrong
     ) -> Column | None:
         if stored is None:
-            return take(self._default(name, want), np.zeros(count_of(rows), np.int64))
+            return take(self._default(name, want), np.zeros(row_count(rows), np.int64))
         held = stored.read(rows)
         if held.missing is not None and held.missing.any():
             return self._with_defaults(name, stored, want, rows, held.missing, wrong)

@@ -216,7 +216,7 @@ class _Rows(FileWalk):
             except FilesMissing:
                 raise
             except DataError as error:
-                raise Damaged(str(error), "corrupt_file") from None
+                raise Damaged(str(error)) from None
         return self._example()
 
     def _take(self) -> tuple[Place, Cells | str] | None:

@@ -20,12 +20,12 @@ from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.pipeline.examples import Misfit, infer_field
 from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.columns import row_of
+from headrace_server.reading.columns import Rows, row_of
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.user_columns import collect
 
 from .declared_columns import default_column
-from .parts_reader import KeptRows, PartsReader, Rows, numbers_of
+from .parts_reader import KeptRows, PartsReader, numbers_of
 
 #: Examples that are looked at: enough to see which dimensions vary, soon read.
 PROBED = 64

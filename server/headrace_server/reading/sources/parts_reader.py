@@ -16,10 +16,8 @@ import numpy as np
 
 from headrace_proto.schema import Field
 from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.columns import Column
+from headrace_server.reading.columns import Column, Rows
 from headrace_server.reading.reader import IndexedReader
-
-Rows = slice | np.ndarray
 
 
 class KeptRows(NamedTuple):

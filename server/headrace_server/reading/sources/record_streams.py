@@ -119,7 +119,7 @@ class _Unpacked(gzip.GzipFile):
 class Damaged(Exception):
     """Nothing can be read after this place; ``reason`` is its short name."""
 
-    def __init__(self, text: str, reason: str) -> None:
+    def __init__(self, text: str, reason: str = "corrupt_file") -> None:
         super().__init__(text)
         self.reason = reason
 

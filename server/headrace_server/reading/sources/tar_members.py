@@ -19,13 +19,6 @@ _OF_THE_NEXT = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.XGLTYPE, *_LON
 _MAX_EXTENDED = 1 << 20
 
 
-class DamagedTar(Damaged):
-    """The archive can not be read further.  ``cut_off``: its end is missing."""
-
-    def __init__(self, text: str, cut_off: bool) -> None:
-        super().__init__(text, "truncated_file" if cut_off else "corrupt_file")
-
-
 class Member(NamedTuple):
     name: str
     byte: int  # of its first header
@@ -44,7 +37,7 @@ class Members:
         self._finished = False
 
     def next(self) -> Member | None:
-        """None at the end.  DamagedTar where the archive breaks off before it."""
+        """None at the end.  Damaged where the archive breaks off before it."""
         if self._finished:
             return None
         names: dict[str, str] = {}
@@ -57,7 +50,7 @@ class Members:
                 self._finished, self._next = True, before_end
                 return None
             if len(block) < _BLOCK:
-                raise DamagedTar(f"the archive is cut off at byte {at + len(block)}", True)
+                raise _cut_off(at + len(block))
             self._next += _BLOCK
             if not any(block):  # archives that were joined go on behind their ends
                 self._ended, begin, names = True, self._next, {}
@@ -66,7 +59,9 @@ class Members:
             try:
                 header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
             except tarfile.HeaderError as error:
-                raise DamagedTar(f"the header at byte {at} is damaged: {error}", False) from None
+                raise Damaged(
+                    f"the header at byte {at} is damaged: {error}", "corrupt_file"
+                ) from None
             if header.type not in _OF_THE_NEXT:
                 return self._member(header, names, begin)
             names.update(self._of_the_next(header))
@@ -82,11 +77,15 @@ class Members:
     def _member(self, header: tarfile.TarInfo, names: dict[str, str], begin: int) -> Member:
         size_text = names.get("size", str(header.size))
         if not size_text.isdigit():
-            raise DamagedTar(f"the member at byte {begin} gives the size {size_text!r:.40}", False)
+            raise Damaged(
+                f"the member at byte {begin} gives the size {size_text!r:.40}", "corrupt_file"
+            )
         size = 0 if header.islnk() or header.issym() or header.isdir() else int(size_text)
         sparse = header.type == tarfile.GNUTYPE_SPARSE or any("sparse" in key for key in names)
         if sparse:
-            raise DamagedTar(f"the member at byte {begin} is sparse; pack it without -S", False)
+            raise Damaged(
+                f"the member at byte {begin} is sparse; pack it without -S", "corrupt_file"
+            )
         self._data, self._last_size = self._next, size
         self._next += -(-size // _BLOCK) * _BLOCK
         name = names.get("path", header.name)
@@ -102,7 +101,9 @@ class Members:
         self._seek(self._data)
         content = self._stream.read(self._last_size)
         if len(content) < self._last_size:
-            raise DamagedTar(f"the archive is cut off at byte {self._data + len(content)}", True)
+            raise Damaged(
+                f"the archive is cut off at byte {self._data + len(content)}", "truncated_file"
+            )
         return content
 
     def close(self) -> None:
@@ -115,11 +116,15 @@ class Members:
 
     def _extension(self, size: int) -> bytes:
         if not 0 <= size <= _MAX_EXTENDED:
-            raise DamagedTar(f"an extended header has {size} bytes, not 0 … {_MAX_EXTENDED}", False)
+            raise Damaged(
+                f"an extended header has {size} bytes, not 0 … {_MAX_EXTENDED}", "corrupt_file"
+            )
         padded = -(-size // _BLOCK) * _BLOCK
         content = self._stream.read(padded)
         if len(content) < padded:
-            raise DamagedTar(f"the archive is cut off at byte {self._next + len(content)}", True)
+            raise Damaged(
+                f"the archive is cut off at byte {self._next + len(content)}", "truncated_file"
+            )
         self._next += padded
         return content[:size]
 
@@ -130,8 +135,12 @@ def _extended(content: bytes) -> dict[str, str]:
     while content:
         length, space, _ = content.partition(b" ")
         if not space or not length.isdigit() or not 0 < int(length) <= len(content):
-            raise DamagedTar("an extended header is damaged", False)
+            raise Damaged("an extended header is damaged")
         record, content = content[: int(length)], content[int(length) :]
         key, _, value = record[len(length) + 1 :].rstrip(b"\n").partition(b"=")
         found[key.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
     return found
+
+
+def _cut_off(byte: int) -> Damaged:
+    return Damaged(f"the archive is cut off at byte {byte}", "truncated_file")

@@ -23,11 +23,11 @@ from headrace_proto.schema import Field
 from headrace_server.files.manifest import DataFile
 from headrace_server.files.mapped_files import MappedFiles
 from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.columns import Column, take
+from headrace_server.reading.columns import Column, Rows, take
 from headrace_server.reading.reader import BadRecords, IndexedReader, Opening, StreamReader
 
 from .example_parse import ExampleParser, Faults
-from .parts_reader import KeptRows, PartsReader, Rows, numbers_of
+from .parts_reader import KeptRows, PartsReader, numbers_of
 from .tfrecord_frames import FOOT, HEAD, FrameIndex, bad_payloads, damage_reason, damage_text, scan
 from .tfrecord_streams import Compression, Frames, FrameStream, detect
 

@@ -125,7 +125,7 @@ class FrameStream:
         header = bytes(self._pending[start : start + HEAD])
         length: int = _LENGTH.unpack_from(header)[0]
         if length > MAX_RECORD_BYTES or (self._verify and not length_is_sound(header)):
-            raise Damaged("the length of the record, or its checksum, is wrong", "corrupt_file")
+            raise Damaged("the length of the record, or its checksum, is wrong")
         if not self._has(start, HEAD + length + FOOT):
             raise self._cut_off(start)
         return start + HEAD + length + FOOT
@@ -169,7 +169,7 @@ def _inflated(file: DataFile, stream: BinaryIO, compression: Compression) -> Ite
         try:
             block = inflater.decompress(raw, _INFLATE)  # at the end, what the inflater still holds
         except zlib.error as error:
-            raise Damaged(f"the {compression} data is damaged ({error})", "corrupt_file") from None
+            raise Damaged(f"the {compression} data is damaged ({error})") from None
         if inflater.eof:  # of this member; another may follow
             raw, inflater = inflater.unused_data, None
         else:

@@ -19,12 +19,13 @@ from headrace_proto import dtypes
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.files.manifest import DataFile, open_map
-from headrace_server.reading.chunk import Origin
 from headrace_server.reading.columns import Column, Ragged, Strings
 from headrace_server.reading.reader import IndexedReader, Opening
 
+from .column_parts import whole_part
+from .example_rows import Schema
 from .npy import npy_array
-from .parts_reader import KeptRows, PartsReader, Rows, numbers_of
+from .parts_reader import PartsReader
 
 
 def open_reader(opening: Opening) -> IndexedReader:
@@ -48,12 +49,13 @@ def open_reader(opening: Opening) -> IndexedReader:
         raise DataError(
             f"{files[0].path} has {len(arrays[0])} tokens: too few for {wanted} and shift={shift}"
         )
-    parts = [
-        _Windows(file.path, array, window, shift)
-        if lanes is None
-        else _Lanes(file.path, number, array, lanes, shift)
-        for number, (file, array) in enumerate(zip(files, arrays, strict=True))
-    ]
+    schema, parts = Schema(fields), []
+    for number, (file, array) in enumerate(zip(files, arrays, strict=True)):
+        if lanes is None:
+            columns = _windows(array, window, shift)
+        else:
+            columns = _lanes(number, array, lanes, shift)
+        parts.append(whole_part(file.path, columns, fields, schema, opening.bad))
     return PartsReader(fields, parts)
 
 
@@ -81,50 +83,23 @@ def _tokens(file: DataFile, dtype: str | None) -> np.ndarray:
     return array
 
 
-class _Windows:
+def _windows(tokens: np.ndarray, window: int, shift: int) -> dict[str, Column]:
     """The windows of one file."""
-
-    def __init__(self, name: str, tokens: np.ndarray, window: int, shift: int) -> None:
-        self.rows = max(0, len(tokens) - shift) // window
-        self._name = name
-        stop = self.rows * window
-        self._columns: dict[str, np.ndarray] = {"tokens": tokens[:stop].reshape(-1, window)}
-        if shift:
-            self._columns["targets"] = tokens[shift : stop + shift].reshape(-1, window)
-
-    def read(self, rows: Rows) -> KeptRows:
-        columns: dict[str, Column] = {name: column[rows] for name, column in self._columns.items()}
-        return KeptRows(columns, Origin.single(self._name, numbers_of(rows)))
-
-    def close(self) -> None:
-        self._columns = {}
+    stop = max(0, len(tokens) - shift) // window * window
+    columns: dict[str, Column] = {"tokens": tokens[:stop].reshape(-1, window)}
+    if shift:
+        columns["targets"] = tokens[shift : stop + shift].reshape(-1, window)
+    return columns
 
 
-class _Lanes:
+def _lanes(number: int, tokens: np.ndarray, lanes: int, shift: int) -> dict[str, Column]:
     """The lanes of one file."""
-
-    def __init__(self, name: str, number: int, tokens: np.ndarray, lanes: int, shift: int) -> None:
-        steps = max(0, len(tokens) - shift) // lanes
-        self.rows = lanes if steps else 0
-        self._name, self._number, self._steps, self._shift = name, number, steps, shift
-        self._dtype = tokens.dtype
-        self._raw = tokens.view(np.uint8)
-
-    def read(self, rows: Rows) -> KeptRows:
-        lanes = numbers_of(rows)
-        keys = np.array([b"%d:%d" % (self._number, lane) for lane in lanes.tolist()], object)
-        columns: dict[str, Column] = {
-            "key": Strings.from_objects(keys),
-            "tokens": self._from(lanes, 0),
-        }
-        if self._shift:
-            columns["targets"] = self._from(lanes, self._shift)
-        return KeptRows(columns, Origin.single(self._name, lanes))
-
-    def _from(self, lanes: np.ndarray, shift: int) -> Ragged:
-        extents = np.full((len(lanes), 1), self._steps, np.int64)
-        starts = (lanes * self._steps + shift) * self._dtype.itemsize
-        return Ragged(self._raw, self._dtype, starts, extents)
-
-    def close(self) -> None:
-        self._raw = np.empty(0, np.uint8)
+    steps = max(0, len(tokens) - shift) // lanes
+    every = np.arange(lanes if steps else 0)
+    keys = np.array([b"%d:%d" % (number, lane) for lane in every.tolist()], object)
+    columns: dict[str, Column] = {"key": Strings.from_objects(keys)}
+    extents, raw = np.full((len(every), 1), steps, np.int64), tokens.view(np.uint8)
+    for name, by in {"tokens": 0, **({"targets": shift} if shift else {})}.items():
+        starts = (every * steps + by) * tokens.dtype.itemsize
+        columns[name] = Ragged(raw, tokens.dtype, starts, extents)
+    return columns
