@@ -19,7 +19,7 @@ from .leases import Received
 
 
 class BatchGone(Exception):
-    """A batch that waited here is of a server that is gone: its rows go out again."""
+    """A batch that waited here can not be used: its rows go out again."""
 
 
 class Blocks:

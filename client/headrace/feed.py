@@ -328,11 +328,9 @@ class Feed(EpochLoops, Steering, Sizing, Checkpoints):
         link, saving = self._link, self._saving
         link.left = True
         try:
-            if saving is not None:
-                saving.give_back()
-            elif commit and not self._commits.explicit:
+            if saving is None and commit and not self._commits.explicit:
                 self._say_commits(self._commits.in_hand())
-            else:
+            elif saving is None:
                 self._say_given_back(self._commits.give_back())
             if link.failure is not None:
                 return
@@ -345,6 +343,8 @@ class Feed(EpochLoops, Steering, Sizing, Checkpoints):
                     link.settle(_HASTE_S)
                     saving.flush(_HASTE_S)
         finally:
+            if saving is not None:
+                saving.give_back()
             self._finalizer.detach()
             link.close()
         if commit:

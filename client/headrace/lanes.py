@@ -22,6 +22,7 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import LimitExceeded, ProtocolError
 from headrace_proto.record import record
 
+from .blocks import BatchGone
 from .framework import Framework
 from .leases import Received
 from .requests import StatesPart
@@ -169,6 +170,7 @@ class Lanes:
         self._framework = framework
         self._kept: dict[int, LaneStates] = {}
         self._busy: dict[int, tuple[int, int]] = {}  # partition: token, opening
+        self._torn: set[int] = set()  # partitions that lack a batch: the next ones go back
 
     def claim(self, session: Session) -> Received | None:
         """Take the next batch from a session, when the one before in its lanes is saved.
@@ -193,9 +195,21 @@ class Lanes:
         if busy is not None and busy[0] == token:
             del self._busy[partition]
 
+    def reject(self, partition: int, token: int) -> None:
+        """A batch was never used, so those that go on after it can not be used either."""
+        self.release(partition, token)
+        self._torn.add(partition)
+
     def going(self, batch: SegmentBatch) -> Going:
-        """How a batch goes on.  ProtocolError where what it says of its lanes can not be."""
+        """How a batch goes on.  ProtocolError where what it says of its lanes can not be.
+
+        BatchGone where it goes on after one that was rejected, until the server begins lanes anew.
+        """
         self._busy.setdefault(batch.partition, (batch.token, batch._opening))
+        if batch.partition in self._torn:
+            if len(batch.array("@starts")) < batch.rows:
+                raise BatchGone
+            self._torn.discard(batch.partition)
         kept = self._kept.get(batch.partition)
         if kept is not None and kept.opening != batch._opening:
             del self._kept[batch.partition]

@@ -84,7 +84,7 @@ class Leases:
     #: Which segments a batch in hand or not answered has, for a server that is started anew.
     _places: dict[int, bytes] = field(init=False, default_factory=dict)
     #: Batches that were taken before the last greeting and placed after it.
-    _missed: set[int] = field(init=False, default_factory=set)
+    missed: set[int] = field(init=False, default_factory=set)
     #: By token the delivery of a batch, and a function that makes its first keys, for errors.
     _named: dict[int, tuple[Delivery, _Keys]] = field(init=False, default_factory=dict)
 
@@ -95,7 +95,7 @@ class Leases:
 
         False where such a server was greeted meanwhile: it gives the rows out again.
         """
-        if token in self._missed:
+        if token in self.missed:
             return False
         if token in self._named:  # else it was refused meanwhile
             self._places[token] = segments
@@ -293,7 +293,7 @@ class Leases:
     def _places_to_report(self) -> tuple[Handed, ...]:
         """The batches in hand, as many as a header holds."""
         ready = {received.delivery.token for received in self.ready}
-        self._missed = self._held - ready - self._places.keys()
+        self.missed = self._held - ready - self._places.keys()
         places, room = [], _PLACES_BYTES
         for token, segments in self._places.items():
             room -= 64 + len(segments)

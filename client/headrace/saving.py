@@ -85,12 +85,13 @@ class Saving:
 
     def reject(self, partition: int, token: int) -> None:
         """A batch that was taken can not be used."""
+        self._in_hand.pop(token, None)
         if self.lanes is not None:
-            self.lanes.release(partition, token)
+            self.lanes.reject(partition, token)
         self._link.give_back(token)
 
     def give_back(self) -> None:
-        """The trainer leaves: whatever is not saved goes to others."""
+        """The trainer leaves, and has flushed its lanes: whatever is not saved goes to others."""
         while self._in_hand:
             token, _ = self._in_hand.popitem()
             self._link.give_back(token)
@@ -173,7 +174,6 @@ class Saving:
 
     def _lose(self, batch: SegmentBatch) -> NoReturn:
         """The session that this batch came in is gone, and with it its lanes."""
-        self._in_hand.pop(batch.token, None)
         self.reject(batch.partition, batch.token)
         raise StaleLease(f"{named(batch, _first_keys(batch))}: {_LOST}")
 

@@ -259,6 +259,8 @@ class Session(Greeting):
             self.last_seq = self.epoch = 0
             self.mapped.used = False
             self.openings += 1
+        else:  # the server knows all that is in hand
+            self.missed.clear()
         self._said_window = self._said_take = 0
         self.welcome = welcome
         of_feed = welcome.properties if isinstance(welcome.properties, dict) else {}

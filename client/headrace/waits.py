@@ -211,8 +211,19 @@ class Link(Owners):
 
         False where such a server was greeted meanwhile: it gives the rows out again.
         """
-        with self.lock:
-            return self.session_of(delivery.partition).place(delivery.token, segments)
+        partition, token = delivery.partition, delivery.token
+        while True:
+            with self.lock:
+                session = self.session_of(partition)
+                if token not in session.missed or session.connected:
+                    return session.place(token, segments)
+            # Its answer shows whether the server was started anew.
+            self.wait(
+                lambda: self.session_of(partition).connected,
+                self._timeout_s,
+                "the answer to a greeting",
+                raise_refused=False,
+            )
 
     def give_back(self, token: int) -> None:
         with self.lock:

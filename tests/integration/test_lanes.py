@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
@@ -15,6 +16,9 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from headrace.segments import SegmentBatch
+from headrace.session import Session
+from headrace_proto.messages import Stats
 from tests.patience import PATIENCE_S, eventually
 
 from .processes import HERE, Process
@@ -29,6 +33,7 @@ from .segment_streams import (
     of_counts,
     plain,
     save_all,
+    to_the_end,
     train,
 )
 from .segment_streams import example as one_example
@@ -349,6 +354,80 @@ def test_a_cut_connection_makes_lanes_go_on_from_what_the_server_has(over_tcp):
     assert set(ledger.seen) == {
         (k, i) for k, known in ledger.of.items() for i in range(known.count)
     }
+
+
+def test_batches_whose_leases_end_alone_come_again_in_lanes_that_begin_anew(monkeypatch):
+    """1. A trainer has a batch in hand and two ahead.  Its heartbeats get lost: the leases end.
+    2. It saves the first, which makes room for a batch.  The second is not sent again after the
+    third: a trainer would go on from the states of that one, and flush them.
+    """
+    ledger = Ledger(of_counts([6, 6, 4, 3]))
+    examples = [dict(known.told) for known in ledger.of.values()]
+
+    def no_heartbeat(session: Session, number: int, window: int, now: float) -> Stats:
+        return Stats(number, 2**31)
+
+    def step(batch: Any) -> None:
+        save_all(batch, ledger.check(batch))
+        feed.flush_states()
+
+    with serving(lanes(examples), lease_ttl_s=0.5) as server, connect(server, prefetch=2) as feed:
+        batch = next(feed)
+        eventually(lambda: len(feed._link.session.ready) == 2)
+        with monkeypatch.context() as patch:
+            patch.setattr(Session, "_renew", no_heartbeat)
+            eventually(lambda: server.stats()["default"]["expired"])
+        with contextlib.suppress(headrace.StaleLease):
+            step(batch)
+        to_the_end(feed, step)
+        assert server.wait(PATIENCE_S)
+    assert set(ledger.seen) == ledger.cells()
+
+
+def test_a_loop_that_is_interrupted_while_it_takes_a_batch_goes_on_with_the_right_states(
+    monkeypatch,
+):
+    ledger = Ledger(of_counts([6, 6, 4, 3]))
+    examples = [dict(known.told) for known in ledger.of.values()]
+
+    def interrupted(batch: SegmentBatch) -> bytes:
+        raise KeyboardInterrupt
+
+    with serving(lanes(examples)) as server, connect(server, prefetch=2) as feed:
+        train(feed, ledger, 2)
+        feed.flush_states()
+        eventually(lambda: len(feed._link.session.ready) == 2)
+        with monkeypatch.context() as patch:
+            patch.setattr(SegmentBatch, "identity", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(feed)
+        train(feed, ledger)
+        assert rewound(server) == 0
+    ledger.assert_complete()
+
+
+@_PLACES
+def test_a_batch_that_was_taken_while_its_server_was_greeted_again_is_used(placement, monkeypatch):
+    ledger = Ledger(of_counts([6, 6, 4, 3]))
+    examples = [dict(known.told) for known in ledger.of.values()]
+    identity, greeted = SegmentBatch.identity, 0
+
+    def slow(batch: SegmentBatch) -> bytes:
+        nonlocal greeted
+        session = feed._link.session
+        if len(ledger.batches) == 2 and not greeted:
+            greeted = 1
+            with feed._link.lock:
+                session.greet()
+            eventually(lambda: session.connected or session.missed)
+        return identity(batch)
+
+    monkeypatch.setattr(SegmentBatch, "identity", slow)
+    with serving(lanes(examples, placement)) as server, connect(server, prefetch=2) as feed:
+        train(feed, ledger)
+        assert server.stats()["default"]["redelivered"] == rewound(server) == 0
+    assert greeted
+    ledger.assert_complete()
 
 
 # Sizes

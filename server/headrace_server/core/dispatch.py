@@ -9,8 +9,7 @@ The machine judges every event at once, and hands out batches when ``take_effect
 that the events of one round are served together.
 
     trainers.py                  who is there, and how much each takes
-    hands.py, lease.py           who has which batch, which commits are being stored, and whose
-                   bytes are free
+    hands.py, lease.py           who has which batch, what is being stored, whose bytes are free
     plain_supply.py, arrivals.py, lane_queues.py, segment_rounds.py   the batches that nobody has,
                    and who gets which; of segments also who is to make more
     borders.py                   epochs, where batches end with theirs
@@ -143,17 +142,13 @@ class Dispatcher(Borders):
                 self._put_back(session, batch)
             if claim.saved:
                 self.save(session, token, claim.payload)
-            comes = claim.expected and claim.end is STANDS
-            leases = self._leases
-            if leases.state(token) is SAVING or (comes and leases.batch_of(token, session)):
+            comes = claim.expected and claim.end is STANDS and self.leased_batch(session, token)
+            if comes or self._leases.state(token) is SAVING:
                 continue  # others wait until its commit is stored
             self._claims.arrived(claim.place.partition, token)
 
     def wait_for_others(self, others_come: bool) -> None:
-        """Set whether trainers of an earlier server may still greet this one.
-
-        The caller pauses the hand-out for as long.
-        """
+        """Set whether trainers of an earlier server may come: the caller pauses meanwhile."""
         self._claims.wait_for_others(others_come)
         self._changed = True
 
@@ -184,9 +179,8 @@ class Dispatcher(Borders):
         """Let a session have one batch of so many rows, and nothing sent after ``last_seq``."""
         trainer = self._trainers.present.get(session)
         if trainer is not None and self._supply.take(trainer, request, rows):
-            for lease in self._leases.of_session(session):
-                if lease.seq > last_seq:
-                    self._take_back(lease, "returned")
+            mine = self._leases.of_session(session)
+            self._take_back([lease for lease in mine if lease.seq > last_seq], "returned")
         self._changed = True
 
     def commit(self, session: int, tokens: tuple[int, ...]) -> None:
@@ -209,6 +203,8 @@ class Dispatcher(Borders):
             return
         if self._recalls.waits(session, token, payload):
             return
+        if self._chained:
+            self._take_back(self._skipped(session, token), "returned")
         verdict, lease = self._leases.commit(token, session)
         if lease is not None:
             batch = lease.batch
@@ -249,9 +245,8 @@ class Dispatcher(Borders):
     def give_back(self, session: int, tokens: tuple[int, ...]) -> None:
         """Take back batches that a session returns unused."""
         if tokens:
-            for lease in self._leases.of_session(session):
-                if lease.token in tokens:
-                    self._take_back(lease, "returned")
+            mine = self._leases.of_session(session)
+            self._take_back([lease for lease in mine if lease.token in tokens], "returned")
 
     def renew(self, session: int, last_seq: int, held: frozenset[int], now: float) -> bool:
         """Renew the leases of a session by a heartbeat; False where the session is not known.
@@ -262,9 +257,9 @@ class Dispatcher(Borders):
         if not self.seen(session, now):
             return False
         self._leases.renew(session, now)
-        for lease in self._leases.of_session(session):
-            if lease.seq <= last_seq and lease.token not in held:
-                self._take_back(lease, "lost")
+        mine = self._leases.of_session(session)
+        lost = [lease for lease in mine if lease.seq <= last_seq and lease.token not in held]
+        self._take_back(lost, "lost")
         return True
 
     def adopt(self, session: int, tokens: tuple[int, ...], now: float) -> None:
@@ -299,26 +294,40 @@ class Dispatcher(Borders):
             return
         self._take_back_all(session)
         self._recalls.believe(session)  # nobody is left whose commits could count
+        self._leave_lanes(session, rank)
+
+    def _leave_lanes(self, session: int, rank: int) -> None:
+        """Let the sequences of a trainer go on in other lanes; no flush of them counts."""
         for name in [name for name in self._last_saved if name[0] == session]:
             del self._last_saved[name]
         self._supply.leave(session, rank)
-        self._changed = True
 
     def tick(self, now: float) -> list[int]:
         """End leases that have expired.  Returns the sessions that were silent for too long."""
-        for lease in self._leases.expired(now):
-            self.counts["expired"] += 1
-            self._take_back(lease, "expired")
+        expired = self._leases.expired(now)
+        self.counts["expired"] += len(expired)
+        self._take_back(expired, "expired")
         return self._trainers.silent(now, self._leases.ttl_s)
 
-    def _take_back_all(self, session: int) -> None:
+    def _take_back_all(self, session: int, why: str = "left") -> None:
         for lease in self._leases.of_session(session):
-            self._take_back(lease, "left")
-
-    def _take_back(self, lease: Lease[Batch], why: str) -> None:
-        self._put_back(lease.session, self._hands.take_back(lease, why))
-        self._trainers.ask(lease.session)
+            self._put_back(session, self._hands.take_back(lease, why))
         self._changed = True
+
+    def _take_back(self, leases: Iterable[Lease[Batch]], why: str) -> None:
+        """Take batches back from sessions that stay; all of a session where it has the states.
+
+        There a batch that was sent again would go on from the states of a later one.
+        """
+        for lease in leases:
+            session = lease.session
+            if not self._chained:
+                self._put_back(session, self._hands.take_back(lease, why))
+            elif self._leases.holds(session, lease.token):  # else it went with another
+                self._take_back_all(session, why)
+                self._leave_lanes(session, self._trainers.present[session].rank)
+            self._trainers.ask(session)
+            self._changed = True
 
     def _put_back(self, session: int, batch: Batch) -> None:
         """Let a batch that came back from a session wait for another trainer."""
@@ -331,10 +340,7 @@ class Dispatcher(Borders):
             self._hands.void(batch)
 
     def claim(self, session: int, place: Any, saved: bool = False) -> None:
-        """Note that a new session holds a batch of an earlier server.
-
-        With ``saved`` it has committed the batch and got no answer, so it sends the commit again.
-        """
+        """Note that a new session holds a batch of an earlier server, or will commit it again."""
         token = place.token
         claim = self._claims.by_token.get(token)
         if claim is not None:

@@ -205,11 +205,14 @@ class LaneQueues(SegmentSupply):
         return [batch for stripe in self._stripes.values() for batch in stripe.ready.drain()]
 
     def leave(self, session: int, rank: int) -> None:
-        """Void the batches of a trainer that has left; its examples go on with others."""
+        """Void the batches of a trainer that has left its lanes; its examples go on in others."""
+        passed = self._left.pop(session, {})
         left = self._spent.pop(session, [])
         if session in self._stripes:
             left.append(self._close(session))
         self._left.pop(session, None)
+        if session in self._trainers.present:  # it gets other lanes, perhaps of the same partition
+            self._left[session] = passed
         for stripe in left:
             self._dry.discard(stripe.partition)
             self._leaves[stripe.partition] += 1

@@ -16,7 +16,7 @@ from .recalls import Recalls
 from .segment_claims import SegmentClaims
 from .segment_rounds import following
 from .segment_supply import SegmentSupply
-from .sequences import AT_SERVER, NOWHERE
+from .sequences import AT_SERVER, AT_TRAINER, NOWHERE
 from .supply import Supply
 from .trainers import Trainer, Trainers
 
@@ -44,6 +44,8 @@ class Standing:
     ) -> None:
         self.segmented = bool(order)  # whether batches are of segments …
         self.stateful = self.segmented and states != NOWHERE  # … and committed by states
+        #: Whether each batch of a trainer goes on from states in its memory.
+        self._chained = order == "lanes" and states == AT_TRAINER
         self._trainers = Trainers(max_window, self._held_by, shared)
         self._hands = hands = Hands(lease_ttl_s, term, self._trainers)
         self._leases = hands.leases
@@ -126,6 +128,12 @@ class Standing:
             if (of, saved) == (session, token):
                 return batch
         return None
+
+    def _skipped(self, session: int, token: int) -> list[Lease[Batch]]:
+        """Return the leases of a session on batches before this one in its lanes."""
+        batch, held = self._leases.batch_of(token, session), self._leases.of_session(session)
+        partition = -1 if batch is None else batch.partition
+        return [one for one in held if one.token < token and one.batch.partition == partition]
 
     def lost_lanes(self, session: int, token: int) -> bool:
         """Whether the lease of a batch has ended, so that its lanes can not be flushed.

@@ -34,7 +34,7 @@ from headrace_server.core.handover import (
 )
 from headrace_server.core.lanes import Lanes
 from headrace_server.core.segments import SegmentQueue
-from headrace_server.core.sequences import BEGUN
+from headrace_server.core.sequences import AT_SERVER, AT_TRAINER, BEGUN
 from tests.unit.changes import begun
 
 TTL = 10.0
@@ -271,8 +271,9 @@ class World:
                  small=True, max_window=4):  # fmt: skip
         self.random = Random(seed)
         self.ahead, self.order = ahead, order
-        self.max_window = max_window
-        self.d = Dispatcher(range(len(counts)), TTL, max_window, 1, order)
+        self.max_window, self.lives = max_window, 1
+        self.states = AT_TRAINER if ahead else AT_SERVER
+        self.d = self.dispatcher(len(counts))
         self.workers = []
         for number, of_partition in enumerate(counts):
             self.workers.append(
@@ -285,10 +286,14 @@ class World:
         self.freed = set()
         self.got = []  # (partition, number), as trainers took them
         self.answers = {}  # token → committed, stale or a code
-        self.lives = 1
         self.orphans = []  # trainers of an earlier server that have not greeted this one
         self.admitted = 0  # batches of an earlier server that could go on
         self.rarer = []  # what else trainers do
+
+    def dispatcher(self, partitions):
+        """The dispatcher of a life."""
+        options = {"order": self.order, "states": self.states}
+        return Dispatcher(range(partitions), TTL, self.max_window, self.lives, **options)
 
     # The wires
 
@@ -358,10 +363,7 @@ class World:
 
     def ask(self, session):
         trainer = self.trainers[session]
-        if self.ahead:
-            self.renew(session)  # none of its leases ends alone: it says its batches in order
-        else:
-            self.d.seen(session, self.now)
+        self.d.seen(session, self.now)
         self.d.window(session, trainer.got + 1 + trainer.prefetch - len(trainer.hands))
         self.act()
 
@@ -403,7 +405,7 @@ class World:
     def lose(self, session):
         """A delivery got lost; the next heartbeat tells."""
         trainer = self.trainers[session]
-        if trainer.wire and not self.ahead:
+        if trainer.wire:
             effect = trainer.wire.popleft()
             self.d.unpin(effect.batch, effect.token)
             trainer.got = effect.seq
@@ -440,7 +442,7 @@ class World:
         self.trainers = {}
         self.blocks, self.freed = {}, set()
         self.lives += 1
-        self.d = Dispatcher(range(len(self.workers)), TTL, self.max_window, self.lives, self.order)
+        self.d = self.dispatcher(len(self.workers))
         for worker in self.workers:
             worker.die()
             worker.begin(0)

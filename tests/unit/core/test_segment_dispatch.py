@@ -22,7 +22,8 @@ from headrace_server.core.handover import (
     StoreLanes,
     Want,
 )
-from headrace_server.core.sequences import NOWHERE
+from headrace_server.core.lease import OVER
+from headrace_server.core.sequences import AT_TRAINER, NOWHERE
 from tests.examples import some
 
 from .at_segments import TTL, At, lanes
@@ -350,6 +351,37 @@ def test_a_batch_that_got_lost_goes_to_the_trainer_of_its_lanes_again():
     at.d.renew(1, 1, frozenset(), 1.0)
     (again,) = at.take(Send)
     assert (again.session, again.seq, again.batch.number) == (1, 2, 0) and again.token > token
+
+
+@pytest.mark.parametrize("how", ["expired", "lost", "returned", "passed over"])
+def test_states_at_a_trainer_begin_anew_in_other_lanes_where_one_of_its_batches_comes_back(how):
+    """Sent again, the batch would go on from the states of the one after it."""
+    at = lanes(states=AT_TRAINER)
+    first, second, third = at.sent((0, 0), (0, 1), (0, 2), window=3)
+    at.d.save(1, first)
+    at.take()
+    if how == "expired":
+        at.d.seen(1, TTL)
+        at.d.renew(1, 3, frozenset({second, third}), TTL)
+        at.d._leases.of_session(1)[0].deadline = TTL  # granted before the last heartbeat
+        assert at.d.tick(TTL) == []
+    elif how == "lost":
+        at.d.renew(1, 3, frozenset({third}), 1.0)
+    elif how == "returned":
+        at.d.give_back(1, (second,))
+    else:
+        at.d.save(1, third)
+    at.d.window(1, 4)
+    assert [e for e in at.take() if isinstance(e, (Leave, Want))] == [Leave(0, 0), Want(0, 1, 1)]
+    at.d.save(1, second)
+    at.d.save(1, third)
+    stale = {token for answer in at.take(Answer) for token in answer.stale}
+    assert stale <= {second, third} and second in stale
+    assert at.d._leases.state(third) == OVER
+    assert at.d.last_saved(1, first) is None and at.d.lost_lanes(1, first), "no flush counts"
+    at.make(0, 3, stripe=1)
+    (send,) = at.take(Send)
+    assert send.batch is at.batches[0, 3]
 
 
 def test_a_trainer_that_leaves_voids_all_that_was_made_for_it_and_it_is_freed_once():

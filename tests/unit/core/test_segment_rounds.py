@@ -23,6 +23,7 @@ from headrace_server.core.handover import (
     Want,
 )
 from headrace_server.core.redealing import DealtRounds
+from headrace_server.core.sequences import AT_TRAINER
 from tests.examples import some
 
 from .at_segments import At
@@ -337,3 +338,19 @@ def test_ranks_end_together_whatever_dies_and_whatever_crosses():
             assert not small or partition.next == partition.counts
 
     check()
+
+
+def test_a_rank_that_keeps_states_gets_a_member_that_comes_back_in_lanes_that_begin_anew():
+    at = Ranks(order="lanes", states=AT_TRAINER)
+    at.round(0, 0, 0)
+    assert at.sent() == [(0, 0, 0), (1, 0, 0)]
+    at.d.give_back(11, (at.tokens[11],))
+    at.d.window(11, 2)
+    assert at.take(Leave) == [Leave(0, 1, 2)]
+    late = at.tokens[11]
+    at.member(0, 2, 0, 1, stripe=2)
+    assert at.sent() == [(1, 0, 0)]
+    at.d.save(11, late)
+    assert at.take(Answer) == [Answer(11, (), (late,))]
+    at.d.save(11, at.tokens[11])
+    assert at.take(StoreCommit)
