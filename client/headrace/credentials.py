@@ -47,9 +47,13 @@ class Keys:
 
 def load_keys(keys: str | os.PathLike[str] | None) -> Keys:
     """The keys of a path, or of the environment where that is None."""
-    named = os.environ.get(ENVIRONMENT) if keys is None else os.fspath(keys)
+    named = os.environ.get(ENVIRONMENT) if keys is None else keys
+    if isinstance(named, os.PathLike):
+        named = os.fspath(named)
     source = f"{ENVIRONMENT if keys is None else 'keys'}={named!r:.200}"
-    if not isinstance(named, str) or not named:
+    if not isinstance(named, str):
+        raise TypeError(f"{source} is a {type(named).__name__}, not a path")
+    if not named:
         raise ValueError(f"{source} is not a path")
     if not zmq.has("curve"):
         raise ValueError(f"{source}: this build of ZeroMQ has no CURVE")

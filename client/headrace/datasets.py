@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,10 +11,14 @@ if TYPE_CHECKING:
 
 def checked(feed: Feed, facts: Sequence[str], tokens: bool) -> list[str]:
     """The facts that the elements of a dataset hold.  ValueError where there can be no dataset."""
+    if not isinstance(facts, Iterable):
+        raise TypeError(f"facts={facts!r:.80} is not a list of names")
+    if not isinstance(tokens, bool):
+        raise TypeError(f"tokens={tokens!r:.80} is not True or False")
     wanted = [facts] if isinstance(facts, str) else list(facts)
     _ = feed.schema
     if wanted and feed._of_segments:
-        raise ValueError(f"facts={facts!r}: a batch of segments tells all that is known of it")
+        raise ValueError(f"facts={facts!r:.80}: a batch of segments tells all that is known of it")
     if feed._saving is not None and feed._saving.lanes is not None:
         raise ValueError(
             "as_dataset(): the states of this feed stay with the trainer, and TensorFlow asks for "
@@ -24,7 +28,7 @@ def checked(feed: Feed, facts: Sequence[str], tokens: bool) -> list[str]:
     for name in wanted:
         if name not in feed.facts:
             known = ", ".join(feed.facts) or "none"
-            raise ValueError(f"facts: the feed does not tell {name!r} of its rows; {known}")
+            raise ValueError(f"facts: the feed does not tell {name!r:.80} of its rows; {known}")
         if name in feed.schema:
             raise ValueError(f"facts: {name!r} is a column of the feed too")
     if tokens and "token" in feed.schema:

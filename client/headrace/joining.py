@@ -33,7 +33,7 @@ _FRAMEWORKS = ("numpy", "tf", "torch", "jax")
 _COMMITS = ("on_next", "explicit")
 _ORDERS = ("feed", "any")
 _PLACEMENTS = (None, "local-first")
-_MOST_MEMBERS, _LONGEST_GROUP = 1024, 100
+_MOST_MEMBERS, _LONGEST_NAME = 1024, 100
 
 
 def connect(
@@ -105,17 +105,21 @@ def connect(
     on_ray = feed_on_ray(address)
     addresses = ",".join(check_addresses("address", address)) if on_ray is None else ""
     if framework not in _FRAMEWORKS:
-        raise ValueError(f"framework={framework!r} is not one of {', '.join(_FRAMEWORKS)}")
+        raise ValueError(f"framework={framework!r:.80} is not one of {', '.join(_FRAMEWORKS)}")
     _check_prefetch(prefetch)
     if commit not in _COMMITS:
-        raise ValueError(f"commit={commit!r} is not one of {', '.join(map(repr, _COMMITS))}")
+        raise ValueError(f"commit={commit!r:.80} is not one of {', '.join(map(repr, _COMMITS))}")
     order = _order_of(order, placement, rank)
     _check_group(group, members, order)
     if feed is not None and not isinstance(feed, str):
         raise TypeError(f"feed={feed!r:.80} is not the name of a feed")
+    if feed is not None and len(feed) > _LONGEST_NAME:
+        raise ValueError(
+            f"feed={feed!r:.80} has {len(feed)} characters; the most is {_LONGEST_NAME}"
+        )
     _check_rank(rank, world_size)
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0:
-        raise ValueError(f"timeout={timeout!r} is not a positive number of seconds")
+        raise ValueError(f"timeout={timeout!r:.80} is not a positive number of seconds")
     token = _token_of(resume, feed, restart)
     loaded = load(framework)
     directory: RayDirectory | None = None
@@ -164,7 +168,7 @@ def connect(
 
 def _check_prefetch(prefetch: object) -> None:
     if prefetch != AUTO and (isinstance(prefetch, bool) or not isinstance(prefetch, int)):
-        raise TypeError(f"prefetch={prefetch!r} is neither an integer nor {AUTO!r}")
+        raise TypeError(f"prefetch={prefetch!r:.80} is neither an integer nor {AUTO!r}")
     if isinstance(prefetch, int) and not 0 <= prefetch <= limits.MAX_PREFETCH:
         raise ValueError(f"prefetch={prefetch} does not lie in 0 … {limits.MAX_PREFETCH}")
 
@@ -172,9 +176,9 @@ def _check_prefetch(prefetch: object) -> None:
 def _order_of(order: str, placement: str | None, rank: int | None) -> str:
     """Return the order in which a trainer takes batches of several owners."""
     if order not in _ORDERS:
-        raise ValueError(f"order={order!r} is not one of {', '.join(map(repr, _ORDERS))}")
+        raise ValueError(f"order={order!r:.80} is not one of {', '.join(map(repr, _ORDERS))}")
     if placement not in _PLACEMENTS:
-        raise ValueError(f"placement={placement!r} is neither None nor 'local-first'")
+        raise ValueError(f"placement={placement!r:.80} is neither None nor 'local-first'")
     order = placement or order
     if order != "feed" and rank is not None:
         raise ValueError(
@@ -186,7 +190,7 @@ def _order_of(order: str, placement: str | None, rank: int | None) -> str:
 def _check_rank(rank: int | None, world_size: int | None) -> None:
     for name, number in (("rank", rank), ("world_size", world_size)):
         if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
-            raise TypeError(f"{name}={number!r} is not an integer")
+            raise TypeError(f"{name}={number!r:.80} is not an integer")
     if (rank is None) != (world_size is None):
         raise ValueError(f"rank={rank} and world_size={world_size}: give both or neither")
     if rank is not None and world_size is not None and not 0 <= rank < world_size:
@@ -199,7 +203,7 @@ def _token_of(resume: Any, feed: str | None, restart: object) -> Token | None:
     if token is not None and feed not in (None, token.feed):
         raise ValueError(f"resume: a token of feed {token.feed!r}, and feed={feed!r}")
     if not isinstance(restart, bool):
-        raise TypeError(f"restart={restart!r} is not True or False")
+        raise TypeError(f"restart={restart!r:.80} is not True or False")
     if restart and token is not None:
         raise ValueError("resume= and restart=True: give one of them, they begin at other places")
     return token
@@ -216,8 +220,8 @@ def _check_group(group: str | None, members: int | None, order: str) -> None:
         raise ValueError(f"group={shown!r} and members={members}: give both or neither")
     if group is None or members is None:
         return
-    if not 0 < len(group) <= _LONGEST_GROUP:
-        raise ValueError(f"group={group!r:.80} does not have 1 … {_LONGEST_GROUP} characters")
+    if not 0 < len(group) <= _LONGEST_NAME:
+        raise ValueError(f"group={group!r:.80} does not have 1 … {_LONGEST_NAME} characters")
     if not 1 <= members <= _MOST_MEMBERS:
         raise ValueError(f"members={members} does not lie in 1 … {_MOST_MEMBERS}")
     if order != "feed":

@@ -104,6 +104,8 @@ class Saving:
         Where values are by replica, those of this process are saved, each with its token.
         """
         self._link.check_usable()
+        if not isinstance(values, Mapping):
+            raise TypeError(f"values={values!r:.80} is not a dict of the state's name to its value")
         replicas = of_replicas(token)
         if replicas is not None:
             for number, one in enumerate(replicas):
@@ -112,9 +114,9 @@ class Saving:
             return None
         try:
             batch = self._in_hand.get(int(token))
-        except TypeError:
+        except (TypeError, ValueError):
             if not is_tracing():
-                raise
+                raise TypeError(f"token={token!r:.80} is not the token of a batch") from None
             return self._traced(token, values)
         if batch is None:
             held = sorted(self._in_hand)

@@ -37,6 +37,8 @@ class Steering(ABC):
         With ``cancel`` what is not yet a batch is dropped.
         """
         self._link.check_usable()
+        if not isinstance(cancel, bool):
+            raise TypeError(f"cancel={cancel!r:.80} is not True or False")
         self._link.ask(DrainInput(cancel))
 
     def set_target_probs(self, probs: Sequence[float]) -> dict[int, int]:
@@ -46,7 +48,10 @@ class Steering(ABC):
         before it are made or being made.  ValueError when the feed can not draw them.
         """
         self._link.check_usable()
-        wanted = tuple(float(p) for p in probs)
+        try:
+            wanted = tuple(map(float, probs))
+        except (TypeError, ValueError):
+            raise TypeError(f"probs={probs!r:.80} is not a list of numbers") from None
         return self._change(SetTargetProbs(wanted), str([*wanted]))
 
     def set_batch_size(self, batch_size: int | Sequence[int]) -> dict[int, int]:

@@ -199,6 +199,7 @@ class Server:
         of the server.  With ``cancel`` rows that are in no batch yet are dropped.  ``feed`` may be
         left out where the server serves one.
         """
+        _check_flag("cancel", cancel)
         self._supervisor.end(feed, cancel)
 
     def restart(self, feed: str | None = None, force: bool = False) -> None:
@@ -207,6 +208,7 @@ class Server:
         ``FeedInUse`` while trainers use it, unless ``force``: they get ``FeedRewound`` then.  A
         state directory gets a new state of this feed; other feeds go on.
         """
+        _check_flag("force", force)
         self._supervisor.restart(feed, force)
 
     def _take_back(self, feed: str, snapshot: str) -> None:
@@ -227,6 +229,12 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_flag(name: str, value: object) -> None:
+    """TypeError for what only looks like a flag, such as "no": it would undo or drop work."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}={value!r:.80} is not True or False")
 
 
 @taking(RunSettings)

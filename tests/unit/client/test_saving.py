@@ -1,5 +1,6 @@
 """A batch of segments is committed by its last state, once, and by nothing else."""
 
+import math
 import re
 import threading
 
@@ -81,6 +82,11 @@ def test_a_save_of_several_states_is_all_or_nothing():
     hands = hands_of(TWO)
     with pytest.raises(ValueError, match="state 'tag'"):
         hands.saving.save_token(1, {"lstm": VALUE, "tag": [b"a"]})
+    with pytest.raises(TypeError, match="values=None is not a dict of the state's name"):
+        hands.saving.save_token(1, None)
+    for token in (None, "", math.nan):
+        with pytest.raises(TypeError, match=f"^token={token!r} is not the token of a batch"):
+            hands.saving.save_token(token, {"lstm": VALUE})
     hands.saving.save_token(np.int64(1), {"lstm": VALUE, "tag": [b"a", b"b"]})
     assert list(hands.link.saved) == [1]
     with pytest.raises(StateError, match=r"token=1 is no batch .* those are \[\]"):

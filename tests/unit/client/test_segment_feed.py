@@ -282,5 +282,9 @@ def test_a_dataset_is_refused_where_it_could_not_work():
     with served(ONE, batches(ONE, 1)) as (_server, feed):
         with pytest.raises(ValueError, match='needs framework="tf"'):
             feed.as_dataset()
+        with pytest.raises(TypeError, match="facts=None is not a list of names"):
+            feed.as_dataset(None)
+        with pytest.raises(TypeError, match="tokens='no' is not True or False"):
+            feed.as_dataset(tokens="no")
         with pytest.raises(ValueError, match=r"facts=\['length'\]"):
             feed.as_dataset(["length"])

@@ -166,6 +166,14 @@ def test_sizes_that_can_not_be_are_refused_and_change_nothing() -> None:
             for size, kind, text in wrong:
                 with pytest.raises(kind, match=text):
                     feed.set_batch_size(size)
+            for probs in (None, 0.5, "half", ["a"]):
+                with pytest.raises(TypeError, match=r"^probs=.* is not a list of numbers"):
+                    feed.set_target_probs(probs)
+            for call in (feed.drain, lambda cancel: server.end("plain", cancel)):
+                with pytest.raises(TypeError, match="cancel='no' is not True or False"):
+                    call("no")
+            with pytest.raises(TypeError, match="force='no' is not True or False"):
+                server.restart("plain", force="no")
             assert streams(feed) == {0: [5] * 160}
         with (
             connect(server, feed="states") as feed,
