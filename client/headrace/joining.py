@@ -81,9 +81,9 @@ def connect(
     token join it, whether they come at once or later while one of them is at work.
 
     ``restart=True`` starts the feed from its beginning, whatever was committed.  It joins others
-    that ask for the same while they are at work, and is refused (``FeedInUse``) while other
-    trainers use the feed.  Without it one line in the log says where a feed that was used before
-    goes on.
+    that ask for the same while they are at work, and is refused (``FeedInUse``) while trainers of
+    other processes use the feed; those of this process get ``FeedRewound``.  Without it one line in
+    the log says where a feed that was used before goes on.
 
     ``order`` is ``"feed"``: batches come in the feed's order, which does not depend on the numbers
     of servers and workers; or ``"any"``: each batch comes as soon as it is there, so a server or a
