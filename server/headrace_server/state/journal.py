@@ -61,10 +61,10 @@ _TABLES = 4
 #: whole, is a multiple of it.
 _LARGE_TABLE, _TABLES_IF_LARGE = 256 << 20, 2
 #: In shared memory room is scarce, and a lap costs no write to a disk: a half begins small, and
-#: grows while fewer tables than this fit it.  For 0.6 ms a lap takes the interpreter from the steps
-#: of trainers, so where commits carry states of 64 KiB it should come once in 200 of them or less.
+#: grows while fewer tables with a commit than this fit it.  For 0.6 ms a lap takes the interpreter
+#: from the steps of trainers: where commits carry states of 64 KiB, once in 120 of them.
 _LEAST_HALF_IN_MEMORY, _USUAL_HALF_IN_MEMORY, _TABLES_IN_MEMORY = 64 << 10, 16 << 20, 2
-_GROWS_BELOW_TABLES = 8
+_GROWS_BELOW = 48
 _ZEROS = bytes(1 << 20)
 _MOST_PARTS = 1024  # maximum number of buffers of one write: IOV_MAX
 _NEW = ".new"
@@ -133,7 +133,7 @@ class Journal:
         self._laps += 1
         needed = table_bytes + padded(next_bytes) + 4 * HEAD
         half = self._half
-        if not self._in_memory or half < _GROWS_BELOW_TABLES * table_bytes:
+        if not self._in_memory or half < _GROWS_BELOW * (table_bytes + next_bytes):
             half = min(self._usual_half, 4 * half)
         half = max(self._half_for(table_bytes), half)
         while half < needed:

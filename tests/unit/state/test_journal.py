@@ -120,6 +120,25 @@ def test_a_large_table_gets_less_room_beside_it(
         assert (tmp_path / "j").stat().st_size == _PAGE + 2 * tables * 10 * _PAGE
 
 
+@pytest.mark.parametrize(("commit", "size"), [(4, 64 << 10), (6 << 10, 4 << 20)])
+def test_in_memory_a_half_grows_where_commits_are_large_beside_it(
+    commit: int, size: int, tmp_path: Path
+):
+    path, laps = tmp_path / "j", 0
+    create(path, [], in_memory=True)
+    with contextlib.closing(Journal(path, False, in_memory=True)) as journal:
+        for _ in range(600):
+            try:
+                journal.append([bytes(commit)])
+            except NoRoom:
+                laps += 1
+                with journal.turn(record_bytes(commit), commit) as table:
+                    table.write([bytes(commit)])
+                journal.append([bytes(commit)])
+    assert laps < 12
+    assert path.stat().st_size < 3 * size
+
+
 def test_a_table_that_was_not_ended_is_as_if_it_had_not_begun(tmp_path: Path):
     path = tmp_path / "j"
     create(path, [])
