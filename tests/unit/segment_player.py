@@ -14,7 +14,7 @@ from headrace_proto.layout import arrange, array_at, check_slot, strings_at
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.making.compose import compose
-from headrace_server.making.run import Busy, MadeBatch
+from headrace_server.making.run import Busy, MadeBatch, Resting
 from headrace_server.making.segment_block import write_strings
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
@@ -62,6 +62,7 @@ class Player:
         self.slab = Slab(directory, 0, 0, slab_pages * PAGE, min(slab_pages, 64) * PAGE)
         self.feed = compose(self.reader, declaration, *parts, self.slab, self.bad)
         self.wanted: dict[int, int] = {}
+        self.rested = 0  # batches after which it was known at once that nothing is to be done
 
     def want(self, stripe: int = 0) -> None:
         self.wanted[stripe] = self.wanted.get(stripe, 0) + 1
@@ -71,6 +72,10 @@ class Player:
         """The next thing that is not Busy."""
         while (result := self.feed.advance()) is Busy:
             pass
+        if isinstance(result, MadeBatch) and self.feed.rests:  # the owner asks no further then
+            self.rested += 1
+            assert self.feed.advance() is Resting
+            assert not (self.feed.memory.starved or self.feed.take_dry() or self.feed.at_border)
         return result
 
     def take(self, stripe: int = 0) -> Any:

@@ -76,6 +76,12 @@ class Lanes(InStep):
         return max(self.capacity, begun * self.batch_size)
 
     @property
+    def content(self) -> bool:
+        if self.members is not None or self._dry:
+            return False
+        return all(one.made >= one.wanted and not one.over for one in self._stripes.values())
+
+    @property
     def ready(self) -> int:
         return len(self._fresh) + len(self._orphans)
 

@@ -274,6 +274,11 @@ class Partition:
         self.next_number += 1
         return self.next_number - 1
 
+    @property
+    def reads_nothing(self) -> bool:
+        """Whether more could be read, but nothing is to be."""
+        return self.state is OPEN and (self._position is None or not self._shaper.hungry)
+
     def next_read(self, limit: int) -> Read | None:
         """A read although no batch is wanted; None if nothing is left or there is no room."""
         if self._position is None or not self._shaper.hungry:

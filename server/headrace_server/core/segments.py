@@ -121,6 +121,10 @@ class SegmentQueue(InStep):
         return wants and not self.hungry and bool(self._out)
 
     @property
+    def content(self) -> bool:
+        return self._made >= self._wanted and not self._takes and self.members is None
+
+    @property
     def ready(self) -> int:
         """Number of segments that could be taken now."""
         return len(self._back) + len(self._fresh)

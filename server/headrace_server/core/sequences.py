@@ -240,6 +240,11 @@ class Sequences(ABC):
         """Whether a batch is wanted that needs states which trainers have."""
         return False
 
+    @property
+    def content(self) -> bool:
+        """Whether no batch is wanted that is not made, and no stripe is about to run dry."""
+        return False
+
     def claim(self, slots: np.ndarray, segments: np.ndarray) -> Segments | None:
         """Make the batch again that a trainer has from before a restart; None if not its own."""
         return None

@@ -35,6 +35,11 @@ class Memory(ABC):
         """Whether a batch is wanted that has to wait for states."""
         return False
 
+    @property
+    def content(self) -> bool:
+        """Whether trainers want no batch that is not made, and nothing is to be reported."""
+        return False
+
     @abstractmethod
     def resume(self, saved: Saved) -> None:
         """Go on from the stored state; done batches are not made again."""

@@ -134,6 +134,11 @@ class Run:
         """Whether the next step reads, which may take long; others do not."""
         return self._next_read is not None
 
+    @property
+    def rests(self) -> bool:
+        """Whether the next step would only find that it has to wait for trainers."""
+        return self.memory.content and self._machine.reads_nothing
+
     def prepare(self) -> bool:
         """Write ahead what is known of the batch that is expected next; whether there was any.
 

@@ -311,6 +311,10 @@ class SegmentMemory(Memory):
     def starved(self) -> bool:
         return self._machine.starved
 
+    @property
+    def content(self) -> bool:
+        return self._machine.content
+
     def epoch_due(self, ended: bool, begun: Iterable[tuple[int, int]]) -> int | None:
         epoch = self._lines.epoch
         return epoch if ended or epoch is not None else self._partition.epoch

@@ -145,15 +145,14 @@ class Owner:
                     partitions.send_committed()
                 self._hear(ready)
                 name = partitions.turn()
-                busy = name is not None or self._door.waits() or self._near.waits
-                if name is None:
-                    partitions.report_rest()
-                else:
+                busy = self._door.waits() or self._near.waits
+                if name is not None:
                     if partitions.reads_next(name):
                         self._send_out()
                         self._store()
                     self._step(partitions.work, name)
                     house.act()
+                    busy = busy or not partitions.at_rest
                 self._send_out()
 
     def _open(self) -> None:
@@ -185,7 +184,7 @@ class Owner:
         if not busy:
             if events := self._partitions.prepare(poll):
                 return events
-            if not self._store():
+            if not self._store() or self._partitions.at_rest:
                 return self._partitions.rest(rest, min(_TICK_S, self._outbox.due_in_s))
         return poll(0)
 

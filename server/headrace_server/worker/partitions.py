@@ -83,11 +83,14 @@ class Partitions:
 
     def turn(self) -> _Name | None:
         """The partition that makes the next batch; None if the worker has to wait."""
-        name = None if self._full else self._ahead.turn(self._running, self._resting)
-        if name is None:
-            self._diary.idle()  # a beat; each step adds others
+        self._diary.beat()
         self._reporter.look(self._running, self._made)
-        return name
+        return None if self._full else self._ahead.turn(self._running, self._resting)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether all partitions wait for trainers."""
+        return len(self._resting) == len(self._running)
 
     def prepare(self, poll: Callable[[float], Any]) -> Any:
         """Write next batches ahead until ``poll`` tells something; return that, or None."""
@@ -98,6 +101,9 @@ class Partitions:
 
     def rest(self, poll: Callable[[float], Any], at_most_s: float) -> Any:
         """Wait by ``poll`` and record the reason; the result of ``poll``."""
+        self._diary.idle()
+        for name in self._resting:
+            self._lacks.wait(name, self._running[name])
         reason = "slab" if self._full else "states" if self._lacks.starved else "trainers"
         self._full = False
         return self._reporter.rest(reason, poll, at_most_s)
@@ -131,6 +137,8 @@ class Partitions:
             self._note_made(turn, run, made)
             now = time.monotonic()
             self._lacks.made(turn, now)
+            if run.rests:
+                self._resting.add(turn)
             if now >= until or self._announcer.full or not run.made_ahead:
                 break
             turn = self._ahead.turn(self._running, self._resting)
@@ -184,11 +192,6 @@ class Partitions:
             self._lacks.wait(name, run, text + "(slab_bytes bounds it)")
             self._full = True  # only trainers can free a block
             self._lacks.full(self._running)
-
-    def report_rest(self) -> None:
-        """Report what the partitions lack that wait for trainers."""
-        for name in self._resting:
-            self._lacks.wait(name, self._running[name])
 
     def _note_made(self, name: _Name, run: Run, made: MadeBatch) -> None:
         """Record a batch, and have it announced."""

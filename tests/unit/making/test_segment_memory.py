@@ -73,7 +73,8 @@ def test_nothing_is_made_or_read_beyond_need_before_it_is_wanted(tmp_path: Path)
     assert player.feed.stats()["segments"]["in_flight"] == 10
     assert sum(map(len, player.feed.maker.offers.values())) <= 20
     player.want()
-    assert isinstance(player.step(), MadeBatch) and player.step() is Resting
+    assert isinstance(player.step(), MadeBatch) and player.rested
+    assert player.step() is Resting
     assert player.feed.next_number == 1 and not player.feed.memory.starved
 
 
