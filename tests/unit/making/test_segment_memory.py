@@ -78,6 +78,17 @@ def test_nothing_is_made_or_read_beyond_need_before_it_is_wanted(tmp_path: Path)
     assert player.feed.next_number == 1 and not player.feed.memory.starved
 
 
+@pytest.mark.parametrize(("order", "placement"), ORDERS)
+def test_it_rests_after_the_last_batch_that_is_wanted_and_not_before(
+    order: str, placement: str, tmp_path: Path
+):
+    player = Player(cut([2] * 5000, 2, 1, order, placement, capacity=10), tmp_path)
+    player.want(1 if order == "lanes" else 0)
+    player.want(2 if order == "lanes" else 0)
+    assert isinstance(player.step(), MadeBatch) and not player.rested
+    assert isinstance(player.step(), MadeBatch) and player.rested == 1
+
+
 def test_a_batch_that_waits_for_states_starves_until_they_come(tmp_path: Path):
     player = Player(cut([3, 3], 2), tmp_path)
     first = player.take()
