@@ -165,7 +165,7 @@ class _Partitions:
 
     def __init__(self) -> None:
         self.events: deque[Any] = deque()
-        self.stores = _Stores()
+        self.stores, self.ahead, self.commits = _Stores(), self, self
         self._blocks: set[tuple[str, int, int]] = set()
         self._numbers: Counter[tuple[str, int]] = Counter()  # of batches that were made
         self._by_stripe: Counter[tuple[str, int, int]] = Counter()
@@ -184,8 +184,11 @@ class _Partitions:
     def free(self, feed: str, partition: int, number: int) -> None:
         self._blocks.remove((feed, partition, number))  # once, and nothing else
 
-    def done(self, feed: str, partition: int, number: int, rows: int, token: int) -> None:
-        self.events.append(CommitsStored(feed, partition, [[number, "", ""]]))
+    def add(self, name: tuple[str, int], number: int, rows: int, token: int) -> None:
+        self.events.append(CommitsStored(*name, [[number, "", ""]]))
+
+    def count(self) -> None:
+        pass
 
     def save(
         self, feed: str, partition: int, number: int, token: int, columns: Any, states: bytes
@@ -249,7 +252,7 @@ class _Partitions:
         self._blocks.add((feed, partition, number))
         place = _SEGMENT, 4096 * (number % 16), 4096
         body = BlockPlace(*place, [[0, 8 * ROWS, [ROWS]]], False)
-        self.events.append(Made(feed, partition, [Batch(partition, number, ROWS, body, meta)], {}))
+        self.events.append(Made(feed, partition, [Batch(partition, number, ROWS, body, meta)]))
 
 
 class Bench:

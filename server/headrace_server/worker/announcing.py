@@ -74,7 +74,7 @@ class Announcer:
     def _message(self, name: _Name, run: Run, batches: Sequence[MadeBatch]) -> Made:
         crowded = self._slab.fraction_used > _CROWDED
         placed = [self._placed(name[1], made, crowded) for made in batches]
-        return Made(*name, placed, run.dropped(), run.stats())
+        return Made(*name, placed)
 
     def _placed(self, partition: int, made: MadeBatch, crowded: bool) -> Batch:
         block, columns = made.block, self._columns_of(made.slots)

@@ -22,7 +22,7 @@ from headrace_proto.messages import Renew
 from ..core.dispatch import Dispatcher
 from ..core.handover import Answer
 from ..process.counts import added
-from .events import Finished, Made
+from .events import Counted, Made
 
 
 @dataclass(slots=True)
@@ -98,16 +98,14 @@ class Counters:
             counts[0] += 1
             counts[1] += made.rows
             counts[2] += made.body.nbytes
-        self._dropped[message.partition] = message.dropped
-        self.on_stats(message.partition, message.stats)
 
     def on_stats(self, partition: int, stats: dict[str, Any] | None) -> None:
         """Take the totals of a partition that has classes, segments or buckets."""
         if stats is not None:
             self._stats[partition] = stats
 
-    def on_finished(self, message: Finished) -> None:
-        """Take the last totals of a partition."""
+    def on_counted(self, message: Counted) -> None:
+        """Take the totals of a partition."""
         self._dropped[message.partition] = message.dropped
         self.on_stats(message.partition, message.stats)
 

@@ -27,7 +27,7 @@ from ..core.segment_rounds import check_rows
 from ..flight.recorder import LeaseRecorder
 from ..process.config import FeedConfig, RunConfig
 from .counters import Counters
-from .events import CommitsStored, Finished, Made, Opened, StateFlush, Waiting
+from .events import CommitsStored, Counted, Finished, Made, Opened, StateFlush, Waiting
 from .rejoining import Later, Rejoining, Reports
 from .state_blocks import StateBlocks
 from .usage import FeedUse, Usage
@@ -198,15 +198,17 @@ class Desk:
     def on_made(self, message: Made) -> None:
         self.partitions[message.partition].waits = ""
         self.counters.on_made(message)
-        self._check_bad()
         for batch in message.batches:
             self.dispatcher.made(batch)
+
+    def on_counted(self, message: Counted) -> None:
+        self.counters.on_counted(message)
+        self._check_bad()
 
     def on_finished(self, message: Finished) -> None:
         here = self.partitions[message.partition]
         here.done, here.waits = True, ""
-        self.counters.on_finished(message)
-        self._check_bad()
+        self.on_counted(message)
         self.dispatcher.partition_ended(message.partition)
 
     def on_waiting(self, message: Waiting) -> None:

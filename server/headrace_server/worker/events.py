@@ -2,6 +2,7 @@
 
 Opened            a partition is open, as the last process left it
 Made              batches lie in the slab
+Counted           the totals of a partition, once it has read and where they are asked for
 NextEpoch         a partition makes batches of the next epoch, where none crosses the border …
 AtBorder          … or rests before it does
 Finished, Failed  a partition has made all its batches, or can not go on
@@ -44,13 +45,21 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """Batches of one partition, in order; the totals include the last of them."""
+    """Batches of one partition, in order."""
 
     feed: str
     partition: int
     batches: Sequence[Batch]
-    dropped: dict[str, int]  # rows of this partition so far, by reason
-    stats: dict[str, Any] | None = None  # rows of this partition so far by class, where it has any
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The totals of one partition so far."""
+
+    feed: str
+    partition: int
+    dropped: dict[str, int]  # rows, by reason
+    stats: dict[str, Any] | None = None  # rows by class, segments, padding: where there are any
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +82,8 @@ class AtBorder:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Counted):
     """All batches of a partition were made."""
-
-    feed: str
-    partition: int
-    dropped: dict[str, int]
-    stats: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,7 @@ class Replied:
     question: int
     value: Any = None
     fault: str = ""
-    stats: dict[str, Any] | None = None  # as in Made, the change included
+    stats: dict[str, Any] | None = None  # as in Counted, the change included
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ from .events import (
     AtBorder,
     ClaimJudged,
     CommitsStored,
+    Counted,
     Dry,
     Failed,
     Finished,
@@ -122,6 +123,7 @@ class House:
         requests, desks = self._requests, self.desks
         self._events: dict[type, Callable[[Desk, Any], object]] = {
             Made: Desk.on_made,
+            Counted: Desk.on_counted,
             Opened: Desk.on_opened,
             NextEpoch: lambda desk, e: desk.dispatcher.epoch_begun(e.partition, e.epoch, e.turn),
             AtBorder: lambda desk, e: desk.dispatcher.epoch_rests(e.partition, e.epoch),
@@ -237,6 +239,7 @@ class House:
         self._pausing += [] if request is None else [request]
 
     def _answer_stats(self, request: int) -> None:
+        self._do(self._partitions.count)
         feeds = feeds_status(self.desks, self._sessions, self._clock())
         self._answer(request, feeds=feeds, **self.reception.access())
 
@@ -282,7 +285,7 @@ class House:
 
     def _on_taken(self, desk: Desk, effect: Taken) -> None:
         self._taken[desk.name] += 1
-        self._do(self._partitions.taken, desk.name, self._taken[desk.name])
+        self._do(self._partitions.ahead.taken, desk.name, self._taken[desk.name])
 
     def _on_dealt(self, desk: Desk, effect: Dealt) -> None:
         if desk.dispatcher.segmented:  # the partitions know which segments are in their rounds
@@ -297,12 +300,12 @@ class House:
 
     def _on_save(self, desk: Desk, effect: StoreCommit) -> None:
         batch, partitions = effect.batch, self._partitions
-        name = desk.name, batch.partition, batch.number
+        name, number = (desk.name, batch.partition), batch.number
         if desk.dispatcher.segmented:
             columns, states = effect.payload or ((), b"")
-            self._do(partitions.save, *name, effect.token, columns, states or b"")
+            self._do(partitions.save, *name, number, effect.token, columns, states or b"")
         else:
-            self._do(partitions.done, *name, batch.rows, effect.token)
+            self._do(partitions.commits.add, name, number, batch.rows, effect.token)
 
     def _report_on(self, desk: Desk) -> None:
         """Send the supervisor the reports and requests of a feed."""

@@ -27,6 +27,7 @@ from .announcing import Announcer
 from .commits import Commits
 from .events import (
     AtBorder,
+    Counted,
     Dry,
     Failed,
     Finished,
@@ -53,8 +54,8 @@ class Partitions:
 
     def __init__(self, begun: Life, send: Callable[[Any], None]) -> None:
         """``send`` hands events to the desks."""
-        config, worker, life, diary = begun.config, begun.worker, begun.number, begun.diary
-        self._diary = diary
+        config, worker, life = begun.config, begun.worker, begun.number
+        self._diary = begun.diary
         self._send = send
         self._feeds = {feed.name: feed for feed in config.feeds}
         self._worker = worker
@@ -62,7 +63,7 @@ class Partitions:
         self._slab = Slab(directory, worker, life, config.slab_bytes, config.segment_bytes)
         self.stores = Stores(*config.journals, self._send, config.term, config.mirrors)
         self._reporter = Reporter(begun.diary, self._slab, self.stores.progress)
-        self._commits = Commits(self.stores, self._send)
+        self.commits = Commits(self.stores, self._send)
         self._announcer = Announcer(self._slab, send)
         self._lacks = Lacks(send)
         self._opener = Opener(begun, self._slab, self.stores)
@@ -79,13 +80,13 @@ class Partitions:
         self._full = False  # whether the slab has no room for the next batch
         self._blocks: dict[tuple[str, int, int], Block] = {}
         bounds = config.max_ahead, config.max_ahead_bytes, config.slab_bytes
-        self._ahead = Ahead(self._feeds, *bounds)
+        self.ahead = Ahead(self._feeds, *bounds)
 
     def turn(self) -> _Name | None:
         """The partition that makes the next batch; None if the worker has to wait."""
         self._diary.beat()
         self._reporter.look(self._running, self._made)
-        return None if self._full else self._ahead.turn(self._running, self._resting)
+        return None if self._full else self.ahead.turn(self._running, self._resting)
 
     @property
     def at_rest(self) -> bool:
@@ -141,7 +142,7 @@ class Partitions:
                 self._resting.add(turn)
             if now >= until or self._announcer.full or not run.made_ahead:
                 break
-            turn = self._ahead.turn(self._running, self._resting)
+            turn = self.ahead.turn(self._running, self._resting)
             if turn is not None and self._running[turn].reads_next:
                 break
         self._announce()
@@ -178,6 +179,8 @@ class Partitions:
     def _report(self, name: _Name, run: Run, step: object) -> None:
         """Report a step that has made no batch."""
         if step is Busy:
+            if not run.reads_next:  # it has read
+                self._send(Counted(*name, run.dropped(), run.stats()))
             self._lacks.wait(name, run)
             if not run.across_batches and run.epoch > self._epochs.get(name, 0):
                 self._epochs[name] = run.epoch
@@ -187,9 +190,8 @@ class Partitions:
             self.stores.submit(name, run)
             self.stores.answer(name, Finished(*name, run.dropped(), run.stats()))
         elif step is Blocked:
-            used = self._slab.used_bytes
-            text = f"the slab of worker {self._worker} is full: {used} bytes wait for trainers "
-            self._lacks.wait(name, run, text + "(slab_bytes bounds it)")
+            text = f"the slab of worker {self._worker} is full: {self._slab.used_bytes} bytes wait "
+            self._lacks.wait(name, run, text + "for trainers (slab_bytes bounds it)")
             self._full = True  # only trainers can free a block
             self._lacks.full(self._running)
 
@@ -200,7 +202,7 @@ class Partitions:
             self._flight[feed].made(partition, made.number, made.rows, made.trace)
         self._blocks[feed, partition, made.number] = made.block
         if run.made_ahead:
-            self._ahead.made(name, made.nbytes)
+            self.ahead.made(name, made.nbytes)
         self._announcer.add(name, run, made)
 
     def _announce(self) -> None:
@@ -240,17 +242,9 @@ class Partitions:
             return
         self._running[name] = run
 
-    def taken(self, feed: str, taken: int) -> None:
-        """Trainers have taken ``taken`` batches of a feed in this life."""
-        self._ahead.taken(feed, taken)
-
     def free(self, feed: str, partition: int, number: int) -> None:
         """Free the block of a batch."""
         self._slab.free(self._blocks.pop((feed, partition, number)))
-
-    def done(self, feed: str, partition: int, number: int, rows: int, token: int) -> None:
-        """Note the commit of a batch without states, for ``submit_done``."""
-        self._commits.add((feed, partition), number, rows, token)
 
     def pass_over(self, feed: str, partition: int, number: int) -> None:
         """Count a batch as done that no trainer gets."""
@@ -261,9 +255,9 @@ class Partitions:
 
     def submit_done(self) -> None:
         """Have the commits since the last call stored, as one change for each partition."""
-        for name, batches in self._commits.take_done().items():
+        for name, batches in self.commits.take_done().items():
             if run := self._known(name):
-                self._commits.done(name, run, batches)
+                self.commits.done(name, run, batches)
 
     def save(
         self, feed: str, partition: int, number: int, token: int, columns: Any, states: bytes
@@ -271,13 +265,13 @@ class Partitions:
         """Take the commit of a batch of segments, with its states."""
         name = feed, partition
         if run := self._known(name):
-            self._commits.save(name, run, number, token, columns, states)
+            self.commits.save(name, run, number, token, columns, states)
             self._resting.discard(name)
 
     def flush(self, feed: str, partition: int, flush: StateFlush, states: bytes) -> None:
         """Take states of lanes from a trainer that lets go of them."""
-        name = feed, partition
-        self._commits.flush(name, self._running.get(name), flush, states)
+        run = self._running.get((feed, partition))
+        self.commits.flush((feed, partition), run, flush, states)
 
     def want(self, feed: str, partition: int, upto: int, stripe: int) -> None:
         """Allow batches of segments up to this number, of these lanes."""
@@ -328,7 +322,7 @@ class Partitions:
         if run := self._known(name):
             self._resting.discard(name)
             with self._guards[feed].step(partition):
-                self._commits.claim(name, run, place)
+                self.commits.claim(name, run, place)
 
     def end(self) -> None:
         """Leave the stores and records to the next life, and close the sources."""
@@ -336,6 +330,11 @@ class Partitions:
         for recorder in self._flight.values():
             recorder.close()
         self._opener.close()
+
+    def count(self) -> None:
+        """Send the totals of all partitions at work."""
+        for name, run in self._running.items():
+            self._send(Counted(*name, run.dropped(), run.stats()))
 
     def close(self, feed: str, cancel: bool) -> None:
         """End the input of a feed: make batches of what was read, or with ``cancel`` drop it."""

@@ -23,12 +23,6 @@ class Run:
     def __init__(self) -> None:
         self.made = self.noted = 0
 
-    def dropped(self) -> dict[str, int]:
-        return {"filtered": self.made}
-
-    def stats(self) -> None:
-        return None
-
     def announced(self) -> None:
         self.noted = self.made
 
@@ -74,7 +68,7 @@ def test_each_partition_tells_all_it_has_made_at_once_and_notes_it(bench: Bench)
     assert {batch.body.segment for batch in first.batches} == {"slab-0-0-0"}
     assert first.batches[0].body.columns == [[0, 32, [4]]]
     assert [bench.runs[partition].noted for partition in (0, 1)] == [3, 1]
-    assert first.dropped == {"filtered": 3} and [b.number for b in second.batches] == [0]
+    assert [b.number for b in second.batches] == [0]
 
 
 def test_columns_are_those_of_their_batch_whichever_were_told_before(bench: Bench):

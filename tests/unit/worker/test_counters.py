@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import Answer, Batch
 from headrace_server.process.relay import BlockPlace
 from headrace_server.worker.counters import Counters, Tally
-from headrace_server.worker.events import Finished, Made
+from headrace_server.worker.events import Counted, Finished, Made
 
 
 @pytest.fixture
@@ -18,17 +16,17 @@ def counters() -> Counters:
     return Counters(Dispatcher(range(2), 10.0))
 
 
-def made(partition: int = 0, **more: Any) -> Made:
+def made(partition: int = 0) -> Made:
     placed = Batch(partition, 0, 4, BlockPlace("slab-0-0-0", 0, 32, [], False))
-    return Made("default", partition, [placed], **{"dropped": {}, **more})
+    return Made("default", partition, [placed])
 
 
 def test_what_was_dropped_is_the_sum_over_partitions_of_what_each_said_last(counters: Counters):
-    counters.on_made(made(0, dropped={"bad:x": 1, "filtered": 2}))
-    counters.on_made(made(1, dropped={"filtered": 10}))
-    counters.on_made(made(0, dropped={"bad:x": 3, "filtered": 4}))
+    counters.on_counted(Counted("default", 0, {"bad:x": 1, "filtered": 2}))
+    counters.on_counted(Counted("default", 1, {"filtered": 10}))
+    counters.on_counted(Counted("default", 0, {"bad:x": 3, "filtered": 4}))
     assert counters.dropped() == {"bad:x": 3, "filtered": 14}
-    counters.on_finished(Finished("default", 1, {"filtered": 11, "remainder": 1}))
+    counters.on_counted(Finished("default", 1, {"filtered": 11, "remainder": 1}))
     assert counters.dropped() == {"bad:x": 3, "filtered": 15, "remainder": 1}
     assert counters.bad() == {"x": 3}
 
@@ -49,19 +47,19 @@ def test_what_the_dispatcher_counts_is_told_as_it_is_now():
 
 
 def test_padding_is_added_up_by_bucket_over_partitions_whose_last_word_counts(counters: Counters):
-    counters.on_made(made(0, stats={"padding": [[2, 10, 7]]}))
-    counters.on_made(made(0, stats={"padding": [[2, 10, 7], [0, 4, 4]]}))
-    counters.on_finished(Finished("default", 1, {}, {"padding": [[2, 6, 5]]}))
+    counters.on_counted(Counted("default", 0, {}, {"padding": [[2, 10, 7]]}))
+    counters.on_counted(Counted("default", 0, {}, {"padding": [[2, 10, 7], [0, 4, 4]]}))
+    counters.on_counted(Finished("default", 1, {}, {"padding": [[2, 6, 5]]}))
     told = counters.totals()
     assert list(told["padding"].items()) == [("0", [4, 4]), ("2", [16, 12])]
     assert told["classes"] == {}
 
 
 def test_classes_are_added_up_and_changes_of_targets_stay_each_partitions_own(counters: Counters):
-    counters.on_made(made(0, stats={"accepted": [9, 9], "changes": [[9]]}))
-    counters.on_made(made(0, stats={"accepted": [1, 2], "changes": [[0]]}))
-    counters.on_finished(Finished("default", 1, {}, {"accepted": [10, 20], "changes": [[1]]}))
-    counters.on_made(made(0))  # without a word of classes
+    counters.on_counted(Counted("default", 0, {}, {"accepted": [9, 9], "changes": [[9]]}))
+    counters.on_counted(Counted("default", 0, {}, {"accepted": [1, 2], "changes": [[0]]}))
+    counters.on_counted(Finished("default", 1, {}, {"accepted": [10, 20], "changes": [[1]]}))
+    counters.on_counted(Counted("default", 0, {}))  # without a word of classes
     assert counters.totals()["classes"] == {"accepted": [11, 22], "changes": [[[0]], [[1]]]}
 
 
@@ -69,7 +67,7 @@ def test_counters_of_segments_are_added_up_beside_the_classes(counters: Counters
     assert "segments" not in counters.totals()
     for partition in range(2):
         stats = {"segments": {"in_flight": 2 + partition, "rewound": 1}}
-        counters.on_made(made(partition, stats=stats))
+        counters.on_counted(Counted("default", partition, {}, stats))
     told = counters.totals()
     assert told["segments"] == {"in_flight": 5, "rewound": 2} and told["classes"] == {}
 

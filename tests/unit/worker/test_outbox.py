@@ -87,7 +87,7 @@ class Post:
         told = [[0, 32, [4]]] * columns
         places = [BlockPlace(SEGMENT, n * BLOCK, BLOCK, told, False) for n in range(batches)]
         placed = [Batch(0, n, 4, place) for n, place in enumerate(places)]
-        self.desk.on_made(Made("default", 0, placed, {}))
+        self.desk.on_made(Made("default", 0, placed))
         sends = [e for e in dispatcher.take_effects() if isinstance(e, Send)]
         for effect in sends:
             self.outbox.deliver(self.desk, effect)
