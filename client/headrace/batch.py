@@ -85,15 +85,15 @@ def replayed(meta: Mapping[str, Any]) -> tuple[int, int, int] | None:
 class Batch(Mapping[str, Any]):
     """A mapping of column to array, each converted when it is first asked for.
 
-    ``rows`` is how many it has; ``partition`` and ``number`` are its place in the stream.
-    ``epoch`` is the pass over the data that its first row is of, from 0: the last rows may be of
-    the next one, unless the feed was declared with ``repeat(n, across_batches=False)``.
+    ``rows`` is its number of rows; ``partition`` and ``number`` are its place in the stream.
+    ``epoch`` is that of its first row, from 0: the last rows may be of the next one, unless the
+    feed was declared with ``repeat(n, across_batches=False)``.
 
-    Arrays are views of memory that this batch shares with the server.  They may be written to and
-    kept for as long as one likes: the memory is let go when the last of them is gone.
+    Arrays are views of memory that this batch shares with the server.  You may keep them and write
+    to them: the memory is freed when the last of them is gone.
 
-    Programs that rebuild a mapping call its type with one: ``type(batch)(mapping)`` is a plain
-    dict, and so is what comes out of a pickle or a deep copy.
+    ``type(batch)(mapping)``, as programs that rebuild a mapping call it, is a plain dict, and so is
+    a pickled or deep copied batch.
     """
 
     __slots__ = (

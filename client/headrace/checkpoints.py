@@ -46,13 +46,13 @@ class Checkpoints(ABC):
     def _begin(self, link: Link) -> None: ...
 
     def snapshot(self, upto: Any = None) -> dict[str, Any]:
-        """Keep all of the feed's state as it is after this step; the token to go on from there.
+        """Store the feed's state as it is after this step; return the token to go on from it.
 
         The batch in hand is committed first: call it after the step that used it.  With
-        ``connect(commit="explicit")`` nothing is committed, and the snapshot has what is.
+        ``connect(commit="explicit")`` it commits nothing.
 
-        ``upto`` is a batch, or its token: it and the batches that this trainer took before it are
-        committed, and no later one: the snapshot does not hold batches fetched beyond it.
+        ``upto`` is a batch, or its token: the call commits it and the batches that this trainer
+        took before it, and no later one.
 
         The token is small and plain JSON data: keep it in the model's checkpoint, and give it to
         ``connect(resume=…)`` with that model.  Commits of other trainers meanwhile may be in

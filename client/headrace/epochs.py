@@ -93,15 +93,15 @@ class EpochLoops(ABC):
         return True  # whatever its length is
 
     def epochs(self) -> Iterator[tuple[int, Iterator[Any]]]:
-        """For each epoch its number and an iterator that ends with it.
+        """Yield the number of each epoch and an iterator that ends with it.
 
         It needs a feed that is declared with ``repeat(n, across_batches=False)``.  All trainers of
-        a feed count alike: an epoch of which others got all batches is an iterator without one.
-        An iterator that is left early is continued by the next one, with the same number.  After a
-        restart or a resumption the first one is the rest of the epoch that was under way.
+        a feed number its epochs alike: if others got all batches of one, its iterator is empty.
+        After a ``break`` the next iterator continues the same epoch.  After a restart or a
+        resumption the first one is the rest of the epoch that was under way.
 
-        Asking an iterator for its next batch commits the one in hand, the last one of an epoch too.
-        After ``drain`` no epoch follows the last one that the server had begun.
+        The end of an iterator commits the last batch of its epoch.  After ``drain`` no epoch
+        follows the last one that the server had begun.
         """
         _ = self.schema
         epochs = self._epochs

@@ -34,12 +34,13 @@ _HASTE_S = 5.0
 class Feed(EpochLoops, Steering, Sizing, Checkpoints):
     """A feed in a trainer's hands: an iterator of batches.
 
-    Asking for the next batch commits the one in hand.  Leaving the ``with`` block commits it too,
-    unless an exception carries one out: then it goes back, and its rows go out again.  With
-    ``connect(commit="explicit")`` only ``commit`` commits, and leaving gives back all others.
+    Asking for the next batch commits the one in hand.  Leaving the ``with`` block commits it too;
+    after an exception it goes back instead, and its rows go out again.  With
+    ``connect(commit="explicit")`` only ``commit`` commits, and leaving gives uncommitted batches
+    back.
 
     A batch of segments with states is committed by the save of its last state and by nothing else.
-    Leaving gives back those that are not saved.
+    Leaving gives unsaved ones back.
     """
 
     def __init__(self, link: Link, framework: Framework) -> None:
@@ -200,15 +201,14 @@ class Feed(EpochLoops, Steering, Sizing, Checkpoints):
     def as_dataset(self, facts: Sequence[str] = (), tokens: bool = False) -> Any:
         """The rest of the feed as a ``tf.data.Dataset`` with the right ``element_spec``.
 
-        A batch is committed when TensorFlow pulls the next one, which a ``prefetch`` or a parallel
-        ``map`` of yours does before the one before is trained; with ``connect(commit="explicit")``
-        by ``commit`` of its token, or by ``headrace.keras.CommitTrained``.  Small batches that are
-        ready are fetched together; the next loop gets those that TensorFlow has not pulled.
-        ``facts`` adds ``length``, ``label`` or ``rate``, where the feed tells them, and ``tokens``
-        the ``token`` of each batch (int64).
+        A batch is committed when TensorFlow pulls the next one; a ``prefetch`` or a parallel
+        ``map`` of yours pulls it before the batch is trained.  With ``connect(commit="explicit")``
+        it is committed by ``commit`` of its token, or by ``headrace.keras.CommitTrained``.  The
+        next loop gets batches that TensorFlow has not pulled.  ``facts`` adds ``length``, ``label``
+        or ``rate``, where the feed has them, and ``tokens`` the ``token`` of each batch (int64).
 
-        Batches of segments come as a dict of what a ``SegmentBatch`` has, with the ``token`` for
-        ``save_states``, which commits them where they have states.
+        A batch of segments is a dict of the attributes of ``SegmentBatch``, with the ``token`` for
+        ``save_states``, which commits it where it has states.
         """
         self._link.check_usable()
         from .datasets import checked
@@ -223,9 +223,9 @@ class Feed(EpochLoops, Steering, Sizing, Checkpoints):
     def save_states(self, token: Any, values: Mapping[str, Any]) -> Any:
         """Save states of the batch with this ``token``: all of ``values``, or none of them.
 
-        For training that has no batch at hand but its arrays, as that on ``as_dataset``.  Otherwise
-        as ``SegmentBatch.save_state``: in a ``tf.function`` it returns an operation.  Where values
-        are by replica, as ``strategy.run`` returns them, those of this process are saved.
+        For loops that have the arrays of a batch and not the batch, as over ``as_dataset``.  In a
+        ``tf.function`` it returns an operation, as ``SegmentBatch.save_state`` does.  Of values by
+        replica, as ``strategy.run`` returns them, it saves those of this process.
         """
         self._link.check_usable()
         _ = self.schema
@@ -234,10 +234,10 @@ class Feed(EpochLoops, Steering, Sizing, Checkpoints):
         return self._saving.save_token(token, values)
 
     def flush_states(self) -> None:
-        """Hand the server the states that stay with this trainer, as the last saves left them.
+        """Send the states that stay with this trainer to the server, as the last saves left them.
 
         The trainer that continues these sequences begins with them.  Leaving the feed does it too.
-        Nothing is done where no sequence goes on, or where states are with the server anyway.
+        Where states are at the server it does nothing.
         """
         self._link.check_usable()
         if self._saving is not None:
@@ -246,13 +246,13 @@ class Feed(EpochLoops, Steering, Sizing, Checkpoints):
     def commit(self, batches: Any = None) -> None:
         """Commit a batch, its token, or a list of them, and wait until all commits are answered.
 
-        Other batches are not committed, earlier ones neither, and a second commit changes nothing.
-        ``StaleLease`` says that a batch went to another trainer, ``ValueError`` that a token is of
-        no batch that this trainer took.
+        It commits no other batches, not even earlier ones, and a second commit changes nothing.
+        ``StaleLease``: a batch went to another trainer.  ``ValueError``: this trainer took no batch
+        with that token.
 
-        Without an argument the batch in hand is committed.  Several trainers call it before they
-        meet and one of them takes a snapshot.  States that stay with this trainer are handed over.
-        With ``connect(commit="explicit")`` the batches must be named.
+        Without an argument it commits the batch in hand and sends states that stay with this
+        trainer: for several trainers that meet at a barrier before one of them takes a snapshot.
+        With ``connect(commit="explicit")`` the batches must be given.
         """
         self._link.check_usable()
         _ = self.schema

@@ -134,7 +134,7 @@ def _is_strings(value: Any) -> bool:
 
 
 def local_rows(array: Any) -> np.ndarray:
-    """The rows of a global array that this process brought, such as states to be saved.
+    """Return the rows of a global array that this process has, such as states to be saved.
 
     ValueError where the array is divided along another dimension than the first.
     """

@@ -56,15 +56,15 @@ def connect(
 ) -> Feed:
     """Join a feed as a trainer.
 
-    ``address`` is that of a server, ``tcp://host:port``.  Where several servers share a feed it
-    lists theirs, in a list, with commas between them or as a range (``tcp://feeder-{0..3}:5557``),
-    or is one name that stands for all.  They must have the whole feed together: a ValueError names
-    what differs or is missing.  ``ray://FEED`` stands for those that ``hs.on_ray`` has started, on
-    whichever node of the Ray cluster they are.
+    ``address`` is that of a server, ``tcp://host:port``.  For several servers that share a feed
+    give all addresses: a list, with commas between them, as a range (``tcp://feeder-{0..3}:5557``),
+    or one DNS name for all.  Together they must have the whole feed: a ValueError names the
+    difference or the missing share.  ``ray://FEED`` finds the servers that ``hs.on_ray`` has
+    started.
 
     ``feed`` may be left out where the server serves one.  ``framework`` is ``"numpy"``, ``"tf"``,
-    ``"torch"`` or ``"jax"``.  ``prefetch`` batches are held beyond the one in hand; with 0 a batch
-    is asked for only when the trainer waits for it; the server's ``max_credits`` bounds it.
+    ``"torch"`` or ``"jax"``.  The client holds ``prefetch`` batches beyond the one in hand, at most
+    the server's ``max_credits``; with 0 it asks for a batch only when the trainer waits for it.
     ``"auto"`` begins with 2, and doubles while the trainer has to wait: up to 16 batches, or 16 MB
     of them.  It stays at 2 where states are at the server, since there the order depends on it.
     ``rank`` and ``world_size`` make the feed coordinated: every round gives each rank one batch.
@@ -76,28 +76,28 @@ def connect(
     ahead of training and need exact checkpoints.  Batches of segments are committed by the save of
     their last state in both.
 
-    ``resume`` is what ``feed.snapshot()`` gave: the feed is taken back to what it was then, for all
-    trainers, and this one is the first of those who go on from there.  Others that bring the same
-    token join it, whether they come at once or later while one of them is at work.
+    ``resume`` is the token of a ``feed.snapshot()``: the server takes the feed back to it, for all
+    trainers.  Trainers that bring the same token while another of them is at work join it: the feed
+    is not taken back again.
 
-    ``restart=True`` starts the feed from its beginning, whatever was committed.  It joins others
-    that ask for the same while they are at work, and is refused (``FeedInUse``) while trainers of
-    other processes use the feed; those of this process get ``FeedRewound``.  Without it one line in
-    the log says where a feed that was used before goes on.
+    ``restart=True`` starts the feed from its beginning.  Trainers that ask for the same while
+    another of them is at work join it; while trainers of other processes use the feed it raises
+    ``FeedInUse``; those of this process get ``FeedRewound``.  Without it, the log of a trainer
+    that joins a used feed has its position.
 
     ``order`` is ``"feed"``: batches come in the feed's order, which does not depend on the numbers
-    of servers and workers; or ``"any"``: each batch comes as soon as it is there, so a server or a
-    worker that is away delays only its own partitions.  Not with ranks, and not for lanes.
+    of servers and workers; or ``"any"``: each batch comes as soon as it is ready, so an unreachable
+    server or worker delays only its own partitions.  Ranks and lanes refuse ``"any"``.
 
     ``placement="local-first"``: batches come in any order, those of this host's server first,
-    through shared memory.  Other servers are asked for what that one can not give in time, and
-    serve this trainer once no other asks them.  Not with ranks, groups or lanes either.
+    through shared memory.  While it waits for that server, the client asks the others, which serve
+    it once no other trainer asks them.  Ranks, groups and lanes refuse it.
 
-    ``group`` and ``members``: the trainers of a group, so many, all get every batch that the group
-    gets, and it is committed once, when all of them have committed it.  Nothing comes before all
-    have joined.  A group shares a feed with other trainers and groups as one trainer does; with
-    ranks its members are those of one rank.  On a feed of segments, or of several workers or
-    servers, it needs ranks, which take all batches in the same order.
+    ``group`` and ``members``: all ``members`` trainers of a group get the same batches, and a batch
+    is committed once, when all of them have committed it.  No batch comes before all have joined.
+    A group counts as one trainer of the feed; with ranks its members share one rank.  On a feed of
+    segments, or of several workers or servers, a group needs ranks, since only rounds come in the
+    same order for all members.
 
     ``keys`` is the directory with this trainer's secret key and ``server.public``, or the file of
     the secret; the environment's ``HEADRACE_KEYS`` where it is not given.

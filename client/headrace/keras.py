@@ -62,11 +62,11 @@ _NUMBERS = itertools.count(1)
 
 
 def batches(feed: Feed, split: Callable[[dict[str, Any]], tuple[Any, ...]]) -> Any:
-    """The rest of a feed as what a ``StatefulModel`` trains on.
+    """Return the rest of a feed as a dataset for a ``StatefulModel``.
 
-    ``split`` gets an element of ``feed.as_dataset()`` and returns ``(x, y)``.  It returns ``(x, y,
-    weights)`` where not all steps that are data weigh the same, or outputs are not of every step;
-    ``(x,)`` is enough for ``predict``.
+    ``split`` gets an element of ``feed.as_dataset()`` and returns ``(x, y)``; or ``(x, y,
+    weights)`` where steps have unequal weights, or there is no output for each step; or ``(x,)``
+    for ``predict``.
     """
     if not feed.states:
         raise ValueError(f"batches: the feed {feed.name!r} has no states; use feed.as_dataset()")
@@ -94,10 +94,10 @@ def batches(feed: Feed, split: Callable[[dict[str, Any]], tuple[Any, ...]]) -> A
 class CommitTrained(keras.callbacks.Callback):  # type: ignore[misc]
     """Commit each batch of ``feed.as_dataset()`` when ``fit`` has trained on it.
 
-    A snapshot that a callback after this one takes has the batches that were trained, however many
-    TensorFlow has fetched ahead.  Those go back when the next ``fit`` begins, or the feed is left.
-    Batches are counted: between ``as_dataset()`` and ``fit`` each element must stay one element,
-    in its order, as ``map`` and ``prefetch`` keep it.
+    So a snapshot by a later callback has exactly the trained batches.  Batches that TensorFlow has
+    fetched ahead go back when the next ``fit`` begins, or the feed is left.  The callback counts
+    batches: ``map`` and ``prefetch`` between ``as_dataset()`` and ``fit`` are fine, but nothing may
+    merge, split, drop or reorder elements.
 
     Epochs may have unequal numbers of batches, as they have where trainers share a feed; without
     this callback Keras ends all epochs after one step more than the first had.
@@ -128,7 +128,7 @@ class CommitTrained(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]
-    """Keep model, optimizer and the feed's position together, and let ``fit`` go on from there.
+    """Save model, optimizer and the feed's position together, and let ``fit`` go on from them.
 
     ``directory`` holds the last checkpoint, which is replaced whole: at the beginning, after each
     epoch, and after every so many steps.  A ``fit`` with this callback goes on from a checkpoint

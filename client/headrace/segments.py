@@ -47,10 +47,10 @@ class SegmentBatch(SegmentRows, Traceable):
     """Rows of sequences, each with the state that its sequence has reached.
 
     It is committed by the save of its last state.  Asking for the next batch commits nothing, and
-    several batches may be in hand at once.  Where the feed has no states it is committed as a plain
-    batch is.  ``rows`` and ``batch_size`` are how many rows it has;
-    ``partition`` and ``number`` are its place in the stream, and ``token`` is what ``save_states``
-    of the feed takes.  ``epoch`` is the pass over the data that its first row is of, from 0.
+    several batches may be in hand at once.  Where the feed has no states it is committed like a
+    plain batch.  ``rows`` and ``batch_size`` are its number of rows; ``partition`` and ``number``
+    are its place in the stream; ``feed.save_states`` takes its ``token``.  ``epoch`` is that of its
+    first row, from 0.
     """
 
     __slots__ = (
@@ -115,9 +115,9 @@ class SegmentBatch(SegmentRows, Traceable):
     # Rows
 
     def identity(self) -> bytes:
-        """Which segments these are: insertion indices (int64), then their numbers (int32).
+        """Name these segments: insertion indices (int64), then their numbers (int32).
 
-        With ranks the round and the rank, which are of one batch of a partition alone.
+        With ranks it is the round and the rank, which no other batch of a partition has.
         """
         meta = self.meta
         if "rank" in meta:
@@ -165,11 +165,11 @@ class SegmentBatch(SegmentRows, Traceable):
         return value
 
     def save_state(self, name: str, value: Any) -> Any:
-        """Keep a state as it is after these segments; the last one commits the batch.
+        """Save a state as it is after these segments; saving the last one commits the batch.
 
         ``value`` may be a tensor of any framework, an array or nested lists, of the state's dtype
-        and shape.  It is checked now and copied now; what the server says to it is raised by a
-        later step, or by ``close``.  Where states stay with the trainer it is not copied: do not
+        and shape.  It is checked and copied at once; if the server refuses it, a later step or
+        ``close`` raises the error.  Where states stay with the trainer it is not copied: do not
         write into it afterwards.
 
         In a ``tf.function`` it returns the operation that does so once per call.

@@ -36,16 +36,16 @@ class Sizing(ABC):
     def _leave_rows_open(self) -> None: ...
 
     def take(self, batch_size: int) -> Any:
-        """The next batch, with ``batch_size`` rows: of segments in the order of arrival.
+        """Return the next batch, with ``batch_size`` rows: for segments in the order of arrival.
 
         ``batch_size`` lies in 1 … ``capacity`` and is an int, or an array or tensor of one.  The
-        batch has the segments that come first of those that nobody has; it waits until they are so
-        many.  When the source has ended the last one is smaller where ``allow_small_batch`` lets
-        it, and after it the end is StopIteration, as of ``next(feed)``, which goes on with the
+        call waits until there are so many segments that no trainer has, and takes the first of
+        them.  When the source has ended the last batch is smaller if ``allow_small_batch`` is set,
+        and then the call raises StopIteration, as ``next(feed)`` does.  ``next(feed)`` uses the
         declared size.
 
-        From the first call on no batch comes ahead, whatever ``prefetch`` says; those that came
-        before go back.  ``schema`` leaves the number of rows open.
+        From the first call on nothing is prefetched, and prefetched batches go back.  ``schema``
+        leaves the number of rows open.
         """
         self._link.check_usable()
         rows = _rows_of(batch_size)

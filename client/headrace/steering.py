@@ -32,9 +32,9 @@ class Steering(ABC):
     _link: Link
 
     def drain(self, cancel: bool = False) -> None:
-        """Close the feed's input for all trainers: what was read is still handed out.
+        """Close the feed's input for all trainers: rows already read are still handed out.
 
-        With ``cancel`` what is not yet a batch is dropped.
+        With ``cancel`` rows that are in no batch yet are dropped.
         """
         self._link.check_usable()
         if not isinstance(cancel, bool):
@@ -44,8 +44,8 @@ class Steering(ABC):
     def set_target_probs(self, probs: Sequence[float]) -> dict[int, int]:
         """Change the proportions of classes that a stratified feed draws, for all trainers.
 
-        Returns for each partition the number of the first batch that the new ones reach; batches
-        before it are made or being made.  ValueError when the feed can not draw them.
+        Returns, for each partition, the number of the first batch that the new ones can affect.
+        ValueError when the feed can not draw them.
         """
         self._link.check_usable()
         try:
@@ -57,11 +57,10 @@ class Steering(ABC):
     def set_batch_size(self, batch_size: int | Sequence[int]) -> dict[int, int]:
         """Change how many rows batches have, for all trainers: one size, or one for each bucket.
 
-        Returns for each partition the number of the first batch that the new sizes reach; batches
-        before it are full already.  ValueError where the feed can not have such batches; one of
-        segments has the size that it is declared with, and ``take`` gives single others.
+        Returns, for each partition, the number of the first batch of the new size.  ValueError
+        where the feed can not have such batches; for feeds of segments use ``take``.
 
-        ``schema``, and what ``as_dataset`` gives after it, leave the number of rows open.
+        ``schema`` and later datasets of ``as_dataset`` leave the number of rows open.
         """
         self._link.check_usable()
         sizes = _sizes_of(batch_size)
@@ -80,14 +79,15 @@ class Steering(ABC):
         """Let the schema have any number of rows."""
 
     def stats(self) -> dict[str, int]:
-        """Count what is ready, incomplete and in flight, over all partitions and workers.
+        """Count ready, incomplete and in-flight batches or segments, over all workers.
 
         A feed of segments counts as the ``barrier`` of TensorFlow's state saver: ``ready`` and
         ``incomplete`` segments (those that wait for a state), and ``in_flight`` examples, which
-        ``capacity`` bounds.  Other feeds count batches that are ``ready`` and nobody has, batches
+        ``capacity`` bounds.  Other feeds count ``ready`` batches that no trainer has, batches
         ``in_flight`` in trainers' hands, and ``incomplete`` rows that are read and in no batch yet.
+        Prefetched batches are in their trainer's hands.
 
-        Batches that came ahead (``prefetch``) are in their trainer's hands.
+        It works from any host, without HTTP.
         """
         self._link.check_usable()
         answer = self._link.ask(CountReady())
@@ -99,13 +99,11 @@ class Steering(ABC):
     def progress(self) -> FeedProgress:
         """The commits of all trainers since the feed began, over restarts and on all servers.
 
-        ``rows`` and ``batches``; ``epoch`` (from 0) of the first rows that are not committed, and
-        ``epochs``, None for ever; ``fraction`` of all batches, from 0 to 1, None where the feed has
-        no length.  It prints as a line.
-
-        Each reading asks the servers and waits for their answers, as ``stats`` does: read it every
-        so many steps.  All commits that this trainer has sent are counted; the batch in hand has
-        none yet.
+        ``rows`` and ``batches``; ``epoch`` (from 0) of the first uncommitted rows, and ``epochs``,
+        None for ever; ``fraction`` of all batches, from 0 to 1, None where the feed has no length.
+        It prints as a line.  Each access asks the servers and waits for their answers, as ``stats``
+        does: do not use it in every step.  It counts all commits that this trainer has sent; the
+        batch in hand is not committed yet.
         """
         self._link.check_usable()
         self._link.settle()

@@ -111,8 +111,8 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
     """A feed as an ``IterableDataset`` of batches, whose state is its position.
 
     ``options`` are those of ``headrace.connect``: ``feed``, ``prefetch``, ``timeout`` and so on.
-    It connects when it is first used.  Where ``torch.distributed`` is initialised by then, its rank
-    and world size are those of the feed, unless ``options`` name others.
+    It connects when it is first used.  If ``torch.distributed`` is initialised by then, its rank
+    and world size are used, unless ``options`` give others.
 
     With ``DataLoader`` and ``StatefulDataLoader`` use ``batch_size=None`` and ``num_workers=0``:
     elements are batches already, and the server has the workers.
@@ -134,7 +134,7 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
 
     @property
     def feed(self) -> Feed:
-        """The connected feed.  It connects where it is not."""
+        """The feed; the first access connects."""
         if self._feed is None:
             from .joining import connect
 

@@ -70,15 +70,15 @@ class VersionMismatch(ProtocolError):
 
 
 class ConnectionLost(HeadraceError, ConnectionError):
-    """The server could not be reached, or went away while something was waited for."""
+    """The server could not be reached, or went away during a wait."""
 
 
 class DeadlineExceeded(HeadraceError, TimeoutError):
-    """A wait ran past its deadline.  The text says what was waited for."""
+    """A wait ran past its deadline. The text names the missing batch, answer or member."""
 
 
 class NotAllowed(HeadraceError, PermissionError):
-    """The keys of trainer and server do not fit.  The text says which, and what to do."""
+    """The keys of trainer and server do not fit. The text names them and the remedy."""
 
 
 class UnknownFeed(HeadraceError, LookupError):
@@ -98,11 +98,11 @@ class FeedInUse(HeadraceError, RuntimeError):
 
 
 class FeedRewound(HeadraceError):
-    """The feed went back to an earlier state: what this trainer did since then is undone."""
+    """The feed went back to an earlier state: this trainer's later commits are undone."""
 
 
 class StaleLease(HeadraceError):
-    """The lease had ended: the rows went out again, or will, and this commit does not count."""
+    """A commit came after its lease had ended: it does not count, and the rows go out again."""
 
 
 class StateError(HeadraceError):

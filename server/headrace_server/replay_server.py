@@ -38,17 +38,17 @@ _NEEDS_STATES = (
 
 @taking(ReplaySettings)
 def replay(settings: ReplaySettings) -> Server:
-    """Serve the very same batches again, in the order in which they were handed out.
+    """Serve recorded batches again, in the order in which they were handed out.
 
     They are those of ``feed`` from batch ``first`` to batch ``last`` (``"PARTITION:NUMBER"``), or
     those of one ``trainer`` (and of ``steps``, ``(a, b)`` of its batches, counted from 1); with
     ``committed`` only those whose commit counted.  A batch that was handed out twice comes twice.
-    Every one says so: ``batch.replayed`` is (life, partition, number) of the one that it was.
+    ``batch.replayed`` is (life, partition, number) of the original batch.
 
     ``pipeline`` must be the one that was served.  Rows are read again and compared with the record.
-    Segments bring the states that they brought then (served with ``record="states"``), or with
-    ``states="initial"`` those that their examples begin with.  Saves and commits are taken, and
-    compared with nothing.  The options, with their defaults and bounds:
+    Segments have the recorded states (of a server with ``record="states"``), or with
+    ``states="initial"`` the initial states of their examples.  Saves and commits are accepted and
+    ignored.  The options, with their defaults and bounds:
     """
     refuse_in_worker("hs.replay")
     pipeline, states = settings.pipeline, settings.states

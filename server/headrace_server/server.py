@@ -37,7 +37,7 @@ _SHARE_OF_MEMORY = 0.8
 
 
 class Server:
-    """A running server.  ``address`` is what trainers connect to.
+    """A running server. Trainers connect to its ``address``.
 
     Made by ``hs.run``; a context manager, or closed by ``close``.  It is stopped, too, when nothing
     refers to it any more.
@@ -114,7 +114,7 @@ class Server:
 
     @property
     def draining(self) -> bool:
-        """Whether nothing more is handed out, since ``drain`` or because somebody asked for it."""
+        """Whether the server is draining: it hands out nothing more."""
         return self._supervisor.draining
 
     @property
@@ -144,34 +144,33 @@ class Server:
         return cast(dict[str, dict[str, Any]], self._supervisor.look()["feeds"])
 
     def snapshot(self, feed: str | None = None, timeout_s: float = 120.0) -> dict[str, Any]:
-        """Keep all of a feed's state as it is now; the token to go on from it.
+        """Store a feed's state as it is now; return the token to go on from it.
 
-        All that trainers were told to be committed is in it.  ``feed`` may be left out where the
-        server serves one.  A server with a share of the feed has its ``peers`` keep theirs, too;
-        on other hosts they need the same ``http_token_file``.
+        It contains every acknowledged commit.  ``feed`` may be left out where the server serves
+        one.  A server with a share of the feed makes its ``peers`` store theirs, too; on other
+        hosts they need the same ``http_token_file``.
         """
         http = self._http
         others = [] if http is None else [peer.snapshot for peer in http.others]
         return snapshot_of_all([self._supervisor.snapshot, *others], feed, timeout_s)
 
     def access(self) -> dict[str, Any]:
-        """Return the trainers that are let in and those that are there, and the counts of refusals.
+        """Return the known keys, the connected trainers and the counts of refusals.
 
-        ``keys``: whether there are any.  ``known``: the trainers that have one.  ``present``: the
-        number of trainers that are there, by name ("" without keys).  ``refused``: connections and
-        messages, by reason: ``unknown_key``, ``no_keys`` (this server has some), ``keys_not_used``
-        (this server has none), ``other_server_key``, ``handshake`` (broken off, for whatever
-        reason), ``revoked``, ``trainers`` (over max_trainers), ``messages`` (over
+        ``keys``: whether the server has keys.  ``known``: names of the keys that it lets in.
+        ``present``: the number of connected trainers, by name ("" without keys).  ``refused``:
+        connections and messages, by reason: ``unknown_key``, ``no_keys`` (this server has some),
+        ``keys_not_used`` (this server has none), ``other_server_key``, ``handshake`` (broken off,
+        for whatever reason), ``revoked``, ``trainers`` (over max_trainers), ``messages`` (over
         max_messages_per_s), ``garbage``, ``muted``, ``connections`` (used by no trainer, and reset
         to make room for others).
         """
         return self._supervisor.access()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until every feed is over and its trainers know; False when the time ran out before.
+        """Wait until every feed is over and its trainers know; return False after ``timeout_s``.
 
-        A trainer that does not acknowledge the end, or whose connection is lost, is waited for as
-        long as its lease would last.
+        For a trainer that does not acknowledge the end, it waits as long as the lease lasts.
 
         Raises the error when the server itself has failed.
         """
@@ -218,8 +217,8 @@ class Server:
     def close(self) -> None:
         """Stop all processes and remove the shared memory.
 
-        With a state directory trainers of other processes are told that the server will be back,
-        and wait for the next one up to their ``timeout``.
+        With a state directory the server announces its return: trainers of other processes wait for
+        the next one, up to their ``timeout``.
         """
         _end(self._supervisor, self._http, self._durable)
         self._living.left()
@@ -244,19 +243,18 @@ def run(settings: RunSettings) -> Server:
     By default it binds to a free port of 127.0.0.1.  An address that other machines can reach needs
     ``keys``, which also encrypt all traffic, or ``insecure=True``.
 
-    ``partitions`` fixes order, randomness and the rows that are dropped at the end; a worker beyond
-    their number is not started.  With ``state_dir`` the next server that is started there goes on
-    where this one ended; it refuses another pipeline or other files unless
-    ``allow_config_change``.  Without it all state is in memory, and options of what would be kept
-    there are refused.
+    ``partitions`` determines order, random draws and the rows that are dropped at the end; more
+    workers than partitions are not started.  The next server with the same ``state_dir`` goes on
+    where this one ended; it refuses another pipeline or other files unless ``allow_config_change``.
+    Without ``state_dir`` all state is in memory, and options for the directory are refused.
 
     With ``workers=0`` the server is threads of this program, ready in some ten milliseconds: for
     notebooks and tests.  Functions of the pipeline then share the interpreter with the training,
     and one that never returns, or ends the process, is not replaced.
 
     ``resume`` takes the token of a snapshot, or a list of them for several feeds: each of these
-    goes back to its snapshot.  ``start_timeout_s`` begins again while a worker gets further with
-    what it opens (an index grows).  ``Server.http_address`` is the URL of ``http``.
+    goes back to its snapshot.  ``start_timeout_s`` does not run while the index of a file grows.
+    ``Server.http_address`` is the URL of ``http``.
 
     The options, with their defaults and bounds:
     """

@@ -29,11 +29,11 @@ _OPTIONS = (
     Option(
         "framework",
         "text",
-        "what the batches become",
+        "framework of the tensors",
         default="numpy",
         choices=("numpy", "tf", "torch", "jax"),
     ),
-    Option("keys", "path", "keys of a trainer, where the server asks for them"),
+    Option("keys", "path", "keys of a trainer, where the server has keys"),
     Option("timeout", "seconds", "the deadline of every wait", default=30.0),
     JSON,
 )
@@ -51,7 +51,7 @@ def _bench(options: Namespace) -> int:
 
 
 COMMAND = Command(
-    "Take batches of a running feed as fast as they come, and print how fast that is.  Segments "
+    "Take and commit batches of a running feed as fast as they come, and print the rate.  Segments "
     "are saved with the states that they came with.",
     _OPTIONS,
     _bench,

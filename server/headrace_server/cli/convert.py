@@ -23,7 +23,7 @@ _OPTIONS = (
     Option(
         "directory",
         "path",
-        "where the files go; what is there already is never overwritten",
+        "where the files go; existing files are never overwritten",
         metavar="OUT_DIR",
         positional=True,
     ),

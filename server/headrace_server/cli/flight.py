@@ -38,7 +38,7 @@ _OPTIONS = (
         "last",
         "integer",
         "the last hand-outs",
-        absent="20, where nothing else is asked for",
+        absent="20, without --key, --trainer and --batch",
         least=1,
     ),
     Option("rows", "flag", "list the rows too; --key and --batch always do", default=False),
@@ -160,7 +160,7 @@ def _plain_row(row: Row) -> dict[str, Any]:
 
 
 COMMAND = Command(
-    "Show which rows of a feed went to which trainer, at which step, and with what end.  It "
+    "List which rows of a feed went to which trainer, at which step, and what became of them.  It "
     "reads the record in a state directory, beside a running server or after its end.",
     _OPTIONS,
     _flight,

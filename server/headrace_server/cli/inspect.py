@@ -69,7 +69,7 @@ def _example(answer: Any, example: Any) -> str:
 
 COMMAND = Command(
     "Show where the sequence of a key is: its partition, segment and state, and which trainer has "
-    "it since when.  The exit code is 1 where it is not on its way.",
+    "it since when.  The exit code is 1 where it is not in flight.",
     _OPTIONS,
     _inspect,
 )

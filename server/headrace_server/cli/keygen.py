@@ -30,7 +30,7 @@ _OPTIONS = (
     Option(
         "directory",
         "path",
-        "where the files go; it is made, for this user only, if it is not there",
+        "where the files go; a new directory is for this user only",
         positional=True,
         metavar="DIR",
     ),
@@ -125,8 +125,8 @@ def _next_step(directory: Path, name: str | None, public: Path) -> str:
 
 
 COMMAND = Command(
-    "Make a pair of keys: the server's, or with --name a trainer's.  The secret never leaves its "
-    "directory; the public one is copied to the other side.",
+    "Make a pair of keys: the server's, or with --name a trainer's.  Keep the secret in its "
+    "directory; copy the public key to the other side.",
     _OPTIONS,
     _keygen,
 )

@@ -77,13 +77,13 @@ def _snapshot(options: Namespace) -> int:
 
 COMMANDS = {
     "drain": Command(
-        "Have a server hand out nothing more, and wait until trainers have committed what they "
-        "hold.  headrace serve ends then.  The exit code is 1 where something is still out after "
+        "Make a server hand out nothing more, and wait until trainers have committed their "
+        "batches.  Then headrace serve ends.  The exit code is 1 if some are uncommitted after "
         "the wait.",
         (
             SERVERS,
             TOKEN,
-            Option("wait", "seconds", "how long to wait for the commits of what is out", 60.0),
+            Option("wait", "seconds", "how long to wait for commits", 60.0),
         ),
         _drain,
     ),
@@ -100,7 +100,7 @@ COMMANDS = {
         _end,
     ),
     "restart": Command(
-        "Start a feed from its beginning, whatever was committed; with a state directory its "
+        "Start a feed from its beginning, as if nothing was committed; with a state directory its "
         "state is replaced.  The exit code is 1, and nothing is done, while trainers use the "
         "feed, unless --force is given: they get FeedRewound then.",
         (
@@ -113,7 +113,7 @@ COMMANDS = {
         _restart,
     ),
     "snapshot": Command(
-        "Have a server store all of a feed's state as it is now, with every commit that was "
+        "Make a server store all of a feed's state as it is now, with every commit that was "
         "acknowledged.  The token that is printed, one line of JSON, is for "
         "connect(resume=…) and for headrace serve --resume.",
         (

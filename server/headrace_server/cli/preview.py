@@ -25,7 +25,7 @@ from .table import Command
 
 _OPTIONS = (
     PIPELINE,
-    Option("batches", "integer", "how many batches", default=3, short="n", least=1),
+    Option("batches", "integer", "number of batches", default=3, short="n", least=1),
     Option(
         "partitions",
         "integer",
@@ -195,9 +195,9 @@ def _short(value: Any) -> str:
 
 
 COMMAND = Command(
-    "Make the first batches of a pipeline in this process, as a worker would, and show what is in "
-    "them: shapes, types, lengths, padding, classes, first values, and the time that each took.  "
-    "States of segments come back as they were handed out.",
+    "Make the first batches of a pipeline in this process, as a worker would, and show their "
+    "shapes, types, lengths, padding, classes, first values, and the time that each took.  "
+    "States of segments are saved as they were handed out.",
     _OPTIONS,
     _preview,
 )

@@ -32,7 +32,7 @@ def _replay(options: Namespace) -> int:
 
 
 COMMAND = Command(
-    "Serve the batches that a state directory has recorded once more, the very same bytes in the "
+    "Serve the batches that a state directory has recorded again, the same bytes in the "
     "order in which they were handed out, to any trainer.  The state directory is only read.",
     _OPTIONS,
     _replay,

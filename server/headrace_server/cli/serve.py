@@ -130,7 +130,7 @@ class Signals:
 
 COMMAND = Command(
     "Serve pipelines until SIGTERM or Ctrl-C, then hand out nothing more, wait for the commits of "
-    "what is out, and end.  A second signal ends at once.",
+    "batches in trainers' hands, and end.  A second signal ends at once.",
     _OPTIONS,
     _serve,
     configured=True,

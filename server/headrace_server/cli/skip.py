@@ -40,7 +40,7 @@ def _skip(options: Namespace) -> int:
 
 COMMAND = Command(
     "Leave out the examples of batches that a state directory has recorded, from the next start "
-    "of its server on.  Nothing that is stored is moved by that, and the server must not run.",
+    "of its server on.  The server must not run meanwhile.",
     _OPTIONS,
     _skip,
 )

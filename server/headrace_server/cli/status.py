@@ -36,7 +36,7 @@ def _has_failed(status: ServerStatus) -> bool:
 
 
 COMMAND = Command(
-    "Show what a server does and what holds it up.  The exit code is 1 where the server or one of "
+    "Show the state of a server and its bottleneck.  The exit code is 1 where the server or one of "
     "its feeds has failed.  Several servers are shown one after the other, in JSON by their URL.  "
     "With --all they are shown as one, and by share; the exit code is 1 while one is away.",
     (SERVERS, ALL, JSON),

@@ -175,7 +175,7 @@ def _cut(line: str, width: int) -> str:
 
 
 COMMAND = Command(
-    "Show what a server does and what holds it up, again and again, until Ctrl-C.",
+    "Show the state of a server and its bottleneck, updated until Ctrl-C.",
     _OPTIONS,
     _top,
 )

@@ -44,27 +44,26 @@ class Bucketing(RowSteps):
         pad_to: PadTo | None = None,
         ragged: bool = False,
     ) -> Self:
-        """Batches of examples of one bucket each; ``batch.bucket`` tells which.
+        """Batches of examples of one bucket each, whose number is ``batch.bucket``.
 
         ``which_bucket`` gives 0 … ``num_buckets``-1 for each example; another number is a
         DataError.  Examples for which ``keep_input`` is not true are dropped before, and counted.
-        Inside a bucket the order stays; batches come in the order in which they became full; what
-        remains in the end comes by ascending bucket if ``allow_smaller_final_batch``.
+        Inside a bucket the order stays; batches come in the order in which they became full; with
+        ``allow_smaller_final_batch`` the remaining rows come at the end, by ascending bucket.
 
         ``batch_size`` is one for all or one per bucket.  With ``max_padded_elements`` and
-        ``input_length`` a batch is also full when its longest length times its rows would
-        exceed that budget; ``batch_size=None`` leaves it to the budget alone.  ``cost`` (a column
-        or a function) stands in for the length there: with the square of the length it is a budget
-        for attention.
+        ``input_length`` a batch is also full when its longest length times its rows would exceed
+        that budget; ``batch_size=None`` leaves it to the budget alone.  ``cost`` (a column or a
+        function) replaces the length there: with the square of the length it is a budget for
+        attention.
 
         ``pad_to_multiple``, ``pad_to`` and ``ragged`` are those of ``batch``.  A budget of lengths
         counts what is padded so; of ragged rows it is the sum of their lengths.
 
-        A partition makes ``capacity`` batches ahead of the trainers, as far as 64 MiB of them (for
-        each 32 of a larger capacity), and its memory, reach.  It takes in at most
-        ``bucket_capacities`` rows at a time for a bucket, which then holds at most so many beside
-        the batch that it gathers; and holds at most ``max_examples_in_flight`` rows that are in no
-        batch.
+        A partition makes ``capacity`` batches ahead of the trainers, at most 64 MiB of them (2 MiB
+        for each batch of a capacity beyond 32).  Beside the batch that it gathers, a bucket holds
+        at most its number of ``bucket_capacities`` rows; a partition holds at most
+        ``max_examples_in_flight`` rows that are in no batch.
         """
         known = self.fields
         options = {
@@ -111,7 +110,7 @@ class Bucketing(RowSteps):
         pad_to: PadTo | None = None,
         ragged: bool = False,
     ) -> Self:
-        """Batches of examples of like length; ``batch.length`` holds the lengths.
+        """Batches of examples of similar length; ``batch.length`` holds the lengths.
 
         ``input_length`` is a column of integers, a sequence whose length counts, or a function.
         Bucket 0 takes lengths below the first boundary, bucket k those from boundary k-1 to below

@@ -37,7 +37,7 @@ _SHAPES = (
 
 
 class Pipeline(Sequencing):
-    """A pipeline as far as it has been declared.  Never changes: every call gives another one.
+    """A declared pipeline, complete or not. Immutable: every call returns another one.
 
     Made by ``read_tfrecord`` and its like.  Pipelines that declare the same are equal.
     """
@@ -47,10 +47,10 @@ class Pipeline(Sequencing):
     def shuffle(self, seed: int = 0, window: int | None = None, reshuffle: bool = True) -> Pipeline:
         """Go through the examples of the source in an order drawn from ``seed``.
 
-        Exact: every order is as likely as any other, at no cost of memory.  With ``window`` only
-        every ``window`` neighbours are mixed, which sources that can only be read forward need
-        (compressed ones, say).  ``reshuffle`` gives each epoch another order.  It is the source's
-        examples that are put in order, before all stages, wherever among them this is called.
+        Exact: every order is as likely as any other, at no cost of memory.  Sources that can only
+        be read forward, such as compressed files, need ``window``: then each run of ``window``
+        adjacent examples is mixed.  ``reshuffle`` gives each epoch another order.  The source's
+        examples are shuffled before all stages, also if this is called after some of them.
         """
         self._open("shuffle")
         if self._order.seed is not None:
@@ -87,7 +87,7 @@ class Pipeline(Sequencing):
         on_bad_example: Literal["fail", "skip"] = "fail",
         max_bad_examples: int | None = None,
     ) -> Pipeline:
-        """Declare the policy for examples that break a rule, in place of an earlier one.
+        """Declare the policy for bad examples, in place of an earlier one.
 
         "fail": the feed stops, every trainer gets the error.  "skip": they are counted, logged with
         their origin, and never more than ``max_bad_examples`` (None: any number).

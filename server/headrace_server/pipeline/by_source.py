@@ -39,15 +39,15 @@ _texts: dict[str, str] = {}  # of this process: by name of the module
 
 
 def by_source(fn: _Function) -> _Function:
-    """Let workers have a function of a notebook or a script by its source text.
+    """Let workers use a function of a notebook or a script, by its source text.
 
-    Give the result to ``.map``, ``.filter`` and all else that takes a function, or write
-    ``@hs.by_source`` above the ``def``.  Functions of the same session that it calls come along,
-    as do imports and constants of plain data, as they are when the pipeline is declared.  Each
-    function has a module of its own: they share no variables.  Closures, lambdas, decorated
-    functions, and those that use objects or classes of the session are a ``TypeError``.
-    Functions of modules are imported as ever.  Workers are of the same user on the same machine,
-    and read the text from a file that only that user can.
+    Give the result to ``.map``, ``.filter`` or another method that takes a function, or write
+    ``@hs.by_source`` above the ``def``.  The text includes the functions of the same session that
+    it calls, and imports and constants of plain data, as they are when the pipeline is declared.
+    Each function has a module of its own: they share no variables.  Closures, lambdas, decorated
+    functions, and those that use objects or classes of the session are a ``TypeError``.  Functions
+    of modules are imported as usual.  Workers read the text from a file that only the user of the
+    server can read.
     """
     if not isinstance(fn, FunctionType):
         raise TypeError(f"by_source: {fn!r:.80} is a {type(fn).__name__}, not a function")

@@ -42,8 +42,8 @@ def final_state(
     """An initial state: the final state ``name`` of the last example of the same key.
 
     ``default`` is the initial state of a key that has none: ``zeros(shape, dtype)``, a constant or
-    a column.  The final states of the ``most`` keys that ended last are kept, the oldest go first.
-    One whose example came in more than ``max_age`` examples before is not used (None: any age).
+    a column.  The server keeps the final states of the ``most`` keys that ended last.  It does not
+    use one whose example came in more than ``max_age`` examples before (None: any age).
     """
     options = {
         "most": checked_int("most", most, 1, MAX_COUNT),
@@ -57,9 +57,9 @@ def from_pool(
 ) -> Carried:
     """An initial state: with this probability a final state ``name`` of an example of another key.
 
-    It is one of the last ``size`` of the partition, each as likely; else, and while there is none,
-    it is ``default``: ``zeros(shape, dtype)``, a constant or a column.  States with the same
-    probability and ``seed`` come from the same example.
+    It is one of the last ``size`` final states of the partition, each as likely.  Otherwise, and
+    while there is none, it is ``default``: ``zeros(shape, dtype)``, a constant or a column.  States
+    with the same probability and ``seed`` come from the same example.
     """
     options = {
         "probability": checked_number("probability", probability, 0, 1),

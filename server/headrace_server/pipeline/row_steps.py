@@ -36,18 +36,18 @@ class RowSteps(SourceSteps):
         schema: Mapping[str, Feature | Field] | None = None,
         seed: int | None = None,
     ) -> Self:
-        """Replace every example by what a function makes of it.
+        """Replace every example by the result of a function.
 
-        ``fn`` gets an example as a dict of column to numpy scalar, array or bytes, and gives such
-        a dict.  The arrays it gets are read-only views: copy what is to be changed in place.
+        ``fn`` gets an example as a dict of column to numpy scalar, array or bytes, and returns such
+        a dict.  The arrays it gets are read-only views: copy an array before changing it in place.
 
-        With ``vectorized=True`` it gets the columns of some hundred examples at once, and gives as
-        many rows: arrays ``[n, …]``, object arrays of bytes, and where shapes vary ``Ragged`` of
+        With ``vectorized=True`` it gets the columns of some hundred examples at once, and returns
+        as many rows: arrays ``[n, …]``, object arrays of bytes, and where shapes vary ``Ragged`` of
         ``headrace_server.reading.columns``.
 
-        ``schema`` says what the function gives.  Without one it is learnt from the first
-        examples: a dimension in which those differ varies, and so does one that varied in a column
-        of the same name, dtype and rank before.  A later example that does not fit is a DataError.
+        ``schema`` declares the columns of the result.  Without it the first examples determine
+        them: a dimension varies if it differs among those, or if it varied before in a column of
+        the same name, dtype and rank.  A later example that does not fit is a DataError.
 
         With ``seed`` the call is ``fn(example, rng)``.  ``rng`` is a ``numpy.random.Generator`` of
         this example, stage and epoch alone: each epoch draws anew, and a resume or a replay draws
@@ -71,9 +71,9 @@ class RowSteps(SourceSteps):
         schema: Mapping[str, Feature | Field] | None = None,
         seed: int | None = None,
     ) -> Self:
-        """Replace every example by the examples that a function makes of it: none, one or several.
+        """Replace every example by those that a function returns for it: none, one or several.
 
-        ``fn`` gets what that of ``map`` gets, and gives a list of such dicts, or yields them, at
+        ``fn`` gets the same as that of ``map``, and returns a list of such dicts or yields them, at
         most 2**20.  They stay together, in their order, and errors name the example that they come
         from.  Examples without any are counted as ``no_output``.  ``schema`` and ``seed`` are those
         of ``map``; the outputs of one example share its ``rng``.
@@ -94,10 +94,10 @@ class RowSteps(SourceSteps):
         return self._with_stage(Stage("unbatch", {}))
 
     def filter(self, fn: Function, *, vectorized: bool = False) -> Self:
-        """Keep the examples for which a function gives True.  Those dropped are counted.
+        """Keep the examples for which a function returns True. Those dropped are counted.
 
-        ``fn`` gets what that of ``map`` gets, and gives a bool; with ``vectorized=True`` an array
-        of one bool per example.
+        ``fn`` gets the same as that of ``map``, and returns a bool; with ``vectorized=True`` an
+        array of one bool per example.
         """
         self._open("filter")
         options = {"function": name_of(fn), **checked(vectorized=vectorized)}
@@ -111,13 +111,12 @@ class RowSteps(SourceSteps):
         )
 
     def cache(self, directory: str | os.PathLike[str]) -> Self:
-        """Keep what the stages up to here make of the examples in Arrow files, for later epochs.
+        """Store the results of the stages before this in Arrow files, for later epochs.
 
-        The first epoch writes them, and the rest of the pipeline reads them once every example is
-        there; until then, and where anything before this call, its functions or the source's files
-        have changed, it reads the source.  The stream is the same either way.  Other servers may
-        use the directory too.  It needs the extra ``arrow``, a source that ends, and stages that do
-        not draw by chance before it.
+        The first epoch writes the files, and later epochs read them once every example is there.  A
+        change of the stages before this call, of their functions or of the source's files makes new
+        ones.  The stream is the same with and without them.  Other servers may use the directory
+        too.  It needs the extra ``arrow``, a finite source, and no random stage before it.
         """
         self._open("cache")
         for stage in self._stages:

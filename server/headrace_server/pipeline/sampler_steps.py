@@ -44,8 +44,8 @@ class Sampling(Bucketing):
     ) -> Self:
         """Keep each example with the probability that a column, a function or a number gives.
 
-        A bool keeps or drops for certain.  A number outside 0 … 1 is a DataError.  The arguments
-        after ``seed`` are those of ``batch``.
+        A bool counts as 1 or 0.  A number outside 0 … 1 is a DataError.  The arguments after
+        ``seed`` are those of ``batch``.
         """
         selector = checked_value("accept_prob", accept_prob, self.fields, constant=(0, 1))
         stage = Stage("rejection_sample", {"accept_prob": selector, **checked(seed=seed)})
@@ -77,12 +77,11 @@ class Sampling(Bucketing):
     ) -> Self:
         """Drop examples so that classes come in the proportions of ``target_probs``.
 
-        ``labels`` gives each example's class, 0 … K-1.  ``init_probs`` are the proportions that the
-        source has; without them they are estimated from the examples as they come, each of which is
-        counted before it is judged.  As few examples as possible are dropped.  ``batch.label``
-        holds the classes.  With ``enqueue_many`` each example has a batch dimension, ``labels``
-        too, and its rows are judged one by one, as after ``.unbatch()``.  The arguments after
-        ``seed`` are those of ``batch``.
+        ``labels`` gives each example's class, 0 … K-1.  ``init_probs`` are the proportions of the
+        source; without them they are estimated from the examples so far, including the one at hand.
+        As few examples as possible are dropped.  ``batch.label`` holds the classes.  With
+        ``enqueue_many`` each example has a batch dimension, ``labels`` too, and its rows are judged
+        one by one, as after ``.unbatch()``.  The arguments after ``seed`` are those of ``batch``.
         """
         if checked(enqueue_many=enqueue_many)["enqueue_many"]:
             self = self.unbatch()
@@ -128,14 +127,13 @@ class Sampling(Bucketing):
         pad_to: PadTo | None = None,
         ragged: bool = False,
     ) -> Self:
-        """Batches whose class counts are drawn from ``probs``, whatever the source's proportions.
+        """Batches whose class counts are drawn from ``probs``, for any proportions of the source.
 
-        Rows of a batch are grouped by ascending class; each class is first in, first out.  An
-        example that is not wanted yet waits in its class's queue, of ``queue_capacity``, and longer
-        while all classes together hold no more than ``max_examples_in_flight``.  With
-        ``enqueue_many`` each example has a batch dimension, ``labels`` too, and its rows are judged
-        one by one, as after ``.unbatch()``.  ``pad_to_multiple``, ``pad_to`` and ``ragged`` are
-        those of ``batch``.
+        Rows of a batch are grouped by ascending class; each class is first in, first out.  Examples
+        wait in the queue of their class.  One is dropped if its class has ``queue_capacity`` of
+        them and all classes together ``max_examples_in_flight``.  With ``enqueue_many`` each
+        example has a batch dimension, ``labels`` too, and its rows are judged one by one, as after
+        ``.unbatch()``.  ``pad_to_multiple``, ``pad_to`` and ``ragged`` are those of ``batch``.
         """
         if checked(enqueue_many=enqueue_many)["enqueue_many"]:
             self = self.unbatch()
@@ -160,7 +158,7 @@ class Sampling(Bucketing):
     def resample_at_rate(self, rates: Value, *, seed: int = 0) -> Self:
         """Repeat each example a Poisson number of times, with the mean that ``rates`` gives it.
 
-        Copies stand side by side.  A rate is finite and 0 or more, else a DataError.
+        Copies follow each other.  A rate that is negative or not finite is a DataError.
         """
         selector = checked_value("rates", rates, self.fields, constant=(0, MAX_RATE))
         return self._with_stage(

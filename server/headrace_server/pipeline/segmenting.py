@@ -73,7 +73,7 @@ class Sequencing(Sampling):
         """Batches of segments of ``num_unroll`` steps, each with the states saved for the one
         before it.  Only ``input_length`` and what follows ``batch_size`` may be left out.
 
-        ``input_key`` is a column of one string, unlike in all examples in flight;
+        ``input_key`` is a column of one string, unique among the examples in flight;
         ``make_keys_unique`` appends a number to it, drawn from ``make_keys_unique_seed`` (None: 0).
         ``input_sequences`` are columns ``[T, …]`` of equal T, ``input_context`` columns that every
         segment repeats: lists of columns, or dicts of the name in the batch to the column.
@@ -81,17 +81,16 @@ class Sequencing(Sampling):
         whose steps count, or a function; None: T.
 
         ``initial_states`` is a dict of name to ``zeros(shape, dtype)``, a constant, or the name of
-        a column in which each example brings its own.  A constant has the dtype that numpy gives
-        it: an array keeps its own, of Python's numbers those with a point are float64 and whole
-        ones int64.  Strings in a list are a constant of dtype bytes, a str is a column's name.
-        ``final_state`` and ``from_pool`` start an example where others ended.
-        With ``order="lanes"`` it may be ``{}``, for models that keep their states themselves: then
-        a batch is committed as a plain one is, and those of next segments come ahead.
+        a column in which each example brings its own.  A constant has its numpy dtype: Python
+        floats are float64, ints int64.  Strings in a list are a constant of dtype bytes, a str is a
+        column's name.  ``final_state`` and ``from_pool`` start an example where others ended.  With
+        ``order="lanes"`` it may be ``{}``, for models that keep their states themselves: then
+        batches are committed and prefetched like plain ones.
 
-        A partition has at most ``capacity`` examples in flight (None: any number).  Where the
-        source ends, ``allow_small_batch`` finishes every example in smaller batches; without it
-        what fills no batch is dropped and counted.  ``pad`` fills up the last segment; without it
-        T must be a multiple of ``num_unroll``, and ``input_length`` must be given.
+        A partition has at most ``capacity`` examples in flight (None: any number).  When the source
+        ends, ``allow_small_batch`` finishes every example in smaller batches; without it segments
+        that fill no batch are dropped and counted.  ``pad`` fills up the last segment; without it T
+        must be a multiple of ``num_unroll``, and ``input_length`` must be given.
 
         With ``order="arrival"`` the oldest examples come first, and rows move up when one ends.
         With ``"lanes"`` a row stays with its example to the end and then takes the next, so with
@@ -173,8 +172,8 @@ class Sequencing(Sampling):
     ) -> Self:
         """Like ``batch_sequences_with_states``, of sequences that need no padding.
 
-        Every T is a multiple of ``num_unroll``, or as many steps and a multiple of ``stride`` more;
-        ``input_length`` tells how many of them count.
+        Every T is a multiple of ``num_unroll``, or ``num_unroll`` plus a multiple of ``stride``;
+        ``input_length`` is the number of steps to use.
         """
         return self.batch_sequences_with_states(
             input_key,

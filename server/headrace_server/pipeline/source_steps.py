@@ -23,9 +23,9 @@ class SourceSteps(Steps):
     def take(self, n: int) -> Self:
         """Read the first ``n`` examples of the source, or all where it has fewer.
 
-        All partitions together read as many, in every epoch.  It is the source's order that counts
-        (of files that can only be read forward: file by file), so this comes before ``shuffle``
-        and all stages.
+        All partitions together read ``n`` examples in every epoch, the first in the order of the
+        source (file by file where it can only be read forward).  Call it before ``shuffle`` and all
+        stages.
         """
         self._at_source("take")
         count = checked_int("n", n, 1, MAX_COUNT)
@@ -35,7 +35,8 @@ class SourceSteps(Steps):
     def skip(self, n: int) -> Self:
         """Leave out the first ``n`` examples of the source, as ``take`` counts them.
 
-        They are not read where the source can be read by number, else once in each process.
+        A source that can be read by number does not read them; of another each process reads them
+        once.
         """
         self._at_source("skip")
         count = checked_int("n", n, 0, MAX_COUNT)

@@ -50,12 +50,12 @@ def scalar(dtype: Any, *, default: Any = ...) -> Feature:
 
 
 def fixed(dtype: Any, shape: Iterable[int], *, default: Any = ...) -> Feature:
-    """An array of a fixed shape.  The default may be one value, which fills it."""
+    """An array of a fixed shape. The default may be a single value for all elements."""
     return _feature("fixed", dtype, checked_shape("shape", shape), default)
 
 
 def sequence(dtype: Any, shape: Iterable[int] = (), *, default: Any = ...) -> Feature:
-    """Steps of a shape, any number of them: ``[T, *shape]``.  ``default=[]`` is no step."""
+    """Any number of steps of a shape: ``[T, *shape]``.  ``default=[]`` is one without steps."""
     return _feature("sequence", dtype, checked_shape("shape", shape), default)
 
 
@@ -152,7 +152,7 @@ def read_csv(
     """CSV files.  ``header`` True: the first row names the columns; a list: these are their names;
     False: ``features`` names them, in their order.
 
-    ``group_by`` names a column: neighbouring rows that agree in it make one example.
+    ``group_by`` names a column: adjacent rows with the same value in it make one example.
     """
     if not isinstance(delimiter, str):
         raise TypeError(f"delimiter={delimiter!r:.80} is a {type(delimiter).__name__}, not a str")
@@ -227,11 +227,11 @@ def read_tokens(
 ) -> Pipeline:
     """Long streams of tokens: .npy arrays ``[n]`` of integers, and files of nothing but them.
 
-    ``dtype`` is that of the latter ("uint16", say).  With ``window`` an example is so many
-    neighbouring tokens: ``tokens [window]``, and ``targets`` the same ``shift`` tokens later; the
-    next example begins where it ends.  With ``lanes`` each file is cut in so many examples as long
-    as they can be, for ``batch_sequences_with_states``, with a ``key``.  ``shift=0``: no targets.
-    Files are mapped, and each is cut by itself; columns have the dtype of the files.
+    ``dtype`` is that of the latter ("uint16", say).  With ``window`` an example has ``window``
+    adjacent tokens as ``tokens``, and as ``targets`` those ``shift`` tokens later; the next example
+    begins where it ends.  With ``lanes`` each file is cut into that many long examples with a
+    ``key``, for ``batch_sequences_with_states``.  ``shift=0``: no targets.  Files are mapped, and
+    each is cut by itself; columns have the dtype of the files.
     """
     listed = checked_paths("paths", paths)
     if (window is None) == (lanes is None):
@@ -267,14 +267,14 @@ def from_function(
     batched: bool = False,
     **kwargs: Any,
 ) -> Pipeline:
-    """Read the examples that ``fn(*args, **kwargs)`` gives in a worker: anything iterable of dicts.
+    """Read the examples that ``fn(*args, **kwargs)`` returns in a worker: any iterable of dicts.
 
-    With ``shards`` it is called once for each, with the shard's number as ``shard`` and, where it
-    takes that, their number as ``num_shards``; several partitions then share the source.  ``fn`` is
-    named and not sent, so workers must be able to import it; arguments are plain data.
+    With ``shards`` it is called once for each shard, with its number as ``shard`` and, if ``fn``
+    takes that, the number of shards as ``num_shards``; several partitions then share the source.
+    Workers must be able to import ``fn``; arguments are plain data.
 
-    With ``batched=True`` it gives dicts of arrays ``[n, …]`` instead: n examples at once, whose
-    dense columns cost no Python object per row.  Batches may differ in n.
+    With ``batched=True`` it yields dicts of arrays ``[n, …]`` instead: n examples at once, without
+    a Python object for each row.  Batches may differ in n.
     """
     for name in ("shard", "num_shards"):
         if shards is not None and name in kwargs:

@@ -39,7 +39,7 @@ class Steps:
 
     @property
     def fields(self) -> dict[str, Field] | None:
-        """The schema of an example where it is known; None where only reading will tell."""
+        """The schema of an example; None where it is known only after reading."""
         known = fields_of(self._source)
         for stage in self._stages:
             if stage.kind in ("map", "flat_map"):

@@ -77,14 +77,14 @@ class Limits:
         least=100,
     )
     max_state_bytes: int = _integer(
-        "states of one example that are kept at the server", 1024**2, most=2**40
+        "bytes of the states of one example at the server", 1024**2, most=2**40
     )
     remote_cache: str | os.PathLike[str] | None = _path(
         "where copies of remote files are kept, shared by workers and servers",
         absent="each worker has copies of its own, which end with it",
     )
     remote_cache_bytes: int | None = _integer(
-        "size of all files in remote_cache, beyond which those not used for longest are removed",
+        "bytes of all files in remote_cache; beyond that the least recently used are removed",
         least=1024**2,
         most=2**60,
         absent="any",
@@ -119,7 +119,7 @@ class Settings:
         least=2,  # a worker that has nothing to do adds a beat once a second
     )
     worker_memory_bytes: int | None = _integer(
-        "memory of each worker beside shared memory and mapped files",
+        "bytes of each worker's memory, without shared memory and mapped files",
         least=256 * 1024**2,  # an interpreter with numpy and the threads of its libraries
         most=2**50,
         absent="any",
@@ -142,7 +142,7 @@ class RunSettings(Limits, Settings):
     pipelines: Pipeline | Mapping[str, Pipeline | Declaration]
     _: KW_ONLY
     partitions: int | None = _integer(
-        "slices of each feed; part of the run, not of the machine: where they are given, any "
+        "slices of each feed, which determine its batches; with the same number and seed any "
         "number of workers gives the same batches",
         most=4096,
         absent="as many as workers; with a state, as many as that has",
@@ -155,7 +155,10 @@ class RunSettings(Limits, Settings):
         absent="0/1, all",
     )
     slab_bytes: int | None = _integer(
-        "shared memory of each worker", least=4096, most=2**50, absent="fits"
+        "bytes of shared memory of each worker",
+        least=4096,
+        most=2**50,
+        absent="its part of 80 % of the free shared memory, at most 1 GiB",
     )
     state_dir: str | os.PathLike[str] | None = _path(
         "where positions, commits and states outlive the server; indexes of record files, too",
@@ -203,12 +206,12 @@ class RunSettings(Limits, Settings):
         needs_state=True,
     )
     http: str | None = _text(
-        "where metrics, health and a page are served to all that reach it; port 0 is a free one",
+        "where metrics, health and a page are served, without a lock; port 0 is a free one",
         absent="not at all",
         metavar="HOST:PORT",
     )
     http_token_file: str | os.PathLike[str] | None = _path(
-        "file of a token; only requests with it may drain the server or take a snapshot by HTTP",
+        "file of a token; by HTTP only requests with it may drain, end, restart or take a snapshot",
         absent="requests from this machine may",
         metavar="FILE",
     )
@@ -251,7 +254,7 @@ class RunSettings(Limits, Settings):
             if option.needs_state and not (value is None or value is False or value == "off"):
                 raise ValueError(
                     f"{option.argument}={value!r:.120} needs a state_dir (with durability 'power' "
-                    "or 'process'): it is about what is kept there"
+                    "or 'process'): it applies to the files there"
                 )
 
 
