@@ -180,13 +180,13 @@ class Lanes:
         if not session.ready or not session.connected:
             return None
         head = session.ready[0]
-        partition = head.delivery.partition
+        partition, token = head.delivery.partition, head.delivery.token
         busy = self._busy.get(partition)
-        if busy is not None:
+        if busy is not None and busy[0] != token:  # else it was taken, and put back
             if busy[1] == head.opening:
                 return None
             session.give_back(busy[0])
-        self._busy[partition] = (head.delivery.token, head.opening)
+        self._busy[partition] = (token, head.opening)
         return session.take()
 
     def release(self, partition: int, token: int) -> None:

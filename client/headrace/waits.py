@@ -149,7 +149,11 @@ class Link(Owners):
             enough = False
             for session in self.sessions:
                 enough = enough or session.much_to_say
-            self._driver.say_soon(enough, heard)
+            try:
+                self._driver.say_soon(enough, heard)
+            except BaseException:  # Ctrl-C, say: nobody has the batch
+                self.untake([received])
+                raise
         return received
 
     @contextmanager

@@ -108,9 +108,12 @@ class Wire:
             self.way.drop()
         messages = session.outgoing(now)
         if messages:
+            connected = session.connected
             self.amid_message = True
             for message in messages:
                 self._send(message, session.frames_of(message))
+                if session.connected is not connected:  # all is said again after the greeting
+                    break
             self.amid_message = False
 
     def _look_at_handshakes(self, now: float) -> None:

@@ -16,6 +16,8 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from headrace import saving
+from headrace.lanes import parts_of
 from headrace.segments import SegmentBatch
 from headrace.session import Session
 from headrace_proto.messages import Stats
@@ -403,6 +405,47 @@ def test_a_loop_that_is_interrupted_while_it_takes_a_batch_goes_on_with_the_righ
                 next(feed)
         train(feed, ledger)
         assert rewound(server) == 0
+    ledger.assert_complete()
+
+
+@_PLACES
+def test_a_loop_that_is_interrupted_when_it_has_taken_a_batch_gets_it_again(placement, monkeypatch):
+    ledger = Ledger(of_counts([6, 6, 4, 3]))
+    examples = [dict(known.told) for known in ledger.of.values()]
+
+    def interrupted(now: bool, heard: bool = False) -> None:
+        raise KeyboardInterrupt
+
+    with serving(lanes(examples, placement)) as server, connect(server, prefetch=2) as feed:
+        train(feed, ledger, 2)
+        eventually(lambda: feed._link.session.ready)
+        with monkeypatch.context() as patch:
+            patch.setattr(feed._link._driver, "say_soon", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(feed)
+        train(feed, ledger)
+        assert server.stats()["default"]["redelivered"] == rewound(server) == 0
+    ledger.assert_complete()
+
+
+def test_a_flush_is_stale_where_the_worker_dies_before_it_is_sent(monkeypatch):
+    ledger = Ledger(of_counts([6, 6, 4, 3]))
+    examples = [dict(known.told) for known in ledger.of.values()]
+
+    def slow(*arguments: Any) -> Any:
+        opened = feed._link.session.openings
+        os.kill(server.pids["worker-0-0"], signal.SIGKILL)
+        eventually(lambda: feed._link.session.openings > opened)
+        return parts_of(*arguments)
+
+    with hs.run(lanes(examples)) as server, connect(server) as feed:
+        train(feed, ledger, 2)
+        feed.flush_states()
+        with monkeypatch.context() as patch:
+            patch.setattr(saving, "parts_of", slow)
+            with pytest.raises(headrace.StaleLease, match="states that the server has"):
+                feed.flush_states()
+        train(feed, ledger)
     ledger.assert_complete()
 
 

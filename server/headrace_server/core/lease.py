@@ -292,8 +292,8 @@ class LeaseTable(Generic[B]):
         self.adopt(token, session, now)
 
     def issued(self, token: int) -> bool:
-        """Whether this token was given out here."""
-        return self.first < token <= self._counter
+        """Whether this token was given out, here or by an earlier server."""
+        return 0 < token <= self._counter
 
     # Queries
 

@@ -17,7 +17,7 @@ from headrace.session import Session
 from headrace.wire import Wire
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.errors import ConnectionLost, LimitExceeded, ProtocolError
-from headrace_proto.messages import Bye, Drain, Ended, Hello, Pulse, Renew, Step, Welcome
+from headrace_proto.messages import Bye, Drain, Ended, Hello, Outcome, Pulse, Renew, Step, Welcome
 from tests.patience import PATIENCE_S
 from tests.shortage import no_descriptors
 
@@ -317,6 +317,26 @@ def test_an_interruption_amid_a_message_is_a_lost_connection_and_the_wire_is_fre
     other.start()
     other.join(PATIENCE_S)
     assert not other.is_alive()
+
+
+def test_where_a_connection_ends_amid_messages_the_others_wait_for_the_greeting(
+    alone: Driver, monkeypatch: pytest.MonkeyPatch
+):
+    """A save was sent before the connection was cut; its answer comes with the end of the next."""
+    session, sent = alone.sessions[0], list[object]()
+
+    def send(message: object, frames: list[object]) -> None:
+        sent.append(message)
+        session.receive(Outcome(7, [1]), [], 0.0)
+        session.greet()
+
+    with alone.changed:
+        for token in (2, 1):
+            session.uploads.save(token, [], b"states")
+    monkeypatch.setattr(wire_of(alone), "_send", send)
+    alone.exchange()
+    assert session.failure is None
+    assert len(sent) == 1 and len(session.uploads) == 1
 
 
 def test_a_handler_of_a_signal_may_wait_while_its_thread_sleeps(

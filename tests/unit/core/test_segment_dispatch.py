@@ -304,6 +304,9 @@ def test_a_flush_of_lanes_that_are_gone_is_told_from_a_trainers_mistake():
     assert not at.d.lost_lanes(1, second + 1) and not at.d.lost_lanes(1, 0), "nobody ever had it"
     at.d.save(1, first)
     assert at.d.lost_lanes(1, first) and not at.d.lost_lanes(1, second)
+    later = lanes(term=3)
+    assert later.d.lost_lanes(1, second), "an earlier server gave it out"
+    assert not later.d.lost_lanes(1, (3 << 32) + 1)
 
 
 def test_the_words_say_what_is_waited_for():
