@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import weakref
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -73,16 +74,55 @@ def slot_of(name: str, field: Field, column: Any, block_bytes: int) -> Slot:
     return slot
 
 
-def replayed(meta: Mapping[str, Any]) -> tuple[int, int, int] | None:
-    """Return which recorded batch a delivery replays; None where it is no replay."""
-    known = meta.get("replayed")
-    if known is None:
-        return None
-    life, partition, number = known
-    return int(life), int(partition), int(number)
+class BatchInHand:
+    """The methods of every batch that a trainer has taken, of rows or of segments."""
+
+    __slots__ = ()
+
+    meta: Mapping[str, Any]
+    _block: np.ndarray
+    _framework: Framework
+    _feed: weakref.ref[Any] | None  # weakly: a batch that is kept does not keep the connection
+
+    def commit(self) -> None:
+        """Commit this batch, as ``feed.commit(batch)`` does."""
+        feed = None if self._feed is None else self._feed()
+        if feed is None:
+            raise FeedClosed("batch.commit(): the feed of this batch is gone; connect again")
+        feed.commit(self)
+
+    def to(self, device: Any, non_blocking: bool = False) -> Self:
+        """Return this batch with all columns, facts and states on a device of its framework.
+
+        Strings stay where they are.  Committing the one commits the other, and a state saved to the
+        one is saved to the other: they are one batch.
+        """
+        return self._changed(lambda value: self._framework.moved(value, device, non_blocking))
+
+    def pin_memory(self) -> Self:
+        """Return this batch with its tensors in pinned memory, for copies to a device (torch)."""
+        return self._changed(self._framework.pinned)
+
+    @abstractmethod
+    def _changed(self, change: Callable[[Any], Any]) -> Self:
+        """Return a copy whose arrays of numbers are changed."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole batch."""
+        return int(self._block.nbytes)
+
+    @property
+    def replayed(self) -> tuple[int, int, int] | None:
+        """Which batch this was when it was recorded (life, partition, number), in a replay."""
+        known = self.meta.get("replayed")
+        if known is None:
+            return None
+        life, partition, number = known
+        return int(life), int(partition), int(number)
 
 
-class Batch(Mapping[str, Any]):
+class Batch(BatchInHand, Mapping[str, Any]):
     """A mapping of column to array, each converted when it is first asked for.
 
     ``rows`` is its number of rows; ``partition`` and ``number`` are its place in the stream.
@@ -127,19 +167,12 @@ class Batch(Mapping[str, Any]):
         self.number = delivery.number
         self.rows = delivery.rows
         self.epoch = delivery.epoch
-        self.meta: Mapping[str, Any] = delivery.meta
+        self.meta = delivery.meta
         self._slots = slots  # of facts, too: their names begin with @
         self._block = block
         self._framework = framework
-        self._feed = feed  # weakly: a batch that is kept does not keep the connection
+        self._feed = feed
         self._cache: dict[str, Any] = {}
-
-    def commit(self) -> None:
-        """Commit this batch, as ``feed.commit(batch)`` does."""
-        feed = None if self._feed is None else self._feed()
-        if feed is None:
-            raise FeedClosed("batch.commit(): the feed of this batch is gone; connect again")
-        feed.commit(self)
 
     def __getitem__(self, name: str) -> Any:
         value = self._cache.get(name)
@@ -161,18 +194,7 @@ class Batch(Mapping[str, Any]):
             self._cache[name] = value
         return value
 
-    def to(self, device: Any, non_blocking: bool = False) -> Batch:
-        """Return this batch with all columns and facts on a device of its framework.
-
-        Strings stay where they are.  Committing the one commits the other: they are one batch.
-        """
-        return self._changed(lambda value: self._framework.moved(value, device, non_blocking))
-
-    def pin_memory(self) -> Batch:
-        """Return this batch with its tensors in pinned memory, for copies to a device (torch)."""
-        return self._changed(self._framework.pinned)
-
-    def _changed(self, change: Callable[[Any], Any]) -> Batch:
+    def _changed(self, change: Callable[[Any], Any]) -> Self:
         other = copy.copy(self)
         other._cache = {
             name: value if slot.dtype == BYTES else change(value)
@@ -181,8 +203,8 @@ class Batch(Mapping[str, Any]):
         }
         return other
 
-    def __copy__(self) -> Batch:
-        other: Batch = object.__new__(type(self))
+    def __copy__(self) -> Self:
+        other: Self = object.__new__(type(self))
         for name in Batch.__slots__:
             setattr(other, name, getattr(self, name))
         other._cache = dict(self._cache)
@@ -190,16 +212,6 @@ class Batch(Mapping[str, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self),)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the whole batch."""
-        return int(self._block.nbytes)
-
-    @property
-    def replayed(self) -> tuple[int, int, int] | None:
-        """Which batch this was when it was recorded (life, partition, number), in a replay."""
-        return replayed(self.meta)
 
     @property
     def bucket(self) -> int:

@@ -17,16 +17,16 @@ import weakref
 from collections.abc import Callable, Mapping
 from struct import error as StructError
 from struct import pack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from headrace_proto.dtypes import BYTES
-from headrace_proto.errors import FeedClosed, ProtocolError
+from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import Slot, strings_at
 from headrace_proto.schema import RESERVED, Field
 
-from .batch import replayed
+from .batch import BatchInHand
 from .framework import Framework
 from .segment_columns import Columns
 from .segment_keys import keys_later, segment_keys
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 BY_STATES = "a batch of segments with states is committed by the save of its last state"
 
 
-class SegmentBatch(SegmentRows, Traceable):
+class SegmentBatch(BatchInHand, SegmentRows, Traceable):
     """Rows of sequences, each with the state that its sequence has reached.
 
     It is committed by the save of its last state.  Asking for the next batch commits nothing, and
@@ -95,13 +95,13 @@ class SegmentBatch(SegmentRows, Traceable):
         self.number = delivery.number
         self.rows = self.batch_size = delivery.rows
         self.epoch = delivery.epoch
-        self.meta: Mapping[str, Any] = delivery.meta
+        self.meta = delivery.meta
         self._places = layout.places(delivery)
         self._layout = layout
         self._block = block
         self._framework = framework
         self._cache: dict[str, Any] = {}
-        self._feed = feed  # weakly: a batch that is kept does not keep the connection
+        self._feed = feed
         # For the saving module:
         self._saving = saving
         self._opening = received.opening
@@ -129,16 +129,6 @@ class SegmentBatch(SegmentRows, Traceable):
         first, first_bytes, _ = places[index["@insertion_index"][0]]
         then, then_bytes, _ = places[index["@sequence"][0]]
         return bytes(block[first : first + first_bytes]) + bytes(block[then : then + then_bytes])
-
-    @property
-    def replayed(self) -> tuple[int, int, int] | None:
-        """Which batch this was when it was recorded (life, partition, number), in a replay."""
-        return replayed(self.meta)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the whole batch."""
-        return int(self._block.nbytes)
 
     # Columns
 
@@ -182,24 +172,9 @@ class SegmentBatch(SegmentRows, Traceable):
         """Commit this batch, as ``feed.commit(batch)`` does, where the feed has no states."""
         if self._saving is not None:
             raise ValueError(f"batch.commit(): {BY_STATES}")
-        feed = None if self._feed is None else self._feed()
-        if feed is None:
-            raise FeedClosed("batch.commit(): the feed of this batch is gone; connect again")
-        feed.commit(self)
+        super().commit()
 
-    def to(self, device: Any, non_blocking: bool = False) -> SegmentBatch:
-        """Return this batch with all columns, facts and states on a device of its framework.
-
-        Strings stay where they are.  A state saved to the one is saved to the other: they are one
-        batch.
-        """
-        return self._changed(lambda value: self._framework.moved(value, device, non_blocking))
-
-    def pin_memory(self) -> SegmentBatch:
-        """Return this batch with its tensors in pinned memory, for copies to a device (torch)."""
-        return self._changed(self._framework.pinned)
-
-    def _changed(self, change: Callable[[Any], Any]) -> SegmentBatch:
+    def _changed(self, change: Callable[[Any], Any]) -> Self:
         index = self._layout.index
         numbers = [name for name, (_, dtype) in index.items() if dtype is not None]
         values = {name: self._column(name) for name in numbers}
@@ -217,8 +192,8 @@ class SegmentBatch(SegmentRows, Traceable):
             "batch.arrays() is plain data"
         )
 
-    def __copy__(self) -> SegmentBatch:
-        other: SegmentBatch = object.__new__(type(self))
+    def __copy__(self) -> Self:
+        other: Self = object.__new__(type(self))
         for name in SegmentBatch.__slots__[1:]:
             setattr(other, name, getattr(self, name))
         other._origin = self._origin or self

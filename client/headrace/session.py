@@ -66,8 +66,8 @@ class Session(Greeting):
     heard_at: float = 0.0  # when the server was last heard of
     retired: list[str] = field(default_factory=list)
     requests: Requests = field(default_factory=Requests)
+    connected: bool = False  # whether the server has let it in, and was not lost since
 
-    _open: bool = False
     _known_by_number: bool = False  # whether a server that is started anew knows batches by that
     _idle_at: int = -1  # number of the delivery after which its owner had nothing to give
     _wanting: bool = False
@@ -117,7 +117,7 @@ class Session(Greeting):
         None while the server is greeted: it was told what is in the trainer's hands, and a batch
         taken since would be unknown to a server that is started anew.
         """
-        if not self.ready or not self._open:
+        if not self.ready or not self.connected:
             return None
         self._wanting = False
         received = self.ready.popleft()
@@ -157,7 +157,7 @@ class Session(Greeting):
 
     def ask_what_is_left(self) -> None:
         """Have the server tell at once whether any batch is left, by its answer to a heartbeat."""
-        if self._open and not self.ready:
+        if self.connected and not self.ready:
             self.hurry()
 
     def failed(self) -> HeadraceError:
@@ -177,11 +177,7 @@ class Session(Greeting):
         another that does.
         """
         waits_for_itself = self.explicit and self.exhausted and holds
-        return self.ended or (waits_for_itself and self._open and not self.ready)
-
-    @property
-    def connected(self) -> bool:
-        return self._open
+        return self.ended or (waits_for_itself and self.connected and not self.ready)
 
     @property
     def idle(self) -> bool:
@@ -266,7 +262,7 @@ class Session(Greeting):
         of_feed = welcome.properties if isinstance(welcome.properties, dict) else {}
         recovers = of_feed.get("durable") is True or of_feed.get("recovers") is True
         self._known_by_number = recovers and of_feed.get("shape") != "sequences"
-        self._open, self.stopped = True, False
+        self.connected, self.stopped = True, False
         self._commits = list(self._unanswered)
         self.uploads.reopened()
         self.requests.reopened(welcome.session, anew)
@@ -298,7 +294,7 @@ class Session(Greeting):
 
     def outgoing(self, now: float) -> list[Any]:
         """Messages that are due."""
-        if not self._open:
+        if not self.connected:
             if self.failure is not None or now - self._said_at < _HELLO_S:
                 return []
             self._said_at = now
@@ -360,11 +356,11 @@ class Session(Greeting):
 
     def lose(self) -> None:
         """The server was silent for too long: greet it again."""
-        self._open = False
+        self.connected = False
 
     def greet(self) -> None:
         """The way to the server has ended: greet it again, at once."""
-        self._open = False
+        self.connected = False
         self.hurry()
 
     def hurry(self) -> None:
@@ -373,14 +369,14 @@ class Session(Greeting):
 
     def due_in(self, now: float) -> float:
         """Seconds until there is something to say without a new event."""
-        if not self._open:
+        if not self.connected:
             return max(0.0, self._said_at + _HELLO_S - now)
         assert self.welcome is not None
         return max(0.0, self._said_at + self.welcome.heartbeat_s - now)
 
     def goodbye(self) -> Bye | None:
         """The last message, when there is anybody to say it to."""
-        return Bye(self.welcome.session) if self._open and self.welcome is not None else None
+        return Bye(self.welcome.session) if self.connected and self.welcome is not None else None
 
 
 #: How each message but a Deliver is handled; those that are not listed answer requests.

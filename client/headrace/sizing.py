@@ -48,7 +48,7 @@ class Sizing(ABC):
         leaves the number of rows open.
         """
         self._link.check_usable()
-        rows = _rows_of(batch_size)
+        rows = size_of("batch_size", batch_size, "an int of 1 or more")
         self._check_rows(rows)
         if not self._takes_sizes:
             self._leave_rows_open()
@@ -84,17 +84,14 @@ class Sizing(ABC):
             )
 
 
-def _rows_of(batch_size: Any) -> int:
+def size_of(name: str, value: Any, kind: str) -> int:
     """The size as an integer; TypeError or ValueError where it can be no batch's."""
     try:
-        if isinstance(batch_size, (bool, np.bool_)):
+        if isinstance(value, (bool, np.bool_)):
             raise TypeError
-        rows = operator.index(batch_size)
+        rows = operator.index(value)
     except TypeError:
-        raise TypeError(
-            f"batch_size={batch_size!r:.80} is a {type(batch_size).__name__}; it is an int of 1 or "
-            "more"
-        ) from None
+        raise TypeError(f"{name}={value!r:.80} is a {type(value).__name__}; it is {kind}") from None
     if rows < 1:
-        raise ValueError(f"batch_size={rows} is too small: the least is 1")
+        raise ValueError(f"{name}={rows} is too small: the least is 1")
     return rows

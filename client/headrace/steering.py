@@ -9,7 +9,6 @@ Each takes effect, or counts, for all trainers of the feed.
 
 from __future__ import annotations
 
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from headrace_proto.errors import from_code
 
 from .feed_progress import FeedProgress, progress_of
 from .requests import CountReady, DrainInput, ReadProgress, SetBatchSizes, SetTargetProbs
+from .sizing import size_of
 from .waits import Link
 
 #: Maximum number of sizes, so that they fit the header of a message.
@@ -130,16 +130,7 @@ def _sizes_of(batch_size: Any) -> tuple[int, ...]:
     sizes = []
     for i, size in enumerate(given):
         name = f"batch_size[{i}]" if several else "batch_size"
-        try:
-            if isinstance(size, (bool, np.bool_)):
-                raise TypeError
-            sizes.append(operator.index(size))
-        except TypeError:
-            raise TypeError(
-                f"{name}={size!r:.80} is a {type(size).__name__}; it is an int, or a list of ints"
-            ) from None
-        if sizes[-1] < 1:
-            raise ValueError(f"{name}={sizes[-1]} is too small: the least is 1")
+        sizes.append(size_of(name, size, "an int, or a list of ints"))
         if sizes[-1] >= 2**63:
             raise ValueError(f"{name}={sizes[-1]:.4g} is too large: the most is 1048576")
     return tuple(sizes)

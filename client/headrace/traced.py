@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import tensorflow as tf
@@ -90,7 +90,7 @@ class TracedBatch(SegmentBatch):
             "batch.context, batch.state(name), batch.length …)"
         )
 
-    def _changed(self, change: Any) -> SegmentBatch:
+    def _changed(self, change: Any) -> Self:
         raise TypeError("inside a tf.function a batch stays where it is: move its tensors")
 
     def _strings(self, name: str) -> Any:

@@ -145,7 +145,7 @@ def _entry(where: str, name: str, short: str, members: tuple[str, ...]) -> Itera
     yield from _attributes(short, thing, [n for n in listed if not _is_method(thing, n)])
     for member in (n for n in listed if _is_method(thing, n)):
         yield from (f"#### `{short}.{member}`", "")
-        yield from _call(f"{short}.{member}", getattr(thing, member))
+        yield from _call(f"{short}.{member}", getattr(thing, member), thing.__name__)
         yield from (_told(getattr(thing, member)), "")
         if others[member]:
             also = " and ".join(f"`{short}.{other}`" for other in others[member])
@@ -182,8 +182,11 @@ def _attributes(short: str, kind: type, names: list[str]) -> Iterator[str]:
         yield ""
 
 
-def _call(name: str, function: Callable[..., Any]) -> Iterator[str]:
-    """The signature, on one line where it has room and else with a line per argument."""
+def _call(name: str, function: Callable[..., Any], of: str = "Pipeline") -> Iterator[str]:
+    """The signature, on one line where it has room and else with a line per argument.
+
+    ``of``: the class that ``Self`` stands for.
+    """
     signature = inspect.signature(function)
     arguments = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
     written: list[str] = []
@@ -192,7 +195,7 @@ def _call(name: str, function: Callable[..., Any]) -> Iterator[str]:
         if named and not any(text.startswith("*") for text in written):
             written.append("*")
         written.append(_argument(argument))
-    gives = _type(signature.return_annotation)
+    gives = re.sub(r"\bSelf\b", of, _type(signature.return_annotation))
     end = f" -> {gives}" if gives not in ("", "None") else ""
     line = f"{name}({', '.join(written)}){end}"
     if len(line) > _WIDTH:
@@ -216,7 +219,7 @@ def _argument(argument: inspect.Parameter) -> str:
 def _type(annotation: Any) -> str:
     """An annotation as readers know it: empty where it says nothing."""
     text = "" if annotation is inspect.Parameter.empty else str(annotation)
-    text = re.sub(r"\bSelf\b", "Pipeline", text).replace("'", '"')
+    text = text.replace("'", '"')
     text = re.sub(r"Literal\[(.+?)\]", lambda m: m[1].replace(", ", " | "), text)
     text = re.sub(r"str \| os\.PathLike\[str\]", "Path", text)
     return "" if text == "Any" else text

@@ -22,6 +22,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,28 +47,26 @@ _LOOK_S = 0.02
 _LONG_S = 5.0
 
 
+@dataclass(eq=False)
 class IndexCache:
-    """Arrays per (file, kind): on disk under a directory, or in memory where that is None."""
+    """Arrays per (file, kind): on disk under a directory, or in memory where that is None.
 
-    def __init__(
-        self,
-        directory: str | None,
-        progress: Callable[[DataFile, int], None] = lambda file, done: None,
-        read_only: bool = False,
-        copies: RemoteCopies | None = None,
-    ) -> None:
-        """``progress`` is called with the number of bytes of a file that were scanned, at the end
-        all of them, and with 0 while another process builds the entry.  ``read_only``: entries
-        that the directory lacks are made in memory.  ``copies`` are those of remote files."""
-        self.directory = directory
-        self.copies = copies
-        self._read_only = read_only
-        self._progress = progress
+    ``progress`` is called with the number of bytes of a file that were scanned, at the end all of
+    them, and with 0 while another process builds the entry.  ``read_only``: entries that the
+    directory lacks are made in memory.  ``copies`` are those of remote files.
+    """
+
+    directory: str | None
+    progress: Callable[[DataFile, int], None] = lambda file, done: None
+    read_only: bool = False
+    copies: RemoteCopies | None = None
+
+    def __post_init__(self) -> None:
         self._kept: dict[str, dict[str, np.ndarray]] = {}
 
     def progress_of(self, file: DataFile) -> Callable[[int], None]:
         """The function that a builder reports the number of scanned bytes to."""
-        return partial(self._progress, file)
+        return partial(self.progress, file)
 
     def get(self, file: DataFile, kind: str, build: Build) -> dict[str, np.ndarray]:
         """The arrays of an entry, read-only; ``build`` makes them where there is none yet."""
@@ -79,12 +78,12 @@ class IndexCache:
         found = _load(path, identity)
         if found is not None:
             return found
-        if self._read_only:
+        if self.read_only:
             return self._in_memory(name, file, build)
         try:
             with writing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(path.with_suffix(".lock"), lambda: self._progress(file, 0)):
+            with _locked(path.with_suffix(".lock"), lambda: self.progress(file, 0)):
                 found = _load(path, identity)  # by the process that held the lock before
                 if found is None:
                     arrays = self._in_memory(name, file, build)
@@ -107,7 +106,7 @@ class IndexCache:
             seconds = time.monotonic() - began
             if seconds > _LONG_S:
                 logger.info("indexed %s (%d bytes) in %.0f s", file.path, file.size, seconds)
-            self._progress(file, file.size)
+            self.progress(file, file.size)
             for array in arrays.values():
                 array.flags.writeable = False
             self._kept[name] = arrays

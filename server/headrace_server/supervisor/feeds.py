@@ -57,23 +57,19 @@ class _Feed:
         self.end = self.end or (code, text)
 
 
+@dataclass(eq=False)
 class Feeds:
     """All feeds of one server."""
 
-    def __init__(
-        self,
-        lock: threading.Condition,
-        starts: Starts,
-        order: Callable[..., None],
-        durable: Durable | None,
-    ) -> None:
-        self._lock = lock
-        self._starts = starts
-        self._order = order
-        self._durable = durable
+    lock: threading.Condition
+    starts: Starts
+    order: Callable[..., None]
+    durable: Durable | None
+
+    def __post_init__(self) -> None:
         self._functions: dict[str, ReportedDigests] = {}  # by feed
         self._events: deque[EventStatus] = deque(maxlen=_MOST_EVENTS)
-        self.quarantine = Quarantine(starts.config)
+        self.quarantine = Quarantine(self.starts.config)
         self.failure: HeadraceError | None = None  # of the server
         self.begin_start()
 
@@ -90,7 +86,7 @@ class Feeds:
 
     @property
     def names(self) -> list[str]:
-        return [feed.name for feed in self._starts.config.feeds]
+        return [feed.name for feed in self.starts.config.feeds]
 
     def named(self, feed: str | None) -> str:
         """Return the feed of a name, or the only feed where no name is given."""
@@ -132,7 +128,7 @@ class Feeds:
 
     def _order_all_opened(self) -> None:
         if self.open and self._several:
-            self._order(order="all_opened", **self._marked)
+            self.order(order="all_opened", **self._marked)
 
     def over(self, owner: int, feed: str, code: str, text: str, dropped: Mapping[str, int]) -> None:
         """Note that a feed has ended at one owner, or has failed there."""
@@ -147,7 +143,7 @@ class Feeds:
                     self.fail(feed, code, text)
             return
         one.well.add(owner)
-        if len(one.well) == self._starts.config.workers:
+        if len(one.well) == self.starts.config.workers:
             one.end = one.end or ("", "")
 
     def bad(self, owner: int, feed: str, bad: Mapping[str, int]) -> None:
@@ -155,7 +151,7 @@ class Feeds:
         one = self._feeds[feed]
         one.bad[owner] = dict(bad)
         if one.failed is None:
-            declared = (known for known in self._starts.config.feeds if known.name == feed)
+            declared = (known for known in self.starts.config.feeds if known.name == feed)
             if text := next(declared).declaration.policy.too_bad(added(one.bad.values())):
                 one.failed = "data", text
                 one.fail("data", text)
@@ -165,7 +161,7 @@ class Feeds:
     @property
     def _several(self) -> bool:
         """Whether there are other owners, which an owner's report concerns."""
-        return self._starts.config.workers > 1
+        return self.starts.config.workers > 1
 
     def passed(self, owner: int, feed: str, rows: list[int]) -> None:
         """Note that a worker has worked through these rows."""
@@ -179,9 +175,9 @@ class Feeds:
             text = f"{worker} runs other functions of feed {feed!r} than those before it: {changed}"
             logger.warning("%s", text)
             self.note("functions changed", text)
-        elif self._durable is not None:
+        elif self.durable is not None:
             try:
-                self._durable.note_functions(feed, heard)
+                self.durable.note_functions(feed, heard)
             except OSError as error:
                 logger.warning("a later start can not compare the functions of %r: %s", feed, error)
 
@@ -189,15 +185,15 @@ class Feeds:
 
     def died(self, words: str, post: Post, entry: Entry, now: float) -> bool:
         """Judge the death of a worker; whether its next life is to begin."""
-        with self._lock:
+        with self.lock:
             verdict = self.quarantine.died(entry, words)
         logger.warning("%s", words)
         self.note("worker died", words)
         if verdict.failure is not None:
             feed, why = verdict.failure
             self.fail(feed, "data", why)
-        if self._starts.config.replay is not None:
-            for one in self._starts.config.feeds:
+        if self.starts.config.replay is not None:
+            for one in self.starts.config.feeds:
                 if one.segmented:  # of others the next life goes on after what is done
                     text = f"{words}\nWith it went the place of the replay: start it again"
                     self.fail(one.name, "server", text)
@@ -214,18 +210,18 @@ class Feeds:
 
     def give_up(self, text: str) -> None:
         """Let the server fail: a worker is not started again."""
-        with self._lock:  # before the end of a feed can wake a waiting thread
+        with self.lock:  # before the end of a feed can wake a waiting thread
             self.failure = ServerError(text)
             for one in self._feeds.values():
                 one.fail("server", text)
-            self._lock.notify_all()
-        self._order(FRONT, order="fail", code="server", text=text)
+            self.lock.notify_all()
+        self.order(FRONT, order="fail", code="server", text=text)
 
     def fail(self, feed: str, code: str, text: str) -> None:
         """Let a feed fail at every owner, and in lives of owners that begin."""
         one = self._feeds[feed]
         one.failed = one.failed or (code, text)
-        self._order(order="fail", feed=feed, code=code, text=text)
+        self.order(order="fail", feed=feed, code=code, text=text)
 
     def forgive_failures(self) -> None:
         """Let lives of owners that begin try all feeds again."""
@@ -237,7 +233,7 @@ class Feeds:
     @property
     def open(self) -> bool:
         """Whether all owners have opened the sources of all feeds."""
-        return len(self._opened) == self._starts.config.workers
+        return len(self._opened) == self.starts.config.workers
 
     @property
     def all_over(self) -> bool:

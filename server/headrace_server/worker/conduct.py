@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from headrace_proto.errors import HeadraceError, LimitExceeded, code_of
@@ -24,31 +25,27 @@ _REMEMBERED = 10_000
 _SECOND = 1.0
 
 
+@dataclass(eq=False)
 class Conduct:
     """All connections of one owner.
 
     ``send`` sends a message to one of them; ``end`` ends the session that it may have.
     """
 
-    def __init__(
-        self,
-        max_messages_per_s: int,
-        refusals: Refusals,
-        send: Callable[[bytes, Any], bool],
-        end: Callable[[bytes], None],
-    ) -> None:
+    most: int  # max_messages_per_s
+    refusals: Refusals
+    send: Callable[[bytes, Any], bool]
+    end: Callable[[bytes], None]
+
+    def __post_init__(self) -> None:
         self.muted: dict[bytes, None] = {}
-        self._most = max_messages_per_s
-        self._refusals = refusals
-        self._send = send
-        self._end = end
         self._bad: dict[bytes, int] = {}
         self._strays: Counter[bytes] = Counter()
         self._second = 0.0
 
     def drop(self) -> None:
         """Count a message of a mute connection."""
-        self._refusals.counts["muted"] += 1
+        self.refusals.counts["muted"] += 1
 
     def bad(self, connection: bytes, who: str, error: HeadraceError, now: float) -> None:
         """Count bytes that are no message, and answer the first ones."""
@@ -56,9 +53,9 @@ class Conduct:
         _forget(self._bad)
         said = str(error)[:1000]
         text = f"refused a message of {who}: {said}" if count == 1 else ""
-        self._refusals.add("garbage", connection.hex(), text, now)
+        self.refusals.add("garbage", connection.hex(), text, now)
         if count == 1:
-            self._send(connection, Refused(code_of(error), said))
+            self.send(connection, Refused(code_of(error), said))
         if count >= _PATIENCE:
             self._mute(connection)
 
@@ -69,9 +66,9 @@ class Conduct:
 
     def is_too_much(self, messages: int, connection: bytes, who: str, now: float) -> bool:
         """Whether these are too many messages in a second; then the connection is muted."""
-        if messages <= self._most:
+        if messages <= self.most:
             return False
-        text = f"a trainer has sent more than max_messages_per_s={self._most} in a second"
+        text = f"a trainer has sent more than max_messages_per_s={self.most} in a second"
         self.silence("messages", connection, who, LimitExceeded(text), now)
         return True
 
@@ -79,8 +76,8 @@ class Conduct:
         self, reason: str, connection: bytes, who: str, error: HeadraceError, now: float
     ) -> None:
         """Mute a connection, after a last message with the reason."""
-        self._refusals.add(reason, who, f"{who} is not listened to any more: {error}", now)
-        self._send(connection, Refused(code_of(error), str(error)))
+        self.refusals.add(reason, who, f"{who} is not listened to any more: {error}", now)
+        self.send(connection, Refused(code_of(error), str(error)))
         self._mute(connection)
 
     def second_is_over(self, now: float) -> bool:
@@ -95,7 +92,7 @@ class Conduct:
         self._bad.pop(connection, None)
         self.muted[connection] = None
         _forget(self.muted)
-        self._end(connection)
+        self.end(connection)
 
 
 def _forget(entries: dict[bytes, int] | dict[bytes, None]) -> None:

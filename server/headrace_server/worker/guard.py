@@ -10,6 +10,7 @@ same chunks as without a guard, less those that are out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -67,29 +68,23 @@ class Rehearsal:
             Shaping(self._shape, 0).facts(chunk, self._quiet)
 
 
+@dataclass(eq=False)
 class Guard:
     """The guard of one feed in one life of a worker."""
 
-    def __init__(
-        self,
-        feed: str,
-        declaration: Declaration,
-        partitions: int,
-        diary: Diary,
-        bad: BadRecords,
-        marks: Mapping[str, Any],
-        passed: Passed,
-    ) -> None:
-        self._feed = feed
-        self._declaration = declaration
-        self._partitions = partitions
-        self.diary = diary
-        self._bad = bad
-        self._out = {int(row): str(text) for row, text in marks.get("out", ())}
-        self._suspect = set(marks.get("suspect", ()))
-        self._watched = set(marks.get("watched", ()))
-        self._reached = {int(row): int(n) for row, n in marks.get("reached", ())}
-        self._passed = passed
+    feed: str
+    declaration: Declaration
+    partitions: int
+    diary: Diary
+    bad: BadRecords
+    marks: Mapping[str, Any]
+    passed: Passed
+
+    def __post_init__(self) -> None:
+        self._out = {int(row): str(text) for row, text in self.marks.get("out", ())}
+        self._suspect = set(self.marks.get("suspect", ()))
+        self._watched = set(self.marks.get("watched", ()))
+        self._reached = {int(row): int(n) for row, n in self.marks.get("reached", ())}
         self._rehearsal: Rehearsal | None = None
         self._partition = 0
         self._opening = False
@@ -98,21 +93,21 @@ class Guard:
         self._in_window: dict[int, tuple[np.ndarray, str]] = {}  # by partition
         self.needed = False  # whether stored positions rely on the rows read now
         self._step = _Step(self)
-        paths = declaration.source.paths
-        self.source = paths[0] if len(paths) == 1 else f"the source ({declaration.source.kinds})"
+        source, paths = self.declaration.source, self.declaration.source.paths
+        self.source = paths[0] if len(paths) == 1 else f"the source ({source.kinds})"
 
     def around(self, reader: Reader) -> Reader:
         """The reader, guarded."""
         if isinstance(reader, IndexedReader):
             return _Indexed(reader, self)
-        few = reader.streams < self._partitions
-        self._windowed = few or self._declaration.order.seed is not None
+        few = reader.streams < self.partitions
+        self._windowed = few or self.declaration.order.seed is not None
         return _Streamed(reader, self)
 
     def step(self, partition: int, opening: bool = False) -> _Step:
         """The context of a step of work; a step that raises stays in the diary."""
         self._partition, self._opening, self.needed = partition, opening, False
-        self.diary.begin(self._feed, partition, opening)
+        self.diary.begin(self.feed, partition, opening)
         if partition in self._in_window:
             rows, where = self._in_window[partition]
             self.diary.reading(rows, where, needed=self._moves)
@@ -128,11 +123,11 @@ class Guard:
     @property
     def _moves(self) -> bool:
         """Whether leaving a row out would move others: a shuffled window of a stream."""
-        return self.needed or (self._windowed and self._declaration.order.seed is not None)
+        return self.needed or (self._windowed and self.declaration.order.seed is not None)
 
     def _pass_touched(self) -> None:
         if not self._opening:  # an opening calls only some of the functions
-            self._passed(self._feed, sorted(self._touched))
+            self.passed(self.feed, sorted(self._touched))
             self._watched -= self._touched
             self._suspect -= self._touched
         self._touched = set()
@@ -145,7 +140,7 @@ class Guard:
         if not out.any():
             return None
         for row in rows[out].tolist():
-            self._bad.report(DataError(self._out[row]), "quarantined")
+            self.bad.report(DataError(self._out[row]), "quarantined")
         return ~out
 
     def suspects(self, rows: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -165,7 +160,7 @@ class Guard:
             return
         self.diary.at(chunk.origin.describe(0))
         if self._rehearsal is None:
-            self._rehearsal = Rehearsal(self._declaration, fields)
+            self._rehearsal = Rehearsal(self.declaration, fields)
         self._rehearsal.row(chunk)
 
     def reading(self, rows: np.ndarray, where: str = "", upto: int = 0) -> None:
@@ -199,7 +194,7 @@ class Guard:
         """
         beyond = reached >= self._reached.get(row, 0)
         if row in self._watched and not self._opening and beyond:
-            self._passed(self._feed, [row])
+            self.passed(self.feed, [row])
             self._watched.discard(row)
             self._suspect.discard(row)
 

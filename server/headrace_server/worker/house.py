@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -76,42 +77,36 @@ from .telling import feeds_status, users_of
 logger = logging.getLogger("headrace.trainers")
 
 
+@dataclass(eq=False)
 class House:
     """All feeds of a worker."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        worker: int,
-        partitions: Partitions,
-        pipe: Pipe,
-        clock: AwakeClock,
-        door: RelayDoor,
-        sessions: SessionTable,
-        near: TrainersExchange,
-        outbox: Outbox,
-        do: Callable[..., None],
-    ) -> None:
-        self._partitions = partitions
-        self._pipe = pipe
-        self._clock = clock
-        self._door = door
-        self._outbox = outbox
-        self._do = do
+    config: RunConfig
+    worker: int
+    partitions: Partitions
+    pipe: Pipe
+    clock: AwakeClock
+    door: RelayDoor
+    sessions: SessionTable
+    near: TrainersExchange
+    outbox: Outbox
+    do: Callable[..., None]
+
+    def __post_init__(self) -> None:
+        do, partitions, outbox = self.do, self.partitions, self.outbox
         self.dealing = Dealing(partitions.stores, outbox)
-        self.desks = {feed.name: Desk(feed, config, worker) for feed in config.feeds}
-        self._sessions = sessions
-        self._requests = FeedRequests(partitions, do, outbox, pipe, clock)
+        self.desks = {feed.name: Desk(feed, self.config, self.worker) for feed in self.config.feeds}
+        self._requests = FeedRequests(partitions, do, outbox, self.pipe, self.clock)
         self.reception = Reception(
-            config=config,
-            door=door,
+            config=self.config,
+            door=self.door,
             desks=self.desks,
-            sessions=sessions,
+            sessions=self.sessions,
             outbox=outbox,
-            near=near,
-            clock=clock,
+            near=self.near,
+            clock=self.clock,
             requests=self._requests,
-            owner=worker,
+            owner=self.worker,
         )
         self._taken = dict.fromkeys(self.desks, 0)
         self._told_open = False
@@ -159,13 +154,9 @@ class House:
             ),
             Dealt: self._on_dealt,
             Finish: lambda desk, e: outbox.finish(e.session),
-            EpochBegun: lambda desk, message: outbox.tell_turn(message),
-            Full: lambda desk, message: outbox.tell_turn(message),
-            Idle: lambda desk, message: outbox.tell_turn(message),
-            Passed: lambda desk, message: outbox.tell_turn(message),
+            **dict.fromkeys((EpochBegun, Full, Idle, Passed), lambda _, e: outbox.tell_turn(e)),
             Rewound: lambda desk, e: self.reception.rewound(e.session),
-            Returned: lambda desk, e: None,  # for the record alone
-            Reclaimed: lambda desk, e: None,
+            **dict.fromkeys((Returned, Reclaimed), lambda desk, e: None),  # for the record alone
         }
         self._orders: dict[str, Callable[..., None]] = {
             "fail": self._fail,
@@ -207,7 +198,7 @@ class House:
         """Take an event of the partitions."""
         if isinstance(event, Removed):
             for segment in event.segments:
-                self._outbox.retire(segment)
+                self.outbox.retire(segment)
             return
         desk = self.desks[event.feed]
         if desk.failure is not None:
@@ -225,7 +216,7 @@ class House:
         perform(self._orders, order)
 
     def _answer(self, request: int, **values: Any) -> None:
-        self._pipe.report("answer", request=request, **values)
+        self.pipe.report("answer", request=request, **values)
 
     def _fail(self, code: str, text: str, feed: str | None = None) -> None:
         for desk in self.desks.values():
@@ -239,12 +230,12 @@ class House:
         self._pausing += [] if request is None else [request]
 
     def _answer_stats(self, request: int) -> None:
-        self._do(self._partitions.count)
-        feeds = feeds_status(self.desks, self._sessions, self._clock())
+        self.do(self.partitions.count)
+        feeds = feeds_status(self.desks, self.sessions, self.clock())
         self._answer(request, feeds=feeds, **self.reception.access())
 
     def _answer_users(self, request: int, feed: str) -> None:
-        self._answer(request, users=users_of(self.desks[feed], self._sessions))
+        self._answer(request, users=users_of(self.desks[feed], self.sessions))
 
     def _close(self, request: int, feed: str, cancel: bool) -> None:
         self._requests.close(self.desks[feed], cancel, partial(self._answer, request))
@@ -281,43 +272,43 @@ class House:
 
     def _on_answer(self, desk: Desk, effect: Answer) -> None:
         desk.counters.on_answer(effect)
-        self._outbox.answer(effect)
+        self.outbox.answer(effect)
 
     def _on_taken(self, desk: Desk, effect: Taken) -> None:
         self._taken[desk.name] += 1
-        self._do(self._partitions.ahead.taken, desk.name, self._taken[desk.name])
+        self.do(self.partitions.ahead.taken, desk.name, self._taken[desk.name])
 
     def _on_dealt(self, desk: Desk, effect: Dealt) -> None:
         if desk.dispatcher.segmented:  # the partitions know which segments are in their rounds
             for partition in effect.partitions:
-                self._partitions.store_rounds(desk.name, partition)
+                self.partitions.store_rounds(desk.name, partition)
         self.dealing.dealt(desk, effect)
 
     def _on_freed(self, desk: Desk, effect: Freed) -> None:
         batch = effect.batch
         if batch.body is not None:  # else it is an earlier life's, which had its bytes
-            self._do(self._partitions.free, desk.name, batch.partition, batch.number)
+            self.do(self.partitions.free, desk.name, batch.partition, batch.number)
 
     def _on_save(self, desk: Desk, effect: StoreCommit) -> None:
-        batch, partitions = effect.batch, self._partitions
+        batch, partitions = effect.batch, self.partitions
         name, number = (desk.name, batch.partition), batch.number
         if desk.dispatcher.segmented:
             columns, states = effect.payload or ((), b"")
-            self._do(partitions.save, *name, number, effect.token, columns, states or b"")
+            self.do(partitions.save, *name, number, effect.token, columns, states or b"")
         else:
-            self._do(partitions.commits.add, name, number, batch.rows, effect.token)
+            self.do(partitions.commits.add, name, number, batch.rows, effect.token)
 
     def _report_on(self, desk: Desk) -> None:
         """Send the supervisor the reports and requests of a feed."""
         for kind, values in desk.reports:
-            self._pipe.report(kind, feed=desk.name, **values)
+            self.pipe.report(kind, feed=desk.name, **values)
         desk.reports.clear()
 
     def _act_on_end(self, desk: Desk) -> None:
         """Tell trainers and the supervisor of the end of a feed."""
         if desk.failure is not None and desk.name not in self._told_over:
-            self._outbox.end(desk.name, *desk.failure)
-            self._do(self._partitions.abandon, desk.name)
+            self.outbox.end(desk.name, *desk.failure)
+            self.do(self.partitions.abandon, desk.name)
         if desk.name not in self._noted_over:
             self._noted_over.add(desk.name)
             if desk.failure is None:
@@ -325,22 +316,22 @@ class House:
         if desk.name not in self._told_over and self._has_said_goodbye(desk):
             self._told_over.add(desk.name)
             code, text = desk.failure or ("", "")
-            self._pipe.report(
+            self.pipe.report(
                 "over", feed=desk.name, code=code, text=text, dropped=desk.counters.dropped()
             )
 
     def _has_said_goodbye(self, desk: Desk) -> bool:
         """Whether all trainers know of the end of a feed.  A failure is reported at once."""
-        return desk.failure is not None or self.reception.all_heard(desk, self._clock())
+        return desk.failure is not None or self.reception.all_heard(desk, self.clock())
 
     def _report(self) -> None:
         if not self._told_open and all(desk.opened for desk in self.desks.values()):
             self._told_open = True
-            self._door.tell(Ready())  # before anybody learns the address
+            self.door.tell(Ready())  # before anybody learns the address
             desks = self.desks.items()
             before = {n: [[p, *of] for p, of in d.counters.before.items()] for n, d in desks}
-            self._pipe.report("open", before=before)
+            self.pipe.report("open", before=before)
         if self._pausing and not any(d.dispatcher.leased for d in self.desks.values()):
             for request in self._pausing:
-                self._pipe.report("answer", request=request)
+                self.pipe.report("answer", request=request)
             self._pausing.clear()

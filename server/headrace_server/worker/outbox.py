@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -89,24 +90,19 @@ def delivery_of(effect: Send, frame: int | None) -> Delivery:
     )
 
 
+@dataclass(eq=False)
 class Outbox:
     """The messages to all trainers of all feeds."""
 
-    def __init__(
-        self,
-        door: RelayDoor,
-        directory: Path,
-        sessions: SessionTable,
-        near: TrainersExchange,
-        slab_bytes: int,
-        max_credits: int,
-    ) -> None:
-        self._door = door
-        self._directory = directory
-        self._near = near
-        self._sessions = sessions
-        self._kept_bytes = slab_bytes * _KEPT_SHARE
-        self._max_credits = max_credits
+    door: RelayDoor
+    directory: Path
+    sessions: SessionTable
+    near: TrainersExchange
+    slab_bytes: int
+    max_credits: int
+
+    def __post_init__(self) -> None:
+        self._kept_bytes = self.slab_bytes * _KEPT_SHARE
         self._out: dict[int, list[Delivery]] = {}  # references that gather, by session
         self._answers: dict[int, _Answers] = {}  # answers to commits, by session …
         self._due = inf  # … and when the first of them leaves without a batch
@@ -117,12 +113,12 @@ class Outbox:
         """Send a message to a connection; False where that is gone."""
         header = FROM_SERVER.encode(message)
         if is_near(identity):
-            return self._near.tell(identity, [header])
-        return self._door.say(identity, header)
+            return self.near.tell(identity, [header])
+        return self.door.say(identity, header)
 
     def tell(self, message: Any) -> None:
         """Send a message to the trainer of its session, if it has one."""
-        session = self._sessions.get(message.session)
+        session = self.sessions.get(message.session)
         if session is not None:
             self.send(session.identity, message)
 
@@ -130,7 +126,7 @@ class Outbox:
 
     def deliver(self, desk: Desk, effect: Send) -> None:
         """Send a batch: as a reference to memory that the trainer maps, or as its bytes."""
-        session = self._sessions.get(effect.session)
+        session = self.sessions.get(effect.session)
         if session is None:
             return
         place = effect.batch.body
@@ -149,25 +145,25 @@ class Outbox:
         answers = self._answers.pop(session.number, _NOTHING)
         header = FROM_SERVER.encode(Deliver(session.number, (delivery_of(effect, 1),), *answers))
         if is_near(session.identity):
-            most_bytes = self._max_credits * place.nbytes
-            self._near.send_payload(session.identity, [header, self._bytes_of(place)], most_bytes)
+            most_bytes = self.max_credits * place.nbytes
+            self.near.send_payload(session.identity, [header, self._bytes_of(place)], most_bytes)
             return
-        tracker = self._door.send_block(session.identity, header, place)
+        tracker = self.door.send_block(session.identity, header, place)
         self._sends += 1
         desk.dispatcher.pin(effect.batch, ("send", self._sends))
         self._sending.append((tracker, desk, effect, ("send", self._sends)))
 
     def _keeps_too_much(self, session: Session) -> bool:
-        return session.mapped_bytes * len(self._sessions) > self._kept_bytes
+        return session.mapped_bytes * len(self.sessions) > self._kept_bytes
 
     def _bytes_of(self, place: BlockPlace) -> bytes:
         """Copy a block: it may be free before the trainer has read on."""
-        with open(self._directory / place.segment, "rb") as segment:
+        with open(self.directory / place.segment, "rb") as segment:
             return os.pread(segment.fileno(), place.nbytes, place.offset)
 
     def answer(self, effect: Answer) -> None:
         """Gather the answers to commits, which leave with the next batch."""
-        session = self._sessions.get(effect.session)
+        session = self.sessions.get(effect.session)
         if session is not None:
             session.tally.answered(effect)
         size = _ANSWERS_PER_MESSAGE
@@ -199,7 +195,7 @@ class Outbox:
     def flush(self) -> None:
         """Send references that have gathered, several to a message, and answers that are due."""
         for number, items in self._out.items():
-            session = self._sessions.get(number)
+            session = self.sessions.get(number)
             if session is not None:
                 self._send_references(session, items)
         self._out.clear()
@@ -260,14 +256,14 @@ class Outbox:
 
     def snapshotted(self, answer: Answered) -> None:
         """Answer a trainer's last snapshot request, and keep the answer for repeats."""
-        session = self._sessions.get(answer.session)
+        session = self.sessions.get(answer.session)
         if session is not None and session.snapshot == answer.request:
             session.snapshotted = answer
             self.send(session.identity, answer)
 
     def end(self, feed: str, code: str, text: str) -> None:
         """Tell all trainers of a feed that it stops, and why."""
-        for session in self._sessions.present():
+        for session in self.sessions.present():
             if feed == session.feed:
                 self._send_answers(session.number)
                 self.send(session.identity, Ended(session.number, code, text[:8000]))
@@ -286,8 +282,8 @@ class Outbox:
 
     def retire(self, segment: str) -> None:
         """Remove an empty segment, and have trainers unmap it."""
-        (self._directory / segment).unlink(missing_ok=True)
-        self._door.tell(SegmentRetired(segment))
-        for session in self._sessions.present():
+        (self.directory / segment).unlink(missing_ok=True)
+        self.door.tell(SegmentRetired(segment))
+        for session in self.sessions.present():
             if session.local:
                 self.send(session.identity, messages.Retired(session.number, (segment,)))

@@ -75,7 +75,7 @@ class Reception:
 
     def __post_init__(self) -> None:
         self._conduct = Conduct(
-            max_messages_per_s=self.config.max_messages_per_s,
+            most=self.config.max_messages_per_s,
             refusals=self.door.refusals,
             send=self.outbox.send,
             end=self._end,

@@ -128,6 +128,7 @@ class Session(Lifecycle):
         return f"{self.who} at {self.host}" if self.host else self.who
 
 
+@dataclass(eq=False)
 class SessionTable:
     """All sessions of an owner.
 
@@ -135,23 +136,17 @@ class SessionTable:
     several owners in one run directory have different numbers.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        max_trainers: int = 4096,
-        why: str = "",
-        owner: int = 0,
-        owners: int = 1,
-    ) -> None:
-        """``why``: the reason for the bound, where it is not the option max_trainers."""
-        self._max_trainers = max_trainers
-        self._why = why
-        self._directory = directory
+    directory: Path
+    max_trainers: int = 4096
+    why: str = ""  # the reason for that bound, where it is not the option max_trainers
+    owner: int = 0
+    owners: int = 1
+
+    def __post_init__(self) -> None:
         self._by_number: dict[int, Session] = {}
         self._by_nonce: dict[bytes, Session] = {}
         self._by_identity: dict[bytes, Session] = {}
-        self._next = 1 + owner
-        self._owners = owners
+        self._next = 1 + self.owner
 
     def __len__(self) -> int:
         """Count the sessions, with past ones that have memory mapped."""
@@ -161,14 +156,14 @@ class SessionTable:
         self, nonce: bytes, feed: str, identity: bytes, key: str = "", name: str = ""
     ) -> Session:
         """Open a session with its file.  LimitExceeded where there are too many."""
-        if len(self._by_number) >= self._max_trainers:
+        if len(self._by_number) >= self.max_trainers:
             raise LimitExceeded(
                 f"this server has {len(self._by_number)} trainers, and takes no more: "
-                f"{self._why or f'max_trainers={self._max_trainers}'}"
+                f"{self.why or f'max_trainers={self.max_trainers}'}"
             )
-        number, self._next = self._next, self._next + self._owners
+        number, self._next = self._next, self._next + self.owners
         proof = secrets.token_bytes(16)
-        path = self._directory / f"{_FILE}{number}"
+        path = self.directory / f"{_FILE}{number}"
         with writing(path, len(proof), MORE_SHARED_MEMORY):
             with own():
                 fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)

@@ -56,33 +56,23 @@ class _Gathered:
     messages: list[object] = field(default_factory=list)  # to be sent once it is written
 
 
+@dataclass(eq=False)
 class Stores:
     """The open stores, and the commits that earlier processes stored."""
 
-    def __init__(
-        self,
-        directory: str,
-        durability: str,
-        send: Callable[[object], None],
-        term: int = 0,
-        mirrors: Mapping[str, str] | None = None,
-    ) -> None:
-        """``term``: of this start, as the tokens of its batches carry it.
+    directory: str
+    durability: str
+    send: Callable[[object], None]
+    term: int = 0  # of this start, as the tokens of its batches carry it
+    mirrors: Mapping[str, str] = field(default_factory=dict)  # their sockets, by feed
 
-        ``mirrors``: by feed the socket of the mirror that its commits wait for.
-        """
-        self._mirrors = mirrors or {}
-        self._term = term
-        self._directory = directory
-        self._durability = durability
-        self._send = send
+    def __post_init__(self) -> None:
         self._stores: dict[_Name, Store] = {}
         self._locks: list[int] = []  # of their files, for as long as this process lives
         self._used: dict[_Name, list[float]] = {}
         self._rounds: dict[_Name, list[Any]] = {}
-        self._tokens: dict[
-            _Name, set[int]
-        ] = {}  # of commits of batches that earlier processes handed out
+        #: Of commits of batches that earlier processes handed out.
+        self._tokens: dict[_Name, set[int]] = {}
         self._gathered: dict[_Name, _Gathered] = {}  # since the last write() …
         self._commits = 0  # … commits of them …
         self._write_at = inf  # … and when they are due
@@ -95,15 +85,15 @@ class Stores:
 
     def open(self, name: _Name) -> Saved:
         """Take over a partition's store; its content."""
-        path = partition_path(self._directory, *name)
+        path = partition_path(self.directory, *name)
         with writing(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
         lock = _owned(path)
         self._locks.append(lock)
         begun = os.fstat(lock).st_size > 0
-        socket = self._mirrors.get(name[0])
+        socket = self.mirrors.get(name[0])
         mirror = None if socket is None else partial(Mirror, socket, name)
-        store = self._stores[name] = Store(path, self._durability, self._wake_fd, begun, mirror)
+        store = self._stores[name] = Store(path, self.durability, self._wake_fd, begun, mirror)
         saved = store.load()
         os.ftruncate(lock, 1)  # from now on a missing journal was lost
         self._tokens[name] = set(saved.tokens)
@@ -195,7 +185,7 @@ class Stores:
             try:
                 if store.write(changes):
                     for message in of_it.messages:
-                        self._send(message)
+                        self.send(message)
                 else:
                     for change in changes:
                         store.submit(change)
@@ -209,7 +199,7 @@ class Stores:
         changes = [] if gathered.run is None else gathered.run.take_changes()
         if gathered.tokens and changes:
             changes[-1].tokens += gathered.tokens
-            earlier = (token for token in gathered.tokens if token >> 32 != self._term)
+            earlier = (token for token in gathered.tokens if token >> 32 != self.term)
             self._tokens[name].update(earlier)  # a trainer that greets again may ask for them
             changes[-1].meta["used"] = self._count(name, len(gathered.tokens), gathered.rows)
         if gathered.notes:
@@ -229,7 +219,7 @@ class Stores:
     def answer(self, name: _Name, message: object) -> None:
         """Send a message once everything submitted before is written."""
         if self.settled(name):
-            self._send(message)
+            self.send(message)
         else:
             self._of(name).messages.append(message)
 
@@ -264,15 +254,15 @@ class Stores:
         """
         os.eventfd_read(self._wake_fd)
         while self._copied:
-            self._send(self._copied.popleft())
+            self.send(self._copied.popleft())
         failed: list[tuple[_Name, Exception]] = []
         for name, store in self._stores.items():
             try:
                 for message in store.take_done():
-                    self._send(message)
+                    self.send(message)
                 if store.fault:
                     text = f"nothing can be committed to {store.path}: {store.fault}"
-                    self._send(Waiting(*name, text[:1000]))
+                    self.send(Waiting(*name, text[:1000]))
             except Exception as error:
                 failed.append((name, error))
         return failed

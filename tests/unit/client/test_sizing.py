@@ -90,7 +90,7 @@ def test_a_take_is_said_again_to_a_server_that_does_not_know_it():
 
 @pytest.mark.parametrize("size", [1, np.int32(7), np.array(3)])
 def test_a_size_may_be_an_integer_of_any_kind(size):
-    assert headrace.sizing._rows_of(size) == int(size)
+    assert headrace.sizing.size_of("batch_size", size, "an int of 1 or more") == int(size)
 
 
 @pytest.mark.parametrize(
@@ -106,4 +106,4 @@ def test_a_size_may_be_an_integer_of_any_kind(size):
 )
 def test_what_is_no_size_is_refused(size, error, text):
     with pytest.raises(error, match=re.escape(text)):
-        headrace.sizing._rows_of(size)
+        headrace.sizing.size_of("batch_size", size, "an int of 1 or more")
