@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,56 +17,63 @@ class RaggedRows(NamedTuple):
     offsets: Any  # int64 [rows + 1]
 
 
-class Framework(Protocol):
+class Framework(ABC):
     """How arrays become what a framework works with."""
 
     name: str
 
+    @abstractmethod
     def numbers(self, array: np.ndarray, dtype: str, aligned: bool = False) -> Any:
         """A tensor on the memory of a writable array, copied where that is not aligned.
 
         ``aligned`` says that it is known to be: a column lies so in its block.
         """
 
+    @abstractmethod
     def strings(self, array: np.ndarray) -> Any:
         """The framework's form of an object array of ``bytes``."""
 
     def ragged(self, values: Any, offsets: Any) -> Any:
         """The framework's form of rows of unequal length, on the memory of both."""
+        return RaggedRows(values, offsets)
 
+    @abstractmethod
     def owns(self, value: Any) -> bool:
         """Whether a value is a tensor of this framework."""
 
+    @abstractmethod
     def described(self, value: Any) -> tuple[str, tuple[int, ...]]:
         """Wire dtype and shape of an own tensor, wherever it lies."""
 
+    @abstractmethod
     def state_in(self, value: Any, dtype: str) -> np.ndarray:
         """An own tensor as a numpy array, copied only where it lies on another device."""
 
     def kept(self, value: Any) -> Any:
         """An own tensor as it is now, to be read later, on its device."""
+        return value
 
+    @abstractmethod
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
         """A tensor of zeros."""
 
+    @abstractmethod
     def merged(
         self, value: Any, source: np.ndarray | None, rows: np.ndarray, initial: np.ndarray
     ) -> Any:
         """Rows ``source`` of an own tensor (None: all of them), with ``rows`` then set to
         ``initial``, as another tensor on its device."""
 
+    @abstractmethod
     def moved(self, value: Any, device: Any, non_blocking: bool) -> Any:
         """An own tensor on a device, the same where it is there already."""
 
     def pinned(self, value: Any) -> Any:
         """An own tensor in pinned memory.  TypeError where the framework knows none."""
+        raise TypeError(f'pin_memory() is for framework="torch"; this feed has {self.name!r}')
 
 
-def no_pinned_memory(name: str) -> TypeError:
-    return TypeError(f'pin_memory() is for framework="torch"; this feed has {name!r}')
-
-
-class NumpyFramework:
+class NumpyFramework(Framework):
     """Arrays as they are."""
 
     name = "numpy"
@@ -76,9 +84,6 @@ class NumpyFramework:
     def strings(self, array: np.ndarray) -> Any:
         return array
 
-    def ragged(self, values: Any, offsets: Any) -> Any:
-        return RaggedRows(values, offsets)
-
     def owns(self, value: Any) -> bool:
         return isinstance(value, (np.ndarray, np.generic))
 
@@ -87,9 +92,6 @@ class NumpyFramework:
 
     def state_in(self, value: Any, dtype: str) -> np.ndarray:
         return np.asarray(value)
-
-    def kept(self, value: Any) -> Any:
-        return value
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
         return np.zeros(shape, numpy_dtype(dtype))
@@ -108,6 +110,3 @@ class NumpyFramework:
                 'framework="torch", "tf" or "jax" to move batches'
             )
         return value
-
-    def pinned(self, value: Any) -> Any:
-        raise no_pinned_memory(self.name)

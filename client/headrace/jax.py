@@ -23,7 +23,7 @@ except ImportError as error:
     raise ImportError('framework="jax" needs JAX: pip install "headrace[jax]"') from error
 
 from .batch import Batch
-from .framework import RaggedRows, no_pinned_memory
+from .framework import Framework, RaggedRows
 from .ragged import RaggedBatch
 
 __all__ = ["Jax", "global_arrays", "local_rows"]
@@ -41,7 +41,7 @@ _EXPORTED = frozenset(
 )
 
 
-class Jax:
+class Jax(Framework):
     """Arrays on the memory of a batch (CPU), or copied to the default device."""
 
     name = "jax"
@@ -60,9 +60,6 @@ class Jax:
     def strings(self, array: np.ndarray) -> Any:
         return array.tolist()
 
-    def ragged(self, values: Any, offsets: Any) -> Any:
-        return RaggedRows(values, offsets)
-
     def owns(self, value: Any) -> bool:
         return isinstance(value, jax.Array)
 
@@ -74,9 +71,6 @@ class Jax:
             raise ValueError("it is traced by a jax transformation; save what the function returns")
         return np.asarray(value)
 
-    def kept(self, value: Any) -> Any:
-        return value
-
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
         return jnp.zeros(shape, dtype)
 
@@ -87,9 +81,6 @@ class Jax:
 
     def moved(self, value: Any, device: Any, non_blocking: bool) -> Any:
         return jax.device_put(value, jax.devices(device)[0] if isinstance(device, str) else device)
-
-    def pinned(self, value: Any) -> Any:
-        raise no_pinned_memory(self.name)
 
 
 def _leaves(batch: Batch) -> tuple[list[Any], tuple[str, ...]]:

@@ -13,7 +13,7 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import ALIGNMENT, aligned_bytes
 from headrace_proto.schema import Field
 
-from .framework import no_pinned_memory
+from .framework import Framework
 from .segment_layout import GROUPS
 from .segment_rows import FLAGS, SEGMENT_FACTS
 
@@ -53,7 +53,7 @@ def _dims(value: Any) -> tuple[int, ...] | None:
     return None if value.shape.rank is None else tuple(value.shape)
 
 
-class TensorFlow:
+class TensorFlow(Framework):
     """Tensors on the memory of a batch."""
 
     name = "tf"
@@ -129,9 +129,6 @@ class TensorFlow:
     def moved(self, value: Any, device: Any, non_blocking: bool) -> Any:
         with tf.device(device):
             return tf.identity(value)
-
-    def pinned(self, value: Any) -> Any:
-        raise no_pinned_memory(self.name)
 
 
 def element_spec(schema: Mapping[str, Field]) -> dict[str, Any]:

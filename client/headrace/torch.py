@@ -31,7 +31,7 @@ except ImportError as error:
     raise ImportError('framework="torch" needs PyTorch: pip install "headrace[torch]"') from error
 
 from .committing import tokens_of
-from .framework import RaggedRows
+from .framework import Framework
 
 if TYPE_CHECKING:
     from .feed import Feed
@@ -48,7 +48,7 @@ _VIEWED = {
 }
 
 
-class Torch:
+class Torch(Framework):
     """Tensors on the memory of a batch."""
 
     name = "torch"
@@ -64,7 +64,7 @@ class Torch:
 
     def ragged(self, values: Any, offsets: Any) -> Any:
         if isinstance(values, list):  # of strings
-            return RaggedRows(values, offsets)
+            return super().ragged(values, offsets)
         return torch.nested.nested_tensor_from_jagged(values, offsets)
 
     def owns(self, value: Any) -> bool:

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,7 +32,7 @@ from ..server import Server, start
 from ..state.mirror import Mirrored
 from ..state.restoring import last_snapshot
 from .directory import TERM, Begun, Directory, Superseded
-from .forwarding import Forwarder, Message
+from .forwarding import Forwarder
 
 logger = logging.getLogger("headrace.server")
 
@@ -133,7 +134,8 @@ class ShareServer:
                 with open(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600), "w") as opened:
                     opened.write(text)
         take_sources(plan.sources)
-        forwarder = Forwarder(str(self._private / "mirror"), self._keep, self._fail)
+        keep = partial(self._ask, "keep", self._number)
+        forwarder = Forwarder(str(self._private / "mirror"), keep, self._fail)
         self._open.callback(forwarder.close)
         mirrored = Mirrored(
             socket=forwarder.path,
@@ -168,10 +170,6 @@ class ShareServer:
             (state / path).write_text(text)
 
     # While it runs
-
-    def _keep(self, messages: Sequence[Message]) -> Sequence[bool]:
-        kept: Sequence[bool] = self._ask("keep", self._number, messages)
-        return kept
 
     def _report(self) -> dict[str, tuple[int, str]]:
         """Tell the directory what another start needs; return the feeds to be taken back."""

@@ -14,7 +14,7 @@ import logging
 import select
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +179,8 @@ class Front:
                 owner.tell(TrainerMessage(connection, key), frames)
                 continue
             hello = _hello_in(frames)
-            served = None if hello is None else self._served.answer(hello, self._sessions())
+            sessions = (len(owner.sessions) for owner in self._owners)
+            served = None if hello is None else self._served.answer(hello, sessions)
             if served is not None:
                 self._say(connection, FROM_SERVER.encode(served))
                 continue
@@ -188,9 +189,6 @@ class Front:
                 owner.pass_greeting(connection, self._gate.last_came_by, key, frames)
             else:
                 self._answer_greeting(owner, connection, key, frames)
-
-    def _sessions(self) -> Iterator[int]:
-        return (len(owner.sessions) for owner in self._owners)
 
     def _greeted(self, connection: bytes, hello: Hello | None) -> FrontOwner:
         """Return the owner for a message that comes by a connection without a session.

@@ -28,15 +28,10 @@ def waits(socket: zmq.Socket[bytes]) -> bool:
     return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
 
-def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
-    socket = context.socket(kind)
-    socket.linger = 0  # unsent messages never hold up an exit; the protocol resends
-    return socket
-
-
 def public_router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
     """The socket that trainers connect to."""
-    socket = _socket(context, zmq.ROUTER)
+    socket = context.socket(zmq.ROUTER)
+    socket.linger = 0  # unsent messages never hold up an exit; the protocol resends
     socket.router_mandatory = True  # a full or missing peer is an error, not silence
     socket.sndhwm = _QUEUE
     socket.rcvhwm = 64  # per connection: bounds what one trainer can make us hold

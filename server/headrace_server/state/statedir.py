@@ -181,7 +181,11 @@ def compare_feed(state: Path, feed: FeedConfig, file: Path, allow_change: bool) 
     if known is None or known == now:
         return known is not None
     _check_share(state, feed, known.get(SHARE, WHOLE))
-    changes = [*_unlike(known, now), *_files_unlike(known["files"], now["files"])]
+    changes = [
+        *_differences(known["partitions"], now["partitions"], "partitions"),
+        *_differences(known["pipeline"], now["pipeline"], "pipeline"),
+        *_files_unlike(known["files"], now["files"]),
+    ]
     for change, why in _never(known, now):
         raise ConfigChanged(
             f"feed {feed.name!r} can not go on from the state in {state}: {change}, and {why}.  "
@@ -273,11 +277,6 @@ def _never(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, str]
 
 def _states(shape: dict[str, Any]) -> dict[str, Any]:
     return {state["name"]: [state["dtype"], state["shape"]] for state in shape.get("states", ())}
-
-
-def _unlike(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
-    for name in ("partitions", "pipeline"):
-        yield from _differences(old[name], new[name], name)
 
 
 def _files_unlike(old: list[Any], new: list[Any]) -> Iterator[str]:

@@ -45,7 +45,9 @@ def every(servers: Sequence[tuple[str, ServerStatus | str]]) -> ServerStatus:
             away.append(_away(f"{index}/{servers_of_feed}", url, reasons[url]))
     whole["why"] = "; ".join(one["verdict"]["text"] for one in away)
     for feed in whole["feeds"].values():
-        feed["shares"] = sorted([*feed["shares"], *away], key=_index)
+        feed["shares"] = sorted(
+            [*feed["shares"], *away], key=lambda one: int(one["share"].partition("/")[0])
+        )
         feed["verdict"] = away[0]["verdict"] if away else _verdict(feed, whole)
     return whole
 
@@ -85,10 +87,6 @@ def _away(share: str, url: str, why: str) -> ShareStatus:
         "rates": {},
         "verdict": {"level": "bad", "where": "", "text": text},
     }
-
-
-def _index(share: ShareStatus) -> int:
-    return int(share["share"].partition("/")[0])
 
 
 def _verdict(feed: FeedStatus, whole: ServerStatus) -> VerdictStatus:
