@@ -74,7 +74,12 @@ class RayDirectory:
 
     def keys(self) -> Keys | None:
         """Return the keys of trainers on this cluster; None where the servers have none."""
-        texts = ray.get(self._actor.trainer_keys.remote(), timeout=_ANSWER_S)
+        try:
+            texts = ray.get(self._actor.trainer_keys.remote(), timeout=_ANSWER_S)
+        except ray.exceptions.RayError as error:
+            raise ConnectionLost(
+                f"the directory of feed {self.feed!r} on this Ray cluster does not answer: {error}"
+            ) from None
         if not texts:
             return None
         source = f"{RAY}{self.feed}"

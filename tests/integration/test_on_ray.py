@@ -6,8 +6,11 @@ own processes: test_ray.py.
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import random
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +20,10 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace import driver
-from headrace_server.cluster.directory import Superseded
+from headrace_server.cluster.directory import Directory, Superseded
 from tests.patience import PATIENCE_S, eventually
 
-from .ray_stand_in import Handle, RayStandIn, ray_stand_in
+from .ray_stand_in import Call, Handle, RayStandIn, ray_stand_in
 
 _LESS = {"workers": 0, "partitions": 4, "insecure": True}
 
@@ -28,8 +31,8 @@ _LESS = {"workers": 0, "partitions": 4, "insecure": True}
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayStandIn]:
     with ray_stand_in(monkeypatch) as cluster:
-        from headrace_server.cluster import share_server
-
+        # With "from … import" it would be the module of the test before, which the package has.
+        share_server = importlib.import_module("headrace_server.cluster.share_server")
         monkeypatch.setattr(share_server, "_BEAT_S", 0.02)
         monkeypatch.setattr(driver, "_ASK_S", 0.05)
         yield cluster
@@ -174,6 +177,67 @@ def test_an_error_of_a_server_is_raised_where_it_was_started(cluster: RayStandIn
     assert not cluster.named
 
 
+def test_servers_that_do_not_start_in_time_are_named_and_leave_nothing(
+    cluster: RayStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray: Any = sys.modules["ray"]
+    groups: list[object] = []
+    monkeypatch.setattr(ray.util, "remove_placement_group", groups.append)
+    slow = ray.exceptions.GetTimeoutError()
+    monkeypatch.setattr(Handle, "__getattr__", lambda self, name: Call(lambda: slow, "args"))
+    monkeypatch.setattr(Call, "remote", lambda self, *_: slow)
+    with pytest.raises(headrace.ServerError, match=r"start_timeout_s=120: not all 2 servers"):
+        hs.on_ray({"numbers": numbers()}, servers=2, **_LESS)
+    assert len(groups) == 1 and not cluster.named
+    for server in cluster.servers:
+        server.object.close()
+
+
+def test_a_directory_that_can_not_start_leaves_no_placement_group(
+    cluster: RayStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups: list[object] = []
+    monkeypatch.setattr(sys.modules["ray.util"], "remove_placement_group", groups.append)
+    share_server = importlib.import_module("headrace_server.cluster.share_server")
+    monkeypatch.setattr(share_server, "DirectoryActor", None)  # as where its name is taken
+    with pytest.raises(TypeError):
+        hs.on_ray({"numbers": numbers()}, servers=2, **_LESS)
+    assert len(groups) == 1
+
+
+def test_an_actor_beside_which_servers_should_run_and_that_is_silent_is_named(
+    cluster: RayStandIn,
+) -> None:
+    ray: Any = sys.modules["ray"]
+    silent = types.SimpleNamespace(remote=lambda _: ray.exceptions.GetTimeoutError())
+    actor = types.SimpleNamespace(__ray_call__=silent)
+    with pytest.raises(headrace.ServerError, match=r"actor namespace.* of beside= does not answer"):
+        hs.on_ray({"numbers": numbers()}, servers=2, beside=[actor], **_LESS)
+
+
+def test_servers_of_one_node_remove_their_own_state_alone(cluster: RayStandIn) -> None:
+    cluster.nodes = itertools.repeat(0)  # type: ignore[assignment]
+    with hs.on_ray({"numbers": numbers()}, servers=2, state_dir=None, **_LESS):
+        one, other = (server.object for server in cluster.servers)
+        one.close()
+        assert not one._state.exists() and other._state.exists()
+    assert not other._state.parent.parent.exists()
+
+
+def test_a_directory_that_ends_before_it_gives_keys_is_a_lost_connection(
+    cluster: RayStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray: Any = sys.modules["ray"]
+
+    def restarts(self: Directory) -> None:
+        raise ray.exceptions.RayError("it restarts")
+
+    with hs.on_ray({"numbers": numbers()}, servers=1, **_LESS) as servers:
+        monkeypatch.setattr(Directory, "trainer_keys", restarts)
+        with pytest.raises(headrace.ConnectionLost, match=r"'numbers' .* not answer: it restarts"):
+            headrace.connect(servers.address, timeout=0.1)
+
+
 def test_servers_that_are_not_there_are_waited_for_and_named(cluster: RayStandIn) -> None:
     with pytest.raises(headrace.ConnectionLost, match=r"'speech' on this Ray.*no hs.on_ray serves"):
         headrace.connect("ray://speech", timeout=0.1)
@@ -226,6 +290,7 @@ def test_trainers_have_the_keys_of_their_servers(cluster: RayStandIn) -> None:
         ({"share": (0, 2)}, TypeError, "sets share of each server itself"),
         ({"durability": "off"}, ValueError, "durability='off'"),
         ({"workers": -1}, ValueError, "workers=-1"),
+        ({"workers": "2"}, TypeError, "workers='2'"),
         ({"nonsense": 1}, TypeError, "nonsense"),
         ({"pipelines": {"a b": None}}, ValueError, "feed name 'a b'"),
     ],

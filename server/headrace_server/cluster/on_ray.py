@@ -49,11 +49,11 @@ class RayServers:
     They end, too, when the program that started them does.
     """
 
-    def __init__(self, address: str, servers: Sequence[Any], directory: Any, group: Any) -> None:
+    def __init__(self, address: str, group: Any) -> None:
         self._address = address
-        self._servers = servers
-        self._directory = directory
         self._group = group
+        self._directory: Any = None
+        self._servers: list[Any] = []
         self._closed = False
 
     @property
@@ -90,10 +90,11 @@ class RayServers:
         if not ray.is_initialized():
             return
         with contextlib.suppress(ray.exceptions.RayError):
-            closing = [one.close.remote() for one in self._servers]
-            ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_S)
+            if closing := [one.close.remote() for one in self._servers]:
+                ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_S)
         for actor in (*self._servers, self._directory):
-            ray.kill(actor)
+            if actor is not None:
+                ray.kill(actor)
         if self._group is not None:
             ray.util.remove_placement_group(self._group)
 
@@ -149,10 +150,10 @@ def on_ray(
     All further ``options`` are those of ``hs.run``.
     """
     _check(servers, resources, beside, runtime_env, insecure, options)
-    partitions = servers * max(1, workers) if partitions is None else partitions
     settings = RunSettings(
         pipelines, workers=workers, partitions=partitions, share=(0, servers), **options
     )
+    partitions = servers * max(1, workers) if partitions is None else partitions
     share_in(settings.share, partitions)
     if settings.state_dir is None:  # on a node's own disk, which goes with the node
         options = {"durability": "process", "record": "off"} | options
@@ -273,12 +274,38 @@ def _started(
     """Start the actors, and wait until every server has its sources open."""
     import ray
 
+    places, group = _places(plan.servers, needs, beside, timeout_s)
+    running = RayServers(f"{RAY}{next(iter(plan.pipelines))}", group)
+    try:
+        _start_actors(running, plan, places, needs, runtime_env)
+        ray.get([one.started.remote() for one in running._servers], timeout=timeout_s)
+    except ray.exceptions.GetTimeoutError:
+        running.close()
+        raise ServerError(
+            f"start_timeout_s={timeout_s:g}: not all {plan.servers} servers have opened their "
+            "sources on this Ray cluster; their logs tell how far they are"
+        ) from None
+    except BaseException:
+        running.close()
+        raise
+    return running
+
+
+def _start_actors(
+    running: RayServers,
+    plan: SharePlan,
+    places: Sequence[Any],
+    needs: dict[str, float],
+    runtime_env: Mapping[str, Any] | None,
+) -> None:
+    """Start the directory and all servers; ``running`` has those that are started so far."""
+    import ray
+
     from .share_server import DirectoryActor, ShareServer
 
-    places, group = _places(plan.servers, needs, beside, timeout_s)
     environment = {} if runtime_env is None else {"runtime_env": dict(runtime_env)}
     lasting: dict[str, Any] = {"max_restarts": -1, **environment}
-    directory = (
+    running._directory = (
         ray.remote(DirectoryActor)
         .options(
             name=plan.directory,
@@ -298,17 +325,9 @@ def _started(
         "max_concurrency": 4,  # a drain holds up no question for the counters
     }
     server = ray.remote(ShareServer)
-    actors = [
-        server.options(scheduling_strategy=place, **lasting).remote(plan, share)
-        for share, place in enumerate(places)
-    ]
-    running = RayServers(f"{RAY}{next(iter(plan.pipelines))}", actors, directory, group)
-    try:
-        ray.get([actor.started.remote() for actor in actors], timeout=timeout_s)
-    except BaseException:
-        running.close()
-        raise
-    return running
+    for share, place in enumerate(places):
+        options = {"scheduling_strategy": place, **lasting}
+        running._servers.append(server.options(**options).remote(plan, share))
 
 
 def _of_trainers(keys: Mapping[str, str]) -> dict[str, str]:
@@ -326,7 +345,7 @@ def _places(
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     if beside is not None:
-        nodes = [_node_of(actor) for actor in beside]
+        nodes = [_node_of(actor, timeout_s) for actor in beside]
         return [_on(nodes[i % len(nodes)], soft=True) for i in range(servers)], None
     group = ray.util.placement_group([needs] * servers, strategy="SPREAD")
     if not group.wait(timeout_s):
@@ -339,12 +358,17 @@ def _places(
     return [strategy(group, placement_group_bundle_index=i) for i in range(servers)], group
 
 
-def _node_of(actor: Any) -> str:
+def _node_of(actor: Any, timeout_s: float) -> str:
     """Return the node of an actor, given by its name or as a handle."""
     import ray
 
     handle = ray.get_actor(actor) if isinstance(actor, str) else actor
-    node: str = ray.get(handle.__ray_call__.remote(_own_node))
+    try:
+        node: str = ray.get(handle.__ray_call__.remote(_own_node), timeout=timeout_s)
+    except ray.exceptions.GetTimeoutError:
+        raise ServerError(
+            f"start_timeout_s={timeout_s:g}: actor {actor!r:.80} of beside= does not answer"
+        ) from None
     return node
 
 

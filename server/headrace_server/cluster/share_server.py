@@ -86,14 +86,15 @@ class ShareServer:
         self._taken_back: dict[str, int] = {}
         self._ended = threading.Event()
         self._failure: Exception | None = None
+        self._reporting = threading.Lock()
+        self._open = contextlib.ExitStack()
         place = plan.options.get("state_dir")
         if place is None:  # where no server looks that starts on another node
             node = ray.get_runtime_context().get_node_id()
             place = Path(tempfile.gettempdir(), f"headrace-{os.getuid()}", plan.name, node)
-        self._state = Path(place, f"{share}-of-{plan.servers}")
-        self._open = contextlib.ExitStack()
-        if "state_dir" not in plan.options:
             self._open.callback(self._remove_state)
+        self._state = Path(place, f"{share}-of-{plan.servers}")
+        self._older = self._state.with_name(f"{self._state.name}.old")
         self._private = Path(tempfile.mkdtemp(prefix="headrace-ray-"))  # keys, a socket
         self._open.callback(shutil.rmtree, self._private, ignore_errors=True)
         begun = self._ask("begin", self._term(), time.time_ns())
@@ -162,9 +163,8 @@ class ShareServer:
         """Begin a state directory where another node had one; one that lies here is too old."""
         state = self._state
         if state.exists():
-            older = state.with_name(f"{state.name}.old")
-            shutil.rmtree(older, ignore_errors=True)
-            os.rename(state, older)
+            shutil.rmtree(self._older, ignore_errors=True)
+            os.rename(state, self._older)
         for path, text in notes.items():
             (state / path).parent.mkdir(parents=True, exist_ok=True)
             (state / path).write_text(text)
@@ -172,7 +172,15 @@ class ShareServer:
     # While it runs
 
     def _report(self) -> dict[str, tuple[int, str]]:
-        """Tell the directory what another start needs; return the feeds to be taken back."""
+        """Tell the directory what another start needs; return the feeds to be taken back.
+
+        The thread of beats and the supervisor both report.  A report of the term before must not
+        arrive after that of the present one: the next start would find its state directory too old.
+        """
+        with self._reporting:
+            return self._reported()
+
+    def _reported(self) -> dict[str, tuple[int, str]]:
         state, plan = self._state, self._plan
         notes = {TERM: self._term()}
         for feed in plan.pipelines:
@@ -222,6 +230,8 @@ class ShareServer:
         self._open.close()
 
     def _remove_state(self) -> None:
-        shutil.rmtree(self._state.parent, ignore_errors=True)
-        with contextlib.suppress(OSError):  # servers of other nodes have theirs there
+        for state in (self._state, self._older):
+            shutil.rmtree(state, ignore_errors=True)
+        with contextlib.suppress(OSError):  # other servers have theirs there
+            self._state.parent.rmdir()
             self._state.parent.parent.rmdir()
