@@ -100,9 +100,12 @@ def connect(
     same order for all members.
 
     ``keys`` is the directory with this trainer's secret key and ``server.public``, or the file of
-    the secret; the environment's ``HEADRACE_KEYS`` where it is not given.
+    the secret; the environment's ``HEADRACE_KEYS`` where it is not given.  Servers of ``ray://FEED``
+    give trainers their keys.
     """
     on_ray = feed_on_ray(address)
+    if on_ray is not None and keys is not None:
+        raise ValueError(f"keys= and address={address!r:.80}: servers on Ray give trainers theirs")
     addresses = ",".join(check_addresses("address", address)) if on_ray is None else ""
     if framework not in _FRAMEWORKS:
         raise ValueError(f"framework={framework!r:.80} is not one of {', '.join(_FRAMEWORKS)}")
@@ -130,7 +133,7 @@ def connect(
         addresses = directory.find(float(timeout))
         feed = feed or on_ray
     locked = None if directory is None else directory.keys()
-    if keys is not None or os.environ.get(ENVIRONMENT):
+    if directory is None and (keys is not None or os.environ.get(ENVIRONMENT)):
         from .credentials import load_keys
 
         locked = load_keys(keys)

@@ -265,11 +265,20 @@ def test_without_ray_an_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -
         headrace.connect("ray://numbers")
 
 
-def test_trainers_have_the_keys_of_their_servers(cluster: RayStandIn) -> None:
+def test_trainers_have_the_keys_of_their_servers(
+    cluster: RayStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. They are those of the cluster, whatever the environment says of other servers' keys.
+    2. Other keys are refused, and so is a trainer without any.
+    """
     options = {**_LESS, "insecure": False}
     with hs.on_ray({"numbers": numbers()}, servers=2, **options) as servers:
-        with connect(servers.address) as feed:
-            assert sum(batch.rows for batch in feed) == 48
+        with monkeypatch.context() as patch:
+            patch.setenv("HEADRACE_KEYS", "/no/such/keys")
+            with connect(servers.address) as feed:
+                assert sum(batch.rows for batch in feed) == 48
+        with pytest.raises(ValueError, match=r"keys= and address='ray://numbers': servers on Ray"):
+            connect(servers.address, keys="keys")
         address = cluster.servers[0].object.started()
         with pytest.raises(headrace.NotAllowed, match="asks for keys"):
             headrace.connect([address, cluster.servers[1].object.started()])

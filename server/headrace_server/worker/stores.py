@@ -71,7 +71,7 @@ class Stores:
         self._locks: list[int] = []  # of their files, for as long as this process lives
         self._used: dict[_Name, list[float]] = {}
         self._rounds: dict[_Name, list[Any]] = {}
-        #: Of commits of batches that earlier processes handed out.
+        #: Tokens of stored commits of batches that earlier processes handed out.
         self._tokens: dict[_Name, set[int]] = {}
         self._gathered: dict[_Name, _Gathered] = {}  # since the last write() …
         self._commits = 0  # … commits of them …
