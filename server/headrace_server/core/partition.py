@@ -311,10 +311,7 @@ class Partition:
         state = {
             "version": VERSION,
             "shape": self._shaper.kind,
-            "epoch": self.epoch,
-            "epoch_rows": self._epoch_rows,
-            "empty_epochs": self._empty_epochs,
-            "position": self._position,
+            **self.reading(),
             "next_chunk": self._next_chunk,
             "next_number": self.next_number,
             "finished": self.state is FINISHED,

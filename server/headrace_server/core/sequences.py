@@ -29,7 +29,6 @@ FIRST_INDEX = -(2**63)
 PARTITION_BITS = 12
 #: Number of examples admitted and not begun above which nothing is read ahead.
 READ_AHEAD = 1024
-_NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)

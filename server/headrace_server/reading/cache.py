@@ -320,7 +320,7 @@ class Cache:
         self._begin()
         if part is not None:
             with suppress(OSError):
-                part.__exit__(OSError, OSError(), None)
+                part.__exit__(OSError, None, None)
 
     def close(self) -> None:
         """Drop the part that is not finished."""
