@@ -133,10 +133,6 @@ class Rounds:
         self._dealt[rank].push(batch)
         return None
 
-    def has_dealt(self, rank: int) -> bool:
-        """Whether a batch waits for a rank."""
-        return len(self._dealt[rank]) > 0
-
     def push(self, batch: Batch) -> None:
         """Take a batch that was dealt and came back."""
         self._dealt[batch.rank].push(batch)

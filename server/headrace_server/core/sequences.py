@@ -76,8 +76,6 @@ class Sequences(ABC):
         partition: int = 0,
         states: str = AT_SERVER,
     ) -> None:
-        if capacity is not None and capacity < batch_size:
-            raise ValueError(f"capacity={capacity} is less than batch_size={batch_size}")
         self.batch_size = batch_size
         self.capacity = capacity
         self.allow_small = allow_small_batch

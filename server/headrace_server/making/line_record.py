@@ -106,10 +106,7 @@ class LineRecord:
     def flushed(
         self, batch: Segments, rows: np.ndarray, keys: Sequence[Key], states: Sequence[Column]
     ) -> Change:
-        """Record states of ``rows`` after a batch, whether that is done or not."""
-        if np.count_nonzero(batch.last[rows]):
-            ended = batch.lines[rows][batch.last[rows]].tolist()
-            raise ValueError(f"example {ended[0]} has ended: it has no state to keep")
+        """Record states after a batch, done or not, of ``rows`` whose examples go on."""
         change, closed = Change(), list[int]()
         put = Examples(batch.numbers.take(rows, 1), keys, states)
         self._put(change, put, range(len(rows)), closed)

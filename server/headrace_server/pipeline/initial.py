@@ -37,12 +37,8 @@ class Zeros:
         return f"zeros({self.shape!r}, {self.dtype!r})"
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(Zeros):
     """A constant in the text of a pipeline: without its values."""
-
-    shape: tuple[int, ...]
-    dtype: str
 
     def __repr__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"

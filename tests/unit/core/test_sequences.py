@@ -56,13 +56,6 @@ def test_insertion_indices_start_at_the_partitions_own_place_and_have_no_gaps(
 
 
 @MACHINES
-def test_a_capacity_below_the_batch_size_is_refused(machine_of):
-    with pytest.raises(ValueError, match="capacity=3 is less than batch_size=4"):
-        machine_of(4, 3)
-    assert machine_of(4, 4).capacity == 4
-
-
-@MACHINES
 def test_capacity_lets_examples_in_one_by_one_and_nothing_is_read_meanwhile(machine_of):
     machine = machine_of(2, 3)
     offer(machine, 0, "abcdefg", [2, 1, 1, 1, 1, 1, 1])

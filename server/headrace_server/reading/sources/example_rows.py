@@ -135,7 +135,7 @@ def infer_fields(rows: Sequence[Mapping[Any, Any]]) -> dict[str, Field]:
 class RowPart:
     """A SourcePart whose examples are read one by one.
 
-    ``get`` gives the row of a number, or raises a DataError that names the record.
+    ``get`` gives the row of a number; ValueError says what is wrong with it.
     """
 
     name: str
@@ -146,22 +146,29 @@ class RowPart:
     schema: Schema = field(init=False)  # set when all parts are open
 
     def examples(self) -> Iterator[Row | DataError]:
-        for number in range(self.rows):
-            try:
-                yield self.get(number)
-            except DataError as error:
-                yield error
+        return map(self._row, range(self.rows))
+
+    def _row(self, number: int) -> Row | DataError:
+        """The row of a number, or an error that names the record."""
+        try:
+            return self.get(number)
+        except ValueError as error:
+            at = "" if self.offsets is None else f", byte {self.offsets[number]}"
+            fault = DataError(f"{self.name}, record {number}{at}: {error}")
+            fault.__cause__ = error.__cause__
+            return fault
 
     def read(self, rows: Rows) -> KeptRows:
         numbers = numbers_of(rows)
         found: list[Row] = []
         sound: list[int] = []
         for i, number in enumerate(numbers.tolist()):
-            try:
-                found.append(self.get(number))
+            row = self._row(number)
+            if isinstance(row, DataError):
+                self.bad.report(row, "corrupt_record")
+            else:
+                found.append(row)
                 sound.append(i)
-            except DataError as error:
-                self.bad.report(error, "corrupt_record")
         which = np.array(sound, np.int64)
         numbers = numbers[which]
         offsets = None if self.offsets is None else self.offsets[numbers]

@@ -15,7 +15,6 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
-from headrace_proto.errors import DataError
 from headrace_server.pipeline.forks import own
 from headrace_server.pipeline.naming import resolve
 from headrace_server.reading.reader import BadRecords, Opening, Reader
@@ -68,9 +67,9 @@ def _sequence_part(name: str, examples: Any, bad: BadRecords) -> RowPart:
         try:
             row = item(examples, number)
         except Exception as error:
-            raise DataError(f"{name}, record {number}: {raised(error)}") from error
+            raise ValueError(raised(error)) from error
         if not isinstance(row, Mapping):
-            raise DataError(f"{name}, record {number}: {_not_columns(row)}")
+            raise ValueError(_not_columns(row))
         return row
 
     return RowPart(name, own(len)(examples), get, bad)

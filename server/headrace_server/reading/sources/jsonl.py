@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from headrace_proto.errors import DataError
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile, open_map
 from headrace_server.reading.reader import BadRecords, Opening, Reader
@@ -96,12 +95,7 @@ def _part(file: DataFile, cache: IndexCache, bad: BadRecords) -> RowPart:
     starts, stops = index["starts"], index["stops"]
 
     def get(number: int) -> Row:
-        start = int(starts[number])
-        try:
-            return parsed(data[start : int(stops[number])].tobytes())
-        except ValueError as error:
-            where = f"{file.path}, record {number}, byte {start}"
-            raise DataError(f"{where}: {error}") from None
+        return parsed(data[int(starts[number]) : int(stops[number])].tobytes())
 
     return RowPart(file.path, len(starts), get, bad, starts)
 

@@ -170,8 +170,6 @@ class _Streams:
         self._open: OrderedDict[int, FrameStream] = OrderedDict()
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
-        if limit < 1:
-            raise ValueError(f"limit={limit} records: at least 1 must be asked for")
         at = _POSITION.unpack(position) if position else (0, 0)
         frames = self._at(stream, *at).frames(limit)
         chunk, faults = self._parse(stream, frames)
