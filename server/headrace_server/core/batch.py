@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .plan import RESIZED, Draft, Part, stored
+from .plan import RESIZED, Draft, Part
 from .row_queue import QueuedRows
 
 
@@ -121,12 +121,7 @@ class PlainBatches(QueuedRows):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        waiting, finished, dropped = stored(
-            state,
-            "a shape 'batch'",
-            {"waiting": list, "finished": bool, "dropped": dict},
-            batch_size=self._declared,
-        )
+        waiting, finished, dropped = self._stored(state, {}, batch_size=self._declared)
         self.batch_size, older = state.get("sizes", (self._declared, ()))
         self._older = deque([count, size] for count, size in older)
         self._waiting = deque((c, a, b) for c, a, b in waiting)

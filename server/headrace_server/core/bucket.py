@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from .padding import Padding
-from .plan import RESIZED, Draft, stored
+from .plan import RESIZED, Draft
 from .row_queue import MAX_COUNTER, QueuedRows, below, decoded
 
 
@@ -216,16 +216,9 @@ class Buckets(QueuedRows):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        lengths, waiting, full, finished, dropped = stored(
+        lengths, full, waiting, finished, dropped = self._stored(
             state,
-            "a shape 'bucket'",
-            {
-                "lengths": (int, type(None)),
-                "waiting": list,
-                "full": list,
-                "finished": bool,
-                "dropped": dict,
-            },
+            {"lengths": (int, type(None)), "full": list},
             batch_sizes=list(self._declared),
             max_padded_elements=self.max_padded_elements,
         )

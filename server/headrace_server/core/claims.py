@@ -29,6 +29,7 @@ QUEUED, ASKED, DOUBTFUL, ALLOWED, ENDED = STATES = (
 )
 STANDS, DONE, GONE = "the lease stands again", "its commit was stored", "the batch goes to others"
 
+_WAITS_FOR_NONE = "waits for no batch", (QUEUED, DOUBTFUL, ENDED)
 _JUDGED_LATE = ("was not asked about", (QUEUED, DOUBTFUL, ALLOWED, ENDED))
 
 CLAIM = Transitions(
@@ -47,14 +48,9 @@ CLAIM = Transitions(
     },
     errors={
         "ask": ("was asked about already", (ASKED, DOUBTFUL, ALLOWED, ENDED)),
-        "yes": _JUDGED_LATE,
-        "yes, to be made": _JUDGED_LATE,
-        "done": _JUDGED_LATE,
-        "no": _JUDGED_LATE,
-        "no, not yet": _JUDGED_LATE,
+        **dict.fromkeys(("yes", "yes, to be made", "done", "no", "no, not yet"), _JUDGED_LATE),
         "ask again": ("is not in doubt", (QUEUED, ASKED, ALLOWED, ENDED)),
-        "made": ("waits for no batch", (QUEUED, DOUBTFUL, ENDED)),
-        "never made": ("waits for no batch", (QUEUED, DOUBTFUL, ENDED)),
+        **dict.fromkeys(("made", "never made"), _WAITS_FOR_NONE),
     },
 )
 

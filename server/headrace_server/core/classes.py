@@ -30,7 +30,7 @@ import numpy as np
 
 from . import chance
 from .accept import probabilities
-from .plan import RESIZED, Draft, Part, stored
+from .plan import RESIZED, Draft, Part
 from .row_queue import QueuedRows, RowQueue, decoded
 
 #: Changes of the mix that are remembered: a snapshot stays small whatever a trainer does.
@@ -231,17 +231,9 @@ class ClassQueues(QueuedRows):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Become the machine of a snapshot, with its mix, which may have been changed."""
-        number, changes, waiting, formed, finished, dropped = stored(
+        number, changes, formed, waiting, finished, dropped = self._stored(
             state,
-            "a shape 'classes'",
-            {
-                "number": int,
-                "changes": list,
-                "waiting": list,
-                "formed": list,
-                "finished": bool,
-                "dropped": dict,
-            },
+            {"number": int, "changes": list, "formed": list},
             num_classes=self.num_classes,
             batch_size=self._declared,
         )

@@ -48,51 +48,42 @@ class CommitVerdict(Enum):
 
 HELD, FREE, SAVING, ANSWERED, OVER = STATES = ("held", "free", "saving", "answered", "over")
 
+_COMMIT = {
+    HELD: (SAVING, CommitVerdict.COMMITTED),
+    FREE: (SAVING, CommitVerdict.COMMITTED),
+    SAVING: (SAVING, CommitVerdict.WAITING),
+    ANSWERED: (ANSWERED, CommitVerdict.DUPLICATE),
+    OVER: (OVER, CommitVerdict.STALE),
+}
+_COMMIT_BY_OTHERS = {**_COMMIT, HELD: (HELD, CommitVerdict.STALE)}
+_NOT_STORED = "has no commit that is being stored", (HELD, FREE, ANSWERED, OVER)
+_KNOWN = "is known already", (HELD, FREE, SAVING, ANSWERED)
+
 LEASE = Transitions(
     "lease",
     STATES,
     moves={
-        "commit": {
-            HELD: (SAVING, CommitVerdict.COMMITTED),
-            FREE: (SAVING, CommitVerdict.COMMITTED),
-            SAVING: (SAVING, CommitVerdict.WAITING),
-            ANSWERED: (ANSWERED, CommitVerdict.DUPLICATE),
-            OVER: (OVER, CommitVerdict.STALE),
-        },
-        "commit by others": {
-            HELD: (HELD, CommitVerdict.STALE),
-            FREE: (SAVING, CommitVerdict.COMMITTED),
-            SAVING: (SAVING, CommitVerdict.WAITING),
-            ANSWERED: (ANSWERED, CommitVerdict.DUPLICATE),
-            OVER: (OVER, CommitVerdict.STALE),
-        },
+        "commit": _COMMIT,
+        "commit by others": _COMMIT_BY_OTHERS,
         "stored": {SAVING: (ANSWERED, "Answer: committed")},
         "refused": {SAVING: (ANSWERED, "Answer: fault")},
         "take back": {HELD: (FREE, "Returned")},
-        "adopt": {
-            HELD: (HELD, None),
-            FREE: (HELD, None),
-            SAVING: (SAVING, None),
-            ANSWERED: (ANSWERED, None),
-            OVER: (OVER, None),
-        },
+        "adopt": {**{state: (state, None) for state in STATES}, FREE: (HELD, None)},
         "grant again": {FREE: (OVER, "Send, under a new token"), OVER: (OVER, "Send")},
         "void": {FREE: (OVER, "Returned: voided"), OVER: (OVER, None)},
         "admit": {OVER: (FREE, None)},
         "remember": {OVER: (ANSWERED, None)},
     },
     errors={
-        "stored": ("has no commit that is being stored", (HELD, FREE, ANSWERED, OVER)),
-        "refused": ("has no commit that is being stored", (HELD, FREE, ANSWERED, OVER)),
+        "stored": _NOT_STORED,
+        "refused": _NOT_STORED,
         "take back": ("is in nobody's hands", (FREE, SAVING, ANSWERED, OVER)),
         "grant again": ("is leased already", (HELD, SAVING, ANSWERED)),
         "void": ("is leased", (HELD, SAVING, ANSWERED)),
-        "admit": ("is known already", (HELD, FREE, SAVING, ANSWERED)),
-        "remember": ("is known already", (HELD, FREE, SAVING, ANSWERED)),
+        "admit": _KNOWN,
+        "remember": _KNOWN,
     },
 )
-
-_COMMIT, _COMMIT_BY_OTHERS = LEASE.on("commit"), LEASE.on("commit by others")
 
 
 @dataclass(slots=True)

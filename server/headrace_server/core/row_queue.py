@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .plan import Part, packed_integers, unpacked_integers
+from .plan import Part, packed_integers, stored, unpacked_integers
 
 #: Counters saturate here: what is sent and stored are 64-bit integers.
 MAX_COUNTER = 2**63 - 1
@@ -106,6 +106,7 @@ def _part(chunk: int, rows: np.ndarray) -> Part:
 class QueuedRows:
     """Rows in queues, of which batches are drafted: the part that shapes with queues share."""
 
+    kind: str
     hungry = True
     done = True
 
@@ -144,6 +145,13 @@ class QueuedRows:
             "finished": self._finished,
             "dropped": dict(self._dropped),
         }
+
+    def _stored(
+        self, state: Mapping[str, Any], own: Mapping[str, Any], **settings: Any
+    ) -> list[Any]:
+        """The fields of a snapshot: those of its own shape, then ``waiting`` and the totals."""
+        kinds = {**own, "waiting": list, "finished": bool, "dropped": dict}
+        return stored(state, f"a shape {self.kind!r}", kinds, **settings)
 
     def _unpacked(self, waiting: list[Any]) -> list[RowQueue]:
         queues = [RowQueue() for _ in self._queues]
