@@ -136,14 +136,7 @@ class Bucketing(RowSteps):
                 allow_smaller_final_batch=allow_smaller_final_batch,
             ),
             **_cost(cost, known, max_padded_elements),
-            **padding_options(
-                dynamic_pad,
-                known,
-                pad_to_multiple,
-                pad_to,
-                checked(pad_to_boundary=pad_to_boundary)["pad_to_boundary"],
-                ragged,
-            ),
+            **padding_options(dynamic_pad, known, pad_to_multiple, pad_to, pad_to_boundary, ragged),
         }
         return self._kept(keep_input)._with_shape(Shape("bucket", options))
 

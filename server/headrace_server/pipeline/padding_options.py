@@ -31,9 +31,10 @@ def padding_options(
         options["pad_to_multiple"] = checked_int("pad_to_multiple", pad_to_multiple, 1, _MOST)
     if pad_to is not None:
         options["pad_to"] = _sizes(pad_to, known)
-    if pad_to_boundary:
+    flags = checked(pad_to_boundary=pad_to_boundary, ragged=ragged)
+    if flags["pad_to_boundary"]:
         options["pad_to_boundary"] = True
-    if checked(ragged=ragged)["ragged"]:
+    if flags["ragged"]:
         given = {"dynamic_pad": True} if dynamic_pad else options
         for name, value in given.items():
             raise ValueError(f"ragged=True pads nothing: leave out {name}={value!r}")

@@ -189,17 +189,14 @@ class Sampling(Bucketing):
         With ``labels``, a column or function that gives each example's class, ``weights`` lists the
         weight of each class.
         """
-        rate = checked_number("overall_rate", overall_rate, 0, MAX_RATE)
-        decay = checked_number("mean_decay", mean_decay, 0, 1)
-        given = checked(warmup=warmup, seed=seed, group=group)
-        if warmup is None and decay == 1:
-            raise ValueError("mean_decay=1 needs warmup: a mean that never moves is never learnt")
         options = {
             **self._weights(weights, labels),
-            "overall_rate": rate,
-            "mean_decay": decay,
-            **given,
+            "overall_rate": checked_number("overall_rate", overall_rate, 0, MAX_RATE),
+            "mean_decay": checked_number("mean_decay", mean_decay, 0, 1),
+            **checked(warmup=warmup, seed=seed, group=group),
         }
+        if warmup is None and mean_decay == 1:
+            raise ValueError("mean_decay=1 needs warmup: a mean that never moves is never learnt")
         return self._with_stage(Stage("weighted_resample", options))
 
     def _weights(self, weights: Any, labels: Value | None) -> dict[str, Any]:

@@ -36,6 +36,10 @@ from .steps import SEQUENCES
 Columns = Sequence[str] | Mapping[str, str]
 #: Arguments that must be given, though one with a default stands before them.
 _NEEDED: Any = ...
+_WHOLE = (
+    "every sequence is a multiple of num_unroll long; batch_sequences_with_states(pad=True) pads"
+)
+_OTHER = "batch_sequences_with_states has it"
 _STATIC = "every segment has num_unroll steps; batch.length counts the real ones"
 
 
@@ -144,12 +148,10 @@ class Sequencing(Sampling):
 
     @former(
         "allow_small_batch",
-        dynamic_pad="every sequence is a multiple of num_unroll long; "
-        "batch_sequences_with_states(pad=True) pads",
-        pad="every sequence is a multiple of num_unroll long; "
-        "batch_sequences_with_states(pad=True) pads",
-        make_keys_unique="batch_sequences_with_states has it",
-        make_keys_unique_seed="batch_sequences_with_states has it",
+        dynamic_pad=_WHOLE,
+        pad=_WHOLE,
+        make_keys_unique=_OTHER,
+        make_keys_unique_seed=_OTHER,
         ragged=_STATIC,
     )
     def sequence_queueing_state_saver(

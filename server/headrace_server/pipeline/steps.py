@@ -80,13 +80,7 @@ class Steps:
             allow_smaller_final_batch=allow_smaller_final_batch,
             dynamic_pad=dynamic_pad,
         )
-        options |= padding_options(
-            options["dynamic_pad"],
-            self.fields,
-            pad_to_multiple=pad_to_multiple,
-            pad_to=pad_to,
-            ragged=ragged,
-        )
+        options |= padding_options(dynamic_pad, self.fields, pad_to_multiple, pad_to, ragged=ragged)
         return self._with_shape(Shape("batch", options))
 
     def _open(self, method: str) -> None:

@@ -129,14 +129,12 @@ class Unbatch:
         unlike = np.zeros(len(chunk), bool)
         for name in others:
             for row in np.flatnonzero(~unlike & (counts[name] != counts[first])).tolist():
-                bad.report(
-                    DataError(
-                        f"{chunk.origin.describe(row)}: unbatch: column {name!r} has "
-                        f"{counts[name][row]} rows and {first!r} has {counts[first][row]}; all "
-                        "columns of an example have as many"
-                    ),
-                    "unequal_rows",
+                error = DataError(
+                    f"{chunk.origin.describe(row)}: unbatch: column {name!r} has "
+                    f"{counts[name][row]} rows and {first!r} has {counts[first][row]}; all "
+                    "columns of an example have as many"
                 )
+                bad.report(error, "unequal_rows")
                 unlike[row] = True
         if not unlike.any():
             return chunk, counts[first]
