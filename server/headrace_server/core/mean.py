@@ -11,6 +11,7 @@ then an exponential one.  With ``warmup=None`` it is the exponential average fro
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,23 +19,17 @@ import numpy as np
 from .plan import stored
 
 
+@dataclass(slots=True)
 class RunningMean:
     """The machine of ``.weighted_resample``.  Refused weights change nothing."""
 
-    def __init__(
-        self,
-        group: int,
-        overall_rate: float,
-        mean_decay: float = 0.999,
-        warmup: int | None = 10,
-    ) -> None:
-        self.group = group
-        self.overall_rate = float(overall_rate)
-        self.mean_decay = float(mean_decay)
-        self.warmup = warmup
-        self._groups = 0
-        self._average = 0.0  # before the division by 1 - mean_decay**t, where there is one
-        self._power = 1.0  # mean_decay**groups
+    group: int
+    overall_rate: float
+    mean_decay: float = 0.999
+    warmup: int | None = 10
+    _groups: int = 0
+    _average: float = 0.0  # before the division by 1 - mean_decay**t, where there is one
+    _power: float = 1.0  # mean_decay**groups
 
     def rates(self, weights: np.ndarray) -> np.ndarray:
         """The rates of rows that are one group, however many they are."""

@@ -10,12 +10,13 @@ iterator from example n on instead.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from typing import Any
 
 from headrace_proto.errors import DataError
 from headrace_server.pipeline.forks import own, own_iterator
+from headrace_server.pipeline.naming import resolve
 
 from .example_rows import PROBED, Row
 
@@ -23,25 +24,21 @@ from .example_rows import PROBED, Row
 class Factory:
     """Calls the function for each stream, and starts its iterators."""
 
-    def __init__(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        shards: int | None,
-    ) -> None:
-        self.name, self.shards = name, shards
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        """``options``: those of the source."""
+        self.name: str = options["function"]
+        self.shards: int | None = options.get("shards")
         self.made: dict[int, Any] = {}  # by stream: what was made and not iterated yet
-        self._function, self._args, self._kwargs = function, args, kwargs
+        self._function = own(resolve)(self.name)
+        self._args, self._kwargs = options.get("args") or (), options.get("kwargs") or {}
         self._counts = False
-        if shards is not None:
-            named = inspect.signature(function).parameters
+        if self.shards is not None:
+            named = inspect.signature(self._function).parameters
             rest = any(p.kind is p.VAR_KEYWORD for p in named.values())
             if "shard" not in named and not rest:
                 raise ValueError(
-                    f"{name} takes no parameter 'shard', which shards={shards} needs: it gives "
-                    "the examples of that shard"
+                    f"{self.name} takes no parameter 'shard', which shards={self.shards} needs: it "
+                    "gives the examples of that shard"
                 )
             self._counts = "num_shards" in named or rest
 

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace_server.pipeline.forks import own
-from headrace_server.pipeline.naming import resolve
 from headrace_server.reading.reader import BadRecords, Opening, Reader
 
 from .example_rows import Row, RowPart, reader_of_rows
@@ -27,16 +26,9 @@ from .record_streams import Place, StreamRecord, Streams
 
 def open_reader(opening: Opening) -> Reader:
     source, bad = opening.source, opening.bad
-    options = source.options
-    name = options["function"]
-    factory = Factory(
-        name,
-        own(resolve)(name),
-        tuple(options.get("args") or ()),
-        dict(options.get("kwargs") or {}),
-        options.get("shards"),
-    )
-    if options.get("batched"):
+    factory = Factory(source.options)
+    name = factory.name
+    if source.options.get("batched"):
         return FunctionBatches(factory, source.features, bad)
     if factory.shards is None:
         made = factory.make(0)
