@@ -66,7 +66,7 @@ class _Chunks(Generic[T]):
                 del self._held[next(iter(self._held))]
             intake = self._intakes[partition]
             if source.stages is not None:
-                intake.restore_stages(source.stages)
+                intake.stages.restore(source.stages)
             chunk, part = self._shaped(source.read, intake.chunk(source.read)[0])
             self._held[name] = chunk, part, _places(source, chunk)
         return self._held[name]

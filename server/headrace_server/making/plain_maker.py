@@ -91,7 +91,7 @@ class PlainMaker:
             known = self._intake.fields
             if known is None:
                 return {}
-            facts = self.shaping.fields_after(self._intake.fact_fields)
+            facts = self.shaping.fields_after(self._intake.stages.fact_fields)
             named = {RESERVED + name: field for name, field in facts.items()}
             self._known_fields = {**known, **named}
         return self._known_fields

@@ -190,7 +190,7 @@ class PlainMemory(Memory):
         cursor = {
             "machine": self._machine.cursor(),
             "dropped": self._intake.dropped,
-            "stages": self._intake.state(),
+            "stages": self._intake.stages.state(),
             "before": [(n, chunk.before) for n, chunk in held if chunk.before is not None],
             "read": self._rows_read,
         }
@@ -210,10 +210,10 @@ class PlainMemory(Memory):
         for read in self._machine.restore(machine):
             stages = before.get(read.chunk)
             if stages is not None:
-                self._intake.restore_stages(stages)
+                self._intake.stages.restore(stages)
             self._maker.read_again(read, stages, without.get(read.chunk, []))
         self._maker.sizes_changed()
-        self._intake.restore_stages(cursor["stages"])
+        self._intake.stages.restore(cursor["stages"])
         self._intake.resume(machine["epoch"], machine["position"], cursor["dropped"])
         self._read_before = cursor.get("read", 0) - self._intake.rows_read
         self._orders.restore(cursor.get("orders", 0))

@@ -162,7 +162,7 @@ class Run:
         except Exception:  # batches made before it can still be announced, with a cursor
             self._machine.failed()
             if before is not None:
-                self._intake.restore_stages(before)
+                self._intake.stages.restore(before)
             raise
 
     def _place(

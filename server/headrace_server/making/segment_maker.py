@@ -52,7 +52,7 @@ class SegmentMaker:
     ) -> None:
         self.cutting = cutting
         self.most_rows: int | None = cutting.capacity
-        self.schema: Mapping[str, Field] = cutting.fields(intake.fact_fields)
+        self.schema: Mapping[str, Field] = cutting.fields(intake.stages.fact_fields)
         self.properties: Mapping[str, Any] = cutting.properties()
         if not cutting.lanes:  # rows of a batch at most, whose size a trainer names
             fit = slab.budget_bytes // max(1, least_bytes(self.schema))
@@ -87,11 +87,11 @@ class SegmentMaker:
     def read_again(self, chunk: int) -> np.ndarray:
         """Hold a chunk that an earlier process read; the numbers of its rows."""
         read, before = self._lines.reread(chunk)
-        now = self._intake.state()
+        now = self._intake.stages.state()
         dropped = dict(self._intake.dropped)
-        self._intake.restore_stages(before)
+        self._intake.stages.restore(before)
         rows, _ = self._hold(read, before, self._intake.chunk(read)[0])
-        self._intake.restore_stages(now)
+        self._intake.stages.restore(now)
         self._intake.count_dropped()
         self._intake.dropped = dropped  # they were counted when they were first read
         return rows.ordinals

@@ -293,7 +293,7 @@ class SegmentMemory(Memory):
         cursor, examples = self._lines.resume(saved), saved.examples
         place = cursor["input"]
         self._partition.resume_reading(place, max([cursor["chunk"], *saved.chunks]) + 1)
-        self._intake.restore_stages(cursor["stages"])
+        self._intake.stages.restore(cursor["stages"])
         self._intake.resume(place["epoch"], place["position"], cursor["dropped"])
         self._machine.next_index = cursor["index"]
         still, ended = self._ended.of_begun(examples, self._maker.read_again)

@@ -63,12 +63,12 @@ class Intake:
         # With fewer streams than partitions each of them reads, and finds bad, the same records.
         few_streams = not isinstance(reader, IndexedReader) and reader.streams < partitions
         self._counted_elsewhere = (few_streams or keyed) and partition > 0
-        self._stages = RowStages(declaration.stages, reader.fields)
-        for sampler in self._stages.samplers:
+        self.stages = RowStages(declaration.stages, reader.fields)
+        for sampler in self.stages.samplers:
             sampler.announces = partition == 0
         self.count_dropped()  # what showed when the source was opened
-        if self._stages.fields is None:
-            _probe(reader, self._stages)
+        if self.stages.fields is None:
+            _probe(reader, self.stages)
             bad.counts.clear()  # the same rows are read again, and counted, in their turn
         # Rates and draws are computed over whole groups of the source: each read is one group.
         self._group = max((s.options.get("group") or 0 for s in declaration.stages), default=0)
@@ -81,18 +81,13 @@ class Intake:
     @property
     def fields(self) -> dict[str, Field] | None:
         """The schema of an example after the stages."""
-        known = self._stages.fields
+        known = self.stages.fields
         return None if known is None else dict(known)
-
-    @property
-    def fact_fields(self) -> dict[str, Field]:
-        """The facts that stages add to rows."""
-        return self._stages.fact_fields
 
     @property
     def stratified(self) -> list[Stratified]:
         """The stages with target proportions."""
-        return [s for s in self._stages.samplers if isinstance(s, Stratified)]
+        return [s for s in self.stages.samplers if isinstance(s, Stratified)]
 
     def share(self) -> int | None:
         """Number of examples of an epoch; None where only reading shows it."""
@@ -109,7 +104,7 @@ class Intake:
     def begin(self) -> Any:
         """Before a read: what the stages remember."""
         self._started = time.monotonic()
-        return self._stages.state()
+        return self.stages.state()
 
     def chunk(self, read: Read) -> tuple[Chunk, Position | None]:
         """The rows of a read after the stages, and where to read next."""
@@ -122,14 +117,14 @@ class Intake:
             chunk = Chunk.join(parts)
         if self._counted_elsewhere:
             self.bad.counts.clear()
-        after = self._stages.apply(chunk, self.bad, read.epoch, to_cache=True)
+        after = self.stages.apply(chunk, self.bad, read.epoch, to_cache=True)
         if position is None and chunk.read is not None:
             chunk.read.cache.flush()
         if self._key is not None:
             after = self._of_own_keys(after, self._key)
             if self._counted_elsewhere:
                 self.bad.counts.clear()
-                self._stages.counts.clear()
+                self.stages.counts.clear()
                 return after, position
         self.rows_read += len(chunk)
         return after, position
@@ -152,7 +147,7 @@ class Intake:
 
     def count_dropped(self) -> None:
         """Make what the stages and the reader just dropped this partition's own."""
-        for prefix, counts in (("bad:", self.bad.counts), ("", self._stages.counts)):
+        for prefix, counts in (("bad:", self.bad.counts), ("", self.stages.counts)):
             for reason, n in counts.items():
                 self.count(prefix + reason, n)
             counts.clear()
@@ -184,18 +179,11 @@ class Intake:
             "share": None if known is None else self._reader.share,
         }
 
-    def state(self) -> Any:
-        """The memory of the stages now."""
-        return self._stages.state()
-
-    def restore_stages(self, state: Any) -> None:
-        self._stages.restore(state)
-
     def resume(self, epoch: int, position: Position, dropped: dict[str, int]) -> None:
         """Go on from a cursor, whose chunks were read again and counted when first read."""
         if isinstance(position, list) and position[2]:
             self._reader.read(epoch, position, 1)  # amid a window, which is remembered from here on
-        self._stages.counts.clear()
+        self.stages.counts.clear()
         self.bad.counts.clear()
         self.dropped = dict(dropped)
 

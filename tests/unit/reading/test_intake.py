@@ -82,7 +82,7 @@ def test_a_group_of_the_source_is_read_whole_though_bad_records_lie_in_it(tmp_pa
         pipeline.options(on_bad_example="skip").weighted_resample("w", 1.0, group=30)
     )
     assert intake.limit(None) == intake.limit(7) == 30
-    assert intake.fact_fields == {"rate": Field("float32")}
+    assert intake.stages.fact_fields == {"rate": Field("float32")}
     sound = [i for i in range(100) if i % 9 != 4]
     position: Any = intake.start()
     means, groups = [], 0
@@ -138,10 +138,10 @@ def test_stages_with_proportions_are_found_and_their_memory_comes_back():
     assert len(intake.stratified) == 1 and intake_of(numbered(3)).stratified == []
     intake.begin()
     intake.chunk(Read(0, 0, 0, 40))
-    assert other.state() != intake.state()
-    other.restore_stages(intake.state())
-    assert other.state() == intake.state()
-    assert intake_of(numbered(3)).state() is None
+    assert other.stages.state() != intake.stages.state()
+    other.stages.restore(intake.stages.state())
+    assert other.stages.state() == intake.stages.state()
+    assert intake_of(numbered(3)).stages.state() is None
 
 
 def sessions(n: int) -> Pipeline:
@@ -251,13 +251,13 @@ def test_a_partition_goes_on_from_any_read_of_any_source_after_any_stage(
     rows: list[Any] = []
     stops, at = [], (0, whole.start())
     while at[0] < 2:
-        stops.append((len(rows), at, whole.state(), dict(whole.dropped)))
+        stops.append((len(rows), at, whole.stages.state(), dict(whole.dropped)))
         at = reads(whole, *at, rows)
     assert rows
     for done, at, state, dropped in stops:
         rest: list[Any] = []
         again = intake_of(pipeline)
-        again.restore_stages(state)
+        again.stages.restore(state)
         again.resume(*at, dropped)
         while at[0] < 2:
             at = reads(again, *at, rest)
