@@ -74,7 +74,8 @@ class Examples:
     def gathered(cls, parts: Sequence[tuple[Examples, np.ndarray]]) -> Examples:
         """These rows of the parts, by insertion index; each state is copied once."""
         if len({part._form for part, _ in parts}) != 1:
-            return cls.joined([part.take(rows) for part, rows in parts]).by_index()
+            joined = cls.joined([part.take(rows) for part, rows in parts])
+            return joined.take(np.argsort(joined.numbers[INDEX], kind="stable"))
         numbers = np.concatenate([part.numbers[:, rows] for part, rows in parts], axis=1)
         order = np.argsort(numbers[INDEX], kind="stable")
         places = np.empty_like(order)
@@ -108,10 +109,6 @@ class Examples:
         rows = places.tolist()
         states = [[c[i] for i in rows] if isinstance(c, list) else c[places] for c in self.states]
         return Examples(self.numbers[:, places], [self.keys[i] for i in rows], states)
-
-    def by_index(self) -> Examples:
-        """The examples by insertion index."""
-        return self.take(np.argsort(self.numbers[INDEX], kind="stable"))
 
     def packed(self) -> list[bytes]:
         """All states of each example, concatenated."""

@@ -133,7 +133,8 @@ def cast(array: np.ndarray, dtype: str) -> np.ndarray:
                 out = array.astype(want)
             if want.kind in "iub" or np.array_equal(np.isfinite(out), np.isfinite(array)):
                 return out
-    raise ValueError(f"is {have} ({_some(array)}), which does not fit {dtype}")
+    some = array.reshape(-1)[:3].tolist()
+    raise ValueError(f"is {have} ({some!r:.60}), which does not fit {dtype}")
 
 
 def _may_become(array: np.ndarray, want: np.dtype) -> bool:
@@ -144,10 +145,6 @@ def _may_become(array: np.ndarray, want: np.dtype) -> bool:
     if kind == "c":
         return want.kind == "c"
     return kind in "iufV" and want.kind in "fcV"  # V: the floats of ml_dtypes
-
-
-def _some(array: np.ndarray) -> str:
-    return f"{array.reshape(-1)[:3].tolist()!r:.60}"
 
 
 def pack_examples(

@@ -152,9 +152,7 @@ class ColumnPart:
         index = numbers_of(rows)
         which = np.setdiff1d(np.arange(len(index)), np.fromiter(wrong, np.int64, len(wrong)))
         kept = self.read(index[which])
-        return KeptRows(
-            kept.columns, kept.origin, which if kept.which is None else which[kept.which]
-        )
+        return KeptRows(kept.columns, kept.origin, kept.of(which))
 
     def close(self) -> None:
         """Nothing is held that outlives the reader."""

@@ -19,7 +19,7 @@ from headrace_server.reading.columns import Column
 from .example_columns import filler_of
 from .example_layouts import RecordLayout, learn_layout
 from .example_templates import Template, learn_template
-from .example_wants import DEFAULT, Fault, WantedFeature, wants_of
+from .example_wants import DEFAULT, Fault, WantedFeature, want_of
 from .example_wire import Malformed, walk
 
 #: Fewer rows of one length are left to templates: matching and gathering costs 50 µs per group.
@@ -39,7 +39,7 @@ class ExampleParser:
 
     def __init__(self, features: Mapping[str, Feature], feature_lists: bool) -> None:
         """``feature_lists`` False: a second field of the message is not looked at (Example)."""
-        self.wants: tuple[WantedFeature, ...] = wants_of(features)
+        self.wants: tuple[WantedFeature, ...] = tuple(map(want_of, features, features.values()))
         self.wanted = {want.name.encode(): i for i, want in enumerate(self.wants)}
         self.listed = {
             want.name.encode(): i

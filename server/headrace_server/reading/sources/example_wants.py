@@ -8,7 +8,7 @@ A recipe is made of one record; ``Fault`` gives the reason why the record can no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Final, Literal, NamedTuple
@@ -125,12 +125,8 @@ class WantedFeature:
         return f". Declare it with {_DTYPES[found.kind]}" if found.kind else ""
 
 
-def wants_of(features: Mapping[str, Feature]) -> tuple[WantedFeature, ...]:
-    """The wants of a declared set of features; ValueError names one that TFRecord can not give."""
-    return tuple(_want(name, feature) for name, feature in features.items())
-
-
-def _want(name: str, feature: Feature) -> WantedFeature:
+def want_of(name: str, feature: Feature) -> WantedFeature:
+    """The want of a declared feature; ValueError for one that TFRecord can not give."""
     dtype = None if feature.dtype == dtypes.BYTES else dtypes.numpy_dtype(feature.dtype)
     if dtype is None:
         kind = BYTES

@@ -27,6 +27,10 @@ class KeptRows(NamedTuple):
     origin: Origin
     which: np.ndarray | None = None  # int64, positions within the rows asked; None: all
 
+    def of(self, asked: np.ndarray) -> np.ndarray:
+        """The numbers, among those of the rows asked for, of the rows that were kept."""
+        return asked if self.which is None else asked[self.which]
+
 
 class SourcePart(Protocol):
     """Consecutive examples of a source that are read alike."""
@@ -92,7 +96,7 @@ class PartsReader:
             i = int(part[group[0]])
             kept = self._parts[i].read(ordinals[group] - self._starts[i])
             chunks.append(_chunk(kept, ordinals[group]))
-            places.append(group if kept.which is None else group[kept.which])
+            places.append(kept.of(group))
         joined = Chunk.join(chunks)
         if len(chunks) == 1:  # the sort was stable: they are in order
             return joined
@@ -132,6 +136,4 @@ class ReaderPart:
 
 
 def _chunk(kept: KeptRows, ordinals: np.ndarray) -> Chunk:
-    return Chunk(
-        kept.columns, ordinals if kept.which is None else ordinals[kept.which], kept.origin
-    )
+    return Chunk(kept.columns, kept.of(ordinals), kept.origin)
