@@ -26,7 +26,7 @@ import os
 import secrets
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -106,18 +106,16 @@ class _Indexed:
         self.fields, self.length = reader.fields, reader.length
 
     def slice(self, start: int, stop: int) -> Chunk:
-        ordinals = np.arange(start, stop)
-        if self._cache.rows is not None:
-            return self._cache.chunk(self._cache.rows.good(ordinals))
-        return self._asked(ordinals, self._reader.slice(start, stop))
+        return self._read(np.arange(start, stop), lambda: self._reader.slice(start, stop))
 
     def take(self, ordinals: np.ndarray) -> Chunk:
         ordinals = np.asarray(ordinals, np.int64)
+        return self._read(ordinals, lambda: self._reader.take(ordinals))
+
+    def _read(self, ordinals: np.ndarray, read: Callable[[], Chunk]) -> Chunk:
         if self._cache.rows is not None:
             return self._cache.chunk(self._cache.rows.good(ordinals))
-        return self._asked(ordinals, self._reader.take(ordinals))
-
-    def _asked(self, ordinals: np.ndarray, chunk: Chunk) -> Chunk:
+        chunk = read()
         bad = _NONE if len(chunk) == len(ordinals) else np.setdiff1d(ordinals, chunk.ordinals)
         return replace(chunk, read=CachedRead(self._cache, False, bad))
 

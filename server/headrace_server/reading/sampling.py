@@ -16,6 +16,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -268,9 +269,7 @@ class _Resample(Sampler):
         except ValueError as error:
             raise DataError(f"{chunk.origin.describe(int(counts.argmax()))}: {error}") from None
         self.counts["resampled_away"] += int((counts == 0).sum())
-        ordinals = copy_ordinals(chunk.ordinals, counts)
-        taken = chunk.take(rows)
-        return Chunk(taken.columns, ordinals, taken.origin, taken.facts)
+        return replace(chunk.take(rows), ordinals=copy_ordinals(chunk.ordinals, counts))
 
 
 class _WeightedResample(_Resample):

@@ -42,10 +42,8 @@ _OUTPUTS: Final = 2
 
 def _unfolded(chunk: Chunk, counts: np.ndarray, stage: int) -> Chunk:
     """Every row as often as it has outputs, with their ordinals."""
-    rows = np.repeat(np.arange(len(chunk)), counts)
-    taken = chunk.take(rows)
-    ordinals = copy_ordinals(chunk.ordinals, counts, _OUTPUTS + stage)
-    return Chunk(taken.columns, ordinals, taken.origin, taken.facts)
+    taken = chunk.take(np.repeat(np.arange(len(chunk)), counts))
+    return replace(taken, ordinals=copy_ordinals(chunk.ordinals, counts, _OUTPUTS + stage))
 
 
 class FlatMap(Map):
