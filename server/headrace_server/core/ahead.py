@@ -90,18 +90,17 @@ class Ahead:
     def turn(self, running: Mapping[_Name, _Partition], waiting: Container[_Name]) -> _Name | None:
         """Return the partition that makes the next batch, unless enough is made ahead."""
         resting = {name for name in self._feeds if self._enough(name, running)}
-        while len(resting) < len(self._feeds):
-            name = min(
-                (n for n in running if n[0] not in resting and n not in waiting),
-                key=lambda name: (running[name].next_turn, name),
-                default=None,
-            )
-            if name is None:
-                break
-            capacity = running[name].capacity
-            if capacity is None or self._feeds[name[0]].of.get(name[1], 0) < capacity:
-                return name
-            resting.add(name[0])
+        if len(resting) == len(self._feeds):
+            return None
+        able = [name for name in running if name[0] not in resting and name not in waiting]
+        if len(able) > 1:
+            able.sort(key=lambda name: (running[name].next_turn, name))
+        for name in able:
+            if name[0] not in resting:
+                capacity = running[name].capacity
+                if capacity is None or self._feeds[name[0]].of.get(name[1], 0) < capacity:
+                    return name
+                resting.add(name[0])
         return None
 
     def _enough(self, name: str, running: Mapping[_Name, _Partition]) -> bool:

@@ -23,11 +23,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headrace_proto.errors import LimitExceeded
+from headrace_proto.record import record
 
 _PAGE: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Block:
     """A place in a segment of ``nbytes``, which are whole pages."""
 

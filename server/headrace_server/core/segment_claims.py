@@ -159,6 +159,8 @@ class SegmentClaims(Claims):
         return super().partition_ended(number) if self.supply.world else ()
 
     def arrived(self, partition: int, token: int, stored: bool = False) -> None:
+        if not (self.by_token or self._awaited or self._unsaid):  # as after every usual commit
+            return
         if stored:
             self._judge_again(partition)
         if self._awaited.get(partition) == token:

@@ -24,6 +24,8 @@ import numpy as np
 from .members import InStep
 from .slots import RoundMember, Segments
 
+_NONE = np.empty(0, np.int64)
+
 
 class _Returned:
     """Slots that came back, the smallest insertion index first.
@@ -208,19 +210,24 @@ class SegmentQueue(InStep):
     def expected(self) -> Segments | None:
         if self.members is not None or self.sized:
             return None
-        indices, slots = self._back.first(self.batch_size)
-        waiting, out = len(slots), self.oldest_out()
+        size, out = self.batch_size, self.oldest_out()
+        slots, further = _NONE, np.zeros(size, np.int64)
         if out is not None:
             going = ~out.last
-            indices = np.concatenate([indices, out.indices[going]])
-            slots = np.concatenate([slots, out.slots[going]])
-        order = indices.argsort(kind="stable")[: self.batch_size]
-        missing = self.batch_size - len(order)
+            slots = out.slots[going]
+            further[: len(slots)] = 1
+        if len(self._back):
+            indices, waiting = self._back.first(size)
+            if out is not None:
+                indices = np.concatenate([indices, out.indices[going]])
+            order = indices.argsort(kind="stable")[:size]
+            slots = np.concatenate([waiting, slots])[order]
+            further[: len(order)] = order >= len(waiting)
+        missing = size - len(slots)
         if len(self._fresh) < missing:
             return None
-        further = np.zeros(self.batch_size, np.int64)
-        further[: len(order)] = order >= waiting
-        slots = np.concatenate([slots[order], self._fresh.first(missing)])
+        if missing:
+            slots = np.concatenate([slots, self._fresh.first(missing)])
         return self._slots.segments(slots, further=further)
 
     def saved(self, batch: Segments) -> np.ndarray | None:

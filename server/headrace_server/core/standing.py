@@ -90,7 +90,8 @@ class Standing:
         most = self._trainers.max_window
         if session in self._recalls.doubted:
             return most
-        held, unstored = self._leases.count(session), self._leases.unstored.get(session, 0)
+        leases = self._leases
+        held, unstored = leases.count(session), leases.unstored.get(session, 0)
         return held if unstored <= most else held + unstored - most
 
     @property

@@ -132,7 +132,6 @@ class SegmentMaker:
         if prepared is None:
             return self.written(batch), None
         if not self.cutting.at_trainer:
-            self.states.grow(self.cutting.machine.slots)
             if self.cutting.carried:  # others may have ended since
                 self.states.begin(batch, self.offers)
             prepared[0].extra = self.states.columns(batch, self.offers)[0]

@@ -20,13 +20,15 @@ An event that depends on the store is sent once the store has written it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from headrace_proto.record import record
 
 from ..core.handover import Batch
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Opened:
     """A partition is open: the schema of its batches, and how far it is."""
 
@@ -43,7 +45,7 @@ class Opened:
     done: Iterable[int] = ()  # batches from ``next`` on that are done
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Made:
     """Batches of one partition, in order."""
 
@@ -52,7 +54,7 @@ class Made:
     batches: Sequence[Batch]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Counted:
     """The totals of one partition so far."""
 
@@ -62,7 +64,7 @@ class Counted:
     stats: dict[str, Any] | None = None  # rows by class, segments, padding: where there are any
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NextEpoch:
     """A partition has made all batches before an epoch; the next one has this turn at least."""
 
@@ -72,7 +74,7 @@ class NextEpoch:
     turn: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AtBorder:
     """All examples of a partition's epoch have ended, and it rests until all others' have."""
 
@@ -81,12 +83,12 @@ class AtBorder:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Finished(Counted):
     """All batches of a partition were made."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Failed:
     """A feed can not go on: an error's code and text."""
 
@@ -96,14 +98,14 @@ class Failed:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Removed:
     """Names of segments that the slab has removed."""
 
     segments: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Replied:
     """The answer of a partition to a question to all of them, or the reason for none.
 
@@ -119,7 +121,7 @@ class Replied:
     stats: dict[str, Any] | None = None  # as in Counted, the change included
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Waiting:
     """A partition makes no batch: what it lacks."""
 
@@ -129,7 +131,7 @@ class Waiting:
     batch: int = -1  # the one whose states it waits for
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CommitsStored:
     """The partition has stored commits of batches, or refuses them by an error's code and text."""
 
@@ -138,7 +140,7 @@ class CommitsStored:
     batches: Sequence[Sequence[Any]]  # [number, code, text]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ClaimJudged:
     """The partition judges a claim: "done" before, "yes" as batch ``number``, or "no"."""
 
@@ -149,7 +151,7 @@ class ClaimJudged:
     number: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Starved:
     """A partition waits for trainers: for states, or for room in the slab."""
 
@@ -157,7 +159,7 @@ class Starved:
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Dry:
     """A stripe of lanes has no work left."""
 
@@ -165,7 +167,7 @@ class Dry:
     stripe: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StateFlush:
     """To a partition: states of some rows of a batch; the last of several is answered."""
 
@@ -177,7 +179,7 @@ class StateFlush:
     more: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Flushed:
     """The states of a flush are stored."""
 

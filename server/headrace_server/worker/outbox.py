@@ -175,17 +175,19 @@ class Outbox:
             self._gather(effect.session, ((), (), ((token, code, text[:_LONGEST_FAULT]),)))
 
     def _gather(self, number: int, more: _Answers) -> None:
-        answers = self._answers.get(number, _NOTHING)
-        tokens = sum(map(len, answers + more))
-        faults = len(answers[2]) + len(more[2])
-        if answers is not _NOTHING and (
-            tokens > _ANSWERS_PER_MESSAGE or faults > _FAULTS_PER_MESSAGE
-        ):
-            self.tell(Outcome(number, *answers))
-            answers = _NOTHING
-        self._answers[number] = (answers[0] + more[0], answers[1] + more[1], answers[2] + more[2])
-        hasty = more[1] or more[2]
-        self._due = min(self._due, 0.0 if hasty else time.monotonic() + _MOMENT_S)
+        answers = self._answers.get(number)
+        if answers is not None:
+            tokens = sum(map(len, answers + more))
+            faults = len(answers[2]) + len(more[2])
+            if tokens > _ANSWERS_PER_MESSAGE or faults > _FAULTS_PER_MESSAGE:
+                self.tell(Outcome(number, *answers))
+            else:
+                more = answers[0] + more[0], answers[1] + more[1], answers[2] + more[2]
+        self._answers[number] = more
+        if more[1] or more[2]:
+            self._due = 0.0
+        elif self._due == inf:
+            self._due = time.monotonic() + _MOMENT_S
 
     @property
     def due_in_s(self) -> float:

@@ -184,8 +184,10 @@ class Owner:
         if not busy:
             if events := self._partitions.prepare(poll):
                 return events
-            if not self._store() or self._partitions.at_rest:
-                return self._partitions.rest(rest, min(_TICK_S, self._outbox.due_in_s))
+            stores = self._partitions.stores
+            if not (stores.ripe and self._store()) or self._partitions.at_rest:
+                at_most_s = min(_TICK_S, self._outbox.due_in_s, stores.due_in_s)
+                return self._partitions.rest(rest, at_most_s)
         return poll(0)
 
     def _hear(self, ready: Set[int]) -> None:

@@ -221,10 +221,12 @@ class Reception:
             self._unmap(session, desk, token)
         if step.commits or step.saves:
             desk.touched()
-        dispatcher.commit(session.number, step.commits)
+        if step.commits:
+            dispatcher.commit(session.number, step.commits)
         for save in step.saves:
             self._on_save(session, desk, save, frames)
-        dispatcher.give_back(session.number, step.returned)
+        if step.returned:
+            dispatcher.give_back(session.number, step.returned)
         dispatcher.window(session.number, step.window)
 
     def _on_take(self, session: Session, desk: Desk, take: Take, frames: list[bytes]) -> None:

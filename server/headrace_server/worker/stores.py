@@ -40,7 +40,7 @@ logger = logging.getLogger("headrace.worker")
 
 #: Commits gather for so long, and so many of them, while the owner has other work: a record of
 #: several costs little more than one of each.
-_GATHER_S, _MOST_GATHERED = 0.002, 8
+_GATHER_S, _MOST_GATHERED = 0.004, 8
 
 _Name = tuple[str, int]
 
@@ -168,9 +168,22 @@ class Stores:
         return bool(self._gathered)
 
     @property
+    def ripe(self) -> bool:
+        """Whether to ``write`` where there is nothing else to do.
+
+        A write that is synced costs more than a step, so commits gather for it then, too.
+        """
+        return self.durability != "power" or self.due
+
+    @property
     def due(self) -> bool:
         """Whether ``write`` can not wait until there is nothing else to do."""
         return self._commits >= _MOST_GATHERED or time.monotonic() >= self._write_at
+
+    @property
+    def due_in_s(self) -> float:
+        """Seconds until ``due``."""
+        return max(0.0, self._write_at - time.monotonic())
 
     def write(self) -> list[tuple[_Name, Exception]]:
         """Write what has gathered, and send the answers of what is written at once.
@@ -209,7 +222,7 @@ class Stores:
     def settled(self, name: _Name) -> bool:
         """Whether everything submitted is written and answered, or the store is not open."""
         store = self._stores.get(name)
-        return store is None or (store.settled and name not in self._gathered)
+        return store is None or (name not in self._gathered and store.settled)
 
     @property
     def writing(self) -> bool:
