@@ -14,8 +14,8 @@ _W4 = (
     "cache holds, and the trainer waits for it: by process and function above the table"
 )
 _DURABLE = (
-    "the thread of the store takes 140 µs of a core for each step and writes for 300; meanwhile "
-    "the owner does not poll, so it is woken for each save"
+    "a synced write takes 140 µs of a core and 300 of the disk, once in four steps; meanwhile the "
+    "owner does not poll, so it is woken for each save"
 )
 _EARLIER_TCP = "as much work as then: the front passes on by its I/O thread what the router did"
 
@@ -56,7 +56,7 @@ WHY: dict[tuple[str, str], str] = {
     (f"W4: headrace lanes, prefetch 8 / {_BARRIER}", "rate"): _W4,
     ("W4 latency: headrace save to ready, arrival / ZeroMQ round trip", "p99"): (
         "a process that wakes waits 1.0 to 1.5 ms for a core once in some hundred steps; a lap of "
-        "the journal takes 0.6 ms once in 200, and a chunk of 54 MB is verified once in some 330"
+        "the journal takes 0.6 ms once in 120, and a chunk of 54 MB is verified once in some 330"
     ),
     ("W4: headrace arrival, durable / headrace arrival", "rate"): _DURABLE,
     (f"W4: headrace arrival, durable, two in flight / {_TWO}", "rate"): _DURABLE,

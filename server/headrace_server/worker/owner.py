@@ -182,7 +182,7 @@ class Owner:
         """Return what the files tell; without work, after all that can be done ahead, or a rest."""
         poll = self._poller.poll
         if not busy:
-            if events := self._partitions.prepare(poll):
+            if events := poll(0) or self._partitions.prepare(poll):
                 return events
             stores = self._partitions.stores
             if not (stores.ripe and self._store()) or self._partitions.at_rest:
