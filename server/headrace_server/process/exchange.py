@@ -195,7 +195,8 @@ class Exchange:
             channel.post(frames)
         except OSError:  # dead: its earlier messages can still be read
             there = False
-        self._watch(number, there and channel.waits)
+        if channel.waits or number in self._waiting:
+            self._watch(number, there and channel.waits)
         return there
 
     def _write(self, number: int, channel: Channel) -> None:
@@ -283,8 +284,12 @@ class TrainersExchange(Exchange):
         number = self._numbers.get(identity)
         if number is None:
             return False
+        channel = self._channels[number]
         self._allowed[number] = most_bytes + _MOST_KEPT
-        return self._tell(number, self._channels[number], frames)
+        there = self._tell(number, channel, frames)
+        if not channel.waits:
+            self._allowed.pop(number, None)
+        return there
 
     def drop(self, identity: bytes) -> None:
         """End a connection; the other end can still read what was sent before."""
