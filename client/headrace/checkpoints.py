@@ -7,34 +7,24 @@ feed.load_state_dict(token) ─► the feed is left, and connected again from th
 from __future__ import annotations
 
 import warnings
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any
 
 from headrace_proto.errors import from_code
 from headrace_proto.token import Token
 
 from .committing import TakenBatches
+from .epochs import EpochLoops
 from .saving import Saving
 from .segments import BY_STATES
 from .waits import Link, opened
 
 
-class Checkpoints(ABC):
+class Checkpoints(EpochLoops):
     """The snapshots that a ``Feed`` inherits."""
 
-    _link: Link
     _commits: TakenBatches
     _saving: Saving | None
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """The feed's name on the server."""
-
-    @property
-    @abstractmethod
-    def schema(self) -> Any:
-        """Columns of a batch."""
 
     @abstractmethod
     def _say_commits(self, tokens: list[int]) -> None: ...

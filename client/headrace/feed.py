@@ -15,7 +15,7 @@ from .batch import Batch, KnownSlots, rows_open
 from .blocks import BatchGone, Blocks
 from .checkpoints import Checkpoints
 from .committing import DatasetRun, TakenBatches, tokens_of
-from .epochs import Claim, EpochLoops, Epochs, NoneYet
+from .epochs import Claim, Epochs, NoneYet
 from .framework import Framework
 from .leases import Received
 from .ragged import RaggedBatch, columns_of, facts_of
@@ -23,7 +23,6 @@ from .saving import Saving
 from .segment_layout import SegmentLayout
 from .segments import BY_STATES, SegmentBatch
 from .session import Session
-from .sizing import Sizing
 from .steering import Steering
 from .waits import Link
 
@@ -31,7 +30,7 @@ from .waits import Link
 _HASTE_S = 5.0
 
 
-class Feed(EpochLoops, Steering, Sizing, Checkpoints):
+class Feed(Steering, Checkpoints):
     """A feed in a trainer's hands: an iterator of batches.
 
     Asking for the next batch commits the one in hand.  Leaving the ``with`` block commits it too;

@@ -16,7 +16,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from .waits import Link
 
 if TYPE_CHECKING:
     from .feed import Feed
+    from .tf_dataset import PulledBatches
 
 #: Batches of a group, and bytes and seconds of training that it may hold back from other trainers.
 MOST = 16
@@ -34,19 +35,6 @@ _MOST_BYTES = 1 << 20
 _MOST_S = 0.005
 #: After so many groups of one batch, batches come one by one: a group costs more than that.
 _SLOW = 16
-
-
-class Counter(Protocol):
-    """Counts in TensorFlow's graph the batches that one run pulls."""
-
-    def read(self) -> int:
-        """How many it has let through."""
-
-    def stop(self) -> int:
-        """Let none through from here on; how many it has let through."""
-
-    def restart(self) -> None:
-        """Count from 0, and let batches through."""
 
 
 class _Member(NamedTuple):
@@ -62,7 +50,7 @@ class _Member(NamedTuple):
 class GroupRun(DatasetRun):
     """One iteration over a dataset whose batches come in groups."""
 
-    counter: Counter | None = None  # None: its batches come one by one
+    counter: PulledBatches | None = None  # None: its batches come one by one
     stopped: bool = False  # the rest of its group went back, so the graph must count anew
     ended: bool = False  # the feed has no more batches for it
     group: list[_Member] = field(default_factory=list)  # without the first, which is taken at once
@@ -215,7 +203,7 @@ def _again(member: _Member) -> Received:
 class Groups:
     """Answers the requests of one dataset to its feed, from threads of TensorFlow."""
 
-    def __init__(self, feed: Feed, counter: Counter | None, now: Callable[[], float]) -> None:
+    def __init__(self, feed: Feed, counter: PulledBatches | None, now: Callable[[], float]) -> None:
         self._feed = feed
         self._counter = counter
         self._now = now

@@ -121,16 +121,12 @@ class Owners:
     @property
     def properties(self) -> dict[str, Any]:
         """The description of the feed beside its schema; empty where it is not known yet."""
-        welcome = self.session.welcome
-        known = None if welcome is None else welcome.properties
-        return known if isinstance(known, dict) else {}
+        return self.session.properties
 
     @property
     def announced(self) -> list[dict[str, Any]]:
         """The same from each owner; some differ, as the number of batches does."""
-        welcomes = [session.welcome for session in self.sessions]
-        known = [{} if one is None else one.properties for one in welcomes]
-        return [one if isinstance(one, dict) else {} for one in known]
+        return [session.properties for session in self.sessions]
 
     @property
     def hint(self) -> str:

@@ -103,6 +103,12 @@ class Session(Greeting):
         self._divide(sessions, (self.share, self.shares))
 
     @property
+    def properties(self) -> dict[str, Any]:
+        """The description of the feed beside its schema; empty where it is not known yet."""
+        known = None if self.welcome is None else self.welcome.properties
+        return known if isinstance(known, dict) else {}
+
+    @property
     def partitions(self) -> range:
         """The partitions of its owner."""
         assert self.welcome is not None
@@ -259,7 +265,7 @@ class Session(Greeting):
             self.missed.clear()
         self._said_window = self._said_take = 0
         self.welcome = welcome
-        of_feed = welcome.properties if isinstance(welcome.properties, dict) else {}
+        of_feed = self.properties
         recovers = of_feed.get("durable") is True or of_feed.get("recovers") is True
         self._known_by_number = recovers and of_feed.get("shape") != "sequences"
         self.connected, self.stopped = True, False
@@ -285,9 +291,7 @@ class Session(Greeting):
 
     def _property(self, name: str, unknown: int) -> int:
         """A number in the properties of the feed: ``generation``, or ``epoch``, the term."""
-        if self.welcome is None or not isinstance(self.welcome.properties, dict):
-            return unknown
-        value = self.welcome.properties.get(name, unknown)
+        value = self.properties.get(name, unknown)
         return value if isinstance(value, int) else unknown
 
     # Outgoing messages

@@ -9,31 +9,24 @@ The size is of that batch alone; ``next(feed)`` has the declared one.
 from __future__ import annotations
 
 import operator
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
 
 from headrace_proto.errors import LimitExceeded
 
-from .waits import Link
+from .epochs import EpochLoops
 
 
-class Sizing(ABC):
-    """The takes that a ``Feed`` inherits."""
+class Sizing(EpochLoops):
+    """The takes that a ``Feed`` inherits: the next batch, of another size."""
 
-    _link: Link
     _takes_sizes = False  # whether the schema leaves the number of rows open
 
-    @property
     @abstractmethod
-    def schema(self) -> Any: ...
-
-    @abstractmethod
-    def __next__(self) -> Any: ...
-
-    @abstractmethod
-    def _leave_rows_open(self) -> None: ...
+    def _leave_rows_open(self) -> None:
+        """Let the schema have any number of rows."""
 
     def take(self, batch_size: int) -> Any:
         """Return the next batch, with ``batch_size`` rows: for segments in the order of arrival.

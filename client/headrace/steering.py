@@ -9,7 +9,6 @@ Each takes effect, or counts, for all trainers of the feed.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,17 +18,14 @@ from headrace_proto.errors import from_code
 
 from .feed_progress import FeedProgress, progress_of
 from .requests import CountReady, DrainInput, ReadProgress, SetBatchSizes, SetTargetProbs
-from .sizing import size_of
-from .waits import Link
+from .sizing import Sizing, size_of
 
 #: Maximum number of sizes, so that they fit the header of a message.
 _MOST_SIZES = 4096
 
 
-class Steering(ABC):
+class Steering(Sizing):
     """The requests that a ``Feed`` inherits."""
-
-    _link: Link
 
     def drain(self, cancel: bool = False) -> None:
         """Close the feed's input for all trainers: rows already read are still handed out.
@@ -73,10 +69,6 @@ class Steering(ABC):
         if answer.code:
             raise ValueError(f"{change.call}({given:.80}): {answer.text}")
         return dict(answer.value)
-
-    @abstractmethod
-    def _leave_rows_open(self) -> None:
-        """Let the schema have any number of rows."""
 
     def stats(self) -> dict[str, int]:
         """Count ready, incomplete and in-flight batches or segments, over all workers.

@@ -53,12 +53,15 @@ class PulledBatches:
         self._variable = made[0]
 
     def read(self) -> int:
+        """Return how many it has let through."""
         return int(self._variable.numpy()) % _STOPPED
 
     def stop(self) -> int:
+        """Let none through from here on; return how many it has let through."""
         return int(self._variable.assign_add(_STOPPED).numpy()) % _STOPPED
 
     def restart(self) -> None:
+        """Count from 0, and let batches through."""
         self._variable.assign(0)
 
     def count(self) -> None:

@@ -30,7 +30,7 @@ from ..pipeline.declaration import Declaration
 from ..process.settings import RunSettings
 from ..server import Server, start
 from ..state.mirror import Mirrored
-from ..state.restoring import last_snapshot
+from ..state.restoring import GENERATION, last_snapshot
 from .directory import TERM, Begun, Directory, Superseded
 from .forwarding import Forwarder
 
@@ -40,7 +40,6 @@ logger = logging.getLogger("headrace.server")
 _BEAT_S = 0.5
 #: Rest before Ray starts this server again, after a start that has failed.
 _REST_S = 1.0
-_GENERATION = "generation.json"
 
 
 @dataclass(frozen=True)
@@ -184,7 +183,7 @@ class ShareServer:
         state, plan = self._state, self._plan
         notes = {TERM: self._term()}
         for feed in plan.pipelines:
-            path = Path("feeds", feed, _GENERATION)
+            path = Path("feeds", feed, GENERATION)
             if (state / path).exists():
                 notes[str(path)] = (state / path).read_text()
         found, share = {}, (self._share, plan.servers)

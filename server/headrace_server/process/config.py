@@ -139,6 +139,10 @@ class RunConfig(Limits):
         """The share of every feed that this server has."""
         return next((feed.share for feed in self.feeds), WHOLE)
 
+    def feed(self, name: str) -> FeedConfig:
+        """Return the feed of a name."""
+        return next(feed for feed in self.feeds if feed.name == name)
+
     def worker_of(self, partition: int) -> int:
         """Return the worker that runs a partition: all that the number of workers changes."""
         return owner_of(partition, self.workers, self.share)

@@ -36,7 +36,7 @@ logger = logging.getLogger("headrace.server")
 
 _COMPLETE = "COMPLETE"
 _FLIGHT = "flight"
-_GENERATION = "generation.json"
+GENERATION = "generation.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Resumption:
 
 def resumption(state: Path, feed: str) -> Resumption:
     """Read the generation of a feed."""
-    file = state / "feeds" / feed / _GENERATION
+    file = state / "feeds" / feed / GENERATION
     try:
         plain = json.loads(file.read_text())
         before = str(plain.get("before", ""))
@@ -70,12 +70,12 @@ def last_snapshot(state: Path, feed: str, share: Share) -> str:
     ``share``: that of this server.
     """
     mark = LEAF if share == WHOLE else SETTLED
-    found = {_GENERATION: state / "feeds" / feed / _GENERATION}
+    found = {GENERATION: state / "feeds" / feed / GENERATION}
     snapshots = state / "snapshots" / feed
     settled = {path.parent.name: path for path in snapshots.glob(f"*/{mark}")}
     present = {name: path for name, path in (found | settled).items() if path.exists()}
     last = max(present, key=lambda name: present[name].stat().st_mtime_ns, default="")
-    return resumption(state, feed).snapshot if last == _GENERATION else last
+    return resumption(state, feed).snapshot if last == GENERATION else last
 
 
 def prepare(
@@ -106,7 +106,7 @@ def prepare(
     plain: dict[str, Any] = {"generation": before.generation + 1, "snapshot": snapshot}
     if snapshot == BEGINNING:
         plain["before"] = before.before if before.snapshot == BEGINNING else before.snapshot
-    write_durably(new / _GENERATION, json.dumps(plain))
+    write_durably(new / GENERATION, json.dumps(plain))
 
 
 def take_back(state: StateDirectory, feed: str) -> None:

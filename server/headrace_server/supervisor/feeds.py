@@ -151,8 +151,8 @@ class Feeds:
         one = self._feeds[feed]
         one.bad[owner] = dict(bad)
         if one.failed is None:
-            declared = (known for known in self.starts.config.feeds if known.name == feed)
-            if text := next(declared).declaration.policy.too_bad(added(one.bad.values())):
+            policy = self.starts.config.feed(feed).declaration.policy
+            if text := policy.too_bad(added(one.bad.values())):
                 one.failed = "data", text
                 one.fail("data", text)
                 if self._several:

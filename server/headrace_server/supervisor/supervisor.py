@@ -195,21 +195,18 @@ class Supervisor:
         where the feed has another by now.
         """
         with self._starting:
-            now = next(one for one in self._config.feeds if one.name == feed)
             if self.stopped or self.failure is not None:
                 return
-            if generation in (None, now.generation):
+            if generation in (None, self._config.feed(feed).generation):
                 self._replace_workers(feed)
 
     def _replace_workers(self, feed: str) -> None:
         logger.warning("feed %r is taken back to its beginning", feed)
         self._feeds.note("taken back", f"feed {feed!r} to its beginning")
-        anew = {
-            one.name: replace(one, generation=one.generation + 1, snapshot=BEGINNING)
-            for one in self._config.feeds
-            if one.name == feed
-        }
-        self._starts.change(feeds=tuple(anew.get(one.name, one) for one in self._config.feeds))
+        begun = self._config.feed(feed)
+        anew = replace(begun, generation=begun.generation + 1, snapshot=BEGINNING)
+        feeds = tuple(anew if one is begun else one for one in self._config.feeds)
+        self._starts.change(feeds=feeds)
         with self._or_fail(feed):
             with self._lock:
                 self._feeds.begin_anew(feed)
@@ -227,7 +224,7 @@ class Supervisor:
         with self._starting:
             if self.stopped or self.failure is not None:
                 return
-            term = prepared(next(one for one in self._config.feeds if one.name == feed))
+            term = prepared(self._config.feed(feed))
             with self._or_fail(feed):
                 self._end_children(abruptly=True)
                 self._starts.take_back(feed, term)
