@@ -227,7 +227,7 @@ def test_functions_that_can_not_be_noted_do_not_end_the_reading_of_a_worker(
             raise OSError(28, "no room")
 
     supervisor = start()
-    monkeypatch.setattr(supervisor._feeds, "_durable", Full())
+    monkeypatch.setattr(supervisor._feeds, "durable", Full())
     (post,) = supervisor._crew.posts
     assert post.child is not None
     event = {"event": "functions", "feed": "default", "functions": {}}
