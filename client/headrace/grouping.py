@@ -35,6 +35,8 @@ _MOST_BYTES = 1 << 20
 _MOST_S = 0.005
 #: After so many groups of one batch, batches come one by one: a group costs more than that.
 _SLOW = 16
+#: A group of fewer, further batches that another shape ended counts as one that does not pay.
+_FEW = 3
 
 
 class _Member(NamedTuple):
@@ -61,6 +63,7 @@ class GroupRun(DatasetRun):
     nbytes: int = 0  # of the last batch
     fast: bool = False  # whether groups pay
     slow: int = 0  # groups of one batch, one after the other
+    cut: int = 0  # small groups, one after the other, that another shape of the next batch ended
 
 
 def group_size(nbytes: int, handed: int, used_s: float) -> int:
@@ -247,7 +250,7 @@ class Groups:
         commits.asks(run)
         size = 1
         if used_s is not None and self._counter is not None and commits.alone:
-            size = group_size(run.nbytes, handed, used_s)
+            size = group_size(run.nbytes, handed, used_s) if run.cut < _SLOW else 1
             run.slow = run.slow + 1 if size == 1 else 0
             run.fast = run.slow < _SLOW if number > 0 else size > 1
             if run.fast != (number > 0):
@@ -258,7 +261,7 @@ class Groups:
             run.ended = True
             raise
         commits.fetched(run, first.token)
-        members = list(self._ready(size - 1)) if size > 1 else []
+        members = self._ready(run, first, size - 1) if size > 1 else []
         commits.hand(run, members)
         run.nbytes, run.handed_at = first.nbytes, self._now()
         return [first, *(member.batch for member in members)]
@@ -281,8 +284,8 @@ class Groups:
         self._counter.restart()
         return True
 
-    def _ready(self, most: int) -> Iterator[_Member]:
-        """At most so many further batches, of those that are there and of the same epoch."""
+    def _ready(self, run: GroupRun, first: Any, most: int) -> list[_Member]:
+        """At most so many further batches that are there, of the same epoch and shapes."""
         feed = self._feed
         epochs, take = feed._epochs, feed._claim
 
@@ -291,12 +294,26 @@ class Groups:
                 return None
             return take(session)
 
+        members: list[_Member] = []
         taken = feed._link.take_ready(most, claim)
-        while taken:
+        shapes, cut = _shapes(first), False
+        for at, received in enumerate(taken):
             try:
-                block = feed._blocks.block(taken[0])
-                batch = feed._plain(taken[0], block)
+                block = feed._blocks.block(received)
+                batch = feed._plain(received, block)
             except Exception:  # which is raised when it is asked for by itself
-                feed._link.untake(taken)
-                return
-            yield _Member(batch, taken.pop(0), block, feed._durable)
+                feed._link.untake(taken[at:])
+                break
+            member = _Member(batch, received, block, feed._durable)
+            cut = _shapes(batch) != shapes
+            if cut:
+                feed._link.untake([_again(member), *taken[at + 1 :]])
+                break
+            members.append(member)
+        run.cut = run.cut + 1 if cut and len(members) < _FEW else 0
+        return members
+
+
+def _shapes(batch: Any) -> list[Any]:
+    """The shapes of a batch's columns: a group has one array of each column."""
+    return [slot.shape for slot in batch._slots.values()]

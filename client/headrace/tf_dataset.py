@@ -1,11 +1,14 @@
-"""A feed as a ``tf.data.Dataset``: groups of batches, without a copy and with few calls of Python.
+"""A feed as a ``tf.data.Dataset``: groups of small batches, with few calls of Python.
 
-    runs ──► next group ──► from_tensors(a) + from_tensors(b) + … take(n) ──► count ──► elements
-    Python   Python         a tree of datasets, in TensorFlow                 one operation
+    runs ──► next group ──► from_tensor_slices(columns of the group) ──► count ──► elements
+    Python   Python         slices share the memory of the group         one operation
 
 A number is yielded for each iterator of TensorFlow, and again where the rest of a group went back
 to the feed (``grouping``).  The counting operation ends the elements of a number when it is
 stopped, and when there are none left the next group asks whether it goes on.
+
+TensorFlow's conversion of an array that Python hands over costs as much as a copy of 64 kB, so the
+batches of a group are copied into one array for each column.  A batch alone is not copied.
 
 The map functions run in the thread that pulls (``use_inter_op_parallelism=False``, which only the
 raw operation offers): to hand so little to a pool of threads costs more than it does.
@@ -26,6 +29,7 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.schema import OFFSETS, RESERVED, Field
 
 from .grouping import MOST, Groups, group_size
+from .holding import BufferPool
 from .tf import element_spec
 
 if TYPE_CHECKING:
@@ -84,38 +88,30 @@ def dataset(feed: Feed, facts: Sequence[str], tokens: bool = False) -> Any:
     offsets = [OFFSETS + name for name, field in feed.schema.items() if field.ragged]
     of_rows |= {name: layout[name] for name in offsets}
     spec = element_spec({**flat, **of_rows, **token})
+    dtypes = [one.dtype for one in spec.values()]
     columns = [*flat, *(RESERVED + name for name in facts), *offsets]
     counter = PulledBatches() if group_size(_least_bytes(feed), MOST, 0) > 1 else None
-    groups = Groups(feed, counter, time.monotonic)
+    groups, pool = Groups(feed, counter, time.monotonic), BufferPool()
 
-    def arrays(batches: Sequence[Batch]) -> list[Any]:
-        found: list[Any] = []
-        for batch in batches:
-            found.extend([batch.array(name) for name in columns])
-            if tokens:
-                found.append(np.int64(batch.token))
-        return found
+    def arrays(batch: Batch) -> list[Any]:
+        found: list[Any] = [batch.array(name) for name in columns]
+        return [*found, np.int64(batch.token)] if tokens else found
 
     def fetched(number: Any) -> list[Any]:
         batches = groups.next_group(int(number))
-        found = arrays(batches)
-        return [np.int64(len(batches)), *found, *found[: len(spec)] * (MOST - len(batches))]
+        return [_stacked(parts, pool) for parts in zip(*map(arrays, batches), strict=True)]
 
     def single(number: Any) -> list[Any]:
-        return arrays(groups.next_group(int(number)))
+        return arrays(groups.next_group(int(number))[0])
 
     def taken(number: Any) -> Any:
-        dtypes = [one.dtype for one in spec.values()]
-        count, *flat = tf.numpy_function(fetched, [number], [tf.int64, *dtypes * MOST])
-        parts = [
-            tf.data.Dataset.from_tensors(_element(spec, flat[first : first + len(spec)]))
-            for first in range(0, len(flat), len(spec))
-        ]
-        return tf.data.experimental.to_variant(_tree(parts).take(count))
+        flat = tf.numpy_function(fetched, [number], dtypes)
+        together = {name: tf.TensorSpec([None, *one.shape]) for name, one in spec.items()}
+        batches = tf.data.Dataset.from_tensor_slices(_element(together, flat))
+        return tf.data.experimental.to_variant(batches)
 
     def singly(number: Any) -> Any:
-        flat = tf.numpy_function(single, [number], [one.dtype for one in spec.values()])
-        return tf.nest.flatten(_element(spec, flat))
+        return tf.nest.flatten(_element(spec, tf.numpy_function(single, [number], dtypes)))
 
     def counted(*flat: Any) -> Any:
         assert counter is not None
@@ -176,12 +172,16 @@ def _element(spec: dict[str, Any], flat: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(spec, flat, strict=True))
 
 
-def _tree(parts: list[Any]) -> Any:
-    """All datasets one after the other, of which TensorFlow looks through few to find the next."""
-    while len(parts) > 1:
-        pairs = zip(parts[::2], parts[1::2], strict=True)
-        parts = [first.concatenate(second) for first, second in pairs]
-    return parts[0]
+def _stacked(parts: Sequence[Any], pool: BufferPool) -> Any:
+    """One array of the arrays of a column, which have one shape.  One alone is not copied."""
+    first, count = np.asarray(parts[0]), len(parts)
+    if count == 1:
+        return first[None]
+    if first.dtype == object or not first.ndim:
+        return np.stack(parts)
+    together = pool.buffer(count * first.nbytes).view(first.dtype)
+    np.concatenate(parts, out=together.reshape(-1, *first.shape[1:]))
+    return together.reshape(count, *first.shape)
 
 
 def _mapped(data: Any, function: Callable[..., Any], spec: Any) -> Any:

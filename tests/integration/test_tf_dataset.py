@@ -179,6 +179,18 @@ def test_tensors_of_a_group_outlive_iterator_feed_and_server(tf: Any) -> None:
     assert all((one["x"].numpy() == one["i"].numpy()).all() for one in kept)
 
 
+def test_groups_end_where_the_shape_of_batches_changes(tf: Any) -> None:
+    examples = [{"x": np.full(1 + i // 5 % 3, i, np.int64), "name": f"n{i}"} for i in range(60)]
+    with fed(hs.from_examples(examples).batch(1, dynamic_pad=True)) as feed:
+        dataset = feed.as_dataset(tokens=True)
+        batches = list(dataset)
+        assert [one["x"].numpy()[0].tolist() for one in batches] == [
+            one["x"].tolist() for one in examples
+        ]
+        assert [one["name"].numpy()[0] for one in batches] == [b"n%d" % i for i in range(60)]
+        assert len({int(one["token"]) for one in batches}) == 60
+
+
 def test_under_a_strategy_the_count_is_that_of_one_variable(tf: Any) -> None:
     with fed(rows(40)) as feed:
         with tf.distribute.MirroredStrategy(["CPU:0"]).scope():

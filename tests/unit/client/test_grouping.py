@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +18,7 @@ from headrace.committing import TakenBatches
 from headrace.framework import NumpyFramework
 from headrace.grouping import MOST, GroupedBatches, Groups, group_size
 from headrace.leases import Received
+from headrace_proto.layout import Slot
 from headrace_proto.messages import Delivery
 
 STOPPED = 1 << 40
@@ -57,6 +58,7 @@ class FeedInATest:
         self.committed: list[int] = []
         self.given_back: list[int] = []
         self.broken = 0
+        self.shape_of: Callable[[int], tuple[int, ...]] = lambda token: (1,)
         self.left = False
         self.closed = False
         self._commits = TakenBatches(explicit)
@@ -66,7 +68,8 @@ class FeedInATest:
         self._durable = False
 
     def _plain(self, received: Received, block: np.ndarray) -> Batch:
-        return Batch(received.delivery, {}, block, NumpyFramework())
+        slots = {"x": Slot("uint8", self.shape_of(received.delivery.token), 0, 1)}
+        return Batch(received.delivery, slots, block, NumpyFramework())
 
     def _block(self, received: Received) -> np.ndarray:
         if received.delivery.token == self.broken:
@@ -268,6 +271,23 @@ def test_a_batch_that_can_not_be_read_is_an_error_when_its_turn_comes():
     with pytest.raises(ValueError, match="batch 5 is broken"):
         iteration.pull()
     assert pulled(iteration, 35) == [*range(6, 41)]
+
+
+def test_a_batch_of_another_shape_begins_the_next_group():
+    site = Site(40)
+    site.feed.shape_of = lambda token: (token // 10,)
+    iteration = site.iterate()
+    assert pulled(iteration, 3) == [1, 2, 3] and iteration.rest == 6
+    assert pulled(iteration, 7) == [*range(4, 11)] and iteration.rest == 9
+    assert pulled(iteration, 30) == [*range(11, 41)]
+
+
+def test_batches_of_ever_other_shapes_come_one_by_one():
+    site = Site(80)
+    site.feed.shape_of = lambda token: (token,)
+    iteration = site.iterate()
+    assert pulled(iteration, 80) == [*range(1, 81)]
+    assert iteration._number is not None and iteration._number < 0
 
 
 def test_a_feed_that_was_taken_back_is_iterated_from_there():
