@@ -83,6 +83,7 @@ class Claims(ABC):
     def __init__(self, hands: Hands) -> None:
         self._hands = hands
         self.by_token: dict[int, ClaimedBatch] = {}
+        hands.claims = self.by_token
 
     def _ask(self, claim: ClaimedBatch) -> None:
         """Have the partition judge a claim."""

@@ -9,7 +9,8 @@ A batch is pinned by a trainer that maps it, or by a frame that is still being s
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
+from typing import Any
 
 from .handover import Batch, Effect, Freed, Returned, Send
 from .lease import Lease, LeaseTable
@@ -23,6 +24,7 @@ class Hands:
     def __init__(self, lease_ttl_s: float, term: int, trainers: Trainers) -> None:
         self.trainers = trainers
         self.leases: LeaseTable[Batch] = LeaseTable(lease_ttl_s, term)
+        self.claims: Mapping[int, Any] = {}  # by token: batches of an earlier life, see claims.py
         self.effects: list[Effect] = []
         self.open = 0  # batches made, and neither settled nor void
         self.epochs: OpenEpochs | None = None  # where batches end with their epoch

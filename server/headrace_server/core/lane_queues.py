@@ -129,17 +129,14 @@ class LaneQueues(SegmentSupply):
         for number, here in self.partitions.items():
             if here.ended or here.rests:
                 left.setdefault(number, 0)
-        unknown = sorted(n for n, seq in left.items() if not 0 < seq <= trainer.seq)
-        if unknown:
+        for partition in sorted(n for n, seq in left.items() if not 0 < seq <= trainer.seq):
             trainer.seq += limits.MAX_PREFETCH
-            for partition in unknown:
-                self._pass(partition, trainer)
-                left[partition] = trainer.seq
-            trainer.window = trainer.seq
+            self._pass(partition, trainer)
+            trainer.window = left[partition] = trainer.seq
 
     def is_idle(self, session: int) -> bool:
         """Whether a trainer has no lanes, and could get none."""
-        return session not in self._stripes and self._free() is None
+        return not (session in self._stripes or self._goes_on(session))
 
     def put_back(self, session: int, batch: Batch) -> bool:
         """Take a batch that was lost on its way; its trainer gets it again."""
@@ -177,29 +174,33 @@ class LaneQueues(SegmentSupply):
         return effects
 
     def _open(self, session: int) -> _Stripe | None:
-        partition = self._free()
-        if partition is None or self.partitions[partition].held:
+        load = {
+            number: 0
+            for number, here in self.partitions.items()
+            if not (here.ended or here.rests or here.held or number in self._dry)
+        }
+        if not load or self._goes_on(session):
             return None
+        for other in self._stripes.values():
+            if other.partition in load:
+                load[other.partition] += 1
+        partition = min(load, key=lambda n: (load[n], n))
         stripe = _Stripe(partition, self.take_stripes(1), self._leaves[partition])
         self._stripes[session] = stripe
         self._by_number[stripe.number] = session
         return stripe
 
-    def _free(self) -> int | None:
-        """Return the partition in which a trainer without lanes gets some, the least one used.
+    def _goes_on(self, session: int) -> bool:
+        """Whether a trainer has to save batches of an earlier life, whose examples it goes on with.
 
-        Where others are there it is none whose claims are being judged: these may wait for them.
+        It gets its lanes once they are stored, as it would without the death.
         """
-        alone = len(self._trainers.present) < 2
-        load = {
-            number: 0
-            for number, here in self.partitions.items()
-            if not (here.ended or here.rests or number in self._dry or (here.held and not alone))
-        }
-        for stripe in self._stripes.values():
-            if stripe.partition in load:
-                load[stripe.partition] += 1
-        return min(load, key=lambda n: (load[n], n), default=None)
+        leases, claims = self._hands.leases, self._hands.claims
+        return (
+            any(claim.session == session for claim in claims.values())
+            or any("claimed" in lease.batch.meta for lease in leases.of_session(session))
+            or (session in leases.unstored and any(p.held for p in self.partitions.values()))
+        )
 
     def drain(self) -> list[Batch]:
         return [batch for stripe in self._stripes.values() for batch in stripe.ready.drain()]

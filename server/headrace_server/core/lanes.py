@@ -366,7 +366,8 @@ class Lanes(InStep):
             for other in stripe.out:
                 ended = ended[~np.isin(ended, other.slots)]
         self._end(ended)
-        if batch.stripe < 0:  # that of a claim
+        if batch.stripe < 0:  # that of a claim: its examples go on in the same rows
+            self.places = [(batch.indices[going], batch.lanes[going]), *self.places]
             self.leave(batch.stripe)
         self._drop_leftovers()
         return None if refused else rows

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headrace.any_order import merge_of
 from headrace.merge import Merge
@@ -25,8 +27,15 @@ from headrace_proto.messages import (
     Welcome,
 )
 from headrace_proto.placement import WHOLE, Placement, Share, partitions_of
+from headrace_server.core.sequences import AT_SERVER, AT_TRAINER, NOWHERE
+from tests.examples import some
+
+from .lane_servers import Run
 
 SEED = 5
+#: Partitions with examples of so many segments each.
+COUNTS = st.lists(st.lists(st.integers(1, 3), max_size=4), min_size=2, max_size=4)
+steadily = settings(max_examples=some(15), deadline=None, derandomize=True)
 PLAIN: dict[str, Any] = {}
 ARRIVAL = {"shape": "sequences", "order": "arrival"}
 LANES = {"shape": "sequences", "order": "lanes"}
@@ -302,6 +311,30 @@ def test_lanes_are_of_one_owner_until_it_has_no_work_left() -> None:
         for owner, session in zip(served, trainer.sessions, strict=True):
             owner.serve(session)
     assert [partition for _, partition in trainer.took] == [0] * 3 + [1] * 3 + [2] * 3
+
+
+@pytest.mark.parametrize("states", [AT_SERVER, AT_TRAINER, NOWHERE])
+@pytest.mark.parametrize("cuts", [0.0, 0.004])
+@steadily
+@given(seed=st.integers(0, 2**32), counts=COUNTS, prefetch=st.sampled_from([0, 1, 2, 5]))
+def test_one_trainer_gets_the_lanes_of_one_server_whatever_crosses_or_is_lost(
+    states: str, cuts: float, seed: int, counts: list[list[int]], prefetch: int
+) -> None:
+    one = Run(counts, 1, states, prefetch=0, seed=0).to_the_end()
+    for servers in range(2, len(counts) + 1):
+        assert Run(counts, servers, states, prefetch, seed).to_the_end(cuts) == one
+
+
+@steadily
+@given(seed=st.integers(0, 2**32), counts=COUNTS, prefetch=st.sampled_from([0, 1, 2, 5]))
+def test_one_trainer_gets_the_lanes_of_one_server_though_servers_die(
+    seed: int, counts: list[list[int]], prefetch: int
+) -> None:
+    """Of a batch that was ready and not taken the examples go on in any rows."""
+    one = Run(counts, 1, AT_SERVER, prefetch=0, seed=0).to_the_end()
+    for servers in range(1, len(counts) + 1):
+        again = Run(counts, servers, AT_SERVER, prefetch, seed).to_the_end(0.002, 0.002)
+        assert [(p, sorted(cells)) for p, cells in again] == [(p, sorted(c)) for p, c in one]
 
 
 # Segments whose batches end with their epoch

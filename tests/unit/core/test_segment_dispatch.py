@@ -651,6 +651,17 @@ def test_a_window_that_crosses_a_passed_opens_no_lanes_elsewhere(prefetch):
     assert [want.partition for want in at.take(Want)] == [1]
 
 
+def test_of_several_passed_each_lies_beyond_a_window_that_was_said_when_the_one_before_came():
+    at = At(3, "lanes", shared=True)
+    at.d.partition_ended(0), at.d.partition_ended(1)
+    at.join(1, window=1)
+    first, second = at.take()
+    at.d.window(1, first.seq + MAX_PREFETCH + 1)
+    assert at.take() == []
+    at.d.window(1, second.seq + 1)
+    assert at.take() == [Want(2, 1, 0)]
+
+
 def test_a_passed_that_was_lost_with_its_connection_is_sent_again():
     at = At(2, "lanes", shared=True)
     at.join(1, window=2)
@@ -687,18 +698,33 @@ def test_without_states_the_last_batches_of_lanes_go_out_before_the_passed():
     assert [type(one) for one in said] == [Send, Send, Send, Passed]
 
 
-def test_a_trainer_that_is_alone_waits_for_the_lanes_whose_claims_are_judged():
-    """Its stream does not show the death of the owner.  With others, the claims may wait for it."""
+def test_a_trainer_goes_on_in_its_lanes_once_its_batch_of_an_earlier_life_is_saved():
+    """1 its claim is judged, 2 the batch is in its hands."""
+    at = At(2, "lanes", shared=True, term=1)
+    at.join(1)
+    at.d.claim(1, Handed(7, 0, 3, 1, bytes(12)), saved=False)
+    at.d.window(1, 1)
+    assert at.take((Want, Idle, Passed)) == []
+    at.d.claimed(7, "yes", 0)
+    assert at.take((Want, Idle, Passed)) == []
+    at.d.save(1, 7)
+    assert at.take((Want, Idle, Passed)) == [Want(0, 1, 0)]
+
+
+def test_a_trainer_goes_on_in_its_lanes_once_its_save_of_an_earlier_life_is_stored():
     at = At(2, "lanes", shared=True, term=1)
     at.join(1)
     at.d.claim(1, Handed(7, 0, 3, 1, bytes(12)), saved=True)
+    at.d.save(1, 7)
+    at.d.claimed(7, "yes", 0)
     at.d.window(1, 1)
     assert at.take((Want, Idle, Passed)) == []
-    at.d.claimed(7, "no", 0)
-    assert at.take(Want) == [Want(0, 1, 0)]
+    at.d.kept(0, 0)
+    assert at.take((Want, Idle, Passed)) == [Want(0, 1, 0)]
 
 
-def test_a_trainer_among_others_gets_lanes_where_no_claims_are_judged():
+def test_a_trainer_without_a_claim_gets_lanes_where_none_is_judged():
+    """The claim may wait for what this trainer saves."""
     at = At(2, "lanes", shared=True, term=1)
     at.join(1, 2)
     at.d.claim(1, Handed(7, 0, 3, 1, bytes(12)), saved=True)
