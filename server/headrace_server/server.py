@@ -20,12 +20,14 @@ from .arguments import (
 from .process.config import RunConfig
 from .process.rundir import RunDirectory
 from .process.settings import RECORD_BYTES, RunSettings, Settings, taking
+from .process.statuses import SeenServer
 from .state.durable import Durable
 from .state.mirror import Mirrored
 from .supervisor.living import Living, refuse_taken
 from .supervisor.supervisor import Supervisor
-from .watch.http_client import snapshot_of_all
+from .watch.http_client import HttpClient, snapshot_of_all
 from .watch.http_options import HttpOptions
+from .watch.watch import Watch
 
 if TYPE_CHECKING:
     from .watch.http import HttpService
@@ -127,8 +129,11 @@ class Server:
         """Return the dropped rows of each feed that is over, by reason."""
         return {feed: end[2] for feed, end in self._supervisor.outcome().items()}
 
-    def stats(self) -> dict[str, dict[str, Any]]:
-        """Counters of each feed so far.
+    def stats(self, every: bool = False) -> dict[str, dict[str, Any]]:
+        """Counters of each feed so far; with ``every`` those of all servers that share the feed.
+
+        They are added up.  This server asks its ``peers`` at most twice a second; ``shares`` names
+        those that do not answer as away.
 
         ``batches``, ``rows``, ``redelivered``, ``stale``, ``expired``: of the hand-over.
         ``dropped``: rows by reason.  ``padding``: by bucket, elements with padding and without.
@@ -141,7 +146,12 @@ class Server:
         a word, what is ``waiting``, the ``standing`` of batches and (``segment_standing``) of
         segments, the feed's ``partitions``, ``trainers``, ``store``.
         """
-        return cast(dict[str, dict[str, Any]], self._supervisor.look()["feeds"])
+        _check_flag("every", every)
+        seen: SeenServer = self._supervisor.look()
+        if every and seen["share"][1] > 1:
+            index, servers = seen["share"]
+            seen = (self._http or Watch((index, servers))).every()
+        return cast(dict[str, dict[str, Any]], seen["feeds"])
 
     def snapshot(self, feed: str | None = None, timeout_s: float = 120.0) -> dict[str, Any]:
         """Store a feed's state as it is now; return the token to go on from it.
@@ -150,9 +160,13 @@ class Server:
         one.  A server with a share of the feed makes its ``peers`` store theirs, too; on other
         hosts they need the same ``http_token_file``.
         """
-        http = self._http
-        others = [] if http is None else [peer.snapshot for peer in http.others]
-        return snapshot_of_all([self._supervisor.snapshot, *others], feed, timeout_s)
+        servers = [one.snapshot for one in self._every]
+        return snapshot_of_all(servers, feed, timeout_s)
+
+    @property
+    def _every(self) -> list[Supervisor | HttpClient]:
+        """This server, and its peers."""
+        return [self._supervisor, *([] if self._http is None else self._http.others)]
 
     def access(self) -> dict[str, Any]:
         """Return the known keys, the connected trainers and the counts of refusals.
@@ -196,19 +210,23 @@ class Server:
 
         Rows that were read are still handed out, then all loops end normally, also after a restart
         of the server.  With ``cancel`` rows that are in no batch yet are dropped.  ``feed`` may be
-        left out where the server serves one.
+        left out where the server serves one.  A server with a share of the feed has its ``peers``
+        close theirs, too.
         """
         _check_flag("cancel", cancel)
-        self._supervisor.end(feed, cancel)
+        for one in self._every:
+            one.end(feed, cancel)
 
     def restart(self, feed: str | None = None, force: bool = False) -> None:
         """Start a feed from its beginning, whatever was committed.
 
         ``FeedInUse`` while trainers use it, unless ``force``: they get ``FeedRewound`` then.  A
-        state directory gets a new state of this feed; other feeds go on.
+        state directory gets a new state of this feed; other feeds go on.  A server with a share of
+        the feed has its ``peers`` start theirs, too.
         """
         _check_flag("force", force)
-        self._supervisor.restart(feed, force)
+        for one in self._every:
+            one.restart(feed, force)
 
     def _take_back(self, feed: str, snapshot: str) -> None:
         """Take this server's share of a feed back to a snapshot of this name."""

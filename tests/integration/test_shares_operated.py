@@ -13,6 +13,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from headrace_proto.errors import ServerError
 from headrace_server.cli import main
 from headrace_server.flight.feed_record import FeedRecord
 from tests.patience import PATIENCE_S
@@ -78,6 +79,41 @@ def test_a_server_that_knows_no_peers_shows_itself_alone(capsys: pytest.CaptureF
         assert main(["status", "--http", str(server.http_address)]) == 0
         assert main(["status", "--all", "--http", str(server.http_address)]) == 1
         assert "start all of them with peers=" in capsys.readouterr().err
+
+
+def test_the_counters_of_any_server_are_those_of_all(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("headrace_server.watch.watch._FRESH_S", 0.0)
+    with watched() as servers:
+        with connect(servers) as feed:
+            assert len(rows(feed)) == 120
+        for server in servers:
+            whole = server.stats(every=True)["default"]
+            mine = server.stats()["default"]
+            assert whole["rows"] == 120 and len(whole["partitions"]) == 5
+            assert 0 < mine["rows"] < 120 and len(mine["partitions"]) < 5
+    with hs.run(numbers(), workers=0) as alone:
+        assert alone.stats(every=True).keys() == alone.stats().keys() == {"default"}
+        with pytest.raises(TypeError, match="every='yes'"):
+            alone.stats(every="yes")  # type: ignore[arg-type]
+    with hs.run(numbers(), workers=0, partitions=5, share=(0, 2)) as one:
+        with pytest.raises(ServerError, match="this server has share 0/2 of its feeds, and knows"):
+            one.stats(every=True)
+
+
+def test_a_server_restarts_the_feed_of_all_and_ends_it():
+    endless = hs.from_examples([{"i": k} for k in range(40)]).repeat().batch(4)
+    with watched(endless) as servers:
+        with connect(servers) as feed:
+            first = [next(feed)["i"].tolist() for _ in range(7)]
+            with pytest.raises(headrace.FeedInUse):
+                servers[1].restart()
+        servers[1].restart()
+        with connect(servers) as feed:
+            assert [next(feed)["i"].tolist() for _ in range(7)] == first
+            servers[0].end(cancel=True)
+            for _ in feed:
+                pass
+        assert all(server.wait(PATIENCE_S) for server in servers)
 
 
 @pytest.mark.parametrize("way", ["a server", "the command"])

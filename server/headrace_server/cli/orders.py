@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import time
 from argparse import Namespace
-from urllib.parse import urlencode
 
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ConnectionLost
 
-from ..watch.http_client import TIMEOUT_S, snapshot_of_all
+from ..watch.http_client import RESTART_S, TIMEOUT_S, snapshot_of_all
 from . import exits
 from .options import Option
 from .remote import SERVERS, TOKEN, Asker, askers
@@ -18,14 +17,7 @@ from .table import Command
 
 _LOOK_S = 0.3
 _FEED = Option("feed", "text", "the feed", metavar="FEED", positional=True)
-_WAIT = Option("wait", "seconds", "how long that may take", default=300.0)
-
-
-def _post_all(options: Namespace, path: str, timeout_s: float, **query: str | None) -> None:
-    """Post to each server that the options name."""
-    fields = {name: value for name, value in query.items() if value}
-    for asker in askers(options):
-        asker.post(f"{path}?{urlencode(fields)}", timeout_s)
+_WAIT = Option("wait", "seconds", "how long that may take", default=RESTART_S)
 
 
 def _drain(options: Namespace) -> int:
@@ -56,15 +48,15 @@ def _out(asker: Asker) -> int | None:
 
 
 def _end(options: Namespace) -> int:
-    cancel = "1" if options.cancel else None
-    _post_all(options, "/end", TIMEOUT_S, feed=options.feed, cancel=cancel)
+    for asker in askers(options):
+        asker.end(options.feed, options.cancel)
     print(f"feed {options.feed!r} reads no more: loops end when what was read is committed")
     return exits.WELL
 
 
 def _restart(options: Namespace) -> int:
-    force = "1" if options.force else None
-    _post_all(options, "/restart", options.wait, feed=options.feed, force=force)
+    for asker in askers(options):
+        asker.restart(options.feed, options.force, options.wait)
     print(f"feed {options.feed!r} starts from its beginning")
     return exits.WELL
 

@@ -31,6 +31,7 @@ from ..pipeline.by_source import sources_of
 from ..pipeline.declaration import Declaration
 from ..pipeline.fingerprint import function_names
 from ..process.settings import RunSettings
+from ..process.statuses import joined_feed
 
 if TYPE_CHECKING:
     from .share_server import SharePlan
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 _CLOSE_S = 20.0
 #: How long a server may take for an answer, and the same for those that have no node now.
 _ANSWER_S = 10.0
-#: Counters of a feed that all its servers add up.
-_TOTALS = ("batches", "rows", "redelivered", "stale", "expired")
 
 
 class RayServers:
@@ -62,19 +61,15 @@ class RayServers:
         return self._address
 
     def stats(self) -> dict[str, dict[str, Any]]:
-        """Counters of each feed, added up over the servers that answer.
+        """Counters of each feed, those of ``Server.stats()``, over all servers that answer.
 
-        ``batches``, ``rows``, ``redelivered``, ``stale`` and ``expired``; ``servers`` has what
-        ``Server.stats()`` of each share has, by share.
+        ``servers`` has the counters of each server, by share.
         """
-        joined: dict[str, dict[str, Any]] = {}
+        found: dict[str, dict[int, Any]] = {}
         for share, feeds in self._asked("stats").items():
             for feed, counters in feeds.items():
-                one = joined.setdefault(feed, {**dict.fromkeys(_TOTALS, 0), "servers": {}})
-                one["servers"][share] = counters
-                for name in _TOTALS:
-                    one[name] += counters[name]
-        return joined
+                found.setdefault(feed, {})[share] = counters
+        return {feed: {**joined_feed([*of.values()]), "servers": of} for feed, of in found.items()}
 
     def drain(self, timeout_s: float) -> bool:
         """Hand out nothing more and wait for commits; whether all came in time, at all servers."""

@@ -24,6 +24,7 @@ from headrace_proto import __version__
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
 
+from ..process.statuses import ServerStatus
 from .answers import Answers, HttpRequest, Response
 from .http_client import HttpClient
 from .http_options import HttpOptions
@@ -82,6 +83,10 @@ class HttpService:
     def watch(self, server: Supervisor) -> None:
         """Watch this server from now on."""
         self._watch.begin(server)
+
+    def every(self) -> ServerStatus:
+        """Return the status of all servers of the feed.  ServerError where no peers are known."""
+        return self._watch.every()
 
     def close(self) -> None:
         """End all connections and threads."""

@@ -24,6 +24,8 @@ from ..process.statuses import ServerStatus
 HEADER = "x-headrace"
 #: Maximum time for an answer.
 TIMEOUT_S = 15.0
+#: The same for the restart of a feed, which starts processes.
+RESTART_S = 300.0
 _MOST_BYTES = 64 * 1024**2
 
 
@@ -60,9 +62,20 @@ class HttpClient:
         self, feed: str | None, timeout_s: float, name: str = "", whole: bool = False
     ) -> Any:
         """Take a snapshot of a feed; arguments and result are those of ``Supervisor.snapshot``."""
-        fields = {"feed": feed, "name": name, "whole": "1" if whole else ""}
-        query = urlencode({name: value for name, value in fields.items() if value})
-        return self.post(f"/snapshot?{query}", timeout_s)
+        return self._order("/snapshot", timeout_s, feed=feed, name=name, whole=whole)
+
+    def end(self, feed: str | None, cancel: bool = False) -> None:
+        """Close the input of a feed; arguments are those of ``Supervisor.end``."""
+        self._order("/end", TIMEOUT_S, feed=feed, cancel=cancel)
+
+    def restart(self, feed: str | None, force: bool = False, timeout_s: float = RESTART_S) -> None:
+        """Start a feed from its beginning; arguments are those of ``Supervisor.restart``."""
+        self._order("/restart", timeout_s, feed=feed, force=force)
+
+    def _order(self, path: str, timeout_s: float, **fields: str | bool | None) -> Any:
+        """Post a request with the fields that are set."""
+        given = {name: "1" if value is True else value for name, value in fields.items() if value}
+        return self.post(f"{path}?{urlencode(given)}", timeout_s)
 
     def _ask(self, method: str, path: str, timeout_s: float) -> Any:
         headers = {HEADER: "1", "Accept": "application/json"}
