@@ -100,6 +100,33 @@ def test_the_counters_of_any_server_are_those_of_all(monkeypatch: pytest.MonkeyP
             one.stats(every=True)
 
 
+def test_examples_are_left_out_at_all_servers(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """In the second epoch the other server has some of them."""
+    pipeline = hs.from_examples([{"i": k} for k in range(40)]).shuffle(seed=3).repeat(2).batch(4)
+    states = [str(tmp_path / str(index)) for index in range(_SERVERS)]
+
+    def read(most: int) -> list[Any]:
+        with contextlib.ExitStack() as running:
+            options = {"workers": 0, "partitions": 2, "durability": "process"}
+            servers = [
+                running.enter_context(
+                    hs.run(pipeline, share=(i, _SERVERS), state_dir=states[i], **options)
+                )
+                for i in range(_SERVERS)
+            ]
+            with connect(servers) as feed:
+                taken = zip(range(most), feed, strict=False)
+                return [(b.partition, b.epoch, b["i"].tolist()) for _, b in taken]
+
+    first = read(4)
+    out = {i for partition, _, some in first if partition == 1 for i in some}
+    trainer = ["--trainer", "1", "--steps", "1-4", "--reason", "poisoned"]
+    assert main(["skip", states[0], "--beside", states[1], *trainer]) == 0
+    assert "16 examples of 4 batches are left out" in capsys.readouterr().out
+    later = [(partition, i) for partition, epoch, some in read(100) if epoch == 1 for i in some]
+    assert later and not out & {i for _, i in later}
+
+
 def test_a_server_restarts_the_feed_of_all_and_ends_it():
     endless = hs.from_examples([{"i": k} for k in range(40)]).repeat().batch(4)
     with watched(endless) as servers:

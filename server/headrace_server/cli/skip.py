@@ -6,14 +6,16 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
+from ..flight.feed_record import beside_of
 from ..flight.skipping import skip
 from . import exits
-from .flight import CHOICE, chosen, key_of
+from .flight import BESIDE, CHOICE, chosen, key_of
 from .options import JSON, Option
 from .table import Command
 
 _OPTIONS = (
     *CHOICE,
+    BESIDE,
     Option("reason", "text", "the reason, which is stored in the list", absent="must be given"),
     JSON,
 )
@@ -33,6 +35,7 @@ def _skip(options: Namespace) -> int:
         lambda history: chosen(history, options),
         options.reason,
         key_of(options),
+        beside_of(options.beside),
     )
     print(json.dumps(report.to_plain()) if options.json else "\n".join(report.lines()))
     return exits.WELL

@@ -10,8 +10,10 @@ are.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -81,24 +83,29 @@ def skip(
     choose: Callable[[FeedRecord], Sequence[Flown]],
     reason: str,
     key: bytes | None = None,
+    beside: Sequence[Path] = (),
 ) -> SkipReport:
     """Leave out the examples of the batches that ``choose`` finds; with ``key`` only of that key.
 
-    ServerError while a server holds the directory, or if the record of a batch was deleted.
+    ``beside``: state directories of the feed's other servers, for in a later epoch any of them may
+    have an example.  ServerError while a server holds a directory, or if the record of a batch was
+    deleted.
     """
     if not reason.strip() or len(reason) > _LONGEST_REASON:
         raise ValueError(f"reason={reason!r:.80}: a text of 1 to {_LONGEST_REASON} characters")
     name = feed_of(path, feed)
-    state = StateDirectory(path)
-    try:
-        finish(state.path)
-        return _skip(state.path, FeedRecord(state.path, name), choose, reason, key)
-    finally:
-        state.close()
+    with contextlib.ExitStack() as holding:
+        states = []
+        for one in (path, *beside):
+            state = StateDirectory(one)
+            holding.callback(state.close)
+            finish(state.path)
+            states.append(state.path)
+        return _skip(states, FeedRecord(states[0], name, states[1:]), choose, reason, key)
 
 
 def _skip(
-    state: Path,
+    states: Sequence[Path],
     history: FeedRecord,
     choose: Callable[[FeedRecord], Sequence[Flown]],
     reason: str,
@@ -121,27 +128,29 @@ def _skip(
                     keys.add((row.epoch, row.key))
     if not rows:
         raise ServerError(f"nothing of feed {history.feed!r} that is recorded fits that choice")
-    file = quarantine_file(state, history.feed)
-    omissions = Omissions.read(file)
-    known = len(rows.keys() & omissions.skipped.keys())
-    for example, epoch in rows.items():
-        omissions.skip(example, Skipped(reason, epoch))
-    segments = served_as(state, history.feed, "pipeline", "shape", "kind") == "sequences"
-    stores = _stores(state, history.feed, {batch.partition for batch in batches})
+    files = [quarantine_file(state, history.feed) for state in states]
+    lists = {file: Omissions.read(file) for file in files}
+    known = len(rows.keys() & set.intersection(*({*one.skipped} for one in lists.values())))
+    for omissions in lists.values():
+        for example, epoch in rows.items():
+            omissions.skip(example, Skipped(reason, epoch))
+    segments = served_as(states[0], history.feed, "pipeline", "shape", "kind") == "sequences"
+    stores = _stores(states, history.feed, {batch.partition for batch in batches})
     if segments:
         fates = {lease.batch: lease.fate for lease in history.leases}
         done = tuple(batch for batch in batches if fates.get(batch) == "committed")
     else:
         done = tuple(b for b in batches if b.partition in stores and _is_done(stores, b))
     going_on = {key for saved in stores.values() for key in saved.examples.keys}
-    omissions.write(file)
+    for file, omissions in lists.items():
+        omissions.write(file)
     return SkipReport(history.feed, len(rows), known, batches, done, len(going_on & keys), segments)
 
 
-def _stores(state: Path, feed: str, partitions: set[int]) -> dict[int, Saved]:
+def _stores(states: Sequence[Path], feed: str, partitions: set[int]) -> dict[int, Saved]:
     """The stored state of some partitions."""
     found = {}
-    for partition in partitions:
+    for state, partition in product(states, partitions):
         path = partition_path(state, feed, partition)
         if path.exists():
             store = Store(path, "process")

@@ -2,7 +2,7 @@
 
     Session of each server, Merge ══ messages wait on each way ══► Dispatcher, Lanes of partitions
 
-What is on its way comes in its order, some time.  A way may be cut: what it carries is lost, and
+Each way keeps the order of its messages and may delay them.  A cut loses the messages on a way, and
 the trainer greets again.  A server may die: its next life has what its partitions have stored.
 """
 

@@ -330,7 +330,7 @@ def test_one_trainer_gets_the_lanes_of_one_server_whatever_crosses_or_is_lost(
 def test_one_trainer_gets_the_lanes_of_one_server_though_servers_die(
     seed: int, counts: list[list[int]], prefetch: int
 ) -> None:
-    """Of a batch that was ready and not taken the examples go on in any rows."""
+    """The examples of a batch that was ready and not taken may go on in other rows."""
     one = Run(counts, 1, AT_SERVER, prefetch=0, seed=0).to_the_end()
     for servers in range(1, len(counts) + 1):
         again = Run(counts, servers, AT_SERVER, prefetch, seed).to_the_end(0.002, 0.002)
