@@ -28,6 +28,7 @@ def check_address(argument: str, address: object) -> str:
     """The address, or the TypeError or ValueError that names the argument."""
     if not isinstance(address, str):
         raise TypeError(f"{argument}={address!r:.200} is not a string")
+    refuse_surrogates(f"{argument}={address!r:.200}", address)
     if re.fullmatch(r"ipc://.+", address):
         return address
     match = _TCP.fullmatch(address)
@@ -36,6 +37,14 @@ def check_address(argument: str, address: object) -> str:
     if match[2] != "*" and int(match[2]) > 65535:
         raise ValueError(f"{argument}={address!r:.200}: a port lies in 0 … 65535")
     return address
+
+
+def refuse_surrogates(where: str, text: str) -> None:
+    """ValueError for a text that UTF-8 can not hold, such as a path of other bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{where} is not a text that UTF-8 can hold") from None
 
 
 def check_addresses(argument: str, addresses: object) -> list[str]:

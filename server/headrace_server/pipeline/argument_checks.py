@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from headrace_proto import dtypes, limits
+from headrace_proto.address import refuse_surrogates
 from headrace_proto.schema import Field
 
 from .declaration import Feature, Plain
@@ -102,7 +103,13 @@ def checked_name(argument: str, value: Any) -> str:
             f"{argument}={value!r:.80} has {len(value)} characters; the name of a column has 1 to "
             f"{limits.MAX_NAME}"
         )
-    return str(value)
+    return checked_text(argument, str(value))
+
+
+def checked_text(argument: str, value: str) -> str:
+    """A string that UTF-8 holds, as all that is sent or stored."""
+    refuse_surrogates(f"{argument}={value!r:.200}", value)
+    return value
 
 
 def checked_names(argument: str, value: Any, known: Mapping[str, Field] | None) -> list[str]:
@@ -206,7 +213,7 @@ def checked_paths(argument: str, value: Any) -> tuple[str, ...]:
     for entry in [value] if one else _listed(argument, value, fault):
         if not isinstance(entry, (str, os.PathLike)):
             raise TypeError(f"{argument} holds {entry!r:.80}, a {type(entry).__name__}, not a path")
-        path = os.fsdecode(entry)
+        path = checked_text(argument, os.fsdecode(entry))
         if not path:
             raise ValueError(f"{argument} holds an empty path")
         remote = "://" in path or "::" in path
@@ -222,8 +229,10 @@ def plain_data(argument: str, value: Any, depth: int = 0) -> Plain:
         raise ValueError(f"{argument} is nested deeper than {_DEPTH}")
     if isinstance(value, np.generic):
         value = value.item()
-    if value is None or type(value) in (bool, float, str, bytes):
+    if value is None or type(value) in (bool, float, bytes):
         return value
+    if type(value) is str:
+        return checked_text(argument, value)
     if isinstance(value, os.PathLike):
         return os.fsdecode(value)
     if type(value) is int:

@@ -176,6 +176,8 @@ def names_fault(names: Collection[Any]) -> str:
         if not isinstance(name, str) or not 0 < len(name) <= limits.MAX_NAME:
             most = limits.MAX_NAME
             return f"a column named {name!r:.80}; names are strings of 1 to {most} characters"
+        if not name.isprintable() and any("\ud800" <= c <= "\udfff" for c in name):
+            return f"a column named {name!r:.80}, which is not a text that UTF-8 can hold"
     return ""
 
 

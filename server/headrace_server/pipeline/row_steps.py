@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from headrace_proto.schema import Field, schema_to_wire
 
-from .argument_checks import checked, checked_names, checked_schema
+from .argument_checks import checked, checked_names, checked_schema, checked_text
 from .declaration import Feature, Plain, Stage
 from .naming import name_of
 from .source_steps import SourceSteps
@@ -134,7 +134,7 @@ def _directory(value: Any) -> str:
     if not isinstance(value, (str, os.PathLike)):
         raise TypeError(f"directory={value!r:.80} is a {type(value).__name__}, not a path")
     path = os.fsdecode(value)
-    if not path or "://" in path or "\0" in path:
+    if not checked_text("directory", path) or "://" in path or "\0" in path:
         raise ValueError(f"directory={path!r} is no directory of this machine")
     return os.path.abspath(path)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from headrace_proto.address import refuse_surrogates
 from headrace_proto.placement import share_of
 
 #: A target is ``FILE.py:NAME``.
@@ -109,8 +110,10 @@ class Option:
             if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
                 raise TypeError(f"{where} is not {kind}, but a {type(value).__name__}")
             value = form(value)
-        if self.kind == "path" and (not value or "\0" in value):
-            raise ValueError(f"{where} is no path: one has a character, and none of them is NUL")
+        if self.kind == "path":
+            refuse_surrogates(where, value)
+            if not value or "\0" in value:
+                raise ValueError(f"{where} is no path: one has a character, and none is NUL")
         least = 0 if self.kind == "seconds" and self.least is None else self.least
         if least is not None and not least <= value <= self.most:
             unit = " seconds" if self.kind == "seconds" else ""

@@ -151,6 +151,17 @@ def test_a_value_that_features_do_not_admit_is_named(value, text):
         pack_examples([{}], {"x": hs.scalar("int8")})
 
 
+def test_a_name_that_is_no_text_is_refused():
+    with pytest.raises(
+        ValueError, match=r"example 0 has a column named '\\udc80', which is not a t"
+    ):
+        pack_examples([{"\udc80": 1}])
+    with pytest.raises(ValueError, match=r"a name in features='\\udc80' is not a text"):
+        hs.from_examples([{"x": 1}], {"\udc80": hs.scalar("int8")})
+    with pytest.raises(ValueError, match=r"args\[0\]='\\udc80' is not a text"):
+        hs.from_function("module:function", "\udc80")
+
+
 def test_an_example_is_a_mapping():
     with pytest.raises(TypeError, match="example 1 is a tuple"):
         pack_examples([{"x": 1}, ("x", 1)])

@@ -50,8 +50,9 @@ def test_a_value_has_the_form_of_its_kind(option: Option, value: Any, form: Any)
         (dataclasses.replace(TIME, least=0.1, most=9), 10, "does not lie in 0.1 … 9 seconds"),
         (FLAG, 1, "is not true or false, but a int"),
         (PLACE, 7, "is not a path, but a int"),
-        (PLACE, "", "is no path: one has a character, and none of them is NUL"),
-        (PLACE, "a\0b", "is no path: one has a character, and none of them is NUL"),
+        (PLACE, "", "is no path: one has a character, and none is NUL"),
+        (PLACE, "a\0b", "is no path: one has a character, and none is NUL"),
+        (PLACE, "a\udcff", "is not a text that UTF-8 can hold"),
         (CHOICE, "c", "is not one of a, b"),
     ],
 )

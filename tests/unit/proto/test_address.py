@@ -35,6 +35,12 @@ def test_what_is_none_is_refused_with_an_example(address: str):
     assert str(caught.value) == f"bind={address!r} is not like tcp://127.0.0.1:5557"
 
 
+@pytest.mark.parametrize("address", ["ipc:///a\udcff", "tcp://\udcff:1"])
+def test_a_text_that_utf_8_can_not_hold_is_refused(address: str):
+    with pytest.raises(ValueError, match=r"^bind='.*udcff.*' is not a text that UTF-8 can hold$"):
+        check_address("bind", address)
+
+
 def test_a_port_that_zeromq_would_take_modulo_65536_is_refused_with_the_limit():
     with pytest.raises(ValueError, match="address='tcp://h:65536': a port lies in 0 … 65535"):
         check_address("address", "tcp://h:65536")
