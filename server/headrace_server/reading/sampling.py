@@ -253,7 +253,7 @@ class Stratified(Sampler):
 class _Resample(Sampler):
     """Rows repeated by rates."""
 
-    argument, rule = "rates", "a rate is finite and 0 or more"
+    argument, rule = "rates", "a rate is finite, 0 or more, and at most 2**52"
 
     def fits(self, values: np.ndarray) -> np.ndarray:
         return (values >= 0) & (values <= MAX_RATE)

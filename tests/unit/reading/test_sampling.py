@@ -263,7 +263,7 @@ def test_counts_are_poisson_in_mean_and_variance():
 def test_a_rate_that_is_none_is_a_bad_example(value):
     r = np.array([1.0, value])
     with pytest.raises(
-        DataError, match=r"record 1: resample_at_rate: rates .*finite and 0 or more"
+        DataError, match=r"record 1: resample_at_rate: rates .*finite, 0 or more, and at most 2..52"
     ):
         applied(lambda s: s.resample_at_rate("r"), r=r)
     bad = BadRecords(skip=True)
