@@ -91,8 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if not options.consume:
             raise ValueError(
-                "what is taken is committed, and no trainer gets it: say --consume where that is "
-                "meant, on a feed that nobody trains on"
+                "bench commits the batches that it takes, so no trainer gets them: give --consume, "
+                "on a feed that nobody trains on"
             )
         if not 0 < options.seconds <= 3600:
             raise ValueError(f"--seconds {options.seconds:g} is not more than 0 and at most 3600")

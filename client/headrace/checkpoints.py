@@ -56,7 +56,7 @@ class Checkpoints(EpochLoops):
                 warnings.warn(doubt, stacklevel=2)
             self._say_commits(self._commits.for_snapshot(upto, self))
         elif upto is not None:
-            raise ValueError(f"snapshot(upto=…): {BY_STATES}; snapshot() has what is saved")
+            raise ValueError(f"snapshot(upto=…): {BY_STATES}; snapshot() has all saves")
         self._link.settle()
         if self._saving is not None:
             self._saving.flush()

@@ -322,7 +322,7 @@ class _Step:
 
     def __init__(self, data: Any) -> None:
         if not isinstance(data, tuple) or len(data) < 2 or not isinstance(data[0], dict):
-            raise ValueError("a StatefulModel works on what headrace.keras.batches(feed, …) gives")
+            raise ValueError("a StatefulModel needs the dataset of headrace.keras.batches(feed, …)")
         self.ticket, self.x, self.y, self.weights = (*data, None, None)[:4]
         self.outputs: Any = None
         self.states: Any = None

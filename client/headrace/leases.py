@@ -180,8 +180,8 @@ class Leases:
         for delivery in message.items:
             if not delivery.segment and not 0 < delivery.frame <= len(frames):
                 raise ProtocolError(
-                    f"batch {delivery.partition}/{delivery.number} is said to be in frame "
-                    f"{delivery.frame}; {len(frames)} frames came"
+                    f"batch {delivery.partition}/{delivery.number} names frame {delivery.frame}, "
+                    f"but the message has {len(frames)} frames"
                 )
         for delivery in message.items:
             if delivery.seq <= self.last_seq:  # sent twice

@@ -403,7 +403,7 @@ def test_what_can_not_work_is_refused_with_the_remedy(tf: Any, stateful: Any) ->
             with pytest.raises(ValueError, match=r"must return \(x, y\) or \(x, y, weights\)"):
                 stateful.batches(feed, lambda batch: batch["sequences"]["x"])
             model = compiled(stateful, adding())
-            with pytest.raises(ValueError, match=r"works on what headrace.keras.batches"):
+            with pytest.raises(ValueError, match=r"needs the dataset of headrace.keras.batches"):
                 model.fit(feed.as_dataset().map(split), shuffle=False, verbose=0)
 
 

@@ -41,7 +41,7 @@ _GONE = {
     "length": "it is input_length",
     "dynamic_pad": "batches have it: give it to the shape",
     "ragged": "batches have it: give it to the shape",
-    "capacity": "there is no queue to bound here; slab_bytes of hs.run bounds what is made ahead",
+    "capacity": "there is no queue to bound; slab_bytes of hs.run bounds the batches made ahead",
     "bucket_capacities": "only bucket and bucket_by_sequence_length have buckets",
     "seed": "nothing is drawn here; shuffle(seed=…) draws the order of the examples",
     "keep_input": "filter(fn) before it drops examples",
@@ -89,7 +89,7 @@ def former(alike: str, tensors: int | None = None, **own: str) -> Callable[[F], 
                     raise
                 hint = (
                     f"After {alike} positions are not those of tf.contrib.training, whose "
-                    "threads, queues and names are gone: give what follows by name"
+                    "threads, queues and names are gone: give later arguments by name"
                 )
                 raise type(error)(f"{error}.  {hint}") from None
 

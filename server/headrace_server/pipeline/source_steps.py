@@ -57,7 +57,7 @@ class SourceSteps(Steps):
         if not plain or other._order != ReadingOrder() or other._policy != Policy():
             raise ValueError(
                 "concat(other) joins two sources: other has an order, stages, options or a shape; "
-                "call them on what concat gives"
+                "call them on the result of concat"
             )
         one, two = self.fields, other.fields
         if one is not None and two is not None and one != two:

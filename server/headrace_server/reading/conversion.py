@@ -193,7 +193,7 @@ class Conversion:
         for name, found in sums.items():
             if found.text != part.sums[name].text:
                 raise DataError(
-                    f"{part.path}, column {name!r}: what was read back has the checksum "
+                    f"{part.path}, column {name!r}: the values read back have the checksum "
                     f"{found.text}, and the original {part.sums[name].text}: disk or memory is "
                     "at fault; run the conversion again"
                 )

@@ -198,7 +198,7 @@ def _probe(reader: Reader, stages: RowStages) -> None:
         if seen >= _MOST_PROBE_ROWS:
             raise DataError(
                 f"the filters let none of the first {seen} examples through, so the schema of "
-                "what map gives can not be learnt: declare it with map(…, schema=…)"
+                "the columns of map can not be inferred: declare them with map(…, schema=…)"
             )
 
 

@@ -79,7 +79,7 @@ class Quarantine:
             return _convict(case, entry, f"{text}: {words}")
         text += (
             " together, and not when it took the rows one by one; more time (worker_timeout_s) or "
-            f"memory may be what it lacks: {words}"
+            f"it may lack memory: {words}"
         )
         return DeathVerdict(expected=True, failure=(entry.feed, text))
 

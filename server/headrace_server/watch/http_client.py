@@ -132,7 +132,7 @@ class _Stranger(ServerError):
     """The answer is not of a headrace server."""
 
     def __init__(self, url: str, code: int) -> None:
-        super().__init__(f"what answers at {url} (with {code}) is no headrace server")
+        super().__init__(f"the peer at {url} (which answers {code}) is no headrace server")
 
 
 def shown(text: str) -> str:

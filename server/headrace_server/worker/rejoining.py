@@ -27,8 +27,8 @@ from ..process.config import FeedConfig
 
 PUT_BACK = (
     "the state directory is another one, or was put back to an earlier state (a backup, a copy).  "
-    "What this trainer did since is undone, and its rows go out again.  Begin anew from a model of "
-    "that state, or connect again to go on with the feed as it is"
+    "This trainer's later commits are undone, and their rows go out again.  Begin anew from a "
+    "model of that state, or connect again to go on with the feed as it is"
 )
 
 
@@ -141,13 +141,13 @@ class Rejoining(Rewinding):
             raise in_use(self._feed, "other trainers use it")
         if judgement is Judgement.WAIT and wanted == BEGINNING:
             raise Later(
-                "other trainers may use the feed: it is started from its beginning once they are "
-                "given up"
+                "other trainers may use the feed: it starts from its beginning once they are known "
+                "to be gone"
             )
         if judgement is Judgement.WAIT:
             raise Later(
-                "another trainer that goes on from the same snapshot may be at work: it is joined "
-                "once it is heard of, and otherwise the feed is taken back"
+                "another trainer of the same snapshot may be at work: this one joins it once it "
+                "reconnects, and otherwise the feed is taken back"
             )
         if judgement is Judgement.TAKE_BACK:
             if self._asked_for != wanted:

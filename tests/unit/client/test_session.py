@@ -416,7 +416,9 @@ def test_inline_batches_come_with_their_frame_and_others_without():
 def test_a_batch_whose_frame_did_not_come_is_nonsense_and_changes_nothing(frame):
     talk = opened()
     items = (delivery(1, 11), Delivery(2, 12, 3, 4, 1, 8, [], {}, "", 0, frame))
-    with pytest.raises(ProtocolError, match=f"batch 3/4 is said to be in frame {frame}; 2 frames"):
+    with pytest.raises(
+        ProtocolError, match=f"batch 3/4 names frame {frame}, but the message has 2 frames"
+    ):
         talk.hear(Deliver(1, items), frames=[b"", b""])
     assert not talk.session.ready and talk.session.held() == 0
     assert talk.said(HEARTBEAT)[-1] == Renew(1, 2, 0, ())

@@ -194,7 +194,7 @@ def test_a_file_that_is_not_read_back_as_it_was_is_named_and_not_kept(
 
     pipeline, out = jsonl(tmp_path / "a.jsonl", 9), tmp_path / "out"
     monkeypatch.setattr(module, "resolve", turned)
-    with pytest.raises(DataError, match=r"column 'x': what was read back has the checksum"):
+    with pytest.raises(DataError, match=r"column 'x': the values read back have the checksum"):
         converted(pipeline, out)
     assert not list(out.glob("*.arrow"))
     monkeypatch.undo()

@@ -108,8 +108,8 @@ def test_another_kind_of_server_is_told_in_a_line(status: int, kind: str, body: 
             server.shutdown()
             thread.join()
     assert str(caught.value) == (
-        f"what answers at http://127.0.0.1:{server.server_port} (with {status}) is no headrace "
-        "server"
+        f"the peer at http://127.0.0.1:{server.server_port} (which answers {status}) is no "
+        "headrace server"
     )
 
 
