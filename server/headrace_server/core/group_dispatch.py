@@ -92,13 +92,6 @@ class GroupDispatcher(GroupMembers):
 
     # Commits
 
-    def commit(self, session: int, tokens: tuple[int, ...]) -> None:
-        if session not in self._member_of or self.stateful:
-            super().commit(session, tokens)
-            return
-        for token in tokens:
-            self.save(session, token)
-
     def save(self, session: int, token: int, payload: Any = None) -> None:
         of = self._member_of.get(session)
         if of is None:
