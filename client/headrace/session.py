@@ -285,9 +285,10 @@ class Session(Greeting):
         self._said_at = -1e9  # the server waits for the heartbeat that says that this was heard
 
     def _on_epoch(self, message: EpochBegun) -> None:
-        self.epoch = max(self.epoch, message.epoch)
         self._idle_at = -1
-        self.passed.clear()
+        if message.epoch > self.epoch:  # else it is sent again after a reconnection
+            self.epoch = message.epoch
+            self.passed.clear()
 
     def _property(self, name: str, unknown: int) -> int:
         """A number in the properties of the feed: ``generation``, or ``epoch``, the term."""

@@ -374,6 +374,16 @@ def test_partitions_that_were_passed_over_in_an_epoch_have_work_in_the_next() ->
     assert not trainer.step() and trainer.merge.awaited is zero and not zero.idle
 
 
+def test_the_begin_of_an_epoch_that_is_sent_again_brings_no_partition_back() -> None:
+    trainer = Trainer(2, 2, 1, {**LANES, "across_batches": False})
+    zero, one = trainer.sessions
+    for session in (zero, one, zero):
+        session.receive(EpochBegun(7, 1), [], 0.0)
+        zero.receive(Passed(7, 1, 0), [], 0.0)
+    zero.receive(EpochBegun(7, 1), [], 0.0)
+    assert not trainer.step() and trainer.merge.awaited is one
+
+
 def test_an_owner_that_has_ended_keeps_no_other_in_its_epoch() -> None:
     trainer = Trainer(2, 2, 1, {**ARRIVAL, "across_batches": False})
     zero, one = trainer.sessions
