@@ -40,7 +40,7 @@ $(READY): pyproject.toml
 	touch $@
 
 $(FRAMEWORKS): $(READY)
-	$(BIN)/python -m pip install --quiet --editable '.[jax]'
+	$(BIN)/python -m pip install --quiet --editable '.[jax]' tf-keras
 	$(BIN)/python -m pip install --quiet '$(TORCH)' \
 	    && $(BIN)/python -m pip install --quiet --editable '.[lightning,transformers,ray]' torchdata 'ray[train]' \
 	    || echo 'no $(TORCH) in the index: tests that need torch are skipped'

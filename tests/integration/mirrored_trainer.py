@@ -100,6 +100,48 @@ def segments_in_graph(strategy: Any, feed: Any) -> list[Any]:
     return segments(strategy, feed, in_graph=True)
 
 
+def segments_in_fit(strategy: Any, feed: Any) -> list[Any]:
+    """Train on segments by ``fit`` of Keras 2; that of Keras 3 can not."""
+    import tf_keras
+
+    tf_keras.utils.set_random_seed(5)
+
+    class Model(tf_keras.Model):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.gru = tf_keras.layers.GRU(3, return_sequences=True, return_state=True)
+            self.dense = tf_keras.layers.Dense(1)
+
+        def train_step(self, batch: dict[str, Any]) -> Any:
+            mask = tf.sequence_mask(batch["length"], UNROLL, tf.float32)
+            with tf.GradientTape() as tape:
+                steps, after = self.gru(batch["sequences"]["x"], initial_state=batch["state"]["h"])
+                errors = tf.square(self.dense(steps)[..., 0] - 1) * mask
+                loss = tf.reduce_sum(errors) / 16 / strategy.num_replicas_in_sync
+            weights = self.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+            feed.save_states(batch["token"], {"h": after})
+            tf.numpy_function(_trained, [batch["key"], batch["valid"]], [])
+            return {}
+
+    class Steps(tf_keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            STEPS[-1] += 1
+
+    with strategy.scope():
+        model = Model()
+        model.compile(tf_keras.optimizers.SGD(0.01))
+    data = strategy.distribute_datasets_from_function(lambda _: feed.as_dataset())
+    for _ in range(EPOCHS):
+        STEPS.append(0)
+        model.fit(data, steps_per_epoch=-1, verbose=0, callbacks=[Steps()])
+    return [weight.numpy() for weight in model.trainable_variables]
+
+
+def _trained(keys: Any, valid: Any) -> None:
+    TRAINED.extend(key.decode() for key in keys[valid])
+
+
 def main() -> None:
     address, name, way = sys.argv[1:]
     keras.utils.set_random_seed(5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +64,14 @@ def trained(pipeline: hs.Pipeline, loop: str) -> list[dict[str, Any]]:
     [
         ("segments", "segments"),
         pytest.param("segments", "segments_in_graph", marks=pytest.mark.tools),
+        pytest.param("segments", "segments_in_fit", marks=pytest.mark.tools),
         pytest.param("rows", "loop", marks=pytest.mark.tools),
     ],
 )
 def test_two_workers_take_equal_steps_and_end_with_equal_weights(shape: str, loop: str) -> None:
     pytest.importorskip("tensorflow")
+    if loop == "segments_in_fit" and find_spec("tf_keras") is None:
+        pytest.skip("tf_keras is not installed")
     pipeline = {"rows": rows, "segments": segments}[shape]()
     first, second = trained(pipeline, loop)
     assert first["steps"] == second["steps"] and len(first["steps"]) == EPOCHS
