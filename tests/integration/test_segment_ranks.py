@@ -15,6 +15,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from headrace.segments import SegmentBatch
 from tests.patience import PATIENCE_S
 
 from .processes import HERE, Process
@@ -220,6 +221,46 @@ def test_a_rank_that_returns_gets_the_same_member_of_the_round_again(order):
         assert server.wait(PATIENCE_S)
     ranks.assert_in_step()
     ledger.assert_complete()
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_rank_that_keeps_states_and_is_interrupted_in_next_has_as_many_steps(step, monkeypatch):
+    """The batch goes back, and all that were made ahead for the rank: it gets others in place."""
+    ledger = Ledger(of_counts([3, 1, 5, 2, 4]))
+    examples = [dict(known.told) for known in ledger.of.values()]
+    pipeline = chained(examples, batch_size=2, order="lanes", state_placement="trainer")
+    identity, interrupted = SegmentBatch.identity, 0
+
+    def slow(batch: SegmentBatch) -> bytes:
+        nonlocal interrupted
+        if threading.current_thread() is victim and len(ranks.places[0]) == step:
+            interrupted += 1
+            if interrupted == 1:
+                raise KeyboardInterrupt
+        return identity(batch)
+
+    def goes_on() -> None:
+        nonlocal victim
+        victim = threading.current_thread()
+        with ranks.connect(0, prefetch=2) as feed:
+            while True:
+                try:
+                    batch = next(feed, None)
+                except KeyboardInterrupt:
+                    continue
+                if batch is None:
+                    return
+                ranks.step(0, batch)
+
+    victim = None
+    monkeypatch.setattr(SegmentBatch, "identity", slow)
+    with serving(pipeline) as server:
+        ranks = Ranks(server, ledger, 2)
+        ranks.run(goes_on)
+        assert server.wait(PATIENCE_S)
+    assert interrupted
+    ranks.assert_in_step()
+    assert set(ledger.seen) == ledger.cells()
 
 
 def test_a_rank_that_waits_names_the_one_that_is_missing():
