@@ -251,6 +251,8 @@ class Driver:
             except BaseException:  # Ctrl-C, say
                 if any(wire.amid_message for wire in self._wires):  # half of it may have been said
                     self._fail(ConnectionLost("the connection was interrupted amid a message"))
+                for session in self.sessions:  # what was just heard may be lost
+                    session.greet()
                 raise
             finally:
                 self._in_use = False

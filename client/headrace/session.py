@@ -196,9 +196,10 @@ class Session(Greeting):
         """A message, with the frames that came after its header."""
         self.heard_at = now
         known = None if self.welcome is None else self.welcome.session
-        if isinstance(message, Deliver) and message.session == known:
-            self._on_outcome(message)
-            self._on_deliver(message, frames)
+        if isinstance(message, Deliver):
+            if message.session == known and self.connected:  # else one before it may be lost
+                self._on_outcome(message)
+                self._on_deliver(message, frames)
         elif isinstance(message, _OF_NO_SESSION) or message.session == known:
             _HANDLERS.get(type(message), _HANDLERS[object])(self, message)
 
@@ -252,17 +253,15 @@ class Session(Greeting):
             )
             return
         anew = not self.continues(welcome)
+        self.missed = self.missed if anew else set()  # a session that goes on knows all in hand
         if anew:
-            # Another session counts anew.  Batches that wait untaken go back, whether the server
-            # took them for lost or believes that the new session holds them.
+            # Another session counts anew; what waits untaken goes back, lost or still leased.
             self._let_ready_go()
             self.exhausted, self._idle_at, self.following = False, -1, (0, 0)
             self.passed.clear()
             self.last_seq = self.epoch = 0
             self.mapped.used = False
             self.openings += 1
-        else:  # the server knows all that is in hand
-            self.missed.clear()
         self._said_window = self._said_take = 0
         self.welcome = welcome
         of_feed = self.properties

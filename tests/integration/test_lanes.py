@@ -428,6 +428,29 @@ def test_a_loop_that_is_interrupted_when_it_has_taken_a_batch_gets_it_again(plac
     ledger.assert_complete()
 
 
+def test_a_delivery_that_is_lost_by_an_interruption_comes_before_the_later_ones(monkeypatch):
+    ledger = Ledger(of_counts([6, 6, 4, 3]))
+    examples = [dict(known.told) for known in ledger.of.values()]
+    deliver, trainer, lost = Session._on_deliver, threading.current_thread(), 0
+
+    def interrupted(session: Session, message: Any, frames: Any) -> None:
+        nonlocal lost
+        if len(ledger.batches) > 1 and threading.current_thread() is trainer and not lost:
+            lost = len(message.items)
+            raise KeyboardInterrupt
+        deliver(session, message, frames)
+
+    monkeypatch.setattr(Session, "_on_deliver", interrupted)
+    with serving(lanes(examples)) as server, connect(server, prefetch=2) as feed:
+        ended = False
+        while not ended:
+            with contextlib.suppress(KeyboardInterrupt):  # amid a save: it stands
+                ended = not train(feed, ledger, 1)
+        assert rewound(server) == 0
+    assert lost
+    ledger.assert_complete()
+
+
 def test_a_flush_is_stale_where_the_worker_dies_before_it_is_sent(monkeypatch):
     ledger = Ledger(of_counts([6, 6, 4, 3]))
     examples = [dict(known.told) for known in ledger.of.values()]

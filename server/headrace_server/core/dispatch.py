@@ -33,7 +33,6 @@ from .handover import (
     Reclaimed,
     Release,
     Rewound,
-    Send,
     StoreCommit,
     StoreLanes,
 )
@@ -276,7 +275,8 @@ class Dispatcher(Borders):
         trainer = self._trainers.present.get(session)
         if trainer is not None:
             self._leases.renew(session, trainer.seen)
-            self._resends[session] = last_seq
+            leases = self._leases.of_session(session)
+            self._resends[session] = last_seq, [one for one in leases if one.seq > last_seq]
             self._changed = True
 
     def seen(self, session: int, now: float) -> bool:
@@ -378,20 +378,12 @@ class Dispatcher(Borders):
         return effects
 
     def _send_again(self) -> None:
-        """Resend what sessions that reconnected have not received.
-
-        A batch that went to others meanwhile leaves no gap in the numbers, for a trainer computes
-        its window from the number of its last delivery.
-        """
-        for session, last_seq in self._resends.items():
+        """Resend what sessions that reconnected have not received."""
+        for session, (last_seq, leases) in self._resends.items():
             trainer = self._trainers.present.get(session)
             if trainer is None:
                 continue
-            trainer.seq = last_seq
-            for lease in self._leases.of_session(session):
-                if lease.seq > last_seq:
-                    trainer.seq = max(trainer.seq, lease.seq)
-                    self._hands.effects.append(Send(session, lease.seq, lease.token, lease.batch))
+            self._hands.resend(trainer, last_seq, leases)
             trainer.knows_end, trainer.idle, trainer.passed, trainer.full = False, False, 0, None
             trainer.epoch = 0
             self._trainers.ask(session)

@@ -9,11 +9,11 @@ A batch is pinned by a trainer that maps it, or by a frame that is still being s
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 from .handover import Batch, Effect, Freed, Returned, Send
-from .lease import Lease, LeaseTable
+from .lease import ANSWERED, SAVING, Lease, LeaseTable
 from .open_epochs import OpenEpochs
 from .trainers import Trainer, Trainers
 
@@ -38,6 +38,20 @@ class Hands:
         trainer.idle = False
         lease = self.leases.grant(batch, session, seq, trainer.seen)
         self.effects.append(Send(session, seq, lease.token, batch))
+
+    def resend(self, trainer: Trainer, last_seq: int, leases: Iterable[Lease[Batch]]) -> None:
+        """Send leases again that came after a delivery, and number the next ones after them.
+
+        A batch that went to others meanwhile leaves no gap in the numbers, for a trainer computes
+        its window from the number of its last delivery.  One that it has saved meanwhile has come.
+        """
+        trainer.seq = last_seq
+        for lease in leases:
+            held = self.leases.holds(trainer.session, lease.token)
+            if held:
+                self.effects.append(Send(trainer.session, lease.seq, lease.token, lease.batch))
+            if held or lease.state in (SAVING, ANSWERED):
+                trainer.seq = max(trainer.seq, lease.seq)
 
     def take_back(self, lease: Lease[Batch], why: str) -> Batch:
         """End a lease without commit."""

@@ -405,6 +405,18 @@ def test_a_delivery_that_comes_twice_is_there_once():
     assert [talk.take() for _ in range(4)] == [11, 12, 13, None]
 
 
+def test_a_delivery_that_comes_while_the_server_is_greeted_again_waits_for_those_before_it():
+    """One before it may be lost: the server sends all again."""
+    talk = opened()
+    talk.deliver(delivery(1, 11))
+    talk.session.greet()
+    talk.deliver(delivery(3, 13))
+    assert talk.said()[0].last_seq == 1
+    talk.hear(welcome(1, resumed=True))
+    talk.deliver(delivery(2, 12), delivery(3, 13))
+    assert [talk.take() for _ in range(4)] == [11, 12, 13, None]
+
+
 def test_inline_batches_come_with_their_frame_and_others_without():
     talk = opened()
     talk.deliver(delivery(1, 11), delivery(2, 12, "slab-0-0-0"), delivery(3, 13))

@@ -206,6 +206,18 @@ def test_what_is_sent_again_comes_in_order_with_what_was_about_to_be_sent():
     assert [e.seq for e in kinds(d.take_effects(), Send)] == [1, 2]
 
 
+def test_what_is_saved_before_it_could_be_sent_again_leaves_its_number_to_no_other_batch():
+    """A trainer takes a delivery whose number it knows for one that was sent twice."""
+    d = filled(3)
+    d.join(1, 0.0)
+    d.window(1, 2)
+    tokens = [e.token for e in kinds(d.take_effects(), Send)]
+    d.resend(1, 0)  # both were on their way
+    d.commit(1, tuple(tokens))
+    d.window(1, 3)
+    assert [(e.seq, e.batch.number) for e in kinds(d.take_effects(), Send)] == [(3, 2)]
+
+
 def test_what_was_lost_and_expired_leaves_no_gap_in_a_session_that_is_resumed():
     d = filled(4)
     d.join(1, 0.0)
