@@ -64,7 +64,7 @@ class Standing:
         self._saving: dict[tuple[int, int], Lease[Batch]] = {}  # commits to be stored, by order
         #: By session and partition: token and batch.
         self._last_saved: dict[tuple[int, int], tuple[int, Batch]] = {}
-        #: Of sessions that reconnected: the last delivery received, and the leases after it.
+        #: By session that reconnected: the last delivery received, and the leases after it.
         self._resends: dict[int, tuple[int, list[Lease[Batch]]]] = {}
         self._paused = False
         self._changed = False  # since things were handed out
