@@ -149,6 +149,11 @@ def test_feeds_with_states_go_back_to_the_last_snapshot_of_all_servers(
                 rest(feed)
         with connect(servers.address, prefetch=0) as feed:
             again = rest(feed)
+        directory = cluster.named["headrace", "sums"]
+        losses, cluster.reconstructed = directory.object._losses, True
+        directory.start()
+        eventually(lambda: len(directory.object.addresses()[0]) == 2)
+        assert directory.object._losses == losses and losses["sums"][0] == 1
     seen = [(key.partition(b":")[2], state) for batch in before + again for key, state in batch]
     whole = [(b"k%d" % i, i * j) for i in range(12) for j in range(1 + i % 5)]
     assert sorted(seen) == sorted(whole)

@@ -13,8 +13,9 @@ takes them back, and trainers are given no addresses before all have done so.
 A share has one server: the last that began.  An earlier one, on a node that was cut off, gets
 ``Superseded`` wherever it asks, so it acknowledges nothing any more.
 
-This object is plain; ``on_ray.py`` makes an actor of it.  It may be lost, too: servers tell it
-again what they know.
+This object is plain; ``on_ray.py`` makes an actor of it.  It may be lost, too: servers report
+again what they know.  Each report has the last loss after which the server took a feed back, so a
+new directory finds those that have not; until all have reported it replaces no state.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ TERM = "epoch"
 _LEAST_BYTES, _TIMES = 1 << 18, 4
 
 _Name = tuple[str, int]  # feed and partition
+#: By feed: the number of a loss, and the snapshot that all servers go back to after it.
+Losses = Mapping[str, tuple[int, str]]
 
 
 class Superseded(ServerError):
@@ -49,7 +52,7 @@ class Begun:
     lost: bool  # the state of the share is not in its directory
     notes: Mapping[str, str]  # small files of that directory
     partitions: Mapping[_Name, Sequence[bytes]]  # records of feeds without states
-    owed: Mapping[str, tuple[int, str]]  # feeds to take back: under a number, to a snapshot
+    owed: Losses  # feeds to take back
 
 
 @dataclass(slots=True)
@@ -70,7 +73,8 @@ class _Share:
     notes: Mapping[str, str] = field(default_factory=dict)
     partitions: dict[_Name, _Records] = field(default_factory=dict)
     snapshots: Mapping[str, str] = field(default_factory=dict)
-    owed: dict[str, int] = field(default_factory=dict)  # by feed: the number of its last loss
+    taken_back: dict[str, int] = field(default_factory=dict)  # by feed: after which loss
+    lost: bool = False  # until a server has replaced the state
 
 
 class Directory:
@@ -90,30 +94,31 @@ class Directory:
         self._shares = [_Share() for _ in range(servers)]
         self._keys = dict(keys or {})
         self._restarted = restarted
-        self._losses = 0
+        self._losses = dict.fromkeys(with_states, (0, BEGINNING))  # the last ones
         self._snapshots = dict.fromkeys(with_states, BEGINNING)  # that feeds would go back to
 
     # Servers
 
-    def begin(self, share: int, term: str, number: int) -> Begun:
-        """Let a server have a share from now on.
+    def begin(self, share: int, term: str, number: int) -> Begun | None:
+        """Let a server have a share from now on; None where it has to ask again later.
 
         ``term`` is the text of the file of terms in its state directory, ``number`` one that grows
         with time.
         """
         known = self._shares[share]
         again = TERM in known.notes
-        lost = again and known.notes[TERM] != term
+        lost = again and (known.lost or known.notes[TERM] != term)
         if self._restarted and not again and not term:
             raise ServerError(
                 f"the state of share {share} was lost together with the directory that mirrored "
                 "it: begin anew from a snapshot (resume=)"
             )
-        known.number, known.address = max(known.number + 1, number), ""
+        known.number, known.address, known.lost = max(known.number + 1, number), "", lost
+        if lost and self._losses and not all(one.notes for one in self._shares):
+            return None  # one that has not reported may know of later losses and snapshots
         if lost:
-            self._losses += 1
-            for one in self._shares:
-                one.owed = dict.fromkeys(self._snapshots, self._losses)
+            for feed, (loss, _) in self._losses.items():
+                self._losses[feed] = loss + 1, self._snapshots[feed]
         return Begun(
             number=known.number,
             again=again,
@@ -124,7 +129,8 @@ class Directory:
         )
 
     def _owed(self, known: _Share) -> dict[str, tuple[int, str]]:
-        return {feed: (loss, self._snapshots[feed]) for feed, loss in known.owed.items()}
+        done = known.taken_back
+        return {feed: last for feed, last in self._losses.items() if done.get(feed, 0) < last[0]}
 
     def here(
         self,
@@ -133,22 +139,25 @@ class Directory:
         address: str,
         notes: Mapping[str, str],
         snapshots: Mapping[str, str],
-        taken_back: Mapping[str, int],
+        taken_back: Losses,
     ) -> dict[str, tuple[int, str]]:
         """Note where a server is, and what it knows; return the feeds that it has to take back.
 
         ``snapshots``: by feed the last one that it knows all servers to have, or went back to.
-        ``taken_back``: the number of the loss after which it has taken a feed back.
+        ``taken_back``: the last losses after which it has taken feeds back.
         """
         known = self._of(share, number)
+        for feed, last in taken_back.items():
+            if feed in self._losses:
+                self._losses[feed] = max(self._losses[feed], last)
+                known.taken_back[feed] = max(known.taken_back.get(feed, 0), last[0])
+        owed = self._owed(known)
         for feed, snapshot in snapshots.items():
-            if known.snapshots.get(feed) != snapshot:
+            if known.snapshots.get(feed) != snapshot and feed not in owed:
                 self._snapshots[feed] = snapshot
+        known.lost = known.lost and notes == known.notes
         known.address, known.notes, known.snapshots = address, notes, snapshots
-        for feed, loss in taken_back.items():
-            if known.owed.get(feed) == loss:
-                del known.owed[feed]
-        return self._owed(known)
+        return owed
 
     def keep(
         self, share: int, number: int, messages: Sequence[tuple[_Name, bool, list[bytes]]]
@@ -191,8 +200,7 @@ class Directory:
         if away:
             return {}, f"share {', '.join(map(str, away))} of {len(self._shares)} has no server"
         for share, one in enumerate(self._shares):
-            for feed in one.owed:
-                to = self._snapshots[feed]
+            for feed, (_, to) in self._owed(one).items():
                 return {}, f"share {share} of feed {feed!r} is being taken back to {to}"
         return {i: one.address for i, one in enumerate(self._shares)}, ""
 

@@ -9,6 +9,7 @@ The process ends where it cannot go on: Ray starts it again.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import shutil
@@ -25,19 +26,22 @@ import ray
 
 from headrace_proto.address import RAY_NAMESPACE
 
+from ..files.durable_file import write_durably
 from ..pipeline.by_source import take_sources
 from ..pipeline.declaration import Declaration
 from ..process.settings import RunSettings
 from ..server import Server, start
 from ..state.mirror import Mirrored
 from ..state.restoring import GENERATION, last_snapshot
-from .directory import TERM, Begun, Directory, Superseded
+from .directory import TERM, Begun, Directory, Losses, Superseded
 from .forwarding import Forwarder
 
 logger = logging.getLogger("headrace.server")
 
 #: Time between two reports to the directory.
 _BEAT_S = 0.5
+#: The file of the last losses after which the state beside it was taken back, by ``hs.on_ray``.
+_TAKEN_BACK = "taken-back.json"
 #: Rest before Ray starts this server again, after a start that has failed.
 _REST_S = 1.0
 
@@ -82,7 +86,6 @@ class ShareServer:
         self._share = share
         self._number = 0
         self._address = ""
-        self._taken_back: dict[str, int] = {}
         self._ended = threading.Event()
         self._failure: Exception | None = None
         self._reporting = threading.Lock()
@@ -96,7 +99,8 @@ class ShareServer:
         self._older = self._state.with_name(f"{self._state.name}.old")
         self._private = Path(tempfile.mkdtemp(prefix="headrace-ray-"))  # keys, a socket
         self._open.callback(shutil.rmtree, self._private, ignore_errors=True)
-        begun = self._ask("begin", self._term(), time.time_ns())
+        while (begun := self._ask("begin", self._term(), time.time_ns())) is None:
+            time.sleep(_BEAT_S)
         try:
             self._start(begun)
         except Exception as error:
@@ -150,9 +154,9 @@ class ShareServer:
             **options,
         )
         self._server: Server = self._open.enter_context(start(settings, mirrored))
-        self._address = self._server.address
         if begun.lost:
-            self._taken_back = {feed: loss for feed, (loss, _) in begun.owed.items()}
+            self._note_taken_back(begun.owed)
+        self._address = self._server.address
         beats = threading.Thread(target=self._watch, name="headrace-beats", daemon=True)
         beats.start()
         self._open.callback(beats.join)
@@ -191,16 +195,26 @@ class ShareServer:
             found = {feed: last_snapshot(state, feed, share) for feed in plan.with_states}
         snapshots = {feed: snapshot for feed, snapshot in found.items() if snapshot}
         answer: dict[str, tuple[int, str]] = self._ask(
-            "here", self._number, self._address, notes, snapshots, self._taken_back
+            "here", self._number, self._address, notes, snapshots, self._taken_back()
         )
         return answer
+
+    def _taken_back(self) -> dict[str, tuple[int, str]]:
+        """Return the last losses after which the state here was taken back."""
+        file = self._state / _TAKEN_BACK
+        found = json.loads(file.read_text()) if file.exists() else {}
+        return {feed: (loss, to) for feed, (loss, to) in found.get(self._plan.name, {}).items()}
+
+    def _note_taken_back(self, losses: Losses) -> None:
+        plain = {self._plan.name: {**self._taken_back(), **losses}}
+        write_durably(self._state / _TAKEN_BACK, json.dumps(plain))
 
     def _watch(self) -> None:
         while not self._ended.wait(_BEAT_S):
             try:
                 for feed, (loss, snapshot) in self._report().items():
                     self._server._take_back(feed, snapshot)
-                    self._taken_back[feed] = loss
+                    self._note_taken_back({feed: (loss, snapshot)})
                 self._server.check()
             except Superseded as error:
                 self._fail(error)

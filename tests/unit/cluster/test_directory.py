@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_proto.errors import ServerError
-from headrace_server.cluster.directory import TERM, Begun, Directory, Superseded
+from headrace_server.cluster.directory import TERM, Begun, Directory, Losses, Superseded
 
 
 class Servers:
@@ -17,15 +17,17 @@ class Servers:
         self.directory = Directory(count, with_states)
         self.terms = [""] * count
         self.numbers = [0] * count
-        self.done: list[dict[str, int]] = [{} for _ in range(count)]
+        self.done: list[Losses] = [{} for _ in range(count)]
         for share in range(count):
             self.start(share)
 
     def start(self, share: int, lost: bool = False) -> Begun:
         begun = self.directory.begin(share, "" if lost else self.terms[share], 0)
+        assert begun is not None
         self.numbers[share] = begun.number
         self.terms[share] = f"term {begun.number}"
-        self.done[share] = {}
+        if lost:
+            self.done[share] = {}
         self.report(share)
         return begun
 
@@ -36,7 +38,7 @@ class Servers:
         return self.directory.here(*arguments)
 
     def take_back(self, share: int) -> None:
-        self.done[share] = {feed: loss for feed, (loss, _) in self.report(share).items()}
+        self.done[share] = {**self.done[share], **self.report(share)}
         self.report(share)
 
     def keep(self, share: int, name: tuple[str, int], whole: bool, *records: bytes) -> bool:
@@ -47,7 +49,7 @@ class Servers:
 def test_trainers_are_given_addresses_once_all_servers_are_there() -> None:
     directory = Directory(2, ())
     begun = directory.begin(1, "", 5)
-    assert (begun.number, begun.again, begun.lost) == (5, False, False)
+    assert begun is not None and (begun.number, begun.again, begun.lost) == (5, False, False)
     directory.here(1, 5, "tcp://a:1", {TERM: "t"}, {}, {})
     assert directory.addresses() == ({}, "share 0 of 2 has no server")
     directory.begin(0, "", 6)
@@ -139,11 +141,62 @@ def test_a_directory_that_was_lost_learns_from_the_servers_what_they_know() -> N
     assert servers.start(0, lost=True).owed == {"sums": (1, "S1")}
 
 
+def test_a_new_directory_finds_the_shares_that_still_owe_a_take_back() -> None:
+    """1. Share 1 went back to S1, share 0 did not; it is found whoever reports first.
+    2. The snapshot that share 0 knows is undone.  3. Loss and snapshot stay those of the report.
+    """
+    for order in ((0, 1), (1, 0)):
+        servers = Servers(with_states=("sums",))
+        servers.report(0, sums="S1")
+        assert servers.start(1, lost=True).owed == {"sums": (1, "S1")}
+        servers.take_back(1)
+        servers.directory = Directory(2, ("sums",), restarted=True)
+        known = {0: "S2", 1: "S1"}
+        for share in order:
+            servers.report(share, sums=known[share])
+        there, why = servers.directory.addresses()
+        assert not there and why == "share 0 of feed 'sums' is being taken back to S1"
+        servers.take_back(0)
+        assert servers.directory.addresses()[0]
+        assert servers.start(0).owed == {}
+        assert servers.start(0, lost=True).owed == {"sums": (2, "S1")}
+
+
+def test_a_new_directory_replaces_no_state_before_all_servers_have_reported() -> None:
+    servers = Servers(with_states=("sums",))
+    servers.start(1, lost=True)
+    servers.take_back(0)
+    servers.take_back(1)
+    servers.directory = Directory(2, ("sums",), restarted=True)
+    servers.report(0)
+    assert servers.directory.begin(0, "", 0) is None
+    servers.report(1, sums="S3")
+    begun = servers.directory.begin(0, "", 0)
+    assert begun is not None and begun.owed == {"sums": (2, "S3")}
+
+
+def test_servers_go_back_to_one_snapshot_whatever_they_learn_meanwhile() -> None:
+    servers = Servers(with_states=("sums",))
+    servers.report(0, sums="S1")
+    assert servers.start(1, lost=True).owed == {"sums": (1, "S1")}
+    assert servers.report(0, sums="S2") == {"sums": (1, "S1")}
+
+
+def test_a_server_that_ends_before_it_has_replaced_lost_state_replaces_it_again() -> None:
+    """Its directory has the notes of the lost one by then, but none of the records."""
+    servers = Servers(1)
+    begun = servers.directory.begin(0, "", 0)
+    assert begun is not None and begun.lost
+    begun = servers.directory.begin(0, begun.notes[TERM], 0)
+    assert begun is not None and begun.lost
+
+
 def test_a_share_that_was_lost_together_with_the_directory_is_refused() -> None:
     directory = Directory(2, (), restarted=True)
     with pytest.raises(ServerError, match="share 1 was lost together with the directory"):
         directory.begin(1, "", 1)
-    assert not directory.begin(0, "a term", 1).lost
+    begun = directory.begin(0, "a term", 1)
+    assert begun is not None and not begun.lost
 
 
 def test_trainers_get_their_keys() -> None:
