@@ -82,6 +82,8 @@ class Owners:
         """Number the owners, and take their batches in the order of the feed."""
         with self.lock:
             self.sessions = sorted(self.sessions, key=lambda s: (s.share, s.owner))
+            if self.session.properties.get("sized"):
+                self._ahead.batches = 0  # a batch of the declared size may end what is left
             self.session.prefetch = self._ahead.batches
             self._merge = merge_of(self.sessions, self.session)
             self._owner_of = self._merge.placement.owner_of

@@ -199,6 +199,20 @@ def test_feeds_without_takes_say_why():
                 assert next(feed).rows >= 1
 
 
+def test_a_trainer_that_joins_a_feed_of_takes_has_no_batch_made_ahead():
+    """Nothing is left for the takes once a batch of the declared size was asked for in vain."""
+    examples = of_counts([1] * 8)
+    feed = chained(examples, batch_size=6, capacity=6, allow_small_batch=False)
+    ledger = Ledger(examples)
+    with serving(feed) as server:
+        with connect(server) as first:
+            got = stream(first, ledger, [3])
+        with connect(server) as second:
+            second.stats()  # the owner has heard all that was asked for
+            got += stream(second, ledger, [2, 3])
+    assert [len(batch) for batch in got] == [3, 2, 3]
+
+
 @pytest.mark.parametrize("small", [True, False])
 def test_a_server_that_is_started_again_goes_on_and_a_replay_has_the_same_batches(
     tmp_path: Path, small: bool

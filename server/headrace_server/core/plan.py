@@ -52,6 +52,8 @@ class Part:
 
 #: Description of a batch whose number of rows need not be the one that was declared.
 RESIZED: Mapping[str, Any] = {"resized": True}
+#: A property of a feed whose trainers take batches of their own sizes: none comes ahead of these.
+SIZED: Mapping[str, Any] = {"sized": True}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

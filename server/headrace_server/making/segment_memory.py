@@ -20,7 +20,7 @@ from headrace_proto.codec import pack
 from ..core.changes import Change, Key, Saved
 from ..core.members import place_of
 from ..core.partition import Partition, Rest
-from ..core.plan import Plan, Read
+from ..core.plan import SIZED, Plan, Read
 from ..core.slots import Segments
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
@@ -281,7 +281,9 @@ class SegmentMemory(Memory):
                 (np.frombuffer(indices, "<i8"), np.frombuffer(lanes, "<i8"))
                 for indices, lanes in msgpack.unpackb(saved.meta["places"])
             ]
-        self._machine.sized = "sized" in saved.meta
+        if "sized" in saved.meta:
+            self._machine.sized = True
+            self._maker.properties = {**self._maker.properties, **SIZED}
         if "closing" in saved.meta:
             self._partition.close(saved.meta["closing"] == b"cancel")
 

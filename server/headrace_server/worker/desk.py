@@ -114,7 +114,7 @@ class Desk:
 
     def on_opened(self, message: Opened) -> None:
         self.schema = self.schema or message.schema
-        self.properties = dict(message.properties)
+        self.properties = {**self.properties, **message.properties}
         if self.durable:
             # "epoch" is the name of the term on the wire.
             self.properties.update(durable=True, epoch=self.term)

@@ -40,6 +40,7 @@ from headrace_proto.messages import (
     Unknown,
 )
 
+from ..core.plan import SIZED
 from ..process.config import RunConfig
 from ..process.exchange import TURN_S, TrainersExchange
 from .admission import REVOKED, Admission
@@ -233,6 +234,7 @@ class Reception:
         most = desk.properties.get("most_rows", 0)
         if take.rows > most:
             raise ProtocolError(f"a take names {take.rows} rows; the most is {most}")
+        desk.properties.update(SIZED)
         desk.dispatcher.take(session.number, take.request, take.rows, take.last_seq)
 
     def _on_save(self, session: Session, desk: Desk, save: Save, frames: list[bytes]) -> None:
