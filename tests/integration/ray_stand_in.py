@@ -102,7 +102,7 @@ class RayStandIn:
     def module(self) -> types.ModuleType:
         ray: Any = types.ModuleType("ray")
         ray.exceptions = types.SimpleNamespace(
-            RayError=_RayError, RayActorError=_RayError, GetTimeoutError=_RayError
+            RayError=_RayError, RayActorError=_RayError, GetTimeoutError=_GetTimeoutError
         )
         ray.remote, ray.get, ray.kill, ray.get_actor = (
             *(self.remote, self.get, self.kill, self.get_actor),
@@ -127,6 +127,10 @@ class RayStandIn:
 
 class _RayError(Exception):
     """An error of Ray's own."""
+
+
+class _GetTimeoutError(_RayError):
+    """No answer in time."""
 
 
 #: Modules that keep what they imported of Ray.

@@ -10,6 +10,7 @@ import importlib
 import itertools
 import random
 import sys
+import threading
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -190,8 +191,10 @@ def test_servers_that_do_not_start_in_time_are_named_and_leave_nothing(
     groups: list[object] = []
     monkeypatch.setattr(ray.util, "remove_placement_group", groups.append)
     slow = ray.exceptions.GetTimeoutError()
-    monkeypatch.setattr(Handle, "__getattr__", lambda self, name: Call(lambda: slow, "args"))
-    monkeypatch.setattr(Call, "remote", lambda self, *_: slow)
+    answer = Call.remote
+    monkeypatch.setattr(
+        Call, "remote", lambda self, *of: slow if self._name == "started" else answer(self, *of)
+    )
     with pytest.raises(headrace.ServerError, match=r"start_timeout_s=120: not all 2 servers"):
         hs.on_ray({"numbers": numbers()}, servers=2, **_LESS)
     assert len(groups) == 1 and not cluster.named
@@ -242,6 +245,32 @@ def test_a_directory_that_ends_before_it_gives_keys_is_a_lost_connection(
         monkeypatch.setattr(Directory, "trainer_keys", restarts)
         with pytest.raises(headrace.ConnectionLost, match=r"'numbers' .* not answer: it restarts"):
             headrace.connect(servers.address, timeout=0.1)
+
+
+def test_a_directory_that_fails_or_is_silent_is_logged_once_for_each_kind(
+    cluster: RayStandIn, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that ends while the directory is silent waits no longer for its answer."""
+    ray: Any = sys.modules["ray"]
+    raised: list[Exception] = []
+
+    def logged() -> list[str]:
+        return [r.message for r in caplog.records if "directory does not answer" in r.message]
+
+    with hs.on_ray({"numbers": numbers()}, servers=1, **_LESS):
+        for error in (ray.exceptions.RayError("a fault"), ray.exceptions.GetTimeoutError("late")):
+            raised.clear()
+
+            def get(found: Any, timeout: float, error: Exception = error) -> Any:
+                if threading.current_thread().name != "headrace-beats":
+                    return cluster.get(found)
+                raised.append(error)
+                raise error
+
+            monkeypatch.setattr(ray, "get", get)
+            eventually(lambda: len(raised) > 4)
+        fault, late = logged()
+        assert "a fault" in fault and "late" in late
 
 
 def test_servers_that_are_not_there_are_waited_for_and_named(cluster: RayStandIn) -> None:

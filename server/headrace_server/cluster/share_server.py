@@ -42,6 +42,8 @@ logger = logging.getLogger("headrace.server")
 _BEAT_S = 0.5
 #: The file of the last losses after which the state beside it was taken back, by ``hs.on_ray``.
 _TAKEN_BACK = "taken-back.json"
+#: Time after which a missing answer of the directory is logged, and a server that ends gives it up.
+_ANSWER_S = 10.0
 #: Rest before Ray starts this server again, after a start that has failed.
 _REST_S = 1.0
 
@@ -87,6 +89,7 @@ class ShareServer:
         self._number = 0
         self._address = ""
         self._ended = threading.Event()
+        self._logged: set[str] = set()  # kinds of errors since the last report
         self._failure: Exception | None = None
         self._reporting = threading.Lock()
         self._open = contextlib.ExitStack()
@@ -115,7 +118,22 @@ class ShareServer:
         return file.read_text() if file.exists() else ""
 
     def _ask(self, call: str, *values: Any) -> Any:
-        return ray.get(getattr(self._directory, call).remote(self._share, *values))
+        """Return the directory's answer.  Only a server that ends does not wait on."""
+        answer = getattr(self._directory, call).remote(self._share, *values)
+        while True:
+            try:
+                return ray.get(answer, timeout=_ANSWER_S)
+            except ray.exceptions.GetTimeoutError as error:
+                if self._ended.is_set():
+                    raise
+                self._log(error)
+
+    def _log(self, error: Exception) -> None:
+        """Log an error of a call to the directory, once for each kind until a report succeeds."""
+        kind = type(error).__name__
+        if kind not in self._logged:
+            self._logged.add(kind)
+            logger.error("share %d: the directory does not answer: %r", self._share, error)
 
     def _fail(self, error: BaseException) -> NoReturn:
         logger.critical("share %d ends: %s", self._share, error, exc_info=error)
@@ -215,11 +233,12 @@ class ShareServer:
                 for feed, (loss, snapshot) in self._report().items():
                     self._server._take_back(feed, snapshot)
                     self._note_taken_back({feed: (loss, snapshot)})
+                self._logged.clear()
                 self._server.check()
             except Superseded as error:
                 self._fail(error)
-            except ray.exceptions.RayError:  # the directory restarts
-                continue
+            except ray.exceptions.RayError as error:  # the directory restarts, or has a fault
+                self._log(error)
             except Exception as error:
                 if not self._ended.is_set():
                     self._fail(error)
