@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import os
 import random
 import sys
+import tempfile
 import threading
 import types
 from collections.abc import Iterator
@@ -231,6 +233,31 @@ def test_servers_of_one_node_remove_their_own_state_alone(cluster: RayStandIn) -
         one.close()
         assert not one._state.exists() and other._state.exists()
     assert not other._state.parent.parent.exists()
+
+
+@pytest.mark.parametrize("other", ["open", "file", "link", "owner"])
+def test_states_lie_in_a_directory_of_this_user_alone(
+    cluster: RayStandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, other: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    place = tmp_path / f"headrace-ray-{os.getuid()}"
+    if other == "link":
+        place.symlink_to(tmp_path / "elsewhere")
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+    elif other == "file":
+        place.touch(mode=0o700)
+    else:
+        place.mkdir(mode=0o755 if other == "open" else 0o700)
+    if other == "owner":
+        another = os.getuid() + 1
+        monkeypatch.setattr(os, "getuid", lambda: another)
+        place.rename(place.with_name(f"headrace-ray-{os.getuid()}"))
+    with pytest.raises(headrace.ServerError, match=r"headrace-ray-\d+ has mode .* and owner \d+;"):
+        hs.on_ray({"numbers": numbers()}, servers=1, **_LESS)
+    if other == "open":
+        place.chmod(0o700)
+        with hs.on_ray({"numbers": numbers()}, servers=1, **_LESS):
+            assert [one.name for one in place.glob("*")] == [cluster.servers[-1].object._plan.name]
 
 
 def test_a_directory_that_ends_before_it_gives_keys_is_a_lost_connection(

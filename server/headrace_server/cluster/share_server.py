@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import shutil
+import stat
 import tempfile
 import threading
 import time
@@ -25,6 +26,7 @@ from typing import Any, NoReturn
 import ray
 
 from headrace_proto.address import RAY_NAMESPACE
+from headrace_proto.errors import ServerError
 
 from ..files.durable_file import write_durably
 from ..pipeline.by_source import take_sources
@@ -70,6 +72,20 @@ class SharePlan:
         return [name for name, one in self.pipelines.items() if one["shape"][1].get("states")]
 
 
+def _claim(directory: Path) -> None:
+    """Make a directory of this user alone, at a name that others can guess."""
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    found = directory.lstat()
+    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if not ours or found.st_mode & 0o077:
+        raise ServerError(
+            f"{directory} has mode {stat.filemode(found.st_mode)} and owner {found.st_uid}; states "
+            "lie only in a directory of the server's user with mode drwx------: remove it, or "
+            "give state_dir="
+        )
+
+
 class DirectoryActor(Directory):
     """The directory, as an actor."""
 
@@ -93,10 +109,16 @@ class ShareServer:
         self._failure: Exception | None = None
         self._reporting = threading.Lock()
         self._open = contextlib.ExitStack()
+        context = ray.get_runtime_context()
         place = plan.options.get("state_dir")
         if place is None:  # where no server looks that starts on another node
-            node = ray.get_runtime_context().get_node_id()
-            place = Path(tempfile.gettempdir(), f"headrace-{os.getuid()}", plan.name, node)
+            ours = Path(tempfile.gettempdir(), f"headrace-ray-{os.getuid()}")
+            try:
+                _claim(ours)
+            except ServerError as error:
+                self._not_started(error, again=context.was_current_actor_reconstructed)
+                return
+            place = ours / plan.name / context.get_node_id()
             self._open.callback(self._remove_state)
         self._state = Path(place, f"{share}-of-{plan.servers}")
         self._older = self._state.with_name(f"{self._state.name}.old")
@@ -107,11 +129,14 @@ class ShareServer:
         try:
             self._start(begun)
         except Exception as error:
-            if begun.again:
-                time.sleep(_REST_S)
-                self._fail(error)
-            self._failure = error  # hs.on_ray raises it
-            self._open.close()
+            self._not_started(error, again=begun.again)
+
+    def _not_started(self, error: Exception, again: bool) -> None:
+        if again:
+            time.sleep(_REST_S)
+            self._fail(error)
+        self._failure = error  # hs.on_ray raises it
+        self._open.close()
 
     def _term(self) -> str:
         file = self._state / TERM
