@@ -34,10 +34,14 @@ class Mirror:
         self._name = name
         self._everything = everything
         self._connection: Connection | None = None
+        self._behind = False  # whether the last message may not have arrived
 
     def send(self, record: bytes) -> None:
-        """Add a record; return when the mirror has it."""
-        if self._ask([record], whole=False) == WANTED:
+        """Add a record that the state has; return when the mirror has it.
+
+        After an OSError the caller may send it again: then everything is sent.
+        """
+        if self._behind or self._ask([record], whole=False) == WANTED:
             self.send_everything()
 
     def send_everything(self) -> None:
@@ -45,14 +49,24 @@ class Mirror:
         self._ask([*self._everything()], whole=True)
 
     def _ask(self, records: list[bytes], whole: bool) -> bytes:
-        if self._connection is None:
-            self._connection = Client(self._socket, "AF_UNIX")
-        self._connection.send_bytes(msgpack.packb([*self._name, whole, records]))
-        return self._connection.recv_bytes()
+        self._behind = True
+        try:
+            if self._connection is None:
+                self._connection = Client(self._socket, "AF_UNIX")
+            self._connection.send_bytes(msgpack.packb([*self._name, whole, records]))
+            answer = self._connection.recv_bytes()
+        except (EOFError, OSError) as error:
+            self.close()
+            if isinstance(error, OSError):
+                raise
+            raise ConnectionResetError("the server that mirrors it has ended") from error
+        self._behind = False
+        return answer
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
+            self._connection = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,11 +278,15 @@ class Store:
 
     def _commit(self, batch: list[tuple[Change, Any]]) -> None:
         changes = [change for change, _ in batch if change]
+        parts: list[Any] | None = None  # once they are in the journal: a retry writes no second
         while True:
             last = self._closing
             try:
                 with _named(self.path, self.in_memory):
-                    self._write(changes)
+                    if parts is None:
+                        parts = self._write(changes)
+                    if self._mirror is not None and parts:
+                        self._mirror.send(b"".join(parts))
                 break
             except _Passing as error:
                 if last:
@@ -304,21 +308,21 @@ class Store:
             self._done += [ticket for _, ticket in batch if ticket is not None]
         self._wake()
 
-    def _write(self, changes: Sequence[Change]) -> None:
-        """Append the gathered changes, in the next lap where this one is full."""
-        if changes:
-            try:
-                self._append(changes)
-            except NoRoom:
-                self._turn(sum(len(part) for change in changes for part in encoded(change)))
-                self._append(changes)
+    def _write(self, changes: Sequence[Change]) -> list[Any]:
+        """Append the gathered changes, in the next lap where this one is full; return their bytes."""
+        if not changes:
+            return []
+        try:
+            return self._append(changes)
+        except NoRoom:
+            self._turn(sum(len(part) for change in changes for part in encoded(change)))
+            return self._append(changes)
 
-    def _append(self, changes: Sequence[Change]) -> None:
+    def _append(self, changes: Sequence[Change]) -> list[Any]:
         parts = [part for change in changes for part in encoded(change)]
         place = self._journal.append(parts)
         self._ledger.apply(changes, place, sum(map(len, parts)))
-        if self._mirror is not None:
-            self._mirror.send(b"".join(parts))
+        return parts
 
     def _records(self) -> Iterator[bytes]:
         """Yield the records of a new journal of this state."""

@@ -186,11 +186,12 @@ class Held(Store):
         self.go = threading.Event()
         self.changes: list[int] = []
 
-    def _write(self, changes: Sequence[Change]) -> None:
+    def _write(self, changes: Sequence[Change]) -> list[Any]:
         self.began.set()
         assert self.go.wait(PATIENCE_S)
-        super()._write(changes)
+        parts = super()._write(changes)
         self.changes.append(len(changes))
+        return parts
 
 
 def test_what_gathers_while_one_record_is_written_is_the_next_one(
@@ -211,9 +212,9 @@ def test_what_gathers_while_one_record_is_written_is_the_next_one(
 
 def test_a_record_that_can_not_be_written_ends_the_store_and_leaves_nothing(tmp_path: Path):
     class Fails(Store):
-        def _write(self, changes: Sequence[Change]) -> None:
+        def _write(self, changes: Sequence[Change]) -> list[Any]:
             changes[0].meta["bad"] = object()  # type: ignore[assignment]  # cannot be written
-            super()._write(changes)
+            return super()._write(changes)
 
     path = tmp_path / "0.journal"
     one = Opened(path, Fails)
