@@ -309,7 +309,7 @@ class Store:
         self._wake()
 
     def _write(self, changes: Sequence[Change]) -> list[Any]:
-        """Append the gathered changes, in the next lap where this one is full; return their bytes."""
+        """Append the gathered changes, in the next lap where this is full; return the record."""
         if not changes:
             return []
         try:
