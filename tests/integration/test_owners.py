@@ -171,13 +171,14 @@ def test_bad_examples_of_all_owners_count_against_one_bound(most: int):
         num_unroll=2,
         batch_size=3,
     )
-    with hs.run(pipeline, workers=_OWNERS, partitions=3) as server, connect(server) as feed:
+    with hs.run(pipeline, workers=_OWNERS, partitions=3) as server:
         if most == 6:
-            _train_all(feed)
+            with connect(server) as feed:
+                _train_all(feed)
             assert server.wait(PATIENCE_S)
             assert sum(server.dropped["default"].values()) == 6
-        else:
-            with suppress(headrace.DataError):  # it may have got all before
+        else:  # the feed may fail before the trainer is there, or once it has got all
+            with suppress(headrace.DataError), connect(server) as feed:
                 _train_all(feed)
             assert server.wait(PATIENCE_S)
             assert "max_bad_examples=5" in server.failed_feeds()["default"]
