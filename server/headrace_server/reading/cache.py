@@ -29,11 +29,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
 
 import numpy as np
 
+from headrace_proto.clock import Deadline
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field, schema_to_wire
 
@@ -57,13 +59,25 @@ _PART_BYTES: Final = 1 << 28
 _PART_ROWS: Final = 1 << 18
 #: Seconds between two looks at what other workers have finished.
 _LOOK_S: Final = 1.0
+#: Time to wait for another process that completes the cache; after that the source is read on.
+_WAIT_S: Final = 10.0
+#: Time between two attempts to lock the cache.
+_TRY_S: Final = 0.02
 #: A position in a stream: the examples before it, then the reader's own position.
 _PASSED: Final = struct.Struct("<q")
 _NONE: Final = np.empty(0, np.int64)
 
 
-def cached(reader: Reader, declaration: Declaration, files: tuple[DataFile, ...]) -> Reader:
-    """The reader, by way of the pipeline's cache where it has one."""
+def cached(
+    reader: Reader,
+    declaration: Declaration,
+    files: tuple[DataFile, ...],
+    progress: Callable[[], None] = lambda: None,
+) -> Reader:
+    """The reader, by way of the pipeline's cache where it has one.
+
+    ``progress`` is called now and then while the cache is completed, which may take long.
+    """
     kinds = [stage.kind for stage in declaration.stages]
     if "cache" not in kinds:
         return reader
@@ -78,8 +92,8 @@ def cached(reader: Reader, declaration: Declaration, files: tuple[DataFile, ...]
     key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     try:
         if isinstance(reader, IndexedReader):
-            return _Indexed(reader, Cache(directory / key, [reader.length]))
-        return _Streamed(reader, Cache(directory / key, [None] * reader.streams))
+            return _Indexed(reader, Cache(directory / key, [reader.length], progress))
+        return _Streamed(reader, Cache(directory / key, [None] * reader.streams, progress))
     except OSError as error:
         raise ValueError(f"cache(directory={str(directory)!r}): {error}") from error
 
@@ -162,8 +176,12 @@ class Cache:
     number is one stream.
     """
 
-    def __init__(self, directory: Path, counts: Sequence[int | None]) -> None:
+    def __init__(
+        self, directory: Path, counts: Sequence[int | None], progress: Callable[[], None]
+    ) -> None:
         self._directory = directory
+        self._progress = progress
+        self._wait_s = _WAIT_S
         self._name = f"part-{os.getpid()}-{secrets.token_hex(4)}"
         self._number = 0
         self._covered = Covered(counts)  # by finished parts, and by the own one
@@ -295,15 +313,26 @@ class Cache:
         return True
 
     def _completed(self) -> bool:
-        """Complete the cache, or wait for the process that does."""
+        """Complete the cache, or wait for the process that does, but only once and not for ever."""
         with open(self._directory / "lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not Deadline(self._wait_s).wait(partial(self._locked, lock)):
+                self._wait_s = 0.0
+                return False
             if (self._directory / COMPLETE).exists():
                 return True
-            done = complete(self._directory, self._covered.counts)
+            done = complete(self._directory, self._covered.counts, self._progress)
         if done:
             logger.info("the cache %s is complete", self._directory)
         return done
+
+    def _locked(self, lock: IO[str], at_most_s: float) -> bool:
+        self._progress()
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(min(at_most_s, _TRY_S))
+            return False
+        return True
 
     def _give_up(self, error: OSError) -> None:
         """Write no more: a full disk is no reason for the feed to stop."""

@@ -10,7 +10,7 @@ those of a reader by number that can not be read.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,9 +100,9 @@ class Covered:
         return np.concatenate(found)
 
 
-def complete(directory: Path, counts: Sequence[int | None]) -> bool:
+def complete(directory: Path, counts: Sequence[int | None], progress: Callable[[], None]) -> bool:
     """Write the index and the mark of a cache whose parts hold all examples; False where some are
-    missing.  Rows that two parts have count once."""
+    missing.  Rows that two parts have count once.  ``progress`` is called after each step."""
     names = notes_in(directory)
     seen = Covered(counts)
     used, listed, keeps = [], [], []
@@ -113,10 +113,12 @@ def complete(directory: Path, counts: Sequence[int | None]) -> bool:
             listed.append(sources)
             keeps.append(seen.lacks(sources))
         seen.add_part(directory, name)
+        progress()
     if not names or not seen.whole:
         return False
     examples = seen.examples
     every = np.searchsorted(examples, np.concatenate([_NONE, *listed]))
+    progress()
     kept = np.flatnonzero(np.concatenate([np.empty(0, bool), *keeps]))
     by_source = np.argsort(every[kept], kind="stable")
     starts = np.searchsorted(every[kept][by_source], np.arange(len(examples) + 1))
@@ -132,6 +134,7 @@ def complete(directory: Path, counts: Sequence[int | None]) -> bool:
         np.save(directory / f"{name}.npy.part", array)
         (directory / f"{name}.npy.part.npy").rename(directory / f"{name}.npy.part")
         put_in_place(directory / f"{name}.npy.part", directory / f"{name}.npy")
+        progress()
     fields = max((note_of(directory, name)["fields"] for name in names), key=len)
     mark = {"parts": used, "fields": fields, "rows": len(kept), "length": len(examples)}
     write_durably(directory / COMPLETE, json.dumps(mark))

@@ -124,7 +124,7 @@ class Opener:
             )
             try:
                 opened = open_reader(source, config.files, bad, self._cache)
-                opened = cached(opened, config.declaration, config.files)
+                opened = cached(opened, config.declaration, config.files, bad.progress)
             except HeadraceError:
                 raise
             except (ValueError, OSError) as error:  # a source refuses its declaration

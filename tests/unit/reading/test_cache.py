@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -66,7 +68,8 @@ class Worker:
         source = self.declaration.source
         files = resolve(source.paths)
         opened = open_reader(source, files, self.bad, IndexCache(None))
-        self.reader: Any = cached(opened, self.declaration, files)
+        self.beats = itertools.count()
+        self.reader: Any = cached(opened, self.declaration, files, self.beats.__next__)
         OPEN.append(self.reader)
         self.intakes = {
             partition: Intake(self.reader, self.declaration, partition, partitions, self.bad)
@@ -222,6 +225,25 @@ def test_a_full_disk_ends_the_writing_and_not_the_feed(
     assert [worker.epoch(e) for e in range(2)] == [plain.epoch(e) for e in range(2)]
     assert "is not written any more: [Errno 28] no room" in caplog.text
     assert not worker.complete and "complete.json" not in files(tmp_path)
+
+
+def test_a_cache_that_another_process_completes_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker goes on from the source, and shows progress while it waits and completes."""
+    monkeypatch.setattr(module, "_WAIT_S", 0.05)
+    monkeypatch.setattr(module, "_LOOK_S", 0.0)
+    Worker(declared(tmp_path)).epoch(0)
+    mark = next(tmp_path.glob("*/complete.json"))
+    mark.unlink()
+    with open(mark.with_name("lock"), "w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        worker, plain = Worker(declared(tmp_path)), Worker(declared())
+        assert next(worker.beats) > 1
+        assert worker.epoch(0) == plain.epoch(0) and not worker.complete
+    before = next(worker.beats)
+    assert worker.epoch(1) == plain.epoch(1) and worker.complete
+    assert next(worker.beats) - before > 4
 
 
 def test_a_cache_without_its_mark_is_completed_again(tmp_path: Path) -> None:
