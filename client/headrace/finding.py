@@ -125,8 +125,6 @@ class Finder:
         """Greet the other owners of a server, of which this one has let the trainer in."""
         welcome = first.welcome
         assert welcome is not None
-        if welcome.owners > 1 or first.shares > 1:
-            first.owner = welcome.owner
         for owner in range(welcome.owners):
             if owner != welcome.owner:
                 self._link.add(first.beside(owner))

@@ -44,10 +44,8 @@ from .requests import Requests
 
 #: Messages that count in whichever session they come.
 _OF_NO_SESSION = (Welcome, Refused, ServedShare, Pulse)
-#: Hello is said again after this long without an answer.
-_HELLO_S = 1.0
-#: Heartbeats without a word from the server after which it counts as lost: each is answered.
-_SILENT = 2.5
+_HELLO_S = 1.0  # Hello is said again after this long without an answer
+_SILENT = 2.5  # heartbeats, each answered, without a word after which the server counts as lost
 
 
 @dataclass(slots=True)
@@ -244,6 +242,8 @@ class Session(Greeting):
             self.regrouped = welcome.owners
             return
         self.owners, self.run = welcome.owners, welcome.run
+        if self.owner < 0 and (self.owners > 1 or self.shares > 1):
+            self.owner = welcome.owner  # another greeting goes to the owner that has this session
         changed = known is not None and welcome.schema != known.schema
         if known is not None and known.schema and welcome.schema and changed:
             self.failure = from_code(
@@ -264,9 +264,8 @@ class Session(Greeting):
             self.openings += 1
         self._said_window = self._said_take = 0
         self.welcome = welcome
-        of_feed = self.properties
-        recovers = of_feed.get("durable") is True or of_feed.get("recovers") is True
-        self._known_by_number = recovers and of_feed.get("shape") != "sequences"
+        recovers = True in map(self.properties.get, ("durable", "recovers"))
+        self._known_by_number = recovers and self.properties.get("shape") != "sequences"
         self.connected, self.stopped = True, False
         self._commits = list(self._unanswered)
         self.uploads.reopened()

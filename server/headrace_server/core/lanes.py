@@ -67,8 +67,7 @@ class Lanes(InStep):
     def _places(self) -> int | None:
         """How many examples may be in flight.
 
-        When more return than there are places, started stripes may be filled anyway; otherwise
-        they could wait for each other for ever.
+        Where more return, begun stripes are filled anyway: else they could wait for each other.
         """
         if self.capacity is None or not self._crowded:
             return self.capacity
@@ -320,13 +319,12 @@ class Lanes(InStep):
         if not stripe.reported and (self.states == NOWHERE or not stripe.out):
             stripe.reported = stripe.over = True
             self._dry.append(number)
-        if stripe.out:
-            return
-        slots = stripe.lanes[stripe.lanes >= 0]
-        self._drop(slots, "cancelled" if self.cancelled else "remainder")
-        del self._stripes[number]
-        self._gone.add(number)
-        self._drop_leftovers()
+        if not stripe.out:
+            slots = stripe.lanes[stripe.lanes >= 0]
+            self._drop(slots, "cancelled" if self.cancelled else "remainder")
+            del self._stripes[number]
+            self._gone.add(number)
+            self._drop_leftovers()
 
     def _drop_leftovers(self) -> None:
         """Drop examples that can fill no stripe any more, if small batches are not allowed."""
@@ -385,13 +383,11 @@ class Lanes(InStep):
         """Note states of rows after a batch; the rows whose states are still of use."""
         if batch.stripe not in self._stripes:
             return rows[:0]
-        slots = batch.slots[rows]
-        fits = (batch.segments[rows] + 1 < batch.counts[rows]) & (
-            self._slots.index[slots] == batch.indices[rows]
-        )
-        rows = rows[fits & (self._slots.done[slots] == batch.segments[rows] + 1)]
-        self._slots.kept[batch.slots[rows]] = batch.segments[rows] + 1
-        return rows
+        slots, after = batch.slots[rows], batch.segments[rows] + 1
+        fits = (after < batch.counts[rows]) & (self._slots.index[slots] == batch.indices[rows])
+        fits &= self._slots.done[slots] == after
+        self._slots.kept[slots[fits]] = after[fits]
+        return rows[fits]
 
     def finish(self, drop: bool = False) -> None:
         super().finish(drop)

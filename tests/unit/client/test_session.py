@@ -1106,6 +1106,15 @@ def test_hello_tells_under_which_start_it_worked_and_the_last_commit_of_each_par
     assert hello.term == 8 and hello.committed == (0, 13, 1, 12)
 
 
+def test_a_trainer_that_named_no_owner_names_the_one_that_has_its_session_from_then_on():
+    """Its connection may be lost while it waits for other servers: no other owner may answer."""
+    talk = Talk()
+    assert talk.said()[0].owner == -1
+    talk.hear(replace(welcome(), owner=1, owners=2))
+    talk.session.lose()
+    assert talk.said(1.0)[0].owner == 1
+
+
 def test_of_very_many_rows_as_many_batches_are_told_as_a_header_holds():
     talk = opened(63)
     talk.deliver(*(delivery(n, n) for n in range(1, 41)))
