@@ -306,13 +306,11 @@ class Lanes(InStep):
         stripe = self._stripes.get(number)
         if stripe is None or stripe.over or self._orphans:
             return None
-        slots, started = stripe.lanes.copy(), stripe.started.copy()
-        empty = (slots < 0).nonzero()[0]
+        slots, empty = stripe.lanes.copy(), (stripe.lanes < 0).nonzero()[0]
         if len(self._fresh) < len(empty):
             return None
         slots[empty] = self._fresh.first(len(empty))
-        started[empty] = True
-        starts = started.nonzero()[0]
+        starts = (stripe.started | (stripe.lanes < 0)).nonzero()[0]
         return self._slots.segments(slots, number, np.arange(len(slots)), starts)
 
     def _run_dry(self, number: int, stripe: _Stripe) -> None:
@@ -385,9 +383,9 @@ class Lanes(InStep):
             return rows[:0]
         slots, after = batch.slots[rows], batch.segments[rows] + 1
         fits = (after < batch.counts[rows]) & (self._slots.index[slots] == batch.indices[rows])
-        fits &= self._slots.done[slots] == after
-        self._slots.kept[slots[fits]] = after[fits]
-        return rows[fits]
+        rows = rows[fits & (self._slots.done[slots] == after)]
+        self._slots.kept[batch.slots[rows]] = batch.segments[rows] + 1
+        return rows
 
     def finish(self, drop: bool = False) -> None:
         super().finish(drop)
