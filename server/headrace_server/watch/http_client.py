@@ -11,10 +11,12 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, cast
 from urllib.parse import urlencode, urlsplit
 
+from headrace_proto.clock import Deadline
 from headrace_proto.errors import ConnectionLost, HeadraceError, ServerError
 from headrace_proto.token import new_snapshot
 
@@ -22,6 +24,8 @@ from ..process.statuses import ServerStatus
 
 #: No page can send it to another site without that site's consent, which is never given.
 HEADER = "x-headrace"
+#: Number of servers that are asked at once.
+AT_ONCE = 16
 #: Maximum time for an answer.
 TIMEOUT_S = 15.0
 #: The same for the restart of a feed, which starts processes.
@@ -118,13 +122,22 @@ def snapshot_of_all(
 ) -> dict[str, Any]:
     """Have every server keep its share of a feed under one name; the token of them all.
 
-    ``servers`` take a snapshot each.  Where one can not, the snapshot of the others stays unused.
+    ``servers`` take a snapshot each, together within ``timeout_s``.  Where one can not, the
+    snapshot of the others stays unused.
     """
     if len(servers) == 1:
         return servers[0](feed, timeout_s)
-    name = new_snapshot()
-    for whole in (False, True):
-        tokens = [snapshot(feed, timeout_s, name, whole) for snapshot in servers]
+    name, deadline = new_snapshot(), Deadline(timeout_s, gap_s=timeout_s)
+
+    def taken(snapshot: Callable[..., dict[str, Any]], whole: bool) -> dict[str, Any]:
+        left_s = round(deadline.left_s, 2)
+        if not left_s:
+            raise ServerError(f"the snapshot of all servers took longer than {timeout_s:g} s")
+        return snapshot(feed, left_s, name, whole)
+
+    with ThreadPoolExecutor(min(len(servers), AT_ONCE), "headrace-snapshot") as pool:
+        for whole in (False, True):
+            tokens = [*pool.map(taken, servers, [whole] * len(servers))]
     return tokens[0]
 
 

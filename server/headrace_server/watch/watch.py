@@ -23,7 +23,7 @@ from headrace_proto.placement import WHOLE, Share
 from ..process.statuses import FeedStatus, ServerStatus, ShareStatus
 from .every import every
 from .history import EVERY_S, History
-from .http_client import HttpClient
+from .http_client import AT_ONCE, HttpClient
 from .verdict import verdict
 
 if TYPE_CHECKING:
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 _FRESH_S = 0.5
 #: Maximum time for an answer of the server before it counts as dead.
 _PATIENCE_S = 5.0
-#: Maximum time for an answer of a peer before it counts as away, and number that are asked at once.
+#: Maximum time for an answer of a peer before it counts as away.
 _PEER_S = 2.0
-_AT_ONCE = 16
 
 
 class Watch:
@@ -101,7 +100,7 @@ class Watch:
             )
         with self._every_lock:
             if self._every is None or time.monotonic() - self._every_looked > _FRESH_S:
-                with ThreadPoolExecutor(min(servers, _AT_ONCE), "headrace-peers") as pool:
+                with ThreadPoolExecutor(min(servers, AT_ONCE), "headrace-peers") as pool:
                     self._every = every([*pool.map(self._ask, range(servers))])
                 self._every_looked = time.monotonic()
             return self._every

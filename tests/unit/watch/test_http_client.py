@@ -114,10 +114,14 @@ def test_another_kind_of_server_is_told_in_a_line(status: int, kind: str, body: 
 
 
 def test_all_servers_keep_a_snapshot_under_one_name_before_any_settles_it():
+    """They do so at the same time."""
     asked: list[Any] = []
+    together = threading.Barrier(2)
 
     def taking(server: int) -> Any:
         def snapshot(feed: str, timeout_s: float, name: str = "", whole: bool = False) -> Any:
+            if name:
+                together.wait(PATIENCE_S)
             asked.append((server, name, whole))
             return {"snapshot": name}
 
@@ -126,10 +130,27 @@ def test_all_servers_keep_a_snapshot_under_one_name_before_any_settles_it():
     token = snapshot_of_all([taking(0), taking(1)], "f", 1.0)
     name = token["snapshot"]
     assert SNAPSHOT.fullmatch(name)
-    assert asked == [(0, name, False), (1, name, False), (0, name, True), (1, name, True)]
+    assert sorted(asked[:2]) == [(0, name, False), (1, name, False)]
+    assert sorted(asked[2:]) == [(0, name, True), (1, name, True)]
     asked.clear()
     snapshot_of_all([taking(0)], "f", 1.0)
     assert asked == [(0, "", False)]
+
+
+def test_a_snapshot_of_all_servers_has_one_deadline():
+    given: list[float] = []
+
+    def slow(feed: str, timeout_s: float, name: str, whole: bool) -> Any:
+        given.append(timeout_s)
+        threading.Event().wait(0.05)
+        return {}
+
+    snapshot_of_all([slow, slow], "f", 60.0)
+    assert min(given[:2]) > max(given[2:])
+    given.clear()
+    with pytest.raises(ServerError, match=r"of all servers took longer than 0\.04 s"):
+        snapshot_of_all([slow, slow], "f", 0.04)
+    assert len(given) <= 2
 
 
 @pytest.mark.parametrize("query", ["name=../x", "whole=1", "name=20260102T030405Z-01&whole=1"])
