@@ -68,6 +68,10 @@ class Orders:
             self._pending.append(order)
         return order
 
+    def await_place(self, order: Order) -> None:
+        """Let the order that was just given take effect at its place, which is still to come."""
+        self._pending.append(order)
+
     def will(self, kind: str) -> bool:
         """Whether an order of this kind is pending."""
         return any(order.kind == kind for order in self._pending)

@@ -29,6 +29,9 @@ from .plain_maker import PlainMaker
 
 logger = logging.getLogger("headrace.worker")
 
+#: A claim delays the closing of the input by so many batches at most, whatever a trainer claims.
+_MOST_AHEAD = 4096
+
 
 class PlainMemory(Memory):
     """The memory of one partition."""
@@ -41,6 +44,7 @@ class PlainMemory(Memory):
         self._orders = Orders()
         self._changes: list[Change] = []
         self._read_before = 0  # rows of the source, by earlier processes
+        self._claimed = 0  # trainers have batches before this number from an earlier process
 
     # Steps
 
@@ -95,7 +99,11 @@ class PlainMemory(Memory):
         return "", ""
 
     def claim(self, number: int, segments: bytes) -> int | None:
-        return None if self._numbers.is_done(number) else number
+        if self._numbers.is_done(number):
+            return None
+        if number < self._machine.next_number + _MOST_AHEAD:
+            self._claimed = max(self._claimed, number + 1)
+        return number
 
     @property
     def done_numbers(self) -> list[int]:
@@ -128,7 +136,11 @@ class PlainMemory(Memory):
     def close(self, cancel: bool) -> None:
         if self._orders.known("close", cancel):  # repeated after a restart
             return
-        self._note("close", cancel)
+        number = max(self._machine.next_number, self._claimed)
+        order = self._orders.given(self._rows_read, number, "close", cancel)
+        if not self._orders.waits and number > self._machine.next_number:
+            self._orders.await_place(order)  # batches that trainers have are made again first
+        self._store_orders()
         if not self._orders.waits:
             self._machine.close(cancel)
 
@@ -161,8 +173,11 @@ class PlainMemory(Memory):
     def _note(self, kind: str, value: Any, since: int = 0) -> Order:
         """Store an order, which a later process has to follow at the same place."""
         order = self._orders.given(self._rows_read, self._machine.next_number, kind, value, since)
-        self._change.meta["orders"] = pack(self._orders.to_plain())
+        self._store_orders()
         return order
+
+    def _store_orders(self) -> None:
+        self._change.meta["orders"] = pack(self._orders.to_plain())
 
     def _follow(self, order: Order) -> None:
         """Carry out an order that was given to an earlier process."""

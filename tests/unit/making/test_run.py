@@ -398,6 +398,26 @@ def test_a_close_between_any_two_steps_ends_the_next_process_at_the_same_row(
     assert steps < 11 or read_next > 1, "the steps include reads that were to come"
 
 
+@pytest.mark.parametrize("cancel", [False, True])
+def test_a_close_lets_the_batches_be_made_again_that_trainers_have(
+    cancel: bool, place: Callable[..., Place]
+):
+    """Of an earlier process; the next one makes them too, and a number out of reach delays none."""
+    pipeline = numbered(1000).batch(10, dynamic_pad=True)
+    here = place(pipeline)
+    whole = play(here, here.feed())
+    feed = here.feed()
+    assert feed.claim(12, b"") == 12 and feed.claim(10**6, b"") == 10**6
+    feed.close(cancel)
+    batches = play(here, feed)
+    assert batches == whole[: len(batches)] and 13 <= len(batches) < len(whole)
+    meta = {name: value for c in feed.take_changes() for name, value in c.meta.items()}
+    there = place(pipeline)
+    again = there.feed()
+    again.resume(Saved(meta, Examples(), {}, [], []))
+    assert play(there, again) == batches
+
+
 RESIZED: dict[str, tuple[Callable[[], Pipeline], list[list[int]]]] = {
     "plain": (lambda: numbered(700).batch(10, dynamic_pad=True), [[4], [25], [10]]),
     "the last batch is smaller": (
