@@ -402,7 +402,7 @@ def test_a_close_between_any_two_steps_ends_the_next_process_at_the_same_row(
 def test_a_close_lets_the_batches_be_made_again_that_trainers_have(
     cancel: bool, place: Callable[..., Place]
 ):
-    """Of an earlier process; the next one makes them too, and a number out of reach delays none."""
+    """They have these from an earlier process; a number that is out of reach delays nothing."""
     pipeline = numbered(1000).batch(10, dynamic_pad=True)
     here = place(pipeline)
     whole = play(here, here.feed())
