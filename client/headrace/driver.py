@@ -11,7 +11,7 @@ it, and one of them follows when it leaves.
 
 The lazy thread looks four times in a heartbeat, so heartbeats go out, released memory is reported
 and silence is noticed whatever the trainer does.  While a session is not open it listens itself.
-Small things that a trainer says often wait for its next call, but no longer than a moment.
+Small notices wait a moment at most for the trainer's next call.
 
 A clock that stands still while this process is suspended measures all silence: some thread looks
 at it at least twice a second.  After such a time a heartbeat goes out at once, since leases end by
@@ -24,7 +24,6 @@ import logging
 import select
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -48,10 +47,8 @@ _CLOSE_S = 5.0
 _SOCKETS = 12_288
 #: The longest time between two looks of the lazy thread: half of what its clock takes for a sleep.
 _LOOK_S = 0.5
-#: Time between two questions for the new address of a server that is away.
-_ASK_S = 1.0
-#: Looks in a heartbeat.
-_LOOKS = 4
+_ASK_S = 1.0  # between two questions for the new address of a server that is away
+_LOOKS = 4  # in a heartbeat
 #: Maximum delay of a notice that waits for the trainer's next call.
 _MOMENT_S = 0.05
 #: In steps that take longer than this a message of its own costs less than 1 %.
@@ -95,8 +92,7 @@ class Driver:
         for one in self.sessions:
             one.heard_at = self.clock()
         self.regroup = lambda: self.sessions  # those in place of these, where one is ``regrouped``
-        #: Returns the new addresses of servers that have moved, by the old ones.
-        self.moved: Callable[[], Mapping[str, str]] | None = None
+        self.moved: Callable[[], Mapping[str, str]] | None = None  # new addresses, by the old ones
         self._asked_at = self.clock()  # when that was called last
         self._thread = threading.Thread(target=self._run, name="headrace", daemon=True)
         self._thread.start()
@@ -365,17 +361,21 @@ class Driver:
     def _regroup(self) -> None:
         if any(session.regrouped for session in self.sessions):
             self.replace(self.regroup)
-        if self.moved is not None and self.clock() - self._asked_at > _ASK_S:
-            self._follow_servers(self.moved)
+        due = self.moved is not None and self.clock() - self._asked_at > _ASK_S
+        if due and not all(session.connected for session in self.sessions):
+            self._asked_at = inf  # until the answer, which may take longer than a heartbeat
+            threading.Thread(target=self._follow_servers, name="headrace-ray", daemon=True).start()
 
-    def _follow_servers(self, moved: Callable[[], Mapping[str, str]]) -> None:
+    def _follow_servers(self) -> None:
         """Connect to servers that are away by the addresses that they have now."""
-        if all(session.connected for session in self.sessions):
-            return
-        now = moved()
+        try:
+            now = self.moved() if self.moved is not None else {}
+            with self.lock:
+                for wire in self._wires:
+                    wire.follow(now)
+        except Exception as error:
+            self._fail(error)
         self._asked_at = self.clock()
-        for wire in self._wires if now else ():
-            self._guarded(partial(wire.follow, now))
 
     def _rest_s(self) -> float:
         """How long this thread may rest where nobody wakes it."""

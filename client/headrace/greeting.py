@@ -51,6 +51,12 @@ class Greeting(Leases):
 
     _said_at: float = -1e9
 
+    @property
+    def where(self) -> str:
+        """The address of its server, with its share where several servers have the feed."""
+        share = f" (share {self.share}/{self.shares})" if self.shares > 1 else ""
+        return self.address + share
+
     def alike(self, address: str, owner: int) -> Self:
         """A session of the same trainer, with another owner or server."""
         shared = self.rank, self.world_size, self.process, self.resume, self.host, self.explicit

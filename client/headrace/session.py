@@ -276,10 +276,10 @@ class Session(Greeting):
             self.finished = True
         elif not self.ended:  # a server that is stopped then takes nothing from this trainer
             if message.returns:
-                self.stopped = True
-                self.lose()
+                self.stopped, self.connected = True, False
                 return
-            self.failure = self.failure or from_code(message.code, message.text)
+            text = message.text if self.shares == 1 else f"{self.where}: {message.text}"
+            self.failure = self.failure or from_code(message.code, text)
         self._said_at = -1e9  # the server waits for the heartbeat that says that this was heard
 
     def _on_epoch(self, message: EpochBegun) -> None:

@@ -17,7 +17,7 @@ def too_late(
     link: Link, session: Session, now: float, timeout_s: float, what: str, slept_s: float
 ) -> HeadraceError:
     """The error that says why a wait of ``timeout_s`` was in vain."""
-    silence, place = session.silence(now), _place(session)
+    silence, place = session.silence(now), session.where
     slept = f" (this process did not run for {slept_s:.0f} s more)" if slept_s >= 1 else ""
     if session.stopped:
         return ConnectionLost(_not_back(link, place, timeout_s, slept, what))
@@ -49,12 +49,6 @@ def too_late(
         f"at {place}; {reason}; this trainer holds {held} batches{full}"
         f"{link.explain(now)}"
     )
-
-
-def _place(session: Session) -> str:
-    """Return the address of a session's server, and its share where there are several."""
-    share = f" (share {session.share}/{session.shares})" if session.shares > 1 else ""
-    return session.address + share
 
 
 def _not_back(link: Link, place: str, waited_s: float, slept: str, what: str) -> str:

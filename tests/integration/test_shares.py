@@ -298,6 +298,14 @@ def test_a_wait_for_a_share_that_is_away_names_it_and_its_address(shares: Shares
         assert f"the server at {address} (share 1/2) was lost" in text
 
 
+def test_the_error_of_a_server_that_is_stopped_names_its_share():
+    with shared(numbers()) as servers, connect(servers) as feed:
+        servers[1].close()
+        stopped = rf"{servers[1].address} \(share 1/2\): the server was stopped"
+        with pytest.raises(headrace.ConnectionLost, match=stopped):
+            list(feed)
+
+
 def test_a_state_directory_is_that_of_one_share(shares: Shares, tmp_path: Path, ledger: Ledger):
     shares.close()
     pipeline = chained(list_of(ledger), batch_size=3)

@@ -162,6 +162,39 @@ def test_heartbeats_and_released_memory_are_said_whatever_the_trainer_does(peer:
             peer.hear(Renew)
 
 
+def test_a_question_for_the_new_address_of_a_server_holds_up_no_heartbeat(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+):
+    """1. The question has no answer yet, and the server that is there gets heartbeats.
+    2. The answer comes: the server that is away is greeted where it is.
+    """
+    monkeypatch.setattr(module, "_ASK_S", 0.0)
+    asked, answered, found = threading.Event(), threading.Event(), Peer()
+    away = Session("f", b"nonce", prefetch=2, address="tcp://127.0.0.1:1")
+
+    def moved() -> dict[str, str]:
+        asked.set()
+        assert answered.wait(PATIENCE_S)
+        return {"tcp://127.0.0.1:1": found.address}
+
+    driver = Driver(peer.address, Session("f", b"nonce", prefetch=2), others=[away])
+    driver.moved = moved
+    try:
+        peer.welcome(heartbeat_s=0.5)
+        assert asked.wait(PATIENCE_S)
+        for _ in range(3):
+            peer.say(Pulse(7, ""))
+            peer.hear(Renew)
+        answered.set()
+        found.welcome()
+        while not away.welcome:
+            driver.await_news(driver.news, 0.1)
+    finally:
+        answered.set()
+        driver.close()
+        found.close()
+
+
 def test_a_lazy_thread_hears_what_no_trainer_does(opened: Driver, peer: Peer):
     peer.say(Pulse(7, "to nobody"))
     until(opened, lambda s: s.waiting == "to nobody")
