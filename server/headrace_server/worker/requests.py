@@ -210,8 +210,8 @@ class FeedRequests:
         self._asking[event.feed].answer(event.question, event.partition, event)
 
     def act(self, desk: Desk) -> None:
-        """Call the partitions of a feed, and answer questions that are complete."""
-        if desk.name in self._calls:
+        """Call the partitions of a feed once all are open; answer questions that are complete."""
+        if desk.name in self._calls and desk.opened:
             for call in self._calls.pop(desk.name):
                 self.do(call)
         asking = self._asking[desk.name]

@@ -12,11 +12,12 @@ import headrace_server as hs
 from headrace_proto.messages import Answered, Drain, Resize, Retarget, Snapshot, Stats
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.worker.desk import Desk
-from headrace_server.worker.events import Replied
+from headrace_server.worker.events import Opened, Replied
 from headrace_server.worker.requests import FeedRequests
 from headrace_server.worker.sessions import Session
 
 HALVES = (0.5, 0.5)
+SCHEMA = [["i", "int64", [4]]]
 
 
 class Calls:
@@ -35,7 +36,7 @@ class Calls:
 
 
 class Owner:
-    def __init__(self, durable: bool = True) -> None:
+    def __init__(self, durable: bool = True, opened: bool = True) -> None:
         declaration = hs.from_examples([{"i": 1}]).batch(4).declaration()
         feed = FeedConfig("f", declaration, (), 2)
         there = "there" if durable else None
@@ -45,6 +46,9 @@ class Owner:
         given: Any = self.partitions, lambda call: call(), self.outbox, self.pipe, lambda: self.now
         self.requests = FeedRequests(*given)
         self.session = Session(7, b"n", "f", b"i", b"p", Path("trainer"))
+        self.desk.on_opened(Opened("f", 0, SCHEMA))
+        if opened:
+            self.desk.on_opened(Opened("f", 1, SCHEMA))
 
     def say(self, message: Any) -> None:
         self.requests.handlers[type(message)](self.session, self.desk, message, [])
@@ -164,6 +168,21 @@ def test_a_copy_is_answered_when_all_stores_are_copied(
     owner.answer(Replied("f", 0, 1))
     text = text and f"partition 1: {text}"
     assert owner.pipe.made == [("report", "answer", {"request": 3, "code": code, "text": text})]
+
+
+def test_partitions_are_called_once_all_are_open():
+    """A worker that was restarted has the open questions before it has opened anything."""
+    owner = Owner(opened=False)
+    owner.requests.copy(owner.desk, 3, "there")
+    owner.requests.inspect(owner.desk, 4, b"key".hex())
+    owner.say(Drain(7, 8))
+    owner.act()
+    assert owner.partitions.made == [] and owner.pipe.made == [] and owner.outbox.made == []
+    owner.desk.on_opened(Opened("f", 1, SCHEMA))
+    owner.act()
+    copies = [("copy", "f", partition, 1, "there") for partition in range(2)]
+    assert owner.partitions.made == [*copies, ("seek", "f", b"key"), ("close", "f", False)]
+    assert owner.outbox.made == [("tell", Answered(7, 8))]
 
 
 def test_a_drain_is_answered_when_partitions_have_been_told_and_they_are_told_once(owner: Owner):
