@@ -269,6 +269,7 @@ def test_a_directory_that_ends_before_it_gives_keys_is_a_lost_connection(
         raise ray.exceptions.RayError("it restarts")
 
     with hs.on_ray({"numbers": numbers()}, servers=1, **_LESS) as servers:
+        headrace.connect(servers.address).close()  # they are up
         monkeypatch.setattr(Directory, "trainer_keys", restarts)
         with pytest.raises(headrace.ConnectionLost, match=r"'numbers' .* not answer: it restarts"):
             headrace.connect(servers.address, timeout=0.1)

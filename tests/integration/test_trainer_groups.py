@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -25,13 +27,18 @@ def numbers(count: int) -> hs.Pipeline:
 
 
 def read(
-    server: hs.Server, kills: str = "", at: int = 5, **options: Any
+    server: hs.Server,
+    kills: str = "",
+    at: int = 5,
+    begun: Callable[[], object] = lambda: None,
+    **options: Any,
 ) -> list[tuple[int, int, list[int]]]:
     """Partition, number and rows of each batch; at one step it kills a process of the server."""
     got = []
     with connect(server, **options) as feed:
         for step, batch in enumerate(feed):
             got.append((batch.partition, batch.number, batch["i"].tolist()))
+            begun()
             if kills and step == at:
                 os.kill(server.pids[kills], signal.SIGKILL)
     return got
@@ -43,12 +50,18 @@ def rows_of(*streams: list[tuple[int, int, list[int]]]) -> list[int]:
 
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_each_batch_goes_to_all_members_or_to_another_trainer(prefetch: int):
+    has_some = Event()  # else the other one may take all
+
+    def read_beside() -> list[tuple[int, int, list[int]]]:
+        assert has_some.wait(PATIENCE_S)
+        return read(server, prefetch=prefetch)
+
     with serving(numbers(240)) as server:
         one, two, other = at_once(
             [
-                lambda: read(server, prefetch=prefetch, **_OF_A_GROUP),
+                lambda: read(server, begun=has_some.set, prefetch=prefetch, **_OF_A_GROUP),
                 lambda: read(server, prefetch=2 * prefetch, **_OF_A_GROUP),
-                lambda: read(server, prefetch=prefetch),
+                read_beside,
             ]
         )
         assert server.wait(PATIENCE_S)
