@@ -161,6 +161,28 @@ def test_an_input_that_is_closed_while_an_owner_is_dead_is_closed_there_too(work
     assert len(got) == len(set(got)) < 4000
 
 
+def test_batches_in_hand_count_where_the_input_is_closed_before_their_trainers_are_back():
+    """The order to close waits for the worker's next life, which gets it before any greeting."""
+    with hs.run(numbers(8000)) as server:
+        options: dict[str, Any] = {"commit": "explicit", "prefetch": 0, "timeout": PATIENCE_S}
+        with (
+            headrace.connect(server.address, **options) as one,
+            headrace.connect(server.address, **options) as two,
+        ):
+            feeds = [one, two]
+            held = [(feed, [next(feed) for _ in range(2)]) for feed in feeds for _ in range(9)]
+            kill(server, 0)
+            server.end()
+            for _, batches in held:
+                for batch in batches:
+                    batch.commit()
+            for feed in feeds:
+                for batch in feed:
+                    batch.commit()
+        assert server.wait(PATIENCE_S)
+        assert server.stats()["default"]["stale"] == 0
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_loops_that_hold_all_that_is_left_end_before_it_is_committed(workers: int):
     """Each trainer holds the last batch of one partition."""

@@ -54,11 +54,17 @@ class Arrivals(SegmentSupply):
 
     def made(self, batch: Batch) -> bool:
         self._note_made(batch)
-        self.partitions[batch.partition].starved = False
+        here = self.partitions[batch.partition]
+        here.starved = False
         if self._sized and (stripe := batch.meta.get("stripe", 0)) > self.stripe:
             return self._made_for_take(batch, stripe)
         if self.stripe and batch.meta.get("stripe") != self.stripe:  # made for ranks that left
             return False
+        if here.made > here.wanted:  # it crossed the Want that withdrew it, or a claim in vain
+            here.wanted = here.made
+            if self._sized:
+                self._release_rows(batch)
+                return False
         self._ready.push(batch)
         return True
 
@@ -139,7 +145,7 @@ class Arrivals(SegmentSupply):
     def put_back(self, session: int, batch: Batch) -> bool:
         """Take a batch that came back; the first trainer that asks gets it."""
         if self._sized:
-            self._hands.effects.append(Release(batch.partition, batch.number))
+            self._release_rows(batch)
             return False
         self._again.push(batch)
         return True
@@ -182,11 +188,14 @@ class Arrivals(SegmentSupply):
         self.takes[trainer.session] = _Take(request, rows, self.take_stripes(1))
         trainer.idle, trainer.window = False, trainer.seq
         self._trainers.forget(trainer.session)
+        self._withdraw_wants()
         return True
 
     def leave(self, session: int, rank: int) -> None:
         if session in self.takes:
             self._withdraw(session)
+        if self._sized:
+            self._withdraw_wants()
 
     def deal_takes(self) -> None:
         for session, take in list(self.takes.items()):
@@ -230,7 +239,7 @@ class Arrivals(SegmentSupply):
             self._hands.effects.append(Want(batch.partition, here.wanted))
         take = next((take for take in self.takes.values() if take.stripe == stripe), None)
         if take is None or take.batch is not None:
-            self._hands.effects.append(Release(batch.partition, batch.number))
+            self._release_rows(batch)
             return False
         take.asked.discard(batch.partition)
         self._unask(take)
@@ -255,8 +264,25 @@ class Arrivals(SegmentSupply):
             self._hands.effects.append(Want(number, 0, take.stripe))
         take.asked.clear()
 
+    def _withdraw_wants(self) -> None:
+        """Have partitions make no more batches of the declared size than trainers still ask for."""
+        trainers = self._trainers
+        asking = [*trainers.asking.values(), *trainers.yielding.values()]
+        spare = sum(here.wanted - here.made for here in self.partitions.values())
+        spare -= sum(max(0, trainers.credits(trainer)) for trainer in asking)
+        for number, here in self.partitions.items():
+            fewer = min(spare, here.wanted - here.made)
+            if fewer > 0:
+                spare -= fewer
+                here.wanted -= fewer
+                here.starved = False  # else it reports that again
+                self._hands.effects.append(Want(number, here.wanted))
+
     def _release_all(self, batches: Sequence[Batch]) -> None:
         """Let the rows of batches that nobody has go out in others."""
         for batch in batches:
-            self._hands.effects.append(Release(batch.partition, batch.number))
+            self._release_rows(batch)
             self._hands.void(batch)
+
+    def _release_rows(self, batch: Batch) -> None:
+        self._hands.effects.append(Release(batch.partition, batch.number))

@@ -83,6 +83,7 @@ class Claims(ABC):
     def __init__(self, hands: Hands) -> None:
         self._hands = hands
         self.by_token: dict[int, ClaimedBatch] = {}
+        self.others_come = False  # whether trainers of an earlier server may still greet
         hands.claims = self.by_token
 
     def _ask(self, claim: ClaimedBatch) -> None:
@@ -120,7 +121,7 @@ class Claims(ABC):
 
     def wait_for_others(self, others_come: bool) -> None:
         """Set whether trainers of an earlier server are still to greet this one."""
-        return
+        self.others_come = others_come
 
 
 class PlainClaims(Claims):

@@ -39,7 +39,6 @@ class SegmentClaims(Claims):
         self._unsaid: dict[int, list[int]] = {}
         self._awaited: dict[int, int] = {}  # by partition: token of the claim that others wait for
         self._void: dict[int, int] = {}  # by token: partition of claims that are judged in vain
-        self._others_come = False  # whether trainers of an earlier server may still greet
 
     def serve(self, supply: SegmentSupply) -> None:
         """Claim batches of another supply from now on; trainers of the one before have left."""
@@ -117,7 +116,7 @@ class SegmentClaims(Claims):
         """
         if not self.supply.claims_wait:
             return False
-        return self._others_come or any(
+        return self.others_come or any(
             other.place.partition == claim.place.partition
             for other in self._others(claim)
             if other.state is not DOUBTFUL
@@ -169,7 +168,7 @@ class SegmentClaims(Claims):
         if partition in self._awaited:
             return
         here = [claim for claim in self.by_token.values() if claim.place.partition == partition]
-        if here and all(claim.state is DOUBTFUL for claim in here) and not self._others_come:
+        if here and all(claim.state is DOUBTFUL for claim in here) and not self.others_come:
             self._judge_again(partition)
         elif not here and partition in self._unsaid:
             del self._unsaid[partition]
@@ -190,7 +189,7 @@ class SegmentClaims(Claims):
             self._say_next(partition)
 
     def wait_for_others(self, others_come: bool) -> None:
-        self._others_come = others_come
+        super().wait_for_others(others_come)
         doubtful = [claim for claim in self.by_token.values() if claim.state is DOUBTFUL]
         for partition in {claim.place.partition for claim in doubtful}:
             self._judge_again(partition)

@@ -94,14 +94,14 @@ class SegmentQueue(InStep):
         self._takes: dict[int, int] = {}  # rows, by stripe: batches of sizes of their own
 
     def want(self, upto: int, stripe: int = 0) -> None:
-        """Allow batches until there have been ``upto``, or so many rounds.
+        """Allow batches until there have been ``upto``, fewer than before too, or so many rounds.
 
         With a stripe: allow one batch of ``upto`` rows, or with 0 of them no longer.
         """
         if self.members is not None:
             self.members.wanted = max(self.members.wanted, upto)
         elif not stripe:
-            self._wanted = max(self._wanted, upto)
+            self._wanted = max(self._made, upto)
         elif upto:
             self.sized = True
             self._takes[stripe] = upto

@@ -171,6 +171,12 @@ class Standing:
         """Number of batches that a trainer may have done without our knowing it yet."""
         return self.leased + len(self._claims.by_token)
 
+    @property
+    def expects_claims(self) -> bool:
+        """Whether trainers may claim batches of an earlier life, or claims of segments are open."""
+        claims = self._claims
+        return claims.others_come or (self.segmented and bool(claims.by_token))
+
     def standing(self) -> dict[str, int]:
         """Return how many batches wait where, of those that are made and not settled.
 

@@ -277,8 +277,7 @@ class Partitions:
         """Allow batches of segments up to this number, of these lanes."""
         if run := self._called((feed, partition)):
             run.want(upto, stripe)
-            if stripe:
-                self._lacks.starved.discard((feed, partition))
+            self._lacks.starved.discard((feed, partition))
 
     def begin_epoch(self, feed: str, partition: int) -> None:
         """Let a partition that rests at the border of an epoch begin the next one."""

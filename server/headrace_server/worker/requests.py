@@ -159,11 +159,20 @@ class FeedRequests:
         self._calls[desk.name].append(partial(self.partitions.sizes, desk.name, question))
 
     def close(self, desk: Desk, cancel: bool, answer: Callable[[], object]) -> None:
-        """Close a feed's input; answer when its partitions have closed theirs."""
-        calls = self._calls[desk.name]
-        if desk.close(cancel):
-            calls.append(partial(self.partitions.close, desk.name, cancel))
-        calls.append(answer)
+        """Close a feed's input; answer when its partitions have closed theirs.
+
+        Batches that trainers have of an earlier life are claimed first, so that they still count.
+        """
+
+        def close() -> None:
+            if desk.failure is None and desk.dispatcher.expects_claims:
+                self._calls[desk.name].append(close)
+                return
+            if desk.close(cancel):
+                self.partitions.close(desk.name, cancel)
+            answer()
+
+        self._calls[desk.name].append(close)
 
     # The supervisor
 

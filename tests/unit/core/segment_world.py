@@ -111,6 +111,7 @@ class Worker:
         if isinstance(order, Want):
             if not self.finished:
                 self.machine.want(order.upto, order.stripe)
+                self.starved = False
         elif isinstance(order, Leave):
             self.leave(order.stripe)
         elif isinstance(order, StoreLanes):

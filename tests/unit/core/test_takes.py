@@ -1,15 +1,18 @@
 """Batches of sizes that trainers name: who gets them, and what becomes of all others."""
 
-from itertools import count
+from itertools import count, cycle
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_server.core.handover import Idle, Passed, Release, Send, Want
+from headrace_server.core.segments import SegmentQueue
 from tests.examples import some
 
 from .at_segments import At, lanes
+from .original_queue import original_stream
 from .segment_world import World
 
 COUNTS = st.lists(st.lists(st.integers(1, 4), max_size=12), min_size=1, max_size=3)
@@ -133,6 +136,46 @@ def test_a_want_that_crossed_a_batch_of_another_size_is_sent_again():
     assert orders(at) == [Want(0, 3)]
 
 
+def test_what_was_asked_for_ahead_of_a_take_is_withdrawn_also_where_it_crosses_the_batch():
+    """A batch that was asked for before and comes after the take would lack saves since then."""
+    at = At()
+    at.join(1, 2)
+    at.d.window(1, 2)
+    assert orders(at) == [Want(0, 2)]
+    at.d.take(1, 1, 4, 0)
+    assert orders(at) == [Want(0, 0), Want(0, 4, 1)]
+    at.make(0, 0)
+    assert orders(at) == [Release(0, 0)]
+    at.make(0, 1, stripe=1, rows=4)
+    assert len(at.take(Send)) == 1
+    at.d.window(1, 2)
+    assert orders(at) == [Want(0, 3)]
+    at.d.leave(1)
+    assert orders(at) == [Release(0, 1), Want(0, 2)]
+
+
+def test_what_others_ask_for_is_not_withdrawn_by_a_take():
+    at = At()
+    at.join(1, 2)
+    at.d.window(1, 1)
+    at.d.window(2, 1)
+    assert orders(at) == [Want(0, 2)]
+    at.d.take(1, 1, 4, 0)
+    assert orders(at) == [Want(0, 1), Want(0, 4, 1)]
+    at.make(0, 0)
+    assert [send.session for send in at.take(Send)] == [2]
+
+
+def test_a_partition_makes_no_batch_that_is_withdrawn():
+    queue = SegmentQueue(2, None, False)
+    queue.offer(0, 5, {"key": [*range(5)], "count": np.full(5, 1)})
+    queue.finish()
+    queue.want(2)
+    queue.want(0)
+    queue.want(5, 1)
+    assert len(queue.next_draft()) == 5
+
+
 def test_lanes_ranks_and_plain_feeds_have_no_takes():
     for at in (lanes(), At(order="")):
         at.join(1)
@@ -182,3 +225,79 @@ def test_whatever_sizes_trainers_name_every_segment_is_kept_once_and_the_feed_en
         assert done == worker.next
         assert sum(done) + sum(worker.machine.dropped().values()) == sum(own)
         assert not small or done == own
+
+
+class Taker(World):
+    """A world of one trainer, whose messages cross the batch that its partition makes.
+
+    A partition begins no step before its words have come and their orders are carried out, as in
+    an owner.
+    """
+
+    def some(self, steps):
+        (worker,) = self.workers
+        for _ in range(self.random.randrange(steps)):
+            worker.store(self.random.randrange(3))
+            while worker.words or worker.orders:
+                self.word(worker) if worker.words else worker.obey()
+            worker.work()
+
+    def next(self, session, request, rows):
+        """The next batch, as a trainer takes it: it returns what is of no or of another take."""
+        trainer = self.trainers[session]
+        if rows is None:
+            self.d.window(session, trainer.got + 1)
+        else:
+            self.d.take(session, request, rows, trainer.got)
+        self.act()
+        while not trainer.ended:
+            self.some(9)
+            while trainer.wire:
+                effect = trainer.wire[0]
+                self.receive(session)
+                batch = trainer.hands.get(effect.token)
+                if effect.batch.meta.get("take", 0) == (request if rows else 0):
+                    assert batch is effect.batch
+                    return batch
+                trainer.hands.pop(effect.token, None)
+                self.d.give_back(session, (effect.token,))
+                self.act()
+        return None
+
+    def rows_of(self, batch):
+        indices = np.frombuffer(batch.body, np.int64, batch.rows)
+        segments = np.frombuffer(batch.body, np.int32, batch.rows, 8 * batch.rows)
+        return [*zip(indices.tolist(), segments.tolist(), strict=True)]
+
+
+@settings(max_examples=some(300), deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 2**32),
+    counts=st.lists(st.integers(1, 4), max_size=16),
+    size=st.integers(1, 3),
+    ahead=st.integers(0, 2),
+    small=st.booleans(),
+    sizes=st.lists(st.one_of(st.none(), st.integers(1, 6)), max_size=5),
+)
+def test_one_trainers_stream_is_the_originals_whatever_its_messages_cross(
+    seed, counts, size, ahead, small, sizes
+):
+    if not small:  # what batches of the declared size leave is dropped before the first take
+        counts = [*counts, *[1] * (6 + size * (ahead + 1))]
+    sizes = [2, *sizes]
+    batches, _, left = original_stream(size, 6, small, counts, takes=sizes)
+    world = Taker(seed, [counts], "arrival", False, size, 6, small)
+    session = world.join()
+    world.d.window(session, ahead)
+    world.act()
+    world.some(30)
+    got = []
+    for request, rows in zip(count(1), cycle(sizes), strict=False):
+        batch = world.next(session, request, rows)
+        if batch is None:
+            break
+        got.append(world.rows_of(batch))
+        world.save(session)
+        world.some(9)
+    assert got == [[(index, segment) for index, _, segment in batch] for batch in batches]
+    assert sum(world.workers[0].machine.dropped().values()) == left

@@ -194,6 +194,17 @@ def test_a_drain_is_answered_when_partitions_have_been_told_and_they_are_told_on
     assert owner.outbox.made == [("tell", Answered(7, n)) for n in (8, 8, 9)]
 
 
+def test_a_drain_waits_for_the_claims_of_trainers_of_an_earlier_life(owner: Owner):
+    owner.desk.dispatcher.wait_for_others(True)
+    owner.say(Drain(7, 8))
+    owner.act()
+    assert owner.partitions.made == [] and owner.outbox.made == []
+    owner.desk.dispatcher.wait_for_others(False)
+    owner.act()
+    assert owner.partitions.made == [("close", "f", False)]
+    assert owner.outbox.made == [("tell", Answered(7, 8))]
+
+
 def test_a_snapshot_is_the_supervisors_and_one_that_asks_again_is_answered_again(owner: Owner):
     owner.say(Snapshot(7, 4))
     owner.say(Snapshot(7, 4))
