@@ -63,7 +63,7 @@ class Saving:
         self._framework = framework
         self._maker = BlockMaker(layout.states)
         self._in_hand: dict[int, SegmentBatch] = {}
-        self._flushing = threading.Lock()
+        self._flushing = threading.RLock()  # a handler of a signal may flush amid a save
         link.explain = self.explain
 
     # Taking
@@ -143,9 +143,10 @@ class Saving:
             if not is_tracing():
                 raise
             return self._traced(batch.token, values)
-        if lanes is not None and batch._opening != self._opening(batch.partition):
-            self._lose(batch)
-        with batch._lock:
+        # A flush hands over states after the last save, so that none is saved meanwhile.
+        with batch._lock if lanes is None else self._flushing:
+            if lanes is not None and batch._opening != self._opening(batch.partition):
+                self._lose(batch)
             for state, _ in ready:
                 if state.name in saved:
                     raise _saved_before(batch, state)
@@ -158,9 +159,9 @@ class Saving:
             if lanes is not None:
                 lanes.keep(batch, saved.copy())
             batch._upload = None
-        self._in_hand.pop(batch.token, None)
-        if not self._link.save(batch.token, columns, block, batch._named_keys(NAMED_KEYS)):
-            raise StaleLease(f"{named(batch, _first_keys(batch))}: {_LOST}")
+            self._in_hand.pop(batch.token, None)
+            if not self._link.save(batch.token, columns, block, batch._named_keys(NAMED_KEYS)):
+                raise StaleLease(f"{named(batch, _first_keys(batch))}: {_LOST}")
         return None
 
     def _copied(

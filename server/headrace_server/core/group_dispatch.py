@@ -21,6 +21,7 @@ from .handover import (
     Effect,
     EpochBegun,
     Finish,
+    FlushLost,
     Returned,
     Rewound,
     Send,
@@ -263,9 +264,10 @@ class GroupDispatcher(GroupMembers):
         """Note that a lease has ended without a commit; commits of some members do not count."""
         for group in self._groups.values():
             if token in group.batches:
-                asking = sorted(group.batches[token].asking)
+                shared = group.batches[token]
                 self._drop(group, token)
-                return [Answer(session, (), (token,)) for session in asking]
+                stale = [Answer(session, (), (token,)) for session in sorted(shared.asking)]
+                return [*stale, *map(FlushLost, shared.flushes)]
         return ()
 
     def _serve(self, group: Group, member: MemberPlace, passed: list[Effect]) -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "Effect",
     "EpochBegun",
     "Finish",
+    "FlushLost",
     "Freed",
     "Full",
     "Idle",
@@ -220,6 +221,13 @@ class StoreCommit(_Effect):
 @record
 class StoreLanes(StoreCommit):
     """Store the states of lanes as they are after a batch that was saved."""
+
+
+@record
+class FlushLost(_Effect):
+    """Refuse states of lanes (``payload``): the lease of the batch before them has ended."""
+
+    payload: Any
 
 
 @record

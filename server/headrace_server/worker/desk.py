@@ -36,7 +36,7 @@ logger = logging.getLogger("headrace.trainers")
 
 #: Maximum length of an error's text, which must fit a message's header in any script.
 _LONGEST_TEXT = 8000
-_LANES_LOST = (
+LANES_LOST = (
     "the states of lanes were not handed over: the lease of their last batch had ended.  These "
     "sequences go on from the states that the server has, and what was done since is done again"
 )
@@ -326,7 +326,7 @@ class Desk:
         token, rows = message.token, message.rows
         batch = dispatcher.last_saved(session, token)
         if batch is None and dispatcher.lost_lanes(session, token):
-            return "stale", _LANES_LOST
+            return "stale", LANES_LOST
         if batch is None:
             return "state", f"{token} is not the last batch that trainer {session} has saved"
         if not rows or max(rows) >= batch.rows or len(set(rows)) < len(rows):

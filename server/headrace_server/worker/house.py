@@ -27,6 +27,7 @@ from ..core.handover import (
     Dealt,
     EpochBegun,
     Finish,
+    FlushLost,
     Freed,
     Full,
     Idle,
@@ -152,6 +153,7 @@ class House:
             StoreLanes: lambda desk, e: do(
                 partitions.flush, desk.name, e.batch.partition, *e.payload
             ),
+            FlushLost: lambda desk, e: self._requests.flush_lost(e.payload[0]),
             Dealt: self._on_dealt,
             Finish: lambda desk, e: outbox.finish(e.session),
             **dict.fromkeys((EpochBegun, Full, Idle, Passed), lambda _, e: outbox.tell_turn(e)),

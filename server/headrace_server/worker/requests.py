@@ -28,8 +28,8 @@ from ..making.run import Run
 from ..process.child import Pipe
 from ..process.config import MOST_FOUND
 from ..process.counts import added
-from .desk import Desk
-from .events import Replied
+from .desk import LANES_LOST, Desk
+from .events import Replied, StateFlush
 from .outbox import Outbox
 from .partitions import Partitions
 from .sessions import Session
@@ -73,6 +73,11 @@ class FeedRequests:
             code, text = desk.on_flush(session.number, flush, frames[0] if frames else b"")
         if code or not (flush.rows or flush.more):
             self.outbox.tell(Answered(session.number, flush.request, None, code, text))
+
+    def flush_lost(self, flush: StateFlush) -> None:
+        """Answer a flush that waited for other members of its group in vain."""
+        if not flush.more:
+            self.outbox.tell(Answered(flush.session, flush.request, None, "stale", LANES_LOST))
 
     def _snapshot(
         self, session: Session, desk: Desk, message: Snapshot, frames: list[bytes]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from headrace_proto.errors import FeedClosed, StaleLease, StateError
+from headrace_proto.messages import Answered
 
 from .serving import LSTM, TAG, columns_of, in_hand, properties, states_in
 
@@ -161,6 +162,39 @@ def test_with_states_in_the_trainer_a_batch_of_a_lost_session_is_stale_and_goes_
     with pytest.raises(StaleLease, match=r"batch 0/1 \(token 1, .*k1\): .*lost"):
         hands.batches[0].save_state("lstm", VALUE)
     assert hands.link.session._returned == [1] and hands.link.saved == {}
+
+
+def test_a_save_waits_for_a_flush_in_another_thread_and_a_flush_for_a_save():
+    """The server takes a flush after the last save alone: one before or behind it is refused."""
+    told = properties(placement="trainer", order="lanes")
+    hands = in_hand(told, columns_of(told, count=4))
+    hands.batches[0].save_state("lstm", VALUE)
+    hands.deliver(columns_of(told, sequence=1, count=4))
+    said, saving = [], threading.Thread(target=lambda: hands.take().save_state("lstm", VALUE))
+    save = hands.link.save
+
+    def ask(flush, *of):
+        if not said:
+            saving.start()
+            saving.join(0.1)
+        said.append(("flush", flush.token, len(hands.link.saved)))
+        return Answered(1, 1)
+
+    def saved(token, *states):
+        flushing = threading.Thread(target=hands.saving.flush)
+        flushing.start()
+        flushing.join(0.1)
+        said.append(("save", token))
+        flushings.append(flushing)
+        return save(token, *states)
+
+    flushings = []
+    hands.link.ask, hands.link.save = ask, saved
+    hands.saving.flush()
+    saving.join()
+    for flushing in flushings:
+        flushing.join()
+    assert said == [("flush", 1, 1), ("save", 2), ("flush", 2, 2)]
 
 
 def test_a_deadline_names_the_states_that_are_owed_and_for_how_long():

@@ -17,6 +17,7 @@ from headrace_server.core.handover import (
     Claim,
     Deal,
     Finish,
+    FlushLost,
     Freed,
     Leave,
     Send,
@@ -426,6 +427,19 @@ def test_states_of_lanes_are_stored_after_the_batch_that_all_members_have_saved(
         StoreLanes(batch, "of 1"),
         StoreLanes(batch, "of 2"),
     ]
+
+
+def test_a_flush_that_waits_for_members_is_refused_when_the_lease_of_the_group_ends():
+    d = segments(AT_TRAINER)
+    token = next(e.token for e in d.take_effects() if isinstance(e, Send))
+    d.save(1, token)
+    batch = d.last_saved(1, token)
+    assert batch is not None
+    d.flush(batch, "of 1")
+    assert d.take_effects() == []
+    d.tick(2 * TTL)
+    told = [e for e in d.take_effects() if isinstance(e, (Answer, FlushLost))]
+    assert told == [Answer(1, (), (token,)), FlushLost("of 1")]
 
 
 def test_where_states_stay_with_trainers_a_new_member_makes_lanes_begin_again():

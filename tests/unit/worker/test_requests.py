@@ -12,7 +12,7 @@ import headrace_server as hs
 from headrace_proto.messages import Answered, Drain, Resize, Retarget, Snapshot, Stats
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.worker.desk import Desk
-from headrace_server.worker.events import Opened, Replied
+from headrace_server.worker.events import Opened, Replied, StateFlush
 from headrace_server.worker.requests import FeedRequests
 from headrace_server.worker.sessions import Session
 
@@ -203,6 +203,13 @@ def test_a_drain_waits_for_the_claims_of_trainers_of_an_earlier_life(owner: Owne
     owner.act()
     assert owner.partitions.made == [("close", "f", False)]
     assert owner.outbox.made == [("tell", Answered(7, 8))]
+
+
+def test_a_flush_whose_group_lost_its_lease_is_answered_once_for_all_of_its_messages(owner: Owner):
+    for more in (True, False):
+        owner.requests.flush_lost(StateFlush(3, 7, 8, (0,), (), more))
+    ((_, answer),) = owner.outbox.made
+    assert (answer.session, answer.request, answer.code) == (7, 8, "stale")
 
 
 def test_a_snapshot_is_the_supervisors_and_one_that_asks_again_is_answered_again(owner: Owner):
