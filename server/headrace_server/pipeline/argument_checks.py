@@ -214,8 +214,9 @@ def checked_paths(argument: str, value: Any) -> tuple[str, ...]:
         if not isinstance(entry, (str, os.PathLike)):
             raise TypeError(f"{argument} holds {entry!r:.80}, a {type(entry).__name__}, not a path")
         path = checked_text(argument, os.fsdecode(entry))
-        if not path:
-            raise ValueError(f"{argument} holds an empty path")
+        if not path or "\0" in path:
+            fault = f"{path!r:.80}, which has a NUL" if path else "an empty path"
+            raise ValueError(f"{argument} holds {fault}")
         remote = "://" in path or "::" in path
         paths.append(path if remote else os.path.abspath(path))
     if not paths:

@@ -36,6 +36,7 @@ def test_local_paths_are_made_absolute_and_urls_are_kept(tmp_path, monkeypatch):
     [
         ([], ValueError, "paths is an empty list"),
         ("", ValueError, "paths holds an empty path"),
+        ("a\0b", ValueError, r"paths holds 'a\\x00b', which has a NUL"),
         (["a", "b\udcff"], ValueError, r"paths='b\\udcff' is not a text that UTF-8 can hold"),
         (3, TypeError, "paths=3 is a int"),
         ({"a.csv": 1}, TypeError, "paths={'a.csv': 1} is a dict; it is a path or a list"),

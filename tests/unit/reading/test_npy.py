@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from headrace_server.reading.sources.npy import npy_array
+from headrace_proto.errors import DataError
+from headrace_server.reading.sources.npy import array_column, npy_array
 
 
 def saved(array: np.ndarray) -> np.ndarray:
@@ -49,3 +50,15 @@ def test_objects_are_refused() -> None:
     np.save(stream, np.array([None], object), allow_pickle=True)
     with pytest.raises(ValueError, match="Python objects"):
         npy_array(np.frombuffer(stream.getvalue(), np.uint8))
+
+
+def test_values_without_bytes_are_refused() -> None:
+    content = saved(np.zeros(1, "S1")).tobytes().replace(b"'|S1'", b"'|S0'")
+    with pytest.raises(ValueError, match=r"it holds \|S0, values of no bytes"):
+        npy_array(np.frombuffer(content, np.uint8))
+
+
+@pytest.mark.parametrize("number", [0xD800, 0x110000])
+def test_numbers_that_are_no_characters_are_named(number: int) -> None:
+    with pytest.raises(DataError, match="it holds what is no text of Unicode"):
+        array_column(np.array([number], np.uint32).view("U1"))

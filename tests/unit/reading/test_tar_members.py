@@ -77,3 +77,19 @@ def test_sparse_members_are_refused() -> None:
     info.type = tarfile.GNUTYPE_SPARSE
     with pytest.raises(Damaged, match="sparse; pack it without -S"):
         walked(info.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+
+
+@pytest.mark.parametrize("size", ["9" * 30, "1" * 16, "²"])
+def test_a_size_that_no_archive_has_is_damage(size: str) -> None:
+    info = tarfile.TarInfo("a")
+    info.pax_headers = {"size": size}
+    with pytest.raises(Damaged, match=r"gives the size|cut off at byte 2048"):
+        walked(info.tobuf(tarfile.PAX_FORMAT) + bytes(512))
+
+
+def test_a_length_of_more_digits_than_python_converts_is_damage() -> None:
+    extended, member = tarfile.TarInfo("pax"), tarfile.TarInfo("a")
+    extended.type, extended.size = tarfile.XHDTYPE, 5120
+    content = (b"1" * 5000 + b" a=b\n").ljust(5120, b"\0")
+    with pytest.raises(Damaged, match="an extended header is damaged"):
+        walked(extended.tobuf() + content + member.tobuf())

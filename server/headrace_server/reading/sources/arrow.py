@@ -28,7 +28,7 @@ from headrace_server.reading.chunk import Origin
 from headrace_server.reading.columns import Rows
 from headrace_server.reading.reader import BadRecords, IndexedReader, Opening
 
-from .arrow_columns import ArrowColumn, DecodedColumn, NotMapped, stored_field
+from .arrow_columns import ArrowColumn, DecodedColumn, NotMapped, naming, stored_field
 from .column_parts import ColumnPart, StoredColumn, StoredRows, files_that_serve, origin_in
 from .example_rows import Schema
 from .parts_reader import PartsReader, numbers_of
@@ -87,35 +87,32 @@ def open_reader(opening: Opening) -> IndexedReader:
 def _open(file: DataFile, data: Any, names: Collection[str] | None, bad: BadRecords) -> _File:
     if data.size == 0:
         raise DataError(f"{file.path} is empty: not even a schema is in it")
-    try:
-        if bytes(data[: len(_MAGIC)]) == _MAGIC:
-            reader = pa.ipc.open_file(pa.BufferReader(data))
-            fields = fields_of_schema(file.path, reader.schema, names)
-            return _File(file, fields, reader.schema, reader.num_record_batches, reader.get_batch)
-        stream = pa.ipc.open_stream(pa.BufferReader(data))
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(
-            f"{file.path}: it is no Arrow IPC file or stream, or it is cut off at byte "
-            f"{file.size}: {error}"
-        ) from None
+    in_file = bytes(data[: len(_MAGIC)]) == _MAGIC
+    fault = f"it is no Arrow IPC file or stream, or it is cut off at byte {file.size}"
+    with naming(f"{file.path}: {fault}"):
+        reader = (pa.ipc.open_file if in_file else pa.ipc.open_stream)(pa.BufferReader(data))
+        fields = fields_of_schema(file.path, reader.schema, names)
+    if in_file:
+        return _File(file, fields, reader.schema, reader.num_record_batches, reader.get_batch)
     batches: list[Any] = []
     try:
-        batches.extend(stream)
+        batches.extend(reader)
     except (pa.ArrowException, OSError) as error:
         text = f"{file.path}: the stream breaks off after record batch {len(batches)}: {error}"
         bad.report(DataError(text), "truncated_file")
-    fields = fields_of_schema(file.path, stream.schema, names)
-    return _File(file, fields, stream.schema, len(batches), batches.__getitem__)
+    return _File(file, fields, reader.schema, len(batches), batches.__getitem__)
 
 
 def _batch(one: _File, number: int) -> Any:
     """A record batch whose buffers are as large as they should be."""
-    try:
+    with naming(_damaged(one, number)):
         batch = one.get(number)
         batch.validate()
         return batch
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{one.file.path}, record batch {number}: it is damaged: {error}") from None
+
+
+def _damaged(one: _File, number: int) -> str:
+    return f"{one.file.path}, record batch {number}: it is damaged"
 
 
 def _stored_alike(opened: Sequence[_File], schema: Schema) -> list[str]:
@@ -274,4 +271,5 @@ def _count(one: _File, progress: Callable[[int], None]) -> Mapping[str, np.ndarr
 
 def _load(one: _File, number: int, names: Sequence[str]) -> Mapping[str, StoredColumn]:
     batch = _batch(one, number)
-    return {name: DecodedColumn(batch.column(name)) for name in names}
+    with naming(_damaged(one, number)):
+        return {name: DecodedColumn(batch.column(name)) for name in names}

@@ -12,7 +12,8 @@ decoded array.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -21,6 +22,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 
 from headrace_proto import dtypes
+from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.reading.columns import Column, Ragged, RaggedStrings, Rows, Strings
 from headrace_server.reading.stretches import ranges
@@ -32,9 +34,27 @@ from .declared_columns import rows_of_items
 Placing = Callable[[Any], tuple[np.ndarray, int]]
 Batch = int | np.ndarray
 
+#: Types of text as those of bytes: text of a file need not be UTF-8.
+_WITHOUT_UTF8 = {
+    pa.string(): pa.binary(),
+    pa.large_string(): pa.large_binary(),
+    pa.string_view(): pa.binary_view(),
+}
+
 
 class NotMapped(Exception):
     """A buffer does not lie in the mapped files, or is not as it is to be read."""
+
+
+@contextmanager
+def naming(where: str) -> Iterator[None]:
+    """Raise a fault that Arrow finds as a DataError that begins with ``where``."""
+    try:
+        yield
+    except DataError:
+        raise
+    except (pa.ArrowException, OSError, IndexError, UnicodeDecodeError) as error:
+        raise DataError(f"{where}: {error}") from None
 
 
 def stored_field(kind: Any) -> Field:
@@ -122,7 +142,12 @@ class ArrowColumn:
             return array
         if not self._decoded:
             raise NotMapped
-        return self._plain(array.dictionary_decode()) if encoded else array.cast(pa.large_binary())
+        values = array.dictionary if encoded else array
+        values = values.view(_WITHOUT_UTF8.get(values.type, values.type))
+        values.validate(full=True)  # Arrow follows offsets wherever they lead
+        return (
+            self._plain(values.take(array.indices)) if encoded else values.cast(pa.large_binary())
+        )
 
     def _validity(
         self, arrays: Sequence[Any], place: Placing

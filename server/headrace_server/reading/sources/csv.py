@@ -32,7 +32,9 @@ from .record_streams import DAMAGE, Damaged, FileWalk, Place, StreamRecord, file
 _PROBED_ROWS = 1000
 #: A cell may be as long as this; the csv module's own limit is 128 KiB.
 _MAX_CELL = 1 << 28
-_INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
+_INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*", re.ASCII)
+#: Characters of a cell that is no integer, whatever digits it has: Python converts 4,300 of them.
+_LONG = 1000
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 Cells = list[str]
@@ -127,7 +129,8 @@ def _dtype_of(cells: Sequence[str]) -> str:
     filled = [cell for cell in cells if cell]
     if filled and all(map(_INTEGER.fullmatch, filled)):
         # A number that is too long is a name, say of an account: as a float it would lose digits.
-        return "int64" if all(-(2**63) <= int(cell) < 2**63 for cell in filled) else dtypes.BYTES
+        fits = all(len(cell) < _LONG and -(2**63) <= int(cell) < 2**63 for cell in filled)
+        return "int64" if fits else dtypes.BYTES
     try:
         for cell in filled:
             _real(cell)
@@ -215,7 +218,7 @@ class _Rows(FileWalk):
                 self._open()
             except FilesMissing:
                 raise
-            except DataError as error:
+            except (csv.Error, DataError) as error:
                 raise Damaged(str(error)) from None
         return self._example()
 

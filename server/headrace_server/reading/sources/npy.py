@@ -34,6 +34,8 @@ def npy_array(data: np.ndarray) -> np.ndarray:
         raise ValueError(f"it has the impossible shape {list(shape)}")
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which only unpickling could read")
+    if not dtype.itemsize:
+        raise ValueError(f"it holds {dtype}, values of no bytes")
     begin = stream.tell()
     size = prod(shape) * dtype.itemsize
     if begin + size > data.size:
@@ -46,7 +48,10 @@ def npy_array(data: np.ndarray) -> np.ndarray:
 def array_column(array: np.ndarray) -> Column:
     """An array of examples as a column; text becomes bytes.  DataError for other dtypes."""
     if array.dtype.kind == "U":
-        array = np.char.encode(array, "utf-8") if array.size else np.empty(array.shape, "S1")
+        try:
+            array = np.char.encode(array, "utf-8") if array.size else np.empty(array.shape, "S1")
+        except (UnicodeError, SystemError) as error:  # SystemError for numbers of no character
+            raise DataError(f"it holds what is no text of Unicode: {error}") from None
     if array.dtype.kind == "S":
         array = np.ascontiguousarray(array)
         width = array.dtype.itemsize

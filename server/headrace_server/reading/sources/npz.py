@@ -29,6 +29,8 @@ from .npy import array_column, npy_array
 from .parts_reader import PartsReader
 
 _LOCAL_HEADER = 30  # bytes before a member's name, in a zip file
+#: The exceptions of a damaged zip file; RuntimeError and NotImplementedError where its flags are.
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError)
 
 
 def open_reader(opening: Opening) -> IndexedReader:
@@ -66,7 +68,9 @@ def _arrays(file: DataFile, column: str | None) -> dict[str, np.ndarray]:
                     raise DataError(f"its member {entry.filename!r} is no .npy array")
                 name = entry.filename.removesuffix(".npy")
                 arrays[name] = _parsed(name, _member(archive, entry, data))
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+    except FilesMissing:
+        raise
+    except _DAMAGE as error:
         raise DataError(f"it is no sound .npz file, or is cut off: {error}") from None
     return arrays
 

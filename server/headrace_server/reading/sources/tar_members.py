@@ -6,6 +6,7 @@ archive, and what comes after it would be lost without a word.
 
 from __future__ import annotations
 
+import re
 import tarfile
 from typing import BinaryIO, NamedTuple
 
@@ -17,6 +18,10 @@ _LONG = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 _OF_THE_NEXT = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.XGLTYPE, *_LONG)
 #: Extended headers hold some names and times.
 _MAX_EXTENDED = 1 << 20
+#: Sizes below 2**59, so that a file can be sought behind a member.
+_SIZE = re.compile("[0-9]{1,17}")
+#: Bytes that are read at once: a damaged size must not take memory that the archive has not.
+_READ = 1 << 24
 
 
 class Member(NamedTuple):
@@ -76,7 +81,7 @@ class Members:
 
     def _member(self, header: tarfile.TarInfo, names: dict[str, str], begin: int) -> Member:
         size_text = names.get("size", str(header.size))
-        if not size_text.isdigit():
+        if not _SIZE.fullmatch(size_text):
             raise Damaged(
                 f"the member at byte {begin} gives the size {size_text!r:.40}", "corrupt_file"
             )
@@ -99,12 +104,13 @@ class Members:
     def data(self) -> bytes:
         """The content of the last member given."""
         self._seek(self._data)
-        content = self._stream.read(self._last_size)
-        if len(content) < self._last_size:
-            raise Damaged(
-                f"the archive is cut off at byte {self._data + len(content)}", "truncated_file"
-            )
-        return content
+        parts, left = [], self._last_size
+        while left and (part := self._stream.read(min(left, _READ))):
+            parts.append(part)
+            left -= len(part)
+        if left:
+            raise _cut_off(self._data + self._last_size - left)
+        return b"".join(parts)
 
     def close(self) -> None:
         self._stream.close()
@@ -122,9 +128,7 @@ class Members:
         padded = -(-size // _BLOCK) * _BLOCK
         content = self._stream.read(padded)
         if len(content) < padded:
-            raise Damaged(
-                f"the archive is cut off at byte {self._next + len(content)}", "truncated_file"
-            )
+            raise _cut_off(self._next + len(content))
         self._next += padded
         return content[:size]
 
@@ -134,7 +138,9 @@ def _extended(content: bytes) -> dict[str, str]:
     found = {}
     while content:
         length, space, _ = content.partition(b" ")
-        if not space or not length.isdigit() or not 0 < int(length) <= len(content):
+        if not (space and _SIZE.fullmatch(length.decode("latin-1"))) or not (
+            0 < int(length) <= len(content)
+        ):
             raise Damaged("an extended header is damaged")
         record, content = content[: int(length)], content[int(length) :]
         key, _, value = record[len(length) + 1 :].rstrip(b"\n").partition(b"=")
