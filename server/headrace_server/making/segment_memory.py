@@ -38,6 +38,11 @@ def closing(cancel: bool) -> Change:
     return Change(meta={"closing": b"cancel" if cancel else b"close"})
 
 
+def _plain(indices: np.ndarray, lanes: np.ndarray) -> list[bytes]:
+    """Insertion indices and lanes of rows, as they are stored."""
+    return [a.astype("<i8").tobytes() for a in (indices, lanes)]
+
+
 class SegmentMemory(Memory):
     """The memory of one partition."""
 
@@ -58,6 +63,9 @@ class SegmentMemory(Memory):
         self._ended = EndedLines(left_out or LeftOut(), lines)
         self._out: dict[int, Segments] = {}  # by number
         self._after: dict[int, tuple[int, Segments]] = {}  # by stripe: the last one that was saved
+        #: By stripe: its rank, if it has one, and the rows of the last batch that began some.
+        self._places: dict[int, tuple[int, list[bytes]]] = {}
+        self._moved = False  # whether these changed since they were stored
         self._early: set[int] = set()  # numbers of _out that are done, and earlier ones are not
         self._saved: list[tuple[Segments, np.ndarray, list[Key], list[np.ndarray]]] = []
         self._changes: list[Change] = []
@@ -128,7 +136,7 @@ class SegmentMemory(Memory):
             if self._machine.cancelled:
                 return "cancelled", "the feed was drained with cancel=True: states are not saved"
             return "stale", "its lanes went to another trainer"
-        if self._cutting.lanes and batch.stripe >= 0:
+        if self._cutting.lanes:
             self._note_after(number, batch)
         if self._cutting.at_trainer:
             rows = rows[:0]
@@ -165,18 +173,26 @@ class SegmentMemory(Memory):
         return "", ""
 
     def _note_after(self, number: int, batch: Segments) -> None:
-        """Note the last batch of a stripe that is saved."""
+        """Note the last batch of a stripe that is saved, and where its rows are."""
+        if batch.stripe < 0:  # a claim's: the machine has its places
+            self._moved = True
+            return
         last = self._after.get(batch.stripe)
         if last is None or last[0] < number:
             self._after[batch.stripe] = number, batch
+            if len(batch.starts) or last is None:
+                rank = batch.stripe if batch.member is None else batch.member.rank
+                going = ~batch.last
+                self._places[batch.stripe] = rank, _plain(batch.indices[going], batch.lanes[going])
+                self._moved = True
 
     def note_places(self) -> None:
-        after = [batch for _, batch in self._after.values()]
-        after.sort(key=lambda b: b.stripe if b.member is None else b.member.rank)
-        places = [(b.indices[~b.last], b.lanes[~b.last]) for b in after]
+        """Have the next process put rows that go on in the lanes that they have here."""
+        self._moved = False
+        places = [plain for _, plain in sorted(self._places.values())]
+        places += [_plain(*one) for one in self._machine.places]
         if places:
-            plain = [[a.astype("<i8").tobytes() for a in one] for one in places]
-            self._changes.append(Change(meta={"places": pack(plain)}))
+            self._changes.append(Change(meta={"places": pack(places)}))
 
     def flushed(self, number: int, rows: list[int], block: Any, columns: Sequence[Any]) -> None:
         """Take states of lanes after a batch; states that are too old are dropped."""
@@ -202,11 +218,12 @@ class SegmentMemory(Memory):
         self._machine.deal(world, run, stripe, 0 if machine.across_batches else machine.epoch)
         self._out.clear()
         self._after.clear()
+        self._places.clear()
         self._rounds.dealt(run)
 
     def leave(self, stripe: int, instead: int = -1) -> None:
         self._machine.leave(stripe, instead)
-        self._after.pop(stripe, None)
+        self._forget(stripe)
         for number in [n for n, batch in self._out.items() if batch.stripe == stripe]:
             batch = self._out.pop(number)
             if number in self._early:
@@ -268,6 +285,8 @@ class SegmentMemory(Memory):
             states = state_columns(arrays) if len(rows) else []
             self._changes.append(self._lines.saved(batch, rows, keys, states))
         self._saved.clear()
+        if self._moved and self._machine.members is None and not self._cutting.at_trainer:
+            self.note_places()
 
     def _keys(self, slots: np.ndarray) -> list[Key]:
         return cast("list[Key]", self._machine.keys_of(slots))
@@ -324,8 +343,13 @@ class SegmentMemory(Memory):
     def take_dry(self) -> list[int]:
         dry = self._machine.take_dry()
         for stripe in dry:
-            self._after.pop(stripe, None)
+            self._forget(stripe)
         return dry
+
+    def _forget(self, stripe: int) -> None:
+        """Forget a stripe that is closed."""
+        self._after.pop(stripe, None)
+        self._places.pop(stripe, None)
 
     def lacks(self) -> tuple[str, int]:
         batch = self._machine.oldest_out()

@@ -19,6 +19,7 @@ from headrace_server.making.run import Blocked, Busy, Done, MadeBatch, Resting
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading import intake
 from tests.examples import some
+from tests.unit.changes import Model
 from tests.unit.segment_player import Player, Taken, no_states, same_states
 
 SCHEMA = {"k": hs.scalar("bytes"), "x": hs.sequence("int64")}
@@ -479,3 +480,37 @@ def test_one_step_of_work_is_one_call(tmp_path: Path, monkeypatch: pytest.Monkey
         calls += 1
         assert player.feed.lacks() == ("", -1)
     assert 2 <= calls <= 4, "chunks of 64 and more, one at a time"
+
+
+@settings(max_examples=some(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(st.integers(1, 5), min_size=1, max_size=9),
+    size=st.integers(1, 3),
+    stateless=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_rows_of_lanes_keep_their_places_when_a_worker_dies_while_a_batch_is_in_nobodys_hands(
+    tmp_path_factory: pytest.TempPathFactory,
+    steps: list[int],
+    size: int,
+    stateless: bool,
+    seed: int,
+):
+    states = {} if stateless else {"s": hs.zeros((2,))}
+    options = {"order": "lanes", "capacity": size + 2}
+    pipeline = source(steps).batch_sequences_with_states(
+        "k", ["x"], [], None, states, 1, size, **options
+    )
+    directory, model, random = tmp_path_factory.mktemp("lanes"), Model(), Random(seed)
+    wanted, _ = Player(pipeline, directory).play(same_states)
+    player, got = Player(pipeline, directory), list[Taken]()
+    while isinstance(taken := player.take(), Taken):
+        if random.random() < 0.4:
+            player = Player(pipeline, directory)
+            player.feed.resume(model.saved)
+            continue
+        assert player.save(taken, same_states(taken)) == ("", "")
+        got.append(taken)
+        for change in player.feed.take_changes():
+            model.apply(change)
+    assert [taken.rows for taken in got] == [taken.rows for taken in wanted]
