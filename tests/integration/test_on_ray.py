@@ -10,6 +10,7 @@ import importlib
 import itertools
 import os
 import random
+import shutil
 import sys
 import tempfile
 import threading
@@ -171,6 +172,30 @@ def test_a_server_that_was_replaced_acknowledges_nothing_any_more(cluster: RaySt
             directory.keep(0, number, [])
         directory._shares[0].number = number
         assert begun.lost and begun.number == number + 1
+
+
+def test_a_trainer_learns_that_an_older_state_directory_is_all_that_is_left(
+    cluster: RayStandIn, tmp_path: Path
+) -> None:
+    """1. A server leaves its state on a node, and another goes on elsewhere from the mirror.
+    2. That one and the directory are lost together, and the next one starts on the first node.
+    """
+    with (
+        hs.on_ray({"numbers": numbers()}, servers=1, **_LESS) as servers,
+        connect(servers.address, commit="explicit") as feed,
+    ):
+        (server,), directory = cluster.servers, cluster.named["headrace", "numbers"]
+        state, node = server.object._state, int(server.node.removeprefix("node"))
+        next(feed).commit()
+        shutil.copytree(state, tmp_path / "left")
+        lose(server)
+        next(feed).commit()
+        shutil.copytree(tmp_path / "left", state)
+        cluster.reconstructed, cluster.nodes = True, itertools.count(node)
+        directory.object = Directory(1, [], restarted=True)
+        lose(server)
+        with pytest.raises(headrace.FeedRewound, match=r"state directory .* was put back"):
+            list(feed)
 
 
 def test_a_feed_that_is_served_already_is_refused(cluster: RayStandIn) -> None:

@@ -5,17 +5,17 @@
     store that commits     keep(share, …)     ─► it is here, or: send everything
     trainer                addresses()        ─► those of all servers, or why not
 
-A start whose state directory holds the last term that its share told goes on from there.  Any
-other has *lost* it.  Feeds without states go on from the records here, which are all that was
-acknowledged.  Feeds with states go back to the last snapshot that all servers have: every server
-takes them back, and trainers are given no addresses before all have done so.
+A server that starts with a state directory of the last term that its share reported goes on from
+there.  Any other has *lost* its state.  Feeds without states go on from the records here, which are
+all that was acknowledged.  Feeds with states go back to the last snapshot that all servers have:
+every server takes them back, and trainers are given no addresses before all have done so.
 
 A share has one server: the last that began.  An earlier one, on a node that was cut off, gets
 ``Superseded`` wherever it asks, so it acknowledges nothing any more.
 
-This object is plain; ``on_ray.py`` makes an actor of it.  It may be lost, too: servers report
-again what they know.  Each report has the last loss after which the server took a feed back, so a
-new directory finds those that have not; until all have reported it replaces no state.
+``on_ray.py`` makes an actor of this object.  It may be lost, too: servers report again what they
+know.  Each report has the last loss after which the server took a feed back, so a new directory
+finds those that have not; until all have reported it replaces no state.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Records:
 
 @dataclass(slots=True)
 class _Share:
-    """One server, as it has told."""
+    """The server of a share, by its last report."""
 
     number: int = 0
     address: str = ""
@@ -78,7 +78,7 @@ class _Share:
 
 
 class Directory:
-    """The directory.
+    """The reports of a feed's servers.
 
     ``with_states`` are the feeds that have states, ``keys`` those of trainers.  ``restarted``: an
     earlier directory is lost, with all that it knew.
