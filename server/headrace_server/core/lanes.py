@@ -369,9 +369,8 @@ class Lanes(InStep):
         return None if refused else rows
 
     def _end(self, slots: np.ndarray) -> None:
-        """Free examples of which all segments are done."""
         self._need_no_payload(slots)
-        self._free_slots(slots)
+        super()._end(slots)
 
     def _free_slots(self, slots: np.ndarray) -> None:
         super()._free_slots(slots)

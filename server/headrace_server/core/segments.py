@@ -245,7 +245,7 @@ class SegmentQueue(InStep):
         rows = (~batch.last).nonzero()[0]
         slots = batch.slots[rows]
         self._returning -= len(rows)
-        self._free_slots(ended)
+        self._end(ended)
         self._slots.segment[slots] = batch.segments[rows] + 1
         if self.cancelled and len(rows):
             self._drop(slots, "cancelled")

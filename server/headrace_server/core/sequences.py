@@ -4,8 +4,9 @@
 
 An admitted example gets a *slot*, its row in all tables (slots.py), and the next insertion index;
 its key is then in flight.  Its place in ``capacity`` is free when its last segment is taken, its
-slot when that segment is done.  Subclasses decide which segments are taken when: `SegmentQueue`
-(order of arrival) and `Lanes`.
+slot when that segment is done; with ``until_done`` both are free then, since the next example of
+the key begins with the state that this one ends in.  Subclasses decide which segments are taken
+when: `SegmentQueue` (order of arrival) and `Lanes`.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class Sequences(ABC):
     kind = "sequences"
     rewound = 0  # segments that were done, and are handed out again
     through: Sequence[int] = ()  # see ``take_through``
+    until_done = False  # whether an example is in flight until its last segment is done
     slots_kind = Slots  # of the tables
     _slots: Slots
 
@@ -269,22 +271,32 @@ class Sequences(ABC):
     def _hand_out(self, batch: Segments) -> None:
         """Hand a batch out; free the places of examples that end with it."""
         self._out[id(batch)] = batch
-        self._leave_capacity(batch.slots[batch.last])
-        self._admit()
+        if not self.until_done:
+            self._leave_capacity(batch.slots[batch.last])
+            self._admit()
 
     def _take_back(self, batch: Segments) -> None:
         if self._out.pop(id(batch), None) is None:
             raise ValueError("a batch is saved that is not out: it was saved before")
 
     def _leave_capacity(self, slots: np.ndarray) -> None:
-        """Free the places of examples whose last segments are taken."""
+        """Free the places of examples; their keys are no longer in flight."""
         self.in_flight -= len(slots)
         self._slots.land(slots)
 
     def _reenter(self, slots: np.ndarray) -> None:
         """Take examples back into the capacity, whose last segments were handed out."""
-        self.in_flight += len(slots)
-        self._slots.reenter(slots)
+        if not self.until_done:
+            self.in_flight += len(slots)
+            self._slots.reenter(slots)
+
+    def _end(self, slots: np.ndarray) -> None:
+        """Free examples of which all segments are done."""
+        if self.until_done:
+            self._leave_capacity(slots)
+        self._free_slots(slots)
+        if self.until_done:
+            self._admit()
 
     def _free_slots(self, slots: np.ndarray) -> None:
         """Free the slots of examples that ended or were dropped."""

@@ -23,6 +23,7 @@ from ..core.lanes import Lanes
 from ..core.segment_geometry import Geometry
 from ..core.segments import SegmentQueue
 from ..core.sequences import AT_SERVER, AT_TRAINER, NOWHERE
+from ..pipeline.carried import by_key
 from ..pipeline.declaration import Shape
 from ..pipeline.segment_options import columns_by_name, fitted, not_whole
 from ..pipeline.selectors import selector_text
@@ -142,6 +143,7 @@ class Cutting:
         self.machine: SegmentQueue | Lanes = kind(
             self.batch_size, self.capacity, self.small, partition, places
         )
+        self.machine.until_done = by_key(options)
 
     def check_state_bytes(self, most: int) -> None:
         """Raise LimitExceeded if the states of one example are too large for the server.

@@ -69,6 +69,22 @@ def test_capacity_lets_examples_in_one_by_one_and_nothing_is_read_meanwhile(mach
 
 
 @MACHINES
+def test_a_key_may_be_in_flight_until_the_last_segment_of_its_example_is_done(machine_of):
+    machine = machine_of(1, 1)
+    machine.until_done = True
+    offer(machine, 0, "aa")
+    for stripe in (0, 1) if machine_of is Lanes else (0,):
+        machine.want(9, stripe)
+    first = machine.next_draft()
+    assert machine.next_draft() is None and machine.in_flight == 1 and not machine.hungry
+    machine.saved(first)
+    second = machine.next_draft()
+    assert (second.indices - FIRST_INDEX).tolist() == [1] and machine.take_refused() == []
+    machine.saved(second)
+    assert machine.in_flight == 0 and machine.chunks() == set()
+
+
+@MACHINES
 def test_without_capacity_everything_is_let_in_and_reading_ahead_is_bounded(machine_of):
     machine = machine_of(2)
     offer(machine, 0, range(1023))
