@@ -109,4 +109,5 @@ def shares_there(sessions: Sequence[Session]) -> str:
     _, one = served[0]
     there = ", ".join(f"share {s.share}/{s.shares} is at {address}" for address, s in served)
     missing = ", ".join(map(str, missing_shares(sessions)))
-    return f"of feed {one.feed!r} {there}; missing: share {missing} of {one.shares}"
+    there = f"of feed {one.feed!r} {there}"
+    return f"{there}; missing: share {missing} of {one.shares}" if missing else there

@@ -37,7 +37,7 @@ def too_late(
         known = shares_there(link.sessions)
         return ConnectionLost(
             f"no server answered at {place} within timeout={timeout_s:g} s{slept}: "
-            f"is it running, and is the address right?{link.hint}{known and '  '}{known}"
+            f"is it running, and is the address right?{link.hint}{known and f' ({known})'}"
         )
     held, most = sum(each.held() for each in link.sessions), session.welcome.max_credits
     each = "" if len(link.sessions) == 1 else " of each worker"

@@ -11,6 +11,7 @@ import operator
 import os
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from numbers import Real
 from typing import Any, Final
 
 import numpy as np
@@ -79,7 +80,7 @@ def _flag(argument: str, value: Any) -> bool:
 
 def checked_number(argument: str, value: Any, low: float, high: float) -> float:
     """A finite number in ``low`` … ``high``; a bool is none."""
-    check_kind(argument, value, (int, float), "a number", but=bool)
+    check_kind(argument, value, Real, "a number", but=bool)
     if not (math.isfinite(value) and low <= value <= high):
         raise ValueError(f"{argument}={value!r} does not lie in {low:g} … {high:g}")
     return float(value)

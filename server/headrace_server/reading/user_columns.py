@@ -42,10 +42,10 @@ _COLUMNS = (Strings, Ragged, RaggedStrings)
 
 
 def user_function(label: str, name: str) -> Callable[[Any], Any]:
-    """The function of a name; ImportError or TypeError where there is none."""
+    """The function of a name; ImportError where there is none."""
     function = own(resolve)(name)
     if not callable(function):
-        raise TypeError(f"{label}: {name} is a {type(function).__name__}, not a function")
+        raise ImportError(f"{label}: {name} is a {type(function).__name__}, not a function")
     called: Callable[[Any], Any] = own(function)
     return called
 

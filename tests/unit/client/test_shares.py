@@ -43,6 +43,7 @@ def test_of_two_addresses_of_one_server_the_later_counts():
 def test_what_is_missing_is_listed():
     assert missing_shares([silent("a")]) == []
     assert shares_there([silent("a")]) == ""
+    assert shares_there([at("b", 0, 1), silent("a")]) == "of feed 'f' share 0/1 is at b"
     sessions = [at("b", 1, 4), silent("a"), at("c", 2, 4)]
     assert missing_shares(sessions) == [0, 3]
     assert shares_there(sessions) == (

@@ -2,6 +2,7 @@
 
 import inspect
 
+import numpy as np
 import pytest
 
 import headrace_server as hs
@@ -209,6 +210,12 @@ def test_a_mistake_names_argument_value_and_limit(declare, arguments, error, tex
 
 def test_a_bool_column_may_keep_rate_and_label():
     source().rejection_sample("b").resample_at_rate("b").stratified_sample("b", [0.5, 0.5], 4)
+
+
+def test_a_number_of_numpy_is_a_number():
+    assert weighted(overall_rate=np.float32(2), mean_decay=np.int64(0)) == weighted(
+        overall_rate=2.0, mean_decay=0.0
+    )
 
 
 def test_a_group_that_is_read_whole_must_fit_the_bounds_of_the_buckets():

@@ -95,6 +95,8 @@ def test_neighbouring_rows_of_a_group_are_one_example(tmp_path: Path, name: str)
         {"who": b"q", "t": [0], "v": [3.0], "sex": [b"m"]},
         {"who": b"p", "t": [0, 1, 2], "v": [4.0, 5.0, 6.0], "sex": [b"f"] * 3},
     ]
+    with pytest.raises(DataError, match=rf"^{path}: there is no column 'z'; it has 'who', "):
+        opened("csv", path, group_by="z")
     features = {"sex": Feature("scalar", "string"), "v": Feature("sequence", "float32")}
     features["sex"] = Feature("scalar", "bytes")
     reader = opened("csv", path, group_by="who", features=features)

@@ -493,7 +493,7 @@ def test_a_column_that_is_not_there_is_told_before_any_chunk():
 def test_a_function_that_is_not_found_is_told_before_any_chunk():
     with pytest.raises(ImportError, match=r"there is no 'nothing' in .*test_stages"):
         stages(lambda p: p.map(f"{__name__}:nothing"))
-    with pytest.raises(TypeError, match="STEPS is a dict, not a function"):
+    with pytest.raises(ImportError, match="STEPS is a dict, not a function"):
         stages(lambda p: p.map(f"{__name__}:STEPS"))
 
 

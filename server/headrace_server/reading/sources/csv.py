@@ -109,7 +109,9 @@ class _Table:
             except FilesMissing:
                 raise
             except (csv.Error, DataError, *DAMAGE) as error:  # reported when it is read
-                wrong = wrong or DataError(f"{file.path}: {error}; declare the features")
+                if not isinstance(error, DataError):
+                    error = DataError(f"{file.path}: {error}; declare the features")
+                wrong = wrong or error
             rows = [row for row in rows if len(row) == len(names)]
             for i, name in enumerate(names):
                 columns.setdefault(name, []).extend(row[i] for row in rows)
