@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,21 @@ from .leases import Received
 
 class BatchGone(Exception):
     """A batch that waited here can not be used: its rows go out again."""
+
+
+class _Mapped:
+    """Memory of a batch that was taken once: it is not mapped twice."""
+
+    def __init__(self, block: np.ndarray) -> None:
+        self.buffer = block
+
+    def block(self, *_: Any) -> np.ndarray:
+        return self.buffer
+
+
+def taken_again(received: Received, block: np.ndarray) -> Received:
+    """The delivery of a batch that has its block, to be taken once more."""
+    return Received(received.delivery, _Mapped(block), received.opening, received.mapped)
 
 
 class Blocks:

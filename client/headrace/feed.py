@@ -9,10 +9,11 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headrace_proto.errors import HeadraceError
 from headrace_proto.schema import Field, schema_from_wire
 
 from .batch import Batch, KnownSlots, rows_open
-from .blocks import BatchGone, Blocks
+from .blocks import BatchGone, Blocks, taken_again
 from .checkpoints import Checkpoints
 from .committing import DatasetRun, TakenBatches, tokens_of
 from .epochs import Claim, Epochs, NoneYet
@@ -28,6 +29,8 @@ from .waits import Link
 
 #: Waits while an exception carries a trainer out.
 _HASTE_S = 5.0
+#: Errors of a batch that no second try can use.
+_USELESS = (BatchGone, HeadraceError)
 
 
 class Feed(Steering, Checkpoints):
@@ -168,6 +171,7 @@ class Feed(Steering, Checkpoints):
             _ = self.schema  # learnt at the first batch where a feed had none when it was joined
             saving = self._saving
         delivery = received.delivery
+        block: Any = None
         try:
             block = self._blocks.block(received)
             batch = (
@@ -182,11 +186,13 @@ class Feed(Steering, Checkpoints):
             if saving is None:
                 self._commits.take(batch, block if self._durable else None)
             return batch
-        except BaseException:
-            if saving is not None:
-                saving.reject(delivery.partition, delivery.token)
-            else:
+        except BaseException as error:
+            if saving is None:
                 link.give_back(delivery.token)
+            elif saving.lanes is None or block is None or isinstance(error, _USELESS):
+                saving.reject(delivery.partition, delivery.token)
+            else:  # Ctrl-C, say: later batches go on from this one
+                saving.untake(taken_again(received, block))
             raise
 
     def _plain(self, received: Received, block: Any) -> Batch | SegmentBatch:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .blocks import taken_again
 from .committing import DatasetRun, TakenBatches
 from .leases import Received
 from .session import Session
@@ -166,7 +167,7 @@ class GroupedBatches(TakenBatches):
             run.group, run.stopped = [], True
             if self.explicit:
                 self._forget(run, {member.batch.token for member in rest})
-            self._link.untake([_again(member) for member in rest])
+            self._link.untake([taken_again(member.received, member.block) for member in rest])
 
     def _take(self, run: GroupRun, upto: int) -> None:
         """Take the batches of a group up to one, as if each had been asked for."""
@@ -185,22 +186,6 @@ class GroupedBatches(TakenBatches):
             kept = [token for token in run.tokens if token not in tokens]
             run.tokens.clear()
             run.tokens.extend(kept)
-
-
-class _Mapped:
-    """Memory of a batch that was taken once: it is not mapped twice."""
-
-    def __init__(self, block: np.ndarray) -> None:
-        self.buffer = block
-
-    def block(self, *_: Any) -> np.ndarray:
-        return self.buffer
-
-
-def _again(member: _Member) -> Received:
-    received = member.received
-    source = _Mapped(member.block)
-    return Received(received.delivery, source, received.opening, received.mapped)
 
 
 class Groups:
@@ -307,7 +292,7 @@ class Groups:
             member = _Member(batch, received, block, feed._durable)
             cut = _shapes(batch) != shapes
             if cut:
-                feed._link.untake([_again(member), *taken[at + 1 :]])
+                feed._link.untake([taken_again(received, block), *taken[at + 1 :]])
                 break
             members.append(member)
         run.cut = run.cut + 1 if cut and len(members) < _FEW else 0

@@ -83,6 +83,11 @@ class Saving:
         self._in_hand[batch.token] = batch
         return batch
 
+    def untake(self, received: Received) -> None:
+        """A batch that was taken was not used: it comes next."""
+        self._in_hand.pop(received.delivery.token, None)
+        self._link.untake([received])
+
     def reject(self, partition: int, token: int) -> None:
         """A batch that was taken can not be used."""
         self._in_hand.pop(token, None)
