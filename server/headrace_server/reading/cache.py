@@ -300,6 +300,17 @@ class Cache:
     def _look(self) -> bool:
         """Take note of what all workers have finished; whether the cache is complete."""
         self._looked = time.monotonic()
+        try:
+            return self._is_complete()
+        except (DataError, OSError):
+            raise
+        except Exception as error:
+            raise DataError(
+                f"the cache {self._directory} is damaged: {error!r:.200}.  Remove that directory: "
+                "the next epoch writes it anew"
+            ) from error
+
+    def _is_complete(self) -> bool:
         directory = self._directory
         if not (directory / COMPLETE).exists():
             for name in set(notes_in(directory)) - self._noted:

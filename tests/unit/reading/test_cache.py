@@ -271,6 +271,17 @@ def lines(path: Path, sizes: list[int], window: int | None, kept: Path | None = 
     return (mapped if kept is None else mapped.cache(kept)).map(drawn, seed=7)
 
 
+@pytest.mark.parametrize("name", ["complete.json", "part-*.json", "order.npy", "part-*.asked.npy"])
+def test_a_damaged_file_of_a_cache_names_the_cache(tmp_path: Path, name: str) -> None:
+    Worker(source().cache(tmp_path)).epoch(0)
+    (key,) = tmp_path.iterdir()
+    if name.endswith("asked.npy"):
+        (key / "complete.json").unlink()
+    next(key.glob(name)).write_bytes(b"{")
+    with pytest.raises(DataError, match=rf"the cache {key} is damaged: .*Remove that directory"):
+        Worker(source().cache(tmp_path))
+
+
 SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=3)
 
 

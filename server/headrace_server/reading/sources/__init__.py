@@ -15,19 +15,8 @@ __all__ = ["open_reader"]
 
 #: Every kind of source; but for ``examples`` the name of its module here, too.
 _KINDS = (
-    "tfrecord",
-    "arrow",
-    "parquet",
-    "jsonl",
-    "csv",
-    "npz",
-    "tar",
-    "function",
-    "examples",
-    "memory",
-    "tokens",
-    "cut",
-    "concat",
+    *("tfrecord", "arrow", "parquet", "jsonl", "csv", "npz", "tar", "tokens", "function"),
+    *("examples", "memory", "cut", "concat"),
 )
 _WITH_ARROW = ("arrow", "parquet")
 
