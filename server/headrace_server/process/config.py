@@ -44,14 +44,6 @@ class FeedConfig:
         return self.declaration.shape.kind == "sequences"
 
     @property
-    def capacity(self) -> int | None:
-        """Batches that a partition may make ahead, where the pipeline bounds them."""
-        if self.segmented:  # there it counts examples
-            return None
-        capacity: int | None = self.declaration.shape.options.get("capacity")
-        return capacity
-
-    @property
     def order(self) -> str:
         """The order in which segments are handed out; "" where there are none."""
         return str(self.declaration.shape.options["order"]) if self.segmented else ""

@@ -66,13 +66,6 @@ class Strings:
             flat[i] = self.data[start : start + length].tobytes()
         return out
 
-    def packed(self) -> tuple[np.ndarray, np.ndarray]:
-        """``(offsets int64 [n + 1], data uint8)`` of the strings in C order, back to back."""
-        lengths = self.lengths.reshape(-1)
-        offsets = np.zeros(lengths.size + 1, np.int64)
-        lengths.cumsum(out=offsets[1:])
-        return offsets, self.joined()
-
     def joined(self) -> np.ndarray:
         """The bytes (uint8) of the strings in C order, back to back; copied unless they lie so."""
         starts, lengths = self.starts.reshape(-1), self.lengths.reshape(-1)

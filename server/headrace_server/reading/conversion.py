@@ -106,11 +106,6 @@ class Conversion:
         return Converted(self._notes.read, self._notes.rows, len(self._notes.parts))
 
     @property
-    def complete(self) -> bool:
-        """True when nothing is left to do."""
-        return self._notes.complete
-
-    @property
     def dropped(self) -> dict[str, int]:
         """Examples that were not converted, by reason."""
         return dict(self._notes.dropped)

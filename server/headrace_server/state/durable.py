@@ -17,13 +17,14 @@ import os
 import time
 from collections.abc import Container, Mapping
 from pathlib import Path
+from typing import Any
 
 from headrace_proto.placement import WHOLE, Share
 from headrace_proto.token import Token
 
 from ..core.rewinding import BEGINNING
 from ..process.config import FeedConfig, RunConfig
-from .functions import ReportedDigests, noted_functions
+from .functions import note_functions, noted_functions
 from .mirror import Mirrored
 from .restoring import finish, prepare, resumption, take_back
 from .snapshots import Shelf
@@ -160,9 +161,9 @@ class Durable:
             feeds.append(noted)
         return dataclasses.replace(config, feeds=tuple(feeds))
 
-    def note_functions(self, feed: str, heard: ReportedDigests) -> None:
+    def note_functions(self, feed: str, functions: Mapping[str, Any]) -> None:
         """Store the digests of a feed's functions beside its state."""
-        heard.note(self._of(feed))
+        note_functions(self._of(feed), functions)
 
     def _of(self, feed: str) -> Path:
         return self.path / "feeds" / feed

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,21 +75,16 @@ def _listed(texts: list[str]) -> str:
     return "; ".join(texts[:5]) + more
 
 
-@dataclass(slots=True)
-class ReportedDigests:
-    """The digests that the first worker of a feed sent, and how those of later ones differ."""
+def changed_functions(first: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return how the digests of a later worker differ from the first, for people; "" if equal."""
+    code, values = changes(first, now)
+    return _listed([*code, *values])
 
-    first: dict[str, Any]
 
-    def again(self, now: Mapping[str, Any]) -> str:
-        """Return the changes, for people; "" without any."""
-        code, values = changes(self.first, now)
-        return _listed([*code, *values])
-
-    def note(self, directory: Path) -> None:
-        """Write it beside the feed's state, if it is not there already."""
-        plain = {"format": _FORMAT, "python": PYTHON, "functions": self.first}
-        text = json.dumps(plain, indent=1, sort_keys=True)
-        file = directory / FUNCTIONS
-        if not file.exists() or file.read_text() != text:
-            write_durably(file, text)
+def note_functions(directory: Path, functions: Mapping[str, Any]) -> None:
+    """Write the digests beside the feed's state, if they are not there already."""
+    plain = {"format": _FORMAT, "python": PYTHON, "functions": functions}
+    text = json.dumps(plain, indent=1, sort_keys=True)
+    file = directory / FUNCTIONS
+    if not file.exists() or file.read_text() != text:
+        write_durably(file, text)

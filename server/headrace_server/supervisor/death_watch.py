@@ -7,11 +7,10 @@ look_s have passed ─────┘       └─► look(), after every round
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
 import threading
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
 
 from ..process.child import Child
 
@@ -29,11 +28,11 @@ class DeathWatch:
         self._children = children
         self._on_death = on_death
         self._look = look
-        self._look_ms = int(look_s * 1000)
+        self._look_s = look_s
         self._ending = False
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()  # after a close the pipe's number may be another file's
-        self._wake_r, self._wake_w = os.pipe()
+        self._lock = threading.Lock()  # after a close its number may be another file's
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC)
 
     def begin(self) -> None:
         """Start the thread."""
@@ -43,9 +42,9 @@ class DeathWatch:
 
     def wake(self) -> None:
         """Watch the children that live now.  Harmless after ``close``."""
-        with self._lock, contextlib.suppress(OSError):
-            if self._wake_w >= 0:
-                os.write(self._wake_w, b"x")
+        with self._lock:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
 
     def end(self) -> None:
         """Notice no death from now on; a death that was noticed is handled first."""
@@ -58,23 +57,18 @@ class DeathWatch:
         """End the thread for good."""
         self.end()
         with self._lock:
-            for fd in (self._wake_r, self._wake_w):
-                if fd >= 0:
-                    os.close(fd)
-            self._wake_r = self._wake_w = -1
+            if self._wake >= 0:
+                os.close(self._wake)
+            self._wake = -1
 
     def _run(self) -> None:
         while True:
             children = {child.pidfd: child for child in self._children()}
-            poller = select.poll()  # select takes no number beyond 1023
-            for fd in (self._wake_r, *children):
-                poller.register(fd, select.POLLIN)
-            readable = [fd for fd, _ in poller.poll(self._look_ms)]
-            if self._wake_r in readable:
-                os.read(self._wake_r, 4096)
+            ready = wait([self._wake, *children], self._look_s)
+            if self._wake in ready:
+                os.eventfd_read(self._wake)
             if self._ending:
                 return
-            for fd in readable:
-                if fd in children:
-                    self._on_death(children[fd])
+            for fd in children.keys() & ready:
+                self._on_death(children[fd])
             self._look()

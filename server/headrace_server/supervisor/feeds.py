@@ -25,7 +25,7 @@ from ..process.counts import added
 from ..process.diary import Entry
 from ..process.statuses import EventStatus
 from ..state.durable import Durable
-from ..state.functions import ReportedDigests
+from ..state.functions import changed_functions
 from .asks import FRONT
 from .posts import Post
 from .quarantine import Quarantine
@@ -67,7 +67,7 @@ class Feeds:
     durable: Durable | None
 
     def __post_init__(self) -> None:
-        self._functions: dict[str, ReportedDigests] = {}  # by feed
+        self._functions: dict[str, dict[str, Any]] = {}  # by feed, the digests that came first
         self._events: deque[EventStatus] = deque(maxlen=_MOST_EVENTS)
         self.quarantine = Quarantine(self.starts.config)
         self.failure: HeadraceError | None = None  # of the server
@@ -169,15 +169,14 @@ class Feeds:
 
     def functions(self, worker: str, feed: str, functions: dict[str, Any]) -> None:
         """Note the user's functions that a worker runs, which may differ from those before."""
-        heard = self._functions.setdefault(feed, ReportedDigests(functions))
-        changed = heard.again(functions)
-        if changed:
+        first = self._functions.setdefault(feed, functions)
+        if changed := changed_functions(first, functions):
             text = f"{worker} runs other functions of feed {feed!r} than those before it: {changed}"
             logger.warning("%s", text)
             self.note("functions changed", text)
         elif self.durable is not None:
             try:
-                self.durable.note_functions(feed, heard)
+                self.durable.note_functions(feed, first)
             except OSError as error:
                 logger.warning("a later start can not compare the functions of %r: %s", feed, error)
 

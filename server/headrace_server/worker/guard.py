@@ -220,14 +220,7 @@ class _Indexed:
 
     def __init__(self, reader: IndexedReader, guard: Guard) -> None:
         self._reader, self._guard = reader, guard
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        return self._reader.fields
-
-    @property
-    def length(self) -> int:
-        return self._reader.length
+        self.fields, self.length = reader.fields, reader.length
 
     def slice(self, start: int, stop: int) -> Chunk:
         rows = np.arange(start, stop)
@@ -261,15 +254,8 @@ class _Streamed:
 
     def __init__(self, reader: StreamReader, guard: Guard) -> None:
         self._reader, self._guard = reader, guard
+        self.fields, self.streams = reader.fields, reader.streams
         self._at: dict[int, int] = {}  # rows of each stream that this process has read
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        return self._reader.fields
-
-    @property
-    def streams(self) -> int:
-        return self._reader.streams
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
         itself = -1 - stream

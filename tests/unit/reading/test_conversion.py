@@ -82,7 +82,7 @@ def test_files_hold_the_examples_in_their_order_and_as_many_as_was_said(tmp_path
     assert back(tmp_path / "out") == plain(25)
     names = sorted(path.name for path in (tmp_path / "out").glob("*.arrow"))
     assert names == ["part-00000.arrow", "part-00001.arrow", "part-00002.arrow"]
-    assert (done.done.rows, done.done.read, done.done.parts) == (25, 25, 3) and done.complete
+    assert (done.done.rows, done.done.read, done.done.parts) == (25, 25, 3)
 
 
 def test_a_source_that_is_read_forward_is_converted_too(tmp_path: Path):

@@ -9,7 +9,12 @@ import pytest
 
 from headrace_proto.errors import ServerError
 from headrace_server.pipeline.fingerprint import PYTHON
-from headrace_server.state.functions import ReportedDigests, check_functions, noted_functions
+from headrace_server.state.functions import (
+    changed_functions,
+    check_functions,
+    note_functions,
+    noted_functions,
+)
 from headrace_server.state.statedir import ConfigChanged
 
 BEFORE = {"mine:f": {"f": "code 1", "g": "code 1", "RATE": "value 1"}}
@@ -21,7 +26,7 @@ def changed(**parts: str) -> dict[str, dict[str, str]]:
 
 def test_what_was_noted_is_read_again_and_what_is_damaged_is_named(tmp_path: Path) -> None:
     assert noted_functions(tmp_path) is None
-    ReportedDigests(BEFORE).note(tmp_path)
+    note_functions(tmp_path, BEFORE)
     assert noted_functions(tmp_path) == {"python": PYTHON, "functions": BEFORE}
     (tmp_path / "functions.json").write_text('{"format": 1}')
     with pytest.raises(ServerError, match=r"functions\.json is damaged"):
@@ -49,5 +54,5 @@ def test_changed_code_is_refused_unless_allowed_and_a_value_is_a_warning(
 
 
 def test_what_a_later_worker_tells_is_compared_with_the_first() -> None:
-    assert ReportedDigests(BEFORE).again(BEFORE) == ""
-    assert "RATE" in ReportedDigests(BEFORE).again(changed(RATE="value 2"))
+    assert changed_functions(BEFORE, BEFORE) == ""
+    assert "RATE" in changed_functions(BEFORE, changed(RATE="value 2"))

@@ -223,7 +223,7 @@ def test_functions_that_can_not_be_noted_do_not_end_the_reading_of_a_worker(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     class Full:
-        def note_functions(self, feed: str, heard: Any) -> None:
+        def note_functions(self, feed: str, functions: Any) -> None:
             raise OSError(28, "no room")
 
     supervisor = start()
