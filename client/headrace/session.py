@@ -218,6 +218,8 @@ class Session(Greeting):
         self.following = full.number, full.partition
 
     def _on_passed(self, passed: Passed) -> None:
+        if not self.connected:  # a delivery before it may be lost; the server sends both again
+            return
         self.last_seq = max(self.last_seq, passed.seq)
         # Another owner may be asked, and if this one is, it learns it.
         self._wanting, self._take_due, self.prefetch = False, False, 0

@@ -176,9 +176,10 @@ class Dispatcher(Borders):
 
     def take(self, session: int, request: int, rows: int, last_seq: int) -> None:
         """Let a session have one batch of so many rows, and nothing sent after ``last_seq``."""
-        trainer = self._trainers.present.get(session)
+        trainer, mine = self._trainers.present.get(session), self._leases.of_session(session)
+        if rows and any(lease.batch.meta.get("take") == request for lease in mine):
+            return  # it crossed its batch, which is sent again after a reconnection
         if trainer is not None and self._supply.take(trainer, request, rows):
-            mine = self._leases.of_session(session)
             self._take_back([lease for lease in mine if lease.seq > last_seq], "returned")
         self._changed = True
 

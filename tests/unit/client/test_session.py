@@ -38,6 +38,7 @@ from headrace_proto.messages import (
     Handed,
     Hello,
     Outcome,
+    Passed,
     Pulse,
     Refused,
     Renew,
@@ -109,6 +110,17 @@ def opened(prefetch=2, **options):
 
 def stopping(session=1):
     return Ended(session, "lost", "the server was stopped", returns=True)
+
+
+def test_a_passed_partition_that_comes_behind_a_lost_delivery_counts_no_delivery_as_received():
+    session = Session("feed", b"nonce", 2)
+    session.receive(welcome(), [], 0)
+    session.greet()
+    session.receive(Passed(1, 2, 0), [], 0)
+    assert session.last_seq == 0 and not session.passed
+    session.receive(welcome(resumed=True), [], 0)
+    session.receive(Passed(1, 2, 0), [], 0)
+    assert session.last_seq == 2 and session.passed == {0}
 
 
 def test_a_server_that_stops_and_will_be_back_is_greeted_until_it_is_and_hears_what_is_owed():

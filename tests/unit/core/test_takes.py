@@ -84,6 +84,19 @@ def test_a_take_lets_go_of_what_came_ahead_and_of_what_waits_for_anybody():
     assert at.d.ended
 
 
+def test_a_take_that_is_sent_again_while_its_batch_is_on_its_way_is_the_same():
+    """A connection is lost: the trainer repeats its request, and the owner the batch."""
+    at = At()
+    at.join(1)
+    at.d.take(1, 7, 5, 0)
+    at.make(0, 0, stripe=1, rows=5)
+    (send,) = at.take(Send)
+    at.d.resend(1, 0)
+    at.d.take(1, 7, 5, 0)
+    assert at.take() == [send]
+    assert at.d.holds(1, send.token)
+
+
 def test_a_take_that_is_withdrawn_is_not_granted():
     at = At()
     at.join(1)
