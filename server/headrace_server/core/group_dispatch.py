@@ -117,8 +117,9 @@ class GroupDispatcher(GroupMembers):
         if len(shared.done) == group.size and shared.batch is not None and not shared.saving:
             shared.saving = True
             super().save(group.number, token, shared.payload)
-            for payload in shared.flushes:
-                super().flush(shared.batch, payload)
+            if self._leases.state(token) == SAVING:  # else it went back with an earlier one
+                for payload in shared.flushes:
+                    super().flush(shared.batch, payload)
 
     def flush(self, batch: Batch, payload: Any) -> None:
         """Store states of lanes, once the batch before them is committed by all members."""
@@ -254,7 +255,8 @@ class GroupDispatcher(GroupMembers):
 
     def _answers(self, group: Group, answer: Answer) -> Iterable[Effect]:
         """Return the answer to a commit of the group for each member that has asked."""
-        tokens = (*answer.committed, *answer.stale, *(fault[0] for fault in answer.faults))
+        tokens = [*answer.committed, *answer.stale, *(fault[0] for fault in answer.faults)]
+        tokens = [token for token in tokens if token in group.batches]  # else it is answered
         sessions = sorted({s for token in tokens for s in group.batches[token].asking})
         for token in tokens:
             self._drop(group, token)

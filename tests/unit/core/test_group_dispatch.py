@@ -429,6 +429,24 @@ def test_states_of_lanes_are_stored_after_the_batch_that_all_members_have_saved(
     ]
 
 
+def test_members_that_all_save_a_later_batch_of_their_lanes_first_are_told_that_both_are_stale():
+    """The earlier batch can not be saved any more, so all go back while the later one is saved."""
+    d = segments(AT_TRAINER)
+    for session in (1, 2):
+        d.window(session, 2)
+    (early, *_) = [e for e in d.take_effects() if isinstance(e, Send)]
+    d.made(Batch(0, 1, 2, meta={**early.batch.meta, "round": 1}))
+    (late, *_) = [e for e in d.take_effects() if isinstance(e, Send)]
+    d.save(1, late.token)
+    d.flush(late.batch, "of 1")
+    d.save(2, late.token)
+    told = [e for e in d.take_effects() if isinstance(e, (Answer, FlushLost, StoreCommit))]
+    stale = [Answer(session, (), (late.token,)) for session in (1, 2)]
+    assert told == [*stale, FlushLost("of 1")]
+    d.save(1, early.token)
+    assert d.take_effects() == [Answer(1, (), (early.token,))]
+
+
 def test_a_flush_that_waits_for_members_is_refused_when_the_lease_of_the_group_ends():
     d = segments(AT_TRAINER)
     token = next(e.token for e in d.take_effects() if isinstance(e, Send))
