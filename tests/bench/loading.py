@@ -83,8 +83,7 @@ def _measured(path: Path, examples: int) -> dict[str, Any]:
     LineRecord().resume(saved)
     slots = Slots(0).resume(saved.examples)
     table = StateTable([state])
-    table.grow(len(slots))
-    table.put(slots, stored_states([state], saved.examples))
+    table.resume(slots, stored_states([state], saved.examples), len(slots))
     took = perf_counter() - began
     store.close()
     batch = Segments(slots, np.zeros((6, len(slots)), np.int64))

@@ -5,7 +5,7 @@ Examples are columns: a commit of a whole batch is a few arrays, and has no obje
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -16,6 +16,8 @@ Key = tuple[int, bytes]  # epoch and key
 LINE, INDEX, CHUNK, ROW, SEGMENT, COUNT = range(6)
 #: One state of some examples: rows of bytes (uint8), or bytes of different lengths.
 Column = np.ndarray | list[bytes]
+#: Makes an array of bytes of a shape.
+Memory = Callable[[tuple[int, int]], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,8 @@ class Examples:
         return cls(numbers, list(chain.from_iterable(part.keys for part in parts)), states)
 
     @classmethod
-    def gathered(cls, parts: Sequence[tuple[Examples, np.ndarray]]) -> Examples:
-        """These rows of the parts, by insertion index; each state is copied once."""
+    def gathered(cls, parts: Sequence[tuple[Examples, np.ndarray]], memory: Memory) -> Examples:
+        """These rows of the parts, by insertion index; each state is copied once, to ``memory``."""
         if len({part._form for part, _ in parts}) != 1:
             joined = cls.joined([part.take(rows) for part, rows in parts])
             return joined.take(np.argsort(joined.numbers[INDEX], kind="stable"))
@@ -84,7 +86,7 @@ class Examples:
         return cls(
             numbers[:, order],
             [keys[i] for i in order.tolist()],
-            [_gathered(parts, number, places) for number in range(len(parts[0][0].states))],
+            [_gathered(parts, n, places, memory) for n in range(len(parts[0][0].states))],
         )
 
     def __len__(self) -> int:
@@ -124,14 +126,14 @@ class Examples:
 
 
 def _gathered(
-    parts: Sequence[tuple[Examples, np.ndarray]], number: int, places: np.ndarray
+    parts: Sequence[tuple[Examples, np.ndarray]], number: int, places: np.ndarray, memory: Memory
 ) -> Column:
     """One state of these rows, each row at its place."""
     first = parts[0][0].states[number]
     if isinstance(first, list):
         values = [part.states[number][row] for part, rows in parts for row in rows.tolist()]
         return [values[i] for i in np.argsort(places).tolist()]
-    whole, at = np.empty((len(places), first.shape[1]), np.uint8), 0
+    whole, at = memory((len(places), first.shape[1])), 0
     for part, rows in parts:
         column = part.states[number]
         assert not isinstance(column, list)  # the parts have one form

@@ -214,6 +214,7 @@ class Dispatcher(Borders):
                 self._last_saved[session, batch.partition] = token, batch
             self._saving[batch.order] = lease
             self._hands.effects.append(StoreCommit(batch, payload, token))
+            self._hands.let_go(batch)
         elif verdict is CommitVerdict.WAITING:
             return
         elif verdict is CommitVerdict.STALE:

@@ -84,7 +84,7 @@ class Batch:
     rank: int = -1  # coordinated mode: the rank that gets it …
     round: int = -1  # … and in which round
     waits_in: Queue | None = None  # none while it is leased
-    settled: bool = False
+    let_go: bool = False  # nobody gets it again
     freed: bool = False
     pins: set[Hashable] = field(default_factory=set)
 

@@ -1,10 +1,11 @@
 """Batches in the hands of trainers: who has each, and when nobody needs its bytes any more.
 
-    made ─► grant ─► a trainer's ─► settle ─┬─► Freed, once, when nobody has it pinned
-              ▲          │                  │
-              └─ take_back ─────► void ─────┘
+    made ─► grant ─► a trainer's ─► let_go ─► settle     Freed: once, when nobody has it pinned,
+              ▲          │                               since it was let go of or void
+              └─ take_back ─────► void
 
-A batch is pinned by a trainer that maps it, or by a frame that is still being sent.
+A batch is let go of when its commit is judged, and settled when that is stored.  It is pinned by a
+trainer that maps it, or by a frame that is still being sent.
 """
 
 from __future__ import annotations
@@ -78,11 +79,16 @@ class Hands:
         self.void(batch)
 
     def close(self, batch: Batch) -> None:
-        """End the life of a batch; its bytes are free when nobody has it pinned."""
-        batch.settled = True
+        """End the life of a batch."""
         self.open -= 1
         if self.epochs is not None:
             self.epochs.closed(batch.epoch)
+        if not batch.let_go:
+            self.let_go(batch)
+
+    def let_go(self, batch: Batch) -> None:
+        """Free the bytes of a batch that nobody gets again, once nobody has it pinned."""
+        batch.let_go = True
         if not batch.pins:
             self._free(batch)
 
@@ -96,7 +102,7 @@ class Hands:
         """End the use by a reader."""
         if holder in batch.pins:
             batch.pins.discard(holder)
-            if batch.settled and not batch.pins:
+            if batch.let_go and not batch.pins:
                 self._free(batch)
 
     def _free(self, batch: Batch) -> None:

@@ -14,7 +14,7 @@ it numbers chunks above all stored ones and that of the cursor.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgpack
@@ -36,6 +36,9 @@ from ..core.done import Lines
 from ..core.plan import Read
 from ..core.sequences import BEGUN, REFUSED
 from ..core.slots import Segments
+
+#: A batch that is done, the places of its rows that go on, and the keys of all.
+Commit = tuple[Segments, np.ndarray, Sequence[Key]]
 
 
 class LineRecord:
@@ -87,19 +90,31 @@ class LineRecord:
     # Changes
 
     def saved(
-        self, batch: Segments, rows: np.ndarray, keys: Sequence[Key], states: Sequence[Column]
+        self, commits: Sequence[Commit], states: Callable[[np.ndarray], Sequence[Column]]
     ) -> Change:
-        """Record that a batch is done, with the keys and states of all its rows.
+        """Record that batches are done, in this order; ``states`` returns those of slots by now.
 
-        If ``rows`` of it go on, the change puts all and then drops those that ended: a copy of the
-        states that go on would cost more.
+        An example of several batches is put once, as the last of them leaves it.
         """
         change, closed = Change(), list[int]()
-        if len(rows):
-            put = Examples(batch.numbers.copy(), keys, states)
-            self._put(change, put, rows.tolist(), closed)
-        for place in batch.last.nonzero()[0].tolist():
-            self._end(change, int(batch.lines[place]), int(batch.chunks[place]), closed)
+        numbers = np.concatenate([batch.numbers for batch, _, _ in commits], axis=1)
+        ended = np.concatenate([batch.last for batch, _, _ in commits])
+        goes_on, at = np.zeros(len(ended), bool), 0
+        for batch, rows, _ in commits:
+            goes_on[at + rows] = True
+            at += len(batch)
+        places = (ended | goes_on).nonzero()[0]
+        last = dict(zip(numbers[LINE, places].tolist(), places.tolist(), strict=True))
+        places = np.array([place for place in last.values() if not ended[place]], np.int64)
+        if len(places):
+            slots = np.concatenate([batch.slots for batch, _, _ in commits])[places]
+            keys = [key for _, _, of_batch in commits for key in of_batch]
+            put = Examples(
+                numbers.take(places, 1), [keys[place] for place in places.tolist()], states(slots)
+            )
+            self._put(change, put, closed)
+        for line, chunk in numbers[LINE : CHUNK + 1 : CHUNK - LINE, ended].T.tolist():
+            self._end(change, line, chunk, closed)
         self._close(change, closed)
         return change
 
@@ -109,25 +124,20 @@ class LineRecord:
         """Record states after a batch, done or not, of ``rows`` whose examples go on."""
         change, closed = Change(), list[int]()
         put = Examples(batch.numbers.take(rows, 1), keys, states)
-        self._put(change, put, range(len(rows)), closed)
+        self._put(change, put, closed)
         self._close(change, closed)
         return change
 
-    def _put(
-        self,
-        change: Change,
-        put: Examples,
-        places: Sequence[int],
-        closed: list[int],
-    ) -> None:
-        """Put examples after a batch; those at ``places`` go on, and may begin."""
+    def _put(self, change: Change, put: Examples, closed: list[int]) -> None:
+        """Put examples after a batch; they go on, and may begin."""
         change.put = put
         put.numbers[SEGMENT] += 1
-        lines, begun = put.lines.tolist(), self._begun
-        for place in [place for place in places if lines[place] not in begun]:
-            chunk = int(put.numbers[CHUNK, place])
-            self._begin(change, lines[place], chunk)
-            closed.append(chunk)
+        begun = self._begun
+        for place, line in enumerate(put.lines.tolist()):
+            if line not in begun:
+                chunk = int(put.numbers[CHUNK, place])
+                self._begin(change, line, chunk)
+                closed.append(chunk)
 
     def refused(self, chunk: int, row: int) -> Change:
         """Record that an example was refused, since its key was in flight."""
@@ -156,7 +166,8 @@ class LineRecord:
             change.chunks[chunk] = self._reads[chunk]
 
     def _end(self, change: Change, line: int, chunk: int, closed: list[int]) -> None:
-        if begun := line in self._begun:
+        if line in self._begun:
+            change.drop.append(line)
             del self._begun[line]
             self._stored[chunk] -= 1
             if not self._stored[chunk]:
@@ -164,8 +175,6 @@ class LineRecord:
                 change.drop_chunks.append(chunk)
         else:
             closed.append(chunk)
-        if begun or len(change.put):
-            change.drop.append(line)
         if line >= self.lines.base_line:
             change.done.append(2 * line)
 

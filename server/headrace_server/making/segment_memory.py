@@ -26,7 +26,7 @@ from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from .carried_states import CarriedStates, split_stored
 from .leaving_out import EndedLines, LeftOut
-from .line_record import LineRecord
+from .line_record import Commit, LineRecord
 from .member_record import StoredRounds
 from .partition_memory import UNREAD, Memory, Target
 from .segment_maker import SegmentMaker
@@ -36,11 +36,6 @@ from .state_table import arrays_of, state_columns, stored_states
 def closing(cancel: bool) -> Change:
     """The change that has later processes close the input."""
     return Change(meta={"closing": b"cancel" if cancel else b"close"})
-
-
-def _plain(indices: np.ndarray, lanes: np.ndarray) -> list[bytes]:
-    """Insertion indices and lanes of rows, as they are stored."""
-    return [a.astype("<i8").tobytes() for a in (indices, lanes)]
 
 
 class SegmentMemory(Memory):
@@ -63,11 +58,10 @@ class SegmentMemory(Memory):
         self._ended = EndedLines(left_out or LeftOut(), lines)
         self._out: dict[int, Segments] = {}  # by number
         self._after: dict[int, tuple[int, Segments]] = {}  # by stripe: the last one that was saved
-        #: By stripe: its rank, if it has one, and the rows of the last batch that began some.
-        self._places: dict[int, tuple[int, list[bytes]]] = {}
+        self._places: dict[int, Segments] = {}  # by stripe: its last batch that began rows
         self._moved = False  # whether these changed since they were stored
         self._early: set[int] = set()  # numbers of _out that are done, and earlier ones are not
-        self._saved: list[tuple[Segments, np.ndarray, list[Key], list[np.ndarray]]] = []
+        self._saved: list[Commit] = []  # since the last change
         self._changes: list[Change] = []
         states = maker.states
         self._carried = states if isinstance(states, CarriedStates) else None
@@ -149,7 +143,7 @@ class SegmentMemory(Memory):
             self._maker.states.put(batch.slots, arrays)
         if self._carried is not None and batch.last.any():
             self._changes.append(self._carried.end(batch, keys, arrays))
-        self._saved.append((batch, rows, keys, arrays))
+        self._saved.append((batch, rows, keys))
         return "", ""
 
     def _done(self, number: int, batch: Segments) -> tuple[str, str]:
@@ -169,7 +163,7 @@ class SegmentMemory(Memory):
             rows = self._machine.saved(out)
             if rows is None:  # cancelled: no segment of it is followed by another
                 rows = out.slots[:0]
-            self._saved.append((out, rows, keys, []))
+            self._saved.append((out, rows, keys))
         return "", ""
 
     def _note_after(self, number: int, batch: Segments) -> None:
@@ -181,18 +175,19 @@ class SegmentMemory(Memory):
         if last is None or last[0] < number:
             self._after[batch.stripe] = number, batch
             if len(batch.starts) or last is None:
-                rank = batch.stripe if batch.member is None else batch.member.rank
-                going = ~batch.last
-                self._places[batch.stripe] = rank, _plain(batch.indices[going], batch.lanes[going])
+                self._places[batch.stripe] = batch
                 self._moved = True
 
     def note_places(self) -> None:
         """Have the next process put rows that go on in the lanes that they have here."""
         self._moved = False
-        places = [plain for _, plain in sorted(self._places.values())]
-        places += [_plain(*one) for one in self._machine.places]
+        after = sorted(
+            self._places.values(), key=lambda b: b.stripe if b.member is None else b.member.rank
+        )
+        places = [(b.indices[~b.last], b.lanes[~b.last]) for b in after] + self._machine.places
         if places:
-            self._changes.append(Change(meta={"places": pack(places)}))
+            plain = [[a.astype("<i8").tobytes() for a in one] for one in places]
+            self._changes.append(Change(meta={"places": pack(plain)}))
 
     def flushed(self, number: int, rows: list[int], block: Any, columns: Sequence[Any]) -> None:
         """Take states of lanes after a batch; states that are too old are dropped."""
@@ -207,8 +202,8 @@ class SegmentMemory(Memory):
                 at = np.array([places[row] for row in kept.tolist()], np.int64)
                 if len(kept):
                     states = [array[at] for array in arrays]
-                    self._maker.states.put(batch.slots[kept], states)
                     self._settle()
+                    self._maker.states.put(batch.slots[kept], states)
                     keys = self._keys(batch.slots[kept])
                     change = self._lines.flushed(batch, kept, keys, state_columns(states))
                     self._changes.append(change)
@@ -265,6 +260,7 @@ class SegmentMemory(Memory):
             self._machine.release(batch)
 
     def close(self, cancel: bool) -> None:
+        self._settle()
         self._partition.close(cancel)
         self._changes.append(closing(cancel))
 
@@ -280,11 +276,14 @@ class SegmentMemory(Memory):
         return changes + self._rounds.changes() if self._rounds.moved else changes
 
     def _settle(self) -> None:
-        """Build the changes of commits, after the trainer's next batch was made."""
-        for batch, rows, keys, arrays in self._saved:
-            states = state_columns(arrays) if len(rows) else []
-            self._changes.append(self._lines.saved(batch, rows, keys, states))
-        self._saved.clear()
+        """Build one change of the commits since the last one.
+
+        Until then their states stay in the table: the slot of an example that was dropped is used
+        again only after the next chunk was read.
+        """
+        if self._saved:
+            self._changes.append(self._lines.saved(self._saved, self._maker.states.stored))
+            self._saved.clear()
         if self._moved and self._machine.members is None and not self._cutting.at_trainer:
             self.note_places()
 
@@ -323,8 +322,7 @@ class SegmentMemory(Memory):
             examples = examples.take(still)
         slots = self._machine.resume(examples)
         states = stored_states(self._cutting.states, examples)
-        self._maker.states.grow(self._machine.slots)
-        self._maker.states.put(slots, states)
+        self._maker.states.resume(slots, states, self._machine.slots)
 
     # Queries
 
@@ -337,6 +335,7 @@ class SegmentMemory(Memory):
         return self._machine.content
 
     def epoch_due(self, ended: bool, begun: Iterable[tuple[int, int]]) -> int | None:
+        self._settle()
         epoch = self._lines.epoch
         return epoch if ended or epoch is not None else self._partition.epoch
 

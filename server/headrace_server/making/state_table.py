@@ -117,6 +117,11 @@ class StateTable:
                 grown[: len(table)] = table
                 self._tables[i] = grown
 
+    def resume(self, slots: np.ndarray, arrays: Sequence[np.ndarray], size: int) -> None:
+        """Take over the states of an earlier process, those of the first slots, without a copy."""
+        self._tables = list(arrays)
+        self.grow(size)
+
     def begin(self, batch: Segments, offers: Mapping[int, Offer]) -> None:
         """Give examples of which the first segment is taken their initial states."""
         first = (batch.segments == 0).nonzero()[0]
@@ -143,6 +148,10 @@ class StateTable:
         for table, array in zip(self._tables, arrays, strict=True):
             table[slots] = array
 
+    def stored(self, slots: np.ndarray) -> list[Column]:
+        """The states under these slots as columns to store."""
+        return state_columns([table[slots] for table in self._tables])
+
     def forget(self, slots: Iterable[int]) -> None:
         """Nothing: the next example in a slot overwrites its states."""
 
@@ -159,6 +168,10 @@ class HandedStates:
     def grow(self, slots: int) -> None:
         """Nothing: only slots with states take room."""
 
+    def resume(self, slots: np.ndarray, arrays: Sequence[np.ndarray], size: int) -> None:
+        """Take over the states of an earlier process."""
+        self.put(slots, arrays)
+
     def begin(self, batch: Segments, offers: Mapping[int, Offer]) -> None:
         """Nothing: ``columns`` has the initial states."""
 
@@ -166,6 +179,10 @@ class HandedStates:
         """Store states under these slots, a row each."""
         for row, slot in enumerate(slots.tolist()):
             self._handed[slot] = [array[row : row + 1].copy() for array in arrays]
+
+    def stored(self, slots: np.ndarray) -> list[Column]:
+        """Nothing: what is handed over is stored at once."""
+        return []
 
     def forget(self, slots: Iterable[int]) -> None:
         """Drop the states under these slots."""

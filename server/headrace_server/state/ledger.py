@@ -11,6 +11,7 @@ lap.
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -175,7 +176,7 @@ class Ledger:
 
     def saved(self, read: Read) -> Saved:
         """Return the live state: examples by insertion index, tokens as they came."""
-        examples = Examples.gathered(list(self._examples(read)))
+        examples = Examples.gathered(list(self._examples(read)), _small_pages)
         return Saved(
             dict(self._meta), examples, dict(self._chunks), sorted(self._done), list(self._tokens)
         )
@@ -204,6 +205,19 @@ class Ledger:
                 some, nbytes = [], 0
         if some:
             yield Change(put=Examples.joined(some))
+
+
+def _small_pages(shape: tuple[int, int]) -> np.ndarray:
+    """Return memory without huge pages, as numpy has for large arrays.
+
+    A virtual machine gets a huge page from its host when it is first touched: 3 s for each GB.
+    Small ones are mostly there, since some process has had them before.
+    """
+    size = shape[0] * shape[1]
+    if not size:
+        return np.empty(shape, np.uint8)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return np.frombuffer(mmap.mmap(-1, size, flags), np.uint8).reshape(shape)
 
 
 def _row_bytes(put: Examples) -> int:

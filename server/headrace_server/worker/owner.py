@@ -153,7 +153,7 @@ class Owner:
                     self._step(partitions.work, name)
                     house.act()
                     busy = busy or not partitions.at_rest
-                self._send_out()
+                busy = self._send_out() or busy
 
     def _open(self) -> None:
         """Open all partitions."""
@@ -161,13 +161,12 @@ class Owner:
             for partition in desk.partitions if desk.failure is None else ():
                 self._step(self._partitions.open, desk.name, partition)
 
-    def _send_out(self) -> None:
-        """Send batches; then store the commits of trainers, if they can not wait for more."""
+    def _send_out(self) -> bool:
+        """Send batches; then store the commits of trainers if they are due; whether they were."""
         self._house.dealing.deliver_stored()
         self._outbox.flush()
         self._partitions.submit_done()
-        if self._partitions.stores.due:
-            self._store()
+        return self._partitions.stores.due and self._store()
 
     def _store(self) -> bool:
         """Store the commits of trainers, and answer them; whether there were any."""
@@ -184,10 +183,8 @@ class Owner:
         if not busy:
             if events := poll(0) or self._partitions.prepare(poll):
                 return events
-            stores = self._partitions.stores
-            if not (stores.ripe and self._store()) or self._partitions.at_rest:
-                at_most_s = min(_TICK_S, self._outbox.due_in_s, stores.due_in_s)
-                return self._partitions.rest(rest, at_most_s)
+            due_in_s = self._partitions.stores.due_in_s
+            return self._partitions.rest(rest, min(_TICK_S, self._outbox.due_in_s, due_in_s))
         return poll(0)
 
     def _hear(self, ready: Set[int]) -> None:

@@ -38,8 +38,8 @@ from .events import Replied, Waiting
 
 logger = logging.getLogger("headrace.worker")
 
-#: Commits gather for so long, and so many of them, while the owner has other work: a record of
-#: several costs little more than one of each.
+#: Commits gather for so long, and so many of them: their batches mostly have the same examples, and
+#: a record has each once.
 _GATHER_S, _MOST_GATHERED = 0.004, 8
 
 _Name = tuple[str, int]
@@ -168,16 +168,8 @@ class Stores:
         return bool(self._gathered)
 
     @property
-    def ripe(self) -> bool:
-        """Whether to ``write`` where there is nothing else to do.
-
-        A write that is synced costs more than a step, so commits gather for it then, too.
-        """
-        return self.durability != "power" or self.due
-
-    @property
     def due(self) -> bool:
-        """Whether ``write`` can not wait until there is nothing else to do."""
+        """Whether to ``write`` now."""
         return self._commits >= _MOST_GATHERED or time.monotonic() >= self._write_at
 
     @property

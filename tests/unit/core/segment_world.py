@@ -33,6 +33,7 @@ from headrace_server.core.handover import (
     Want,
 )
 from headrace_server.core.lanes import Lanes
+from headrace_server.core.lease import ANSWERED
 from headrace_server.core.segments import SegmentQueue
 from headrace_server.core.sequences import AT_SERVER, AT_TRAINER, BEGUN
 from tests.unit.changes import begun
@@ -331,7 +332,8 @@ class World:
             if answer.session in self.trainers:
                 batch = self.trainers[answer.session].saved.pop(token, None)
                 ours = token > self.lives << 32
-                assert batch is None or what != "committed" or batch.settled or not ours
+                if batch is not None and what == "committed" and ours:
+                    assert batch.let_go and self.d._leases.state(token) is ANSWERED
 
     def word(self, worker):
         kind, *rest = worker.words.popleft()
@@ -572,7 +574,7 @@ class World:
         assert len(held) == len(set(held))
         for batch in self.blocks.values():
             assert batch.freed == (batch.order in self.freed)
-            if not batch.settled:
+            if not batch.let_go:
                 assert not batch.freed
 
     def finish(self):

@@ -402,8 +402,9 @@ def test_states_are_stored_once_all_members_have_saved_theirs():
     d.save(1, token, "states")
     assert d.take_effects() == [] and d.leased_batch(2, token) is d.leased_batch(1, token)
     d.save(2, token, "the same states")
-    (store,) = d.take_effects()
-    assert isinstance(store, StoreCommit) and store.payload == "the same states"
+    store, freed = d.take_effects()
+    assert isinstance(store, StoreCommit) and freed == Freed(store.batch)
+    assert store.payload == "the same states"
     d.kept(0, 0)
     assert [e for e in d.take_effects() if isinstance(e, Answer)] == [
         Answer(1, (token,), ()),
@@ -424,6 +425,7 @@ def test_states_of_lanes_are_stored_after_the_batch_that_all_members_have_saved(
     d.flush(batch, "of 2")
     assert d.take_effects() == [
         StoreCommit(batch, None, token),
+        Freed(batch),
         StoreLanes(batch, "of 1"),
         StoreLanes(batch, "of 2"),
     ]

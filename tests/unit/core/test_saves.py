@@ -36,10 +36,10 @@ def test_a_commit_is_answered_when_its_worker_has_kept_it_and_not_before():
     batch = at.make(0)
     (send,) = at.take(Send)
     at.d.commit(1, (send.token,))
-    assert at.take() == [StoreCommit(batch, None, send.token)] and not batch.settled
+    assert at.take() == [StoreCommit(batch, None, send.token), Freed(batch)]
     assert at.d.leased == 1 and at.d.counts["batches"] == 0
     at.d.kept(0, 0)
-    assert at.take() == [Freed(batch), Answer(1, (send.token,), ())]
+    assert at.take() == [Answer(1, (send.token,), ())]
     assert at.d.leased == 0 and at.d.counts["batches"] == 1
     at.d.commit(1, (send.token,))
     assert at.take() == [Answer(1, (send.token,), ())], "it is answered as it was"

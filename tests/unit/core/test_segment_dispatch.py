@@ -52,7 +52,8 @@ def test_without_prefetch_each_batch_is_asked_for_after_the_states_of_the_one_be
     (token,) = at.sent((0, 0), window=1)
     at.d.save(1, token, "states")
     at.d.window(1, 2)
-    assert at.take() == [StoreCommit(at.batches[0, 0], "states", token), Want(1, 1)]
+    batch = at.batches[0, 0]
+    assert at.take() == [StoreCommit(batch, "states", token), Freed(batch), Want(1, 1)]
 
 
 def test_no_more_is_asked_for_than_a_trainer_may_hold_whatever_it_wants():
@@ -148,10 +149,10 @@ def test_a_save_is_answered_when_it_is_kept_and_not_before():
     (token,) = at.sent((0, 0))
     batch = at.batches[0, 0]
     at.d.save(1, token, "states")
-    assert at.take() == [StoreCommit(batch, "states", token)]
-    assert not batch.settled
+    assert at.take() == [StoreCommit(batch, "states", token), Freed(batch)]
+    assert at.d.counts["batches"] == 0
     at.d.kept(0, 0)
-    assert at.take() == [Freed(batch), Answer(1, (token,), ())]
+    assert at.take() == [Answer(1, (token,), ())]
     assert at.d.counts["batches"] == 1 and at.d.counts["rows"] == 2
     at.d.kept(0, 0)
     at.d.kept(0, 7)
@@ -191,7 +192,7 @@ def test_a_save_that_could_not_be_kept_is_answered_so_also_when_it_comes_again()
     at.take()
     at.d.kept(0, 0, "cancelled", "it was drained")
     refused = Answer(1, (), (), ((token, "cancelled", "it was drained"),))
-    assert at.take() == [Freed(at.batches[0, 0]), refused]
+    assert at.take() == [refused]
     at.d.save(1, token)
     assert at.take() == [refused]
     assert at.d.counts["batches"] == 0
@@ -256,7 +257,7 @@ def test_the_end_comes_after_the_last_states_are_kept_and_their_answer():
     at.d.partition_ended(0)
     assert at.take(Finish) == [] and not at.d.ended
     at.d.kept(0, 0)
-    assert [type(e) for e in at.take()] == [Freed, Answer, Finish] and at.d.ended
+    assert [type(e) for e in at.take()] == [Answer, Finish] and at.d.ended
     at.join(2)
     assert at.take() == [Finish(2)]
 
@@ -290,7 +291,8 @@ def test_a_flush_follows_the_save_of_its_batch_and_only_the_last_one_has_one():
     at.d.save(1, first)
     batch = at.d.last_saved(1, first)
     at.d.flush(batch, "states")
-    assert at.take() == [StoreCommit(batch, None, first), StoreLanes(batch, "states")]
+    states = StoreLanes(batch, "states")
+    assert at.take() == [StoreCommit(batch, None, first), Freed(batch), states]
     at.d.save(1, second)
     assert at.d.last_saved(1, first) is None and at.d.last_saved(1, second) is not None
     at.d.leave(1)
@@ -413,10 +415,10 @@ def test_a_save_before_the_trainer_left_is_told_before_the_leave_and_settled_aft
     (token,) = at.sent((0, 0))
     at.d.save(1, token)
     at.d.leave(1)
-    assert [type(e) for e in at.take()] == [StoreCommit, Leave]
-    assert not at.batches[0, 0].settled
+    assert [type(e) for e in at.take()] == [StoreCommit, Freed, Leave]
+    assert at.d.counts["batches"] == 0
     at.d.kept(0, 0)
-    assert at.take(Freed) == [Freed(at.batches[0, 0])] and at.d.counts["batches"] == 1
+    assert at.take(Freed) == [] and at.d.counts["batches"] == 1
 
 
 def test_lanes_that_ran_dry_are_given_anew_in_another_partition_and_asked_again_after_a_leave():

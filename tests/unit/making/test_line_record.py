@@ -14,7 +14,7 @@ from headrace_server.core.plan import Read
 from headrace_server.core.segments import SegmentQueue
 from headrace_server.core.sequences import FIRST_INDEX
 from headrace_server.core.slots import Segments
-from headrace_server.making.line_record import LineRecord
+from headrace_server.making.line_record import Commit, LineRecord
 from tests.examples import some
 
 
@@ -80,6 +80,8 @@ class World:
         self.record = LineRecord()
         self.machine = SegmentQueue(self.batch_size, self.capacity, True)
         self.out: list[Segments] = []
+        self.unsettled: list[Commit] = []
+        self.states: dict[int, bytes] = {}  # by slot
         self.position = self.chunk = 0
         self.seen = copy.deepcopy(self.truth)
         self.known = set(self.truth.segments) | self.truth.refused  # of earlier lives
@@ -117,6 +119,7 @@ class World:
         self.begin()
 
     def submit(self, change: Change) -> None:
+        assert not self.unsettled
         self.pending.append((change, copy.deepcopy(self.seen)))
 
     def commit(self, n: int) -> None:
@@ -148,13 +151,14 @@ class World:
         reads = [self.record.reread(chunk)[0] for chunk in self.record._reads]
         there = {n for r in reads for n in range(r.position, r.position + r.limit)}
         assert there >= set(going)
-        assert len(reads) <= len(going)
+        assert self.unsettled or len(reads) <= len(going)
 
     def read(self) -> None:
         if self.position == self.lines:
             self.machine.finish()
             self.refused()
             return
+        self.settle()
         limit = self.chance.randrange(1, 9)
         rows = 0 if self.chance.random() < 0.1 else min(limit, self.lines - self.position)
         read = Read(self.chunk, 0, self.position, limit)
@@ -178,6 +182,7 @@ class World:
 
     def refused(self) -> None:
         for chunk, row in self.machine.take_refused():
+            self.settle()
             self.seen.refused.add(self.firsts[chunk] + row)
             self.submit(self.record.refused(chunk, row))
 
@@ -192,9 +197,22 @@ class World:
             self.seen.segments[line] = segment + 1
         lines, segments = batch.lines.tolist(), batch.segments.tolist()
         keys = [(0, self.keys[line]) for line in lines]
-        states = [b"%d after %d" % (n, s + 1) for n, s in zip(lines, segments, strict=True)]
-        self.submit(self.record.saved(batch, rows, keys, [states]))
+        self.unsettled.append((batch, rows, keys))
+        after = zip(batch.slots.tolist(), lines, segments, strict=True)
+        self.states.update((slot, b"%d after %d" % (line, s + 1)) for slot, line, s in after)
+        self.seen_saved = copy.deepcopy(self.seen)
+        if self.chance.random() < 0.5:
+            self.settle()
         self.refused()
+
+    def settle(self) -> None:
+        """Submit one change of the commits since the last one."""
+        if self.unsettled:
+            change = self.record.saved(
+                self.unsettled, lambda slots: [[self.states[slot] for slot in slots.tolist()]]
+            )
+            self.pending.append((change, self.seen_saved))
+            self.unsettled = []
 
 
 @pytest.mark.parametrize("seed", range(some(150)))
@@ -209,6 +227,7 @@ def test_every_line_ends_once_however_often_the_partition_dies(seed: int):
         if world.machine.done:
             break
         world.step()
+    world.settle()
     world.commit(len(world.pending))
     truth = world.truth
     assert truth.segments.keys() | truth.refused == set(range(world.lines))
@@ -238,8 +257,8 @@ def batch_of(machine: SegmentQueue, record: LineRecord, rows: int, count: int) -
 
 def test_states_that_come_by_themselves_end_nothing():
     record, machine = LineRecord(), SegmentQueue(2)
-    batch = batch_of(machine, record, 2, 2)
-    assert not len(record.saved(batch, np.array([], np.int64), [], []).put)
+    batch, none = batch_of(machine, record, 2, 2), np.array([], np.int64)
+    assert not len(record.saved([(batch, none, [])], lambda slots: []).put)
     machine.saved(batch)
     change = record.flushed(batch, np.array([0, 1]), [(0, b"a"), (0, b"b")], [[b"x", b"y"]])
     assert [(e.line, e.segment, e.state) for e in change.put.listed()] == [
@@ -248,7 +267,7 @@ def test_states_that_come_by_themselves_end_nothing():
     ]
     last = machine.next_draft()
     assert last is not None and last.last.all()
-    assert record.saved(last, np.array([], np.int64), [], []).drop == [0, 1]
+    assert record.saved([(last, none, [])], lambda slots: []).drop == [0, 1]
 
 
 def test_a_chunk_without_lines_is_not_remembered():

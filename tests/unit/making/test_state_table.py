@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -477,3 +478,13 @@ def test_what_is_kept_does_not_hold_on_to_the_block_that_it_came_in():
     assert only.tolist() == [[3, 4]] and only.base is None
     kept.forget([5, 6])
     assert kept._handed == {}
+
+
+def test_states_of_an_earlier_process_become_the_table_without_a_copy():
+    table = StateTable([plain("n", "zeros", "int16", [], None)])
+    states = np.array([7, 9, 11], np.int16)
+    table.resume(np.arange(3), [states], 3)
+    table.put(np.array([1]), [np.array([8], np.int16)])
+    assert states.tolist() == [7, 8, 11]
+    table.resume(np.arange(3), [states], 5)
+    assert b"".join(map(bytes, table.stored(np.array([2, 0])))) == struct.pack("<2h", 11, 7)

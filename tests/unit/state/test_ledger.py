@@ -101,7 +101,8 @@ def test_rows_of_several_records_are_gathered_in_the_order_in_which_they_came(
         return Examples(np.ascontiguousarray(numbers), keys, [states if kind == "bytes" else rows])
 
     parts = [part(kinds[0], [4, 5, 1, 9]), part(kinds[1], [7, 0, 2])]
-    gathered = Examples.gathered([(parts[0], np.array([0, 1, 3])), (parts[1], np.array([1, 2]))])
+    some = [(parts[0], np.array([0, 1, 3])), (parts[1], np.array([1, 2]))]
+    gathered = Examples.gathered(some, lambda shape: np.empty(shape, np.uint8))
     assert gathered.numbers[1].tolist() == [0, 2, 4, 5, 9]
     assert [key for _, key in gathered.keys] == [b"0", b"2", b"4", b"5", b"9"]
     assert gathered.packed() == [bytes([i, i + 1]) for i in (0, 2, 4, 5, 9)]

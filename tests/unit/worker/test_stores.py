@@ -107,18 +107,18 @@ def test_commits_gather_for_a_moment_and_nothing_else_does(
     assert one.stores.due
 
 
-def test_synced_commits_gather_for_a_moment_where_nothing_else_is_to_be_done(
-    tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("durability", ["power", "process"])
+def test_commits_gather_for_a_moment_where_nothing_else_is_to_be_done(
+    tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch, durability: str
 ):
     monkeypatch.setattr(stores, "_GATHER_S", PATIENCE_S)
-    synced, unsynced = keeping(tmp_path / "a", "power"), keeping(tmp_path / "b", "process")
-    for one in (synced, unsynced):
-        one.stores.open(A)
-        one.stores.submit(A, Changed(Change(done=[1])), [1])
-        assert one.stores.gathers and 0 < one.stores.due_in_s <= PATIENCE_S
-    assert unsynced.stores.ripe and not synced.stores.ripe
-    synced.stores.submit(A, Changed(Change(done=[2])))
-    assert synced.stores.ripe and not synced.stores.due_in_s
+    one = keeping(tmp_path, durability)
+    one.stores.open(A)
+    one.stores.submit(A, Changed(Change(done=[1])), [1])
+    assert one.stores.gathers and 0 < one.stores.due_in_s <= PATIENCE_S
+    assert not one.stores.due
+    one.stores.submit(A, Changed(Change(done=[2])))
+    assert one.stores.due and not one.stores.due_in_s
 
 
 def test_a_message_is_told_when_all_that_was_kept_before_it_is_committed(
