@@ -184,7 +184,8 @@ class SegmentMemory(Memory):
         after = sorted(
             self._places.values(), key=lambda b: b.stripe if b.member is None else b.member.rank
         )
-        places = [(b.indices[~b.last], b.lanes[~b.last]) for b in after] + self._machine.places
+        places = [(b.indices[~b.last], b.lanes[~b.last]) for b in after]
+        places += self._machine.places
         if places:
             plain = [[a.astype("<i8").tobytes() for a in one] for one in places]
             self._changes.append(Change(meta={"places": pack(plain)}))
