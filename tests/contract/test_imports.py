@@ -102,6 +102,18 @@ except ImportError as error:
     assert f'pip install "headrace[{package}]"' in run(script, without=(package,))
 
 
+def test_a_server_where_only_the_client_was_installed_gives_the_pip_line():
+    script = """
+import headrace_server as hs
+try:
+    hs.run(hs.from_examples([{"x": 1}]).batch(1), workers=0)
+except ImportError as error:
+    print(error)
+"""
+    assert "a server needs google_crc32c" in (said := run(script, without=("google_crc32c",)))
+    assert "pip install 'headrace[server]'" in said
+
+
 def test_a_package_of_a_source_that_is_missing_gives_the_pip_line():
     script = """
 import headrace, headrace_server

@@ -24,8 +24,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
-
 from ..files.durable_file import sync_directory
 from .journal_file import (
     COMMIT,
@@ -45,6 +43,7 @@ from .journal_file import (
     VERSION,
     FoundRecord,
     JournalDamaged,
+    crc32c,
     look_through,
     padded,
     record_bytes,
@@ -182,7 +181,7 @@ class Journal:
             with contextlib.suppress(OSError):
                 if not self._durable:  # or the mark could outlive what it marks
                     os.fdatasync(self._fd)
-                self._mark(mark + SUM.pack(google_crc32c.value(mark)))
+                self._mark(mark + SUM.pack(crc32c.value(mark)))
         self._drop()
 
     def _half_for(self, table_bytes: int) -> int:
@@ -291,7 +290,7 @@ def _new_file(path: Path, half: int, halves: int) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         head = FILE.pack(FILE_MAGIC, VERSION, half, halves)
-        _write_all(fd, 0, [head, SUM.pack(google_crc32c.value(head))])
+        _write_all(fd, 0, [head, SUM.pack(crc32c.value(head))])
         for place in range(START, size := START + halves * half, len(_ZEROS)):
             _write_all(fd, place, [_ZEROS[: size - place]])
         os.fsync(fd)
@@ -308,9 +307,9 @@ def _put(
     """Write a record; return its checksum, over header and payload."""
     nbytes = sum(map(len, parts))
     head = RECORD.pack(MAGIC, kind, lap, place, nbytes, opening, before)
-    crc = google_crc32c.value(head)
+    crc = crc32c.value(head)
     for part in parts:
-        crc = google_crc32c.extend(crc, part)
+        crc = crc32c.extend(crc, part)
     whole = (head + SUM.pack(crc)).ljust(HEAD, b"\0")
     _write_all(fd, place, [whole, *parts, bytes(padded(nbytes) - nbytes)])
     return int(crc)

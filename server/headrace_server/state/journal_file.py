@@ -16,8 +16,11 @@ import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import google_crc32c
 import numpy as np
+
+from ..files.extras import require
+
+crc32c = require("google_crc32c", "server", "a server")
 
 TABLE, END, COMMIT, OPENED = 1, 2, 3, 4
 
@@ -96,7 +99,7 @@ def _refuse_unlike_mark(data: mmap.mmap, holds: _Walk) -> None:
     mark = data[MARK_AT : MARK_AT + MARK.size]
     magic, *ends = MARK.unpack(mark)
     (crc,) = SUM.unpack_from(data, MARK_AT + MARK.size)
-    if magic != MARK_MAGIC or crc != google_crc32c.value(mark):
+    if magic != MARK_MAGIC or crc != crc32c.value(mark):
         return  # it was not closed
     if ends != [holds.lap, holds.end, holds.last]:
         raise JournalDamaged(
@@ -109,7 +112,7 @@ def _half_bytes(data: mmap.mmap) -> int:
     if len(data) < START or data[: len(FILE_MAGIC)] != FILE_MAGIC:
         raise JournalDamaged("it is no journal of a headrace server")
     head = data[: FILE.size]
-    if SUM.unpack_from(data, FILE.size)[0] != google_crc32c.value(head):
+    if SUM.unpack_from(data, FILE.size)[0] != crc32c.value(head):
         raise JournalDamaged("its header fails its checksum")
     _, version, half, halves = FILE.unpack(head)
     if version != VERSION:
@@ -150,10 +153,10 @@ def sound(
     header = _header(data, place, stop, named)
     if header is None:
         return None
-    crc = google_crc32c.value(data[place : place + RECORD.size])
+    crc = crc32c.value(data[place : place + RECORD.size])
     if header.nbytes:  # by an array: a slice would be a copy
         payload = np.frombuffer(data, np.uint8, header.nbytes, place + HEAD)
-        crc = google_crc32c.extend(crc, payload)
+        crc = crc32c.extend(crc, payload)
     return header if crc == header.crc else None
 
 

@@ -16,12 +16,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import google_crc32c
 import numpy as np
 
+from headrace_server.files.extras import require
 from headrace_server.reading.stretches import window
 
 from .tfrecord_lanes import walk_in_lanes
+
+crc32c = require("google_crc32c", "server", "read_tfrecord")
 
 HEAD: Final = 12
 FOOT: Final = 4
@@ -65,7 +67,7 @@ class FrameIndex:
 def length_is_sound(header: bytes) -> bool:
     """True if the first 12 bytes of a frame hold a length with its checksum."""
     length, crc = _HEADER.unpack(header)
-    return bool(crc == _masked(google_crc32c.value(header[:8])) and length <= MAX_RECORD_BYTES)
+    return bool(crc == _masked(crc32c.value(header[:8])) and length <= MAX_RECORD_BYTES)
 
 
 def _masked(crc: int) -> int:
@@ -127,12 +129,12 @@ def bad_payloads(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> n
         if length:  # the checksum of nothing is 0
             rows = np.flatnonzero(lengths == length)
             payloads = window(data, length)[starts[rows]].view(np.uint8).reshape(-1, length)
-            got[rows] = list(map(google_crc32c.value, payloads))
+            got[rows] = list(map(crc32c.value, payloads))
     return np.flatnonzero(got != expected)
 
 
 def _checksums(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    value = google_crc32c.value
+    value = crc32c.value
     stops = (starts + lengths).tolist()
     sums = (value(data[a:b]) for a, b in zip(starts.tolist(), stops, strict=True))
     return np.fromiter(sums, np.uint32, starts.size)
