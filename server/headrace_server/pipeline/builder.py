@@ -61,6 +61,11 @@ class Pipeline(Sequencing):
                 "shuffle() before repeat(); reshuffle=True gives each epoch another order"
             )
         given = checked(seed=seed, window=window, reshuffle=reshuffle)
+        if window is None and "function" in (leaf.kind for leaf in self._source.leaves):
+            raise ValueError(
+                "window=None: from_function can only be read forward; give the number of adjacent "
+                "examples that are mixed"
+            )
         return replace(self, _order=replace(self._order, **given))
 
     def repeat(self, n: int | None = None, across_batches: bool = True) -> Pipeline:

@@ -16,6 +16,7 @@ their dtype.  Lists are arrays.  A dimension that differs between examples varie
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from headrace_proto import dtypes, limits
 from headrace_proto.schema import Field
 
 from .declaration import Feature
+
+_TEXT = bytes, str, bytearray
 
 
 class Misfit(ValueError):
@@ -36,7 +39,7 @@ class Misfit(ValueError):
 
 def as_array(value: Any) -> np.ndarray:
     """A value as a numeric array, or as an object array of ``bytes``.  ValueError for others."""
-    if isinstance(value, (bytes, str, bytearray)):
+    if isinstance(value, _TEXT):
         return _strings(value)
     try:
         array = np.asarray(value)
@@ -54,11 +57,22 @@ def _strings(value: Any) -> np.ndarray:
     objects = np.asarray(bytes(value) if isinstance(value, bytearray) else value, object)
     out = np.empty(objects.shape, object)
     flat = out.reshape(-1)
-    for i, text in enumerate(objects.reshape(-1).tolist()):
-        if not isinstance(text, (bytes, str, bytearray)):
-            raise ValueError(f"{text!r:.80} is a {type(text).__name__}: no number, no string")
+    given = objects.reshape(-1).tolist()
+    for i, text in enumerate(given):
+        if not isinstance(text, _TEXT):
+            raise ValueError(_strange(given))
         flat[i] = text.encode() if isinstance(text, str) else bytes(text)
     return out
+
+
+def _strange(values: Sequence[Any]) -> str:
+    """Why values of which not all are strings have no dtype, in words."""
+    others = [value for value in values if not isinstance(value, _TEXT)]
+    value = next((other for other in others if not isinstance(other, Number)), others[0])
+    fault = "no number, no string"
+    if isinstance(value, Number):
+        fault = "no dtype has room for it" if len(others) == len(values) else "among strings"
+    return f"{value!r:.80} is a {type(value).__name__}: {fault}"
 
 
 def _untyped(value: Any, array: np.ndarray) -> bool:

@@ -30,6 +30,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from headrace_proto.errors import DataError
 from headrace_server.core import chance
 from headrace_server.core.permutation import Permutation
 from headrace_server.pipeline.declaration import ReadingOrder
@@ -47,7 +48,7 @@ _SIEVED_ROWS: Final = 1024
 def partition_reader(
     reader: Reader, order: ReadingOrder, partition: int, partitions: int
 ) -> NumberedShare | StreamedShare:
-    """Partition ``partition`` of ``partitions`` of a reader.  ValueError for an order that the
+    """Partition ``partition`` of ``partitions`` of a reader.  DataError for an order that the
     reader can not be read in.
 
     Every epoch begins at ``start``.  ``share`` is the number of its examples, skipped ones
@@ -121,7 +122,7 @@ class StreamedShare:
 
     def __init__(self, reader: StreamReader, order: ReadingOrder, partition: int, partitions: int):
         if order.seed is not None and order.window is None:
-            raise ValueError(
+            raise DataError(
                 "shuffle() orders all examples, and this source can not be read by number: use "
                 "shuffle(window=n), or convert the source to TFRecord or Arrow files"
             )

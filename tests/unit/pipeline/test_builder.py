@@ -134,6 +134,11 @@ def test_the_schema_is_known_until_a_map_that_declares_none():
         (lambda p: p.shuffle(window=0), ValueError, "window=0 is too small"),
         (lambda p: p.shuffle(reshuffle="no"), TypeError, "reshuffle='no'"),
         (lambda p: p.shuffle().shuffle(), ValueError, "called twice"),
+        (
+            lambda p: hs.from_function("m:f").take(3).shuffle(1),
+            ValueError,
+            "window=None: from_function can only be read forward",
+        ),
         (lambda p: p.repeat().shuffle(), ValueError, "would mix the examples of different epochs"),
         (lambda p: p.repeat(1).shuffle(), ValueError, "before repeat"),
         (lambda p: p.repeat(0), ValueError, "n=0 is too small: the least is 1"),

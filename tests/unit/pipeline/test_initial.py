@@ -165,7 +165,7 @@ def test_states_are_sorted_by_name_and_survive_the_wire():
         ({"h": np.ones((1,) * 32)}, ValueError, "has 32 dimensions; 31 can be"),
         ({"h": [[1], [1, 2]]}, ValueError, r"initial_states\['h'\]: .*unequal lengths"),
         ({"h": [None]}, ValueError, r"initial_states\['h'\]: None is a NoneType"),
-        ({"h": ["a", 1]}, ValueError, r"initial_states\['h'\]: 1 is a int: no number, no string"),
+        ({"h": ["a", 1]}, ValueError, r"initial_states\['h'\]: 1 is a int: among strings"),
         ({"h": np.zeros(2, "datetime64[s]")}, ValueError, r"initial_states\['h'\]: dtype datetime"),
         ({"h": np.zeros(2, "f4,f4")}, ValueError, r"initial_states\['h'\]: dtype "),
     ],

@@ -131,6 +131,8 @@ def test_single_rows_that_do_not_fit_are_bad_alone() -> None:
     batch = {"i": [1, "two", 3]}
     with pytest.raises(DataError, match="batch 0, row 1, column 'i': 'two'"):
         rows(batch, features=features)
+    with pytest.raises(DataError, match=r"^[^,]*, batch 0, row 0, column 'o': <object"):
+        rows({"o": np.array([object()])})
     assert rows(batch, {"i": np.array([4])}, features=features, bad=bad) == [1, 3, 4]
     assert bad.counts == {"wrong_type": 1}
 

@@ -211,6 +211,8 @@ def _shown(given: Mapping[str, Any], n: int, where: str) -> Mapping[str, Field]:
 
     try:
         fields, _ = learn(given, {}, n, report)
+    except DataError:
+        raise
     except (ValueError, TypeError) as error:
         raise DataError(f"{where}: {error}") from None
     assert fields is not None  # it has rows, and the fault of one is raised
