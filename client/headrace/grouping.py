@@ -251,6 +251,16 @@ class Groups:
         run.nbytes, run.handed_at = first.nbytes, self._now()
         return [first, *(member.batch for member in members)]
 
+    def one_by_one(self) -> Iterator[Any]:
+        """The batches of an iteration that nothing counts."""
+        for number in self.begun():
+            while True:
+                try:
+                    (batch,) = self.next_group(number)
+                except StopIteration:
+                    break
+                yield batch
+
     def _grouped(self) -> GroupedBatches:
         """The batches in the trainer's hands: others since the feed was taken back."""
         feed = self._feed

@@ -3,6 +3,12 @@
     runs ──► next group ──► from_tensor_slices(columns of the group) ──► count ──► elements
     Python   Python         slices share the memory of the group         one operation
 
+    runs ──► batches one by one ──► elements     of a loop in Python over the dataset itself
+
+A loop in Python over this very dataset needs nothing of TensorFlow's but the tensors: its iterator
+takes each batch from the feed.  It is an iterator of TensorFlow too, so a graph that it is handed
+to pulls elements from the graph of the dataset.
+
 A number is yielded for each iterator of TensorFlow, and again where the rest of a group went back
 to the feed (``grouping``).  The counting operation ends the elements of a number when it is
 stopped, and when there are none left the next group asks whether it goes on.
@@ -136,7 +142,62 @@ def dataset(feed: Feed, facts: Sequence[str], tokens: bool = False) -> Any:
     data = runs.flat_map(tf.autograph.experimental.do_not_convert(elements))
     if offsets:
         data = data.map(tf.autograph.experimental.do_not_convert(_joined))
-    return data.with_options(options)
+
+    def element(batch: Batch) -> dict[str, Any]:
+        found = {name: batch[name] for name in flat}
+        found |= {name: getattr(batch, name) for name in facts}
+        return found | {"token": tf.constant(batch.token, tf.int64)} if tokens else found
+
+    return _FeedDataset(data.with_options(options), feed, element)
+
+
+class _FeedDataset(tf.data.Dataset):  # type: ignore[misc]
+    """A dataset in a graph, over which Python iterates without it."""
+
+    def __init__(self, graph: Any, feed: Feed, element: Callable[[Batch], dict[str, Any]]) -> None:
+        self._in_graph, self._feed, self._element = graph, feed, element
+        super().__init__(tf.data.experimental.to_variant(graph))
+
+    def _inputs(self) -> list[Any]:
+        return [self._in_graph]
+
+    @property
+    def element_spec(self) -> Any:
+        return self._in_graph.element_spec
+
+    def __iter__(self) -> Any:
+        return _Elements(self) if tf.executing_eagerly() else super().__iter__()
+
+
+class _Elements(tf.data.IteratorSpec(tf.TensorSpec(())).value_type):  # type: ignore[misc]
+    """An iterator of TensorFlow that Python asks for elements, in any of its threads."""
+
+    def __init__(self, dataset: _FeedDataset) -> None:
+        super().__init__(dataset)
+        self._lock = threading.Lock()
+        groups = Groups(dataset._feed, None, time.monotonic)
+        self._elements = map(dataset._element, groups.one_by_one())
+
+    def __next__(self) -> Any:
+        if not tf.executing_eagerly():
+            return super().__next__()
+        with self._lock:
+            try:
+                return next(self._elements)
+            except (StopIteration, tf.errors.OpError):
+                raise
+            except Exception as error:  # as the graph raises it
+                wrong = isinstance(error, (TypeError, ValueError))
+                kind = tf.errors.InvalidArgumentError if wrong else tf.errors.UnknownError
+                raise kind(None, None, f"{type(error).__name__}: {error}") from error
+
+    def get_next(self) -> Any:
+        if not tf.executing_eagerly():
+            return super().get_next()
+        try:
+            return next(self)
+        except StopIteration:
+            raise tf.errors.OutOfRangeError(None, None, "End of sequence") from None
 
 
 def _joined(element: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import gc
 import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,8 @@ def fed(pipeline: hs.Pipeline, partitions: int | None = None) -> Iterator[Any]:
 
 
 def amid_a_group(feed: Any, dataset: Any, count: int = 4) -> tuple[Any, list[int]]:
-    """An iterator that has pulled some batches, with further ones of its group at hand."""
-    iterator = iter(dataset)
+    """An iterator in the graph that has pulled some batches, with more of its group at hand."""
+    iterator = iter(dataset.take(-1))
     pulled = [int(next(iterator)["i"][0]) for _ in range(2)]
     give_up = time.monotonic() + PATIENCE_S
     while sum(len(session.ready) for session in feed._link.sessions) < _READY:
@@ -57,6 +58,76 @@ def amid_a_group(feed: Any, dataset: Any, count: int = 4) -> tuple[Any, list[int
     (run,) = feed._commits._group_runs
     assert len(run.group) == _READY - 1
     return iterator, pulled
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_a_loop_in_python_and_the_graph_yield_equal_elements(tf: Any, ragged: bool) -> None:
+    examples = [
+        {"i": i, "x": np.full(i % 4, i, np.float32), "name": f"n{i}", "half": np.float16(i)}
+        for i in range(12)
+    ]
+    source = hs.from_examples(examples).repeat(2, across_batches=False)
+    shape = {"ragged": True} if ragged else {"dynamic_pad": True}
+    with fed(source.bucket_by_sequence_length("x", 3, [2], **shape)) as feed:
+        dataset = feed.as_dataset(facts=["length"], tokens=True)
+        by_loop, by_graph = list(dataset), list(dataset.take(-1))
+        tokens = [int(one.pop("token")) for one in [*by_loop, *by_graph]]
+        assert len(set(tokens)) == len(by_loop) + len(by_graph) == 8
+        for one, other in zip(by_loop, by_graph, strict=True):
+            assert list(one) == list(other)
+            tf.nest.assert_same_structure(one, other, expand_composites=True)
+            parts = [tf.nest.flatten(each, expand_composites=True) for each in (one, other)]
+            for value, equal in zip(*parts, strict=True):
+                assert value.dtype == equal.dtype and value.shape == equal.shape
+                assert value.numpy().tolist() == equal.numpy().tolist()
+
+
+def test_one_iterator_in_python_and_in_functions_of_tensorflow(tf: Any) -> None:
+    @tf.function  # type: ignore[untyped-decorator]
+    def pulled(elements: Any) -> Any:
+        return next(elements)["i"]
+
+    with fed(rows(30)) as feed:
+        iterator = iter(feed.as_dataset())
+        assert isinstance(iterator, tf.data.Iterator)
+        seen = [int(next(iterator)["i"][0]), int(iterator.get_next()["i"][0])]
+        for _ in range(5):
+            seen += [int(pulled(iterator)[0]), int(next(iterator)["i"][0])]
+        seen += [int(one["i"][0]) for one in iterator]
+        assert seen == [*range(30)]
+        with pytest.raises(tf.errors.OutOfRangeError):
+            iterator.get_next()
+
+
+def test_threads_share_an_iterator(tf: Any) -> None:
+    with fed(rows(60)) as feed, ThreadPoolExecutor(4) as pool:
+        iterator = iter(feed.as_dataset())
+        parts = pool.map(lambda _: [int(one["i"][0]) for one in iterator], range(4))
+        assert sorted(i for part in parts for i in part) == [*range(60)]
+
+
+def test_a_loop_in_python_commits_a_batch_when_it_asks_for_the_next_one(tf: Any) -> None:
+    with serving(rows(10)) as server:
+        with contextlib.suppress(KeyError), connect(server, framework="tf") as feed:
+            for one in feed.as_dataset():
+                if int(one["i"][0]) == 4:
+                    raise KeyError
+        with connect(server) as feed:
+            assert [int(batch["i"][0]) for batch in feed] == [*range(4, 10)]
+
+
+def test_a_feed_is_taken_back_amid_a_loop_in_python(tf: Any, tmp_path: Any) -> None:
+    with serving(rows(20, repeat=2), state_dir=tmp_path) as server:
+        with connect(server, framework="tf", commit="explicit") as feed:
+            dataset = feed.as_dataset(tokens=True)
+            iterator = iter(dataset)
+            tokens = [next(iterator)["token"] for _ in range(6)]
+            feed.load_state_dict(feed.snapshot(upto=tokens[3]))
+            for loop, first in ((iterator, 4), (dataset, 0)):
+                for i, one in enumerate(loop, first):
+                    assert one["i"][0] == i
+                    feed.commit(one["token"])
+                assert i == 19
 
 
 def test_the_next_iteration_the_loop_itself_and_another_dataset_go_on_amid_a_group(tf: Any) -> None:
