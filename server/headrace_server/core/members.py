@@ -243,7 +243,9 @@ class InStep(Sequences):
     @property
     def done(self) -> bool:
         members = self.members
-        if members is not None and (members.drafted or members.again):
+        if members is not None and (
+            members.drafted or members.again or (self.ahead and members.out)
+        ):  # one without rows, too, is made again where its rank leaves
             return False
         return super().done
 

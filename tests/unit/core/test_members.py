@@ -164,7 +164,7 @@ class World:
                 self.deal(self.random.randrange(1, 4))
             elif act == 1:
                 self.restart()
-            elif act == 2 and self.ahead and not self.closed:
+            elif act == 2 and self.ahead:
                 self.leave(self.random.randrange(self.world))
             elif act < 12 and self.out:
                 self.save(self.random.choice(sorted(self.out)))
@@ -198,3 +198,20 @@ def test_every_segment_comes_once_and_ranks_end_together(kind):
             assert world.done == counts
 
     check()
+
+
+def test_an_input_does_not_end_before_a_member_without_rows_is_done_that_may_be_made_again():
+    machine = Lanes(2, None, True, states="trainer")
+    machine.deal(2, 1, 0)
+    machine.offer(0, 1, {"key": [0], "count": np.array([1])})
+    machine.finish()
+    machine.want(2)
+    full, empty = machine.next_draft(), machine.next_draft()
+    assert (len(full), len(empty)) == (1, 0)
+    machine.saved(full)
+    assert machine.next_draft() is None and not machine.done
+    machine.leave(empty.stripe, 2)
+    again = machine.next_draft()
+    assert (again.member, len(again), again.stripe) == (empty.member, 0, 2)
+    machine.saved(again)
+    assert machine.done
