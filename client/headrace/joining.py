@@ -155,8 +155,9 @@ def connect(
         members=members or 0,
     )
     link = opened(Link(addresses, session, float(timeout), ahead, locked, directory))
-    if session.welcome is not None and ahead.batches >= session.welcome.max_credits:
-        most = session.welcome.max_credits
+    welcome = link.session.welcome
+    if welcome is not None and ahead.batches >= welcome.max_credits:
+        most = welcome.max_credits
         logger.warning(
             "prefetch=%d: the server at %s lets a trainer hold %d batches without a commit "
             "(max_credits), so at most %d come beyond the one in hand",

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from headrace_proto.errors import (
     ConnectionLost,
     FeedClosed,
+    FeedRewound,
     ForkedProcess,
     HeadraceError,
 )
@@ -70,9 +71,10 @@ class Link(Owners):
         self._nbytes = 0  # of the last batch
         self._takes = 0  # of sizes that the trainer named
 
-    def again(self, resume: str) -> Link:
+    def again(self, resume: str, restart: bool = False) -> Link:
         """Another link to the same feed, in the same way, which goes on from a snapshot."""
         session = self.session.again(resume)
+        session.restart = restart
         ahead = Ahead(self._ahead.asked)
         session.prefetch = ahead.batches
         directory = self._directory
@@ -370,10 +372,17 @@ class Link(Owners):
 
 
 def opened(link: Link) -> Link:
-    """The link, once the server has let it in; closed where it does not."""
-    try:
-        link.open()
-    except BaseException:
-        link.close()
-        raise
-    return link
+    """The link, once the servers have let it in; closed where they do not.
+
+    Where the feed is taken back meanwhile, another link joins it: nothing of this one is undone.
+    """
+    while True:
+        try:
+            link.open()
+            return link
+        except FeedRewound:
+            link.close()
+            link = link.again(link.session.resume, link.session.restart)
+        except BaseException:
+            link.close()
+            raise

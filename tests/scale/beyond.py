@@ -108,8 +108,8 @@ def ranks(setup: Setup) -> Curve:
         steps = world.seen.steps
         each = [after - before - shape.step_s for before, after in pairwise(steps)]
         figures = _figures(world)
-        figures["ms a step waits for the last rank"] = round(sum(each) / len(each) * 1000, 3)
-        figures["the longest"] = round(max(each) * 1000, 3)
+        figures["ms a step waits for the last rank"] = round(sum(each) / len(each) * 1000, 3) + 0.0
+        figures["the longest"] = round(max(each) * 1000, 3) + 0.0
         curve.add(_name(shape), figures)
         curve.exactly(
             f"steps, {_name(shape)}", len(steps), shape.partitions * shape.batches // shape.trainers

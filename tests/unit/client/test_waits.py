@@ -7,13 +7,14 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from headrace import driver
 from headrace.requests import DrainInput, FlushStates, SetTargetProbs, StatesPart
 from headrace.session import Session
-from headrace.waits import Link
+from headrace.waits import Link, opened
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded, FeedClosed, UnknownFeed
 from headrace_proto.messages import (
@@ -52,6 +53,19 @@ def test_a_refusal_is_raised_as_what_it_says(peer: Peer):
         peer.say(Refused("feed", "there is no feed 'f'"))
         with pytest.raises(UnknownFeed, match="no feed 'f'"):
             link.open()
+
+
+def test_a_trainer_joins_again_where_the_feed_is_taken_back_meanwhile(peer: Peer):
+    link = Link(peer.address, Session("f", b"nonce", 2, resume="S", restart=True), PATIENCE_S)
+    with ThreadPoolExecutor(1) as pool:
+        joining = pool.submit(opened, link)
+        peer.hear(Hello)
+        peer.say(Refused("rewound", "the feed was taken back"))
+        while (hello := peer.hear(Hello)).nonce == b"nonce":
+            pass
+        peer.say(Welcome(1, "t", 7, "f", [], 30.0, 30.0, 64))
+        joining.result().close()
+    assert (hello.resume, hello.restart) == ("S", True)
 
 
 def test_nobody_there_is_told_when_the_timeout_is_over():
