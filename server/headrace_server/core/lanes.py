@@ -195,14 +195,16 @@ class Lanes(InStep):
             for at, e in enumerate(empty)
             for i in range(len(e))
         )
-        for _, at, lane in places[:there]:
-            self._begin(stripes[at], lane)
+        del places[there:]
+        for (_, at, lane), slot in zip(places, self._next_slots(len(places)), strict=True):
+            stripes[at].lanes[lane] = slot
+            stripes[at].started[lane] = True
         return True
 
-    def _begin(self, stripe: _Stripe, lane: int) -> None:
-        slot = heapq.heappop(self._orphans)[1] if self._orphans else int(self._fresh.get(1)[0])
-        stripe.lanes[lane] = slot
-        stripe.started[lane] = True
+    def _next_slots(self, n: int) -> list[int]:
+        """Take the slots of ``n`` examples that are ready, those first that were in lanes."""
+        orphans = [heapq.heappop(self._orphans)[1] for _ in range(min(n, len(self._orphans)))]
+        return [*orphans, *self._fresh.get(n - len(orphans)).tolist()]
 
     def _draft(
         self, number: int, stripe: _Stripe, lanes: np.ndarray, member: RoundMember | None = None

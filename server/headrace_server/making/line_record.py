@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import msgpack
@@ -108,7 +109,7 @@ class LineRecord:
         places = np.array([place for place in last.values() if not ended[place]], np.int64)
         if len(places):
             slots = np.concatenate([batch.slots for batch, _, _ in commits])[places]
-            keys = [key for _, _, of_batch in commits for key in of_batch]
+            keys = [*chain.from_iterable(of_batch for _, _, of_batch in commits)]
             put = Examples(
                 numbers.take(places, 1), [keys[place] for place in places.tolist()], states(slots)
             )

@@ -40,7 +40,7 @@ logger = logging.getLogger("headrace.worker")
 
 #: Commits gather for so long, and so many of them: their batches mostly have the same examples, and
 #: a record has each once.
-_GATHER_S, _MOST_GATHERED = 0.004, 8
+_GATHER_S, _MOST_GATHERED = 0.008, 16
 
 _Name = tuple[str, int]
 

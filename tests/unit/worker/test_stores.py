@@ -91,19 +91,19 @@ def test_commits_gather_for_a_moment_and_nothing_else_does(
     for name in (A, B):
         one.stores.open(name)
     assert not one.stores.due
-    for token in range(7):
+    for token in range(15):
         one.stores.submit((A, B)[token % 2], Changed(Change(done=[token])), [token])
         assert one.stores.gathers and not one.stores.due
-    one.stores.submit(A, Changed(Change(done=[7])), [7])
+    one.stores.submit(A, Changed(Change(done=[15])), [15])
     assert one.stores.due and one.stores.write() == [] and not one.stores.due
-    one.stores.submit(B, Changed(Change(done=[8])), [8])
+    one.stores.submit(B, Changed(Change(done=[16])), [16])
     assert not one.stores.due
-    one.stores.submit(A, Changed(Change(done=[9])))  # no commit: others may wait for it
+    one.stores.submit(A, Changed(Change(done=[17])))  # no commit: others may wait for it
     assert one.stores.due and one.stores.write() == [] and not one.stores.due
     one.stores.note(A, "closing", b"close")
     assert one.stores.due and one.stores.write() == [] and not one.stores.due
     monkeypatch.setattr(stores, "_GATHER_S", 0.0)
-    one.stores.submit(A, Changed(Change(done=[10])), [10])
+    one.stores.submit(A, Changed(Change(done=[18])), [18])
     assert one.stores.due
 
 
