@@ -43,7 +43,7 @@ _QUICK_BYTES: Final = 1 << 28
 _BATCHES: Final = 3
 _PROBE_ROWS: Final = 64
 _ROWS: Final = 1024
-_MOST_TOLD: Final = 10
+_MOST_TEXTS: Final = 10
 
 
 @dataclass
@@ -89,7 +89,7 @@ class _Noted(BadRecords):
 
     def report(self, error: DataError, reason: str = "bad_record", rows: int = 1) -> None:
         self.counts[reason] = self.counts.get(reason, 0) + rows
-        if len(self.texts) < _MOST_TOLD:
+        if len(self.texts) < _MOST_TEXTS:
             self.texts.append(str(error))
 
 

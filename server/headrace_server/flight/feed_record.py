@@ -1,4 +1,4 @@
-"""A feed's flight, put together: hand-outs, and the rows that they brought.
+"""The record of a feed: its hand-outs, and the rows that they brought.
 
     leases-….flight ─► Leases ─┐
                                ├─► History ─► Flown: a hand-out and its batch

@@ -134,23 +134,23 @@ class HandOuts:
         if nonce:
             self._of_nonce[nonce][life, session] = None
 
-    def _add(self, life: int, when: float, kind: int, *about: Any) -> None:
+    def _add(self, life: int, when: float, kind: int, *fields: Any) -> None:
         if kind == LeasesEntry.SENT:
-            token, partition, number, rows, session, seq = about
+            token, partition, number, rows, session, seq = fields
             trainer = self._trainers.get((life, session), RecordedTrainer(life, session))
             batch = BatchId(life, partition, number)
             self._found[token] = HandOut(token, batch, rows, trainer, seq, when)
         elif kind == LeasesEntry.JOINED:
-            self._join(life, *about)
+            self._join(life, *fields)
         elif kind == LeasesEntry.HELD:
-            self._held[about[0]] = life
+            self._held[fields[0]] = life
         elif kind in _FATES:
-            for token in about:
+            for token in fields:
                 self._happened(token, Event(when, _FATES[kind]))
         elif kind == LeasesEntry.REFUSED:
-            self._happened(about[0], Event(when, "refused", ": ".join(about[1:])))
+            self._happened(fields[0], Event(when, "refused", ": ".join(fields[1:])))
         elif kind == LeasesEntry.ENDED:
-            self._happened(about[0], Event(when, about[1]))
+            self._happened(fields[0], Event(when, fields[1]))
 
     def _happened(self, token: int, event: Event) -> None:
         lease = self._found.get(token)

@@ -86,9 +86,7 @@ class _Recorder:
             if not self._logged:
                 self._logged = True
                 what = f"{type(error).__name__}: {error}"
-                text = (
-                    "the flight of feed %r is recorded with gaps (told once; the feed goes on): %s"
-                )
+                text = "the record of feed %r has gaps (logged once; the feed goes on): %s"
                 logger.error(text, self._feed, what)
             return False
         return True

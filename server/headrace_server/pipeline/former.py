@@ -1,4 +1,4 @@
-"""Errors for arguments of the TensorFlow functions that are not here: they name the substitute.
+"""Errors for arguments of the TensorFlow functions that are not here.  They name the substitute.
 
     bucket(…, num_threads=4)       TypeError: bucket() has no argument num_threads: …
     bucket([x, y], which, 32, 5)   TypeError: bucket() takes no tensors: …
@@ -20,7 +20,7 @@ _SHAPES = "the schema says them: the features of the source, or map(…, schema=
 _QUEUE = "there is no such queue here"
 _IS = "it is "
 #: For all functions; "it is NAME" only where the function has an argument of that name.
-_GONE = {
+_ABSENT = {
     "tensors": _COLUMNS,
     "inputs": _COLUMNS,
     **dict.fromkeys(
@@ -59,15 +59,15 @@ def former(alike: str, tensors: int | None = None, **own: str) -> Callable[[F], 
     Like every step it is refused after the shape.
 
     Up to ``alike`` positions are those of TensorFlow, less the tensors, which stood at ``tensors``.
-    ``own`` are further arguments that are gone, by name.
+    ``own`` are further absent arguments, by name.
     """
 
     def decorated(method: F) -> F:
         call = f"{method.__name__}()"
         known = list(inspect.signature(method).parameters)[1:]
-        gone = {
+        absent = {
             name: why
-            for name, why in {**_GONE, **own}.items()
+            for name, why in {**_ABSENT, **own}.items()
             if name not in known and (not why.startswith(_IS) or why.removeprefix(_IS) in known)
         }
         agree = known.index(alike) + 1
@@ -76,8 +76,8 @@ def former(alike: str, tensors: int | None = None, **own: str) -> Callable[[F], 
         def checked(self: Any, *args: Any, **named: Any) -> Any:
             self._open(method.__name__)
             for name in named:
-                if name in gone:
-                    raise TypeError(f"{call} has no argument {name}: {gone[name]}")
+                if name in absent:
+                    raise TypeError(f"{call} has no argument {name}: {absent[name]}")
             if tensors is not None and len(args) > tensors and _are_tensors(args[tensors]):
                 raise TypeError(
                     f"{call} takes no tensors, such as {args[tensors]!r:.80}: {_COLUMNS}"

@@ -38,15 +38,15 @@ logger = logging.getLogger("headrace.data")
 Fields = Mapping[str, Field]
 #: Rows after which an estimate is good enough to say that most of them are rejected.
 _SETTLED = 1000
-#: Numbers in the changes of the target that go with a batch.
-_TOLD = 2048
-#: Changes of the target that are remembered; a trainer may make any number.
+#: Maximum number of probabilities in the changes of the target that go with a batch.
+_MOST_NUMBERS = 2048
+#: Maximum number of changes of the target in memory; a trainer may make any number.
 _REMEMBERED = 64
 
 
 def changes_sent(num_classes: int) -> int:
-    """Changes of the target that fit a message, the last ones."""
-    return max(1, _TOLD // num_classes)
+    """The number of changes of the target that fit a message."""
+    return max(1, _MOST_NUMBERS // num_classes)
 
 
 class Sampler(ABC):

@@ -27,7 +27,7 @@ from .unfolding import FlatMap, Unbatch
 
 Fields = Mapping[str, Field]
 
-#: The fact that tells of each row, up to a cache, which example of the source it comes from.
+#: The fact of each row up to a cache: the example of the source that it comes from.
 _SOURCE = "cached example"
 #: A count of logged faults beyond which none is logged.
 _LOGS_NOTHING = 1 << 62

@@ -1,4 +1,4 @@
-"""Where the rows of batches came from: what a recorder is told beside a batch, by reference.
+"""The origin of the rows of batches, by reference: a recorder gets it beside each batch.
 
     chunk that was read ─► Source ─┐
     rows of it in a batch ─────────┴─► Trace ─► MadeBatch.trace        nothing is copied here

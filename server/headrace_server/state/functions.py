@@ -1,6 +1,6 @@
-"""Digests of a feed's functions, stored beside the state that was made with them.
+"""Digests of a feed's functions, stored beside the state that these functions made.
 
-    worker: imports them ─► compared with what is noted ─► refused, or told ─► supervisor notes it
+    worker: imports them ─► compared with those on disk ─► refused, or the supervisor notes them
 
 Only a worker knows the code that it imported: the process that declared the pipeline may have
 imported it long before.  The supervisor compares the digests of later lives with those of the

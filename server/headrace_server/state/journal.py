@@ -237,7 +237,7 @@ class Table:
         place = self.at
         end = place + HEAD + padded(sum(map(len, parts)))
         if end > self.stop:
-            raise ValueError(f"the table is larger than was said: {self.stop} < {end}")
+            raise ValueError(f"the table exceeds its bound: {end} > {self.stop}")
         self.last = _put(self._fd, kind, self._lap, place, 0, self.last, parts)
         self.at = end
         return place + HEAD

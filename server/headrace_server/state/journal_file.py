@@ -194,9 +194,9 @@ def _refuse_lost(data: mmap.mmap, walk: _Walk, holds: _Walk, half: int) -> None:
         place = data.find(MAGIC, place + 1, stop)
     if lost:
         raise JournalDamaged(
-            f"what is at byte {walk.end} fails its checksum, and later records are there "
-            "(after a loss of power that is so where durability was 'process': start with "
-            "that once to go on from the moment before)"
+            f"the record at byte {walk.end} fails its checksum, and later records are there (a "
+            "loss of power can leave that where durability was 'process': start with that once to "
+            "go on from the moment before)"
         )
 
 

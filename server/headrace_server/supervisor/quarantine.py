@@ -27,7 +27,7 @@ from ..state.omissions import Omissions, quarantine_file
 #: Deaths that make a row suspect, and that convict it.
 _SUSPECT = 2
 _GUILTY = 3
-#: When so many rows of a feed have killed workers it is not the rows.
+#: Maximum number of rows of a feed that are left out: beyond it the rows are not the cause.
 MOST_ROWS = 100
 _LONGEST_WORDS = 3000
 

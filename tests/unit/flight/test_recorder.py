@@ -40,7 +40,7 @@ def test_a_directory_that_can_not_be_made_is_told_once_and_tried_again(
         for number in range(3):
             rows.made(0, number, 2, trace())
             leases.note([Send(1, number, 1 + number, Batch(0, number, 2))])
-    assert [record.message.count("told once") for record in caplog.records] == [1, 1]
+    assert [record.message.count("logged once") for record in caplog.records] == [1, 1]
     blocked.unlink()
     rows.made(0, 3, 2, trace())
     leases.note([Send(1, 3, 4, Batch(0, 3, 2))])

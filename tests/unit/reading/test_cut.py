@@ -54,8 +54,8 @@ def test_takes_and_skips_of_a_numbered_source_are_slices_of_its_list(data: st.Da
         count = data.draw(st.integers(1, 8))
         if data.draw(st.booleans()):
             pipeline, want = pipeline.take(count), want[:count]
-        elif pipeline._source.kind == "cut" and pipeline._source.options["stop"] is not None:
-            start, stop = pipeline._source.options["start"], pipeline._source.options["stop"]
+        elif (cut := pipeline.batch(1).declaration().source).kind == "cut" and cut.options["stop"]:
+            start, stop = cut.options["start"], cut.options["stop"]
             if count < stop - start:
                 pipeline, want = pipeline.skip(count), want[count:]
         else:

@@ -13,7 +13,7 @@ from headrace_server.reading.reader import BadRecords, Opening, Reader
 
 __all__ = ["open_reader"]
 
-#: Every kind of source; but for ``examples`` the name of its module here, too.
+#: The kinds of sources.  Each but ``examples`` is also the name of its module here.
 _KINDS = (
     *("tfrecord", "arrow", "parquet", "jsonl", "csv", "npz", "tar", "tokens", "function"),
     *("examples", "memory", "cut", "concat"),
@@ -24,7 +24,7 @@ _WITH_ARROW = ("arrow", "parquet")
 def open_reader(
     source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
 ) -> Reader:
-    """The reader of a source.  PackageMissing (an ImportError) names what is to be installed."""
+    """The reader of a source.  PackageMissing (an ImportError) names the package to install."""
     if source.kind not in _KINDS:
         raise ValueError(f"source kind {source.kind!r} is none of {', '.join(_KINDS)}")
     if source.kind in _WITH_ARROW:

@@ -34,7 +34,7 @@ from .example_rows import Schema
 from .parts_reader import PartsReader, numbers_of
 
 _MAGIC = b"ARROW1"
-#: Decoded batches that are kept.  Writers make batches of some thousand rows.
+#: Maximum number of decoded batches in memory.  Writers make batches of some thousand rows.
 _KEPT_BATCHES = 16
 
 
@@ -195,7 +195,10 @@ class _Mapped:
 def _mapped(
     maps: MappedFiles, opened: Sequence[_File], schema: Schema, bad: BadRecords
 ) -> IndexedReader:
-    """NotMapped where a buffer lies elsewhere, or files differ in how they store a column."""
+    """Read all files as one mapped range.
+
+    NotMapped where a buffer lies elsewhere, or files differ in how they store a column.
+    """
     low = maps.data.ctypes.data
     high = low + maps.data.size
 

@@ -43,7 +43,7 @@ _WITHOUT_UTF8 = {
 
 
 class NotMapped(Exception):
-    """A buffer does not lie in the mapped files, or is not as it is to be read."""
+    """A buffer lies outside the mapped files, or must be decoded before it can be read."""
 
 
 @contextmanager
@@ -92,7 +92,7 @@ class _Level:
     """One level of lists.  Element e of batch b stands at ``shift[b] + e``."""
 
     shift: np.ndarray  # int64 [batches]
-    size: int | None  # children of each element, or None: given by
+    size: int | None  # children of each element; None: ``entries`` give them
     entries: np.ndarray  # int32 | int64, the offsets of all batches, from shift[b] on
     children: np.ndarray  # int64 [batches]
     nulls: np.ndarray | None  # int64 [elements + 1]: how many before; decoded arrays only
@@ -102,7 +102,7 @@ class ArrowColumn:
     """One column of one or many record batches."""
 
     def __init__(self, arrays: Sequence[Any], place: Placing, decoded: bool) -> None:
-        """``decoded``: a single array, of which what is needed may be unpacked."""
+        """``decoded``: there is one array, and it may be decoded into new buffers."""
         self.field = stored_field(arrays[0].type)
         self._decoded = decoded
         self._levels: list[_Level] = []
@@ -394,7 +394,7 @@ def _own(buffer: Any) -> tuple[np.ndarray, int]:
 
 
 class DecodedColumn:
-    """A column of one array, in memory of its own where need be."""
+    """A column of one array, copied where it must be decoded."""
 
     def __init__(self, array: Any) -> None:
         if isinstance(array, pa.ChunkedArray):

@@ -54,7 +54,7 @@ class StoredColumn(Protocol):
 
 
 class Whole(NamedTuple):
-    """A column that is there as one."""
+    """A column that lies in memory whole."""
 
     column: Column
     field: Field
@@ -216,7 +216,7 @@ def whole_part(
     schema: Schema,
     bad: BadRecords,
 ) -> ColumnPart:
-    """The part of columns that are there as one."""
+    """The part of columns that lie in memory whole."""
     whole = {name: Whole(column, fields[name]) for name, column in columns.items()}
     rows = len(next(iter(columns.values()), ()))
     return ColumnPart(rows, lambda: whole, schema, origin_in(file, 0), bad)

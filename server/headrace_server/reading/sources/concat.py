@@ -87,7 +87,7 @@ class _JoinedStreams:
 
 
 class _AsStream:
-    """One stream that an IndexedReader is read as."""
+    """An IndexedReader as a reader of one stream."""
 
     def __init__(self, reader: IndexedReader) -> None:
         self._reader = reader

@@ -29,7 +29,7 @@ _PASSED = struct.Struct("<q")
 
 
 def open_reader(opening: Opening) -> Reader:
-    """The reader of the source that is cut, cut."""
+    """Open the source that is cut, and leave out what is not wanted of it."""
     source, files, bad, cache = opening.source, opening.files, opening.bad, opening.cache
     from . import open_reader as open_any
 

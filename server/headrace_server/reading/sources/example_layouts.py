@@ -36,7 +36,7 @@ class RecordLayout:
 
 
 def _open(record: np.ndarray, mask: np.ndarray, plan: Recipe, found: FoundValues) -> bool:
-    """Frees the bytes of the values in the mask.  False where no layout can be made."""
+    """Clear the mask at the bytes of the values.  False where no layout can be made."""
     for part in found.parts:
         start, size = part[0], part[1]
         if found.kind == INTS:

@@ -28,7 +28,7 @@ class Factory:
         """``options``: those of the source."""
         self.name: str = options["function"]
         self.shards: int | None = options.get("shards")
-        self.made: dict[int, Any] = {}  # by stream: what was made and not iterated yet
+        self.made: dict[int, Any] = {}  # by stream: results that nobody has iterated yet
         self._function = own(resolve)(self.name)
         self._args, self._kwargs = options.get("args") or (), options.get("kwargs") or {}
         self._counts = False

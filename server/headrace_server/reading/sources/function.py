@@ -81,7 +81,7 @@ class _Examples:
             row = next(self._iterator)
         except StopIteration:
             return None
-        except Exception as error:  # what a generator raised is the last it does
+        except Exception as error:  # a generator that raised gives nothing more
             return StreamRecord(here, None, raised(error), ends=True)
         self.place = Place(0, here.record + 1)
         if not isinstance(row, Mapping):

@@ -87,7 +87,7 @@ class FunctionBatches:
             given = next(walk.batches)
         except StopIteration:
             return False
-        except Exception as error:  # what a generator raised is the last it does
+        except Exception as error:  # a generator that raised gives nothing more
             self._bad.report(DataError(f"{self._where(walk)}: {raised(error)}"))
             return False
         walk.batch = self._batch(walk, given)

@@ -3,10 +3,10 @@
     uncompressed   IndexedReader: every file is mapped, its frames are indexed once
     compressed     StreamReader: one stream per file, a position is (record, decompressed byte)
 
-Framing is settled when a file is indexed, the checksum of a payload when the record is first read,
-neither again later.  Damage that ends a file (cut off, or a length that is wrong) does not spoil
-what stands before it: with ``on_bad_example='skip'`` the rest of the file is reported once and
-left out; else one more record is counted where the damage is, and reading that one raises.
+Framing is checked when a file is indexed, the checksum of a payload when the record is first read;
+neither is checked again.  Damage that ends a file (cut off, or a length that is wrong) does not
+spoil what stands before it: with ``on_bad_example='skip'`` the rest of the file is reported once
+and left out; else one more record is counted where the damage is, and reading that one raises.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     u64 length | u32 crc(length) | payload | u32 crc(payload)        little-endian, crc32c, masked
 
-A file is walked once, a large one of small records in lanes (``tfrecord_lanes``): lengths and their
-checksums are settled then, and the result is one array of frame bounds.  A wrong length can not be
+A file is walked once, a large one of small records in lanes (``tfrecord_lanes``): the walk checks
+lengths and their checksums, and the result is one array of frame bounds.  A wrong length can not be
 stepped over (nothing in the format marks the next frame), so it ends the usable part of the file:
 the index then names the damage instead of raising, and the records before it stay readable.
-Payload checksums are settled when a record is first read.
+Payload checksums are checked when a record is first read.
 """
 
 from __future__ import annotations

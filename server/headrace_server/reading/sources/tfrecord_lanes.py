@@ -8,7 +8,7 @@
 A walk from one frame to the next can not be taken as arrays, but a thousand of them can.  Where a
 lane begins is a guess: bytes of a payload may look like a header.  It counts when the lane before
 it ends exactly there, so what is found is what a single walk from the first frame would find.
-Where a lane meets anything but headers that were settled before, a single walk has to go on.
+Where a lane meets anything but headers that were checked before, a single walk has to go on.
 """
 
 from __future__ import annotations
