@@ -45,6 +45,8 @@ def as_array(value: Any) -> np.ndarray:
         array = np.asarray(value)
     except ValueError:
         raise ValueError(f"{value!r:.80} is a nested list of unequal lengths") from None
+    except Exception as error:  # of __array__, as of a tensor with a gradient
+        raise ValueError(f"is a {type(value).__name__}, and no array: {error}") from None
     if array.dtype.kind in "SUO":
         # From the value itself: a numpy S array has lost the zero bytes at the ends.
         return _strings(value)

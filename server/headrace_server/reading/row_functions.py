@@ -126,7 +126,7 @@ def _verdict_fault(result: Any) -> str:
 def _mask_fault(result: Any, n: int) -> str:
     try:
         mask = np.asarray(result)
-    except ValueError:
+    except Exception:
         mask = np.empty(0)
     if mask.dtype == bool and mask.shape == (n,):
         return ""
@@ -216,7 +216,7 @@ class Map:
         for name, value in result.items():
             try:
                 rows = len(value)
-            except TypeError:
+            except Exception:
                 return f"gave column {name!r} of no length: {value!r:.60}; {n} rows are wanted"
             if rows != n or isinstance(value, (bytes, str, Mapping)):
                 return (

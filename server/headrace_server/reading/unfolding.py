@@ -113,6 +113,7 @@ class Unbatch:
             raise DataError(str(error)) from None
 
     def apply(self, chunk: Chunk, before: Fields, bad: BadRecords) -> Chunk:
+        self.fields_after(before)  # DataError for a column without rows
         chunk, counts = self._alike(chunk, bad)
         _check_rows(chunk, counts, "unbatch")
         self._counts["no_output"] += int((counts == 0).sum())

@@ -83,6 +83,10 @@ class Faulty(list):
         return super().__getitem__(i)
 
 
+def unsized() -> Any:
+    return np.array(3)
+
+
 def faulty() -> Faulty:
     return Faulty(listed(3))
 
@@ -158,6 +162,8 @@ def test_a_function_that_fails_at_once_is_named() -> None:
         opened("function", function=HERE + "broken", args=[0], bad=BadRecords(skip=True))
     with pytest.raises(DataError, match=r"listed: it raised TypeError when it was called"):
         opened("function", function=HERE + "listed")
+    with pytest.raises(DataError, match=r"unsized: the length of its result: it raised TypeError"):
+        opened("function", function=HERE + "unsized")
 
 
 @pytest.mark.parametrize("name", ["odd", "odd_list"])

@@ -332,6 +332,17 @@ def gives_number(example):
     return 3
 
 
+class NoArray:
+    """Like a tensor that requires a gradient."""
+
+    def __array__(self, dtype=None, copy=None):
+        raise RuntimeError("detach it first")
+
+
+def gives_no_array(example):
+    return {"x": NoArray()}
+
+
 def gives_bad_name(example):
     return {7: 1}
 
@@ -348,6 +359,10 @@ def gives_bad_name(example):
         (lambda p: p.map(gives_number), "gave 3, a int; a map gives a dict"),
         (lambda p: p.map(gives_other_names), r"record 2: .*columns \['z'\]; .* are \['x'\]"),
         (lambda p: p.map(gives_objects), "record 0: .*column 'x': <object.*no number, no string"),
+        (
+            lambda p: p.map(gives_no_array),
+            "record 0: .*is a NoArray, and no array: detach it first",
+        ),
         (lambda p: p.map(gives_bad_name), "gave a column named 7"),
         (lambda p: p.filter(gives_number), "record 0: .*gave 3, a int; a filter gives True"),
         (

@@ -48,6 +48,10 @@ def ups(example):
     return [{"x": example["x"], "k": k} for k in range(int(example["x"]))]
 
 
+def lone(example):
+    return {"x": example["x"]}
+
+
 def yielded(example):
     yield from ups(example)
 
@@ -185,6 +189,11 @@ def test_an_example_with_a_wrong_output_is_bad(function, text):
     run = stages(lambda p: p.flat_map(function), ONE)
     with pytest.raises(DataError, match=text):
         run.apply(numbers(1, 0), BadRecords())
+
+
+def test_a_column_that_a_map_gives_without_rows_is_named():
+    with pytest.raises(DataError, match=r"unbatch .*: column 'x' is int64.*, one value per"):
+        stages(lambda p: p.map(lone).unbatch(), ONE).apply(numbers(1, 0), BadRecords())
 
 
 def test_a_function_without_an_end_and_too_many_rows_are_refused(monkeypatch):

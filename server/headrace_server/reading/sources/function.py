@@ -15,6 +15,7 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
+from headrace_proto.errors import DataError
 from headrace_server.pipeline.forks import own
 from headrace_server.reading.reader import BadRecords, Opening, Reader
 
@@ -64,7 +65,10 @@ def _sequence_part(name: str, examples: Any, bad: BadRecords) -> RowPart:
             raise ValueError(_not_columns(row))
         return row
 
-    return RowPart(name, own(len)(examples), get, bad)
+    try:
+        return RowPart(name, own(len)(examples), get, bad)
+    except Exception as error:
+        raise DataError(f"{name}: the length of its result: {raised(error)}") from error
 
 
 class _Examples:

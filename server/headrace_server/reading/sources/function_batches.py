@@ -194,7 +194,10 @@ def _shape_fault(given: Any) -> tuple[str, int]:
         if not sized or (isinstance(column, np.ndarray) and not column.ndim):
             kind = type(column).__name__
             return f"column {name!r} is {column!r:.40}, a {kind}; it must be an array [n, …]", 0
-        lengths[name] = len(column)
+        try:
+            lengths[name] = len(column)
+        except Exception as error:
+            return f"column {name!r}, a {type(column).__name__}, has no length: {error}", 0
     n = max(lengths.values())
     if min(lengths.values()) != n:
         return f"its columns have unequal numbers of rows: {lengths}", n
