@@ -78,7 +78,9 @@ def replay(settings: ReplaySettings) -> Server:
     if settings.committed:
         leases = [lease for lease in leases if lease.fate == "committed"]
     if not leases:
-        raise ServerError(f"no hand-out of feed {name!r} that is recorded is meant by that")
+        raise ServerError(
+            f"no recorded hand-out of feed {name!r} fits first, last, trainer, steps and committed"
+        )
     script = tuple(lease.batch for lease in leases)
     _check(history, script, declaration, states, leases)
     served = FeedConfig(

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import logging
 import os
+from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
 from .arguments import (
@@ -160,6 +161,7 @@ class Server:
         one.  A server with a share of the feed makes its ``peers`` store theirs, too; on other
         hosts they need the same ``http_token_file``.
         """
+        _check_seconds(timeout_s)
         servers = [one.snapshot for one in self._every]
         return snapshot_of_all(servers, feed, timeout_s)
 
@@ -188,6 +190,8 @@ class Server:
 
         Raises the error when the server itself has failed.
         """
+        if timeout_s is not None:
+            _check_seconds(timeout_s)
         done = self._supervisor.wait(timeout_s)
         self.check()
         return done
@@ -203,6 +207,7 @@ class Server:
 
     def drain(self, timeout_s: float) -> bool:
         """Hand out nothing more and wait for commits; whether all came in time."""
+        _check_seconds(timeout_s)
         return self._supervisor.drain(timeout_s)
 
     def end(self, feed: str | None = None, cancel: bool = False) -> None:
@@ -246,6 +251,15 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_seconds(timeout_s: object) -> None:
+    """TypeError or ValueError for what is no time to wait."""
+    wrong = f"timeout_s={timeout_s!r:.80} is not a number of seconds, 0 or more"
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, Real):
+        raise TypeError(wrong)
+    if not float(timeout_s) >= 0:
+        raise ValueError(wrong)
 
 
 def _check_flag(name: str, value: object) -> None:

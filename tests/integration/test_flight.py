@@ -359,6 +359,12 @@ def test_another_pipeline_and_another_choice_are_refused(tmp_path: Path) -> None
         hs.replay(tmp_path, flat(seed=4))
     with pytest.raises(ValueError, match="no record tells of a hand-out"):
         hs.replay(tmp_path, flat(), first="0:4000")
+    with pytest.raises(ValueError, match="first=3 is not PARTITION:NUMBER"):
+        hs.replay(tmp_path, flat(), first=3)  # type: ignore[arg-type]
+    with pytest.raises(
+        ServerError, match="no recorded hand-out of feed 'default' fits first, last"
+    ):
+        hs.replay(tmp_path, flat(), first="0:2", last="0:1")
     with pytest.raises(ValueError, match="first and last are of all trainers"):
         hs.replay(tmp_path, flat(), first="0:1", trainer=1)
     with pytest.raises(ServerError, match="no flight of feed 'other'"):

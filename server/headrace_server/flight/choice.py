@@ -22,7 +22,7 @@ _STEPS = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
 
 def batch_named(argument: str, text: str, leases: Iterable[HandOut]) -> BatchId:
     """Return the batch of ``P:N`` or ``LIFE/P:N``.  ValueError names the argument."""
-    found = _BATCH.fullmatch(text)
+    found = _BATCH.fullmatch(str(text))
     if not found:
         raise ValueError(
             f"{argument}={text!r:.80} is not PARTITION:NUMBER, as 0:17, or LIFE/PARTITION:NUMBER"
@@ -42,7 +42,7 @@ def batch_named(argument: str, text: str, leases: Iterable[HandOut]) -> BatchId:
 
 def steps_named(argument: str, text: str) -> range:
     """Return the steps of ``A-B`` or ``A``."""
-    found = _STEPS.fullmatch(text)
+    found = _STEPS.fullmatch(str(text))
     if not found:
         raise ValueError(f"{argument}={text!r:.80} is not A-B, as 100-120, or one step")
     first, last = int(found[1]), int(found[2] or found[1])
