@@ -180,25 +180,31 @@ def compare_feed(state: Path, feed: FeedConfig, file: Path, allow_change: bool) 
     known = _known(file)
     if known is None or known == now:
         return known is not None
-    _check_share(state, feed, known.get(SHARE, WHOLE))
-    changes = [
-        *_differences(known["partitions"], now["partitions"], "partitions"),
-        *_differences(known["pipeline"], now["pipeline"], "pipeline"),
-        *_files_unlike(known["files"], now["files"]),
-    ]
-    for change, why in _never(known, now):
+    try:
+        _check_share(state, feed, known.get(SHARE, WHOLE))
+        changes = [
+            *_differences(known["partitions"], now["partitions"], "partitions"),
+            *_differences(known["pipeline"], now["pipeline"], "pipeline"),
+            *_files_unlike(known["files"], now["files"]),
+        ]
+        never = list(_never(known, now))
+    except ConfigChanged:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ServerError(f"{file} is damaged: {error!r:.200}. {_NEXT}") from None
+    for change, why in never:
         raise ConfigChanged(
             f"feed {feed.name!r} can not go on from the state in {state}: {change}, and {why}.  "
             "Undo that or use another state_dir"
         )
-    if not allow_change:
+    if changes and not allow_change:
         more = f"; and {len(changes) - 5} more" if len(changes) > 5 else ""
         raise ConfigChanged(
             f"feed {feed.name!r} is not what the state in {state} is of: "
             f"{'; '.join(changes[:5])}{more}.  Undo that, use another state_dir, or give "
             "allow_config_change=True to go on with the states that there are"
         )
-    return False
+    return not changes
 
 
 def _check_share(state: Path, feed: FeedConfig, known: Sequence[int]) -> None:
@@ -255,6 +261,8 @@ def _known(file: Path) -> dict[str, Any] | None:
         raise ServerError(f"{file} is damaged: {error}. {_NEXT}") from None
     if not isinstance(known, dict) or known.keys() - {SHARE} != _FIELDS:
         raise ServerError(f"{file} is damaged: it lacks fields. {_NEXT}")
+    if not isinstance(known["partitions"], int) or known["partitions"] < 1:
+        raise ServerError(f"{file} is damaged: {known['partitions']!r:.80} partitions. {_NEXT}")
     if known["format"] != _FORMAT:
         raise ServerError(
             f"{file} was written by another release of headrace (format {known['format']!r}, this "

@@ -286,6 +286,26 @@ def test_a_damaged_note_is_refused_by_name(text: str, directory: StateDirectory)
             directory.check_feed(feed(), allow_change=allow)
 
 
+@pytest.mark.parametrize(
+    ("was", "becomes"), [('"shape"', '"shapf"'), ('"partitions": 3', '"partitions": 0')]
+)
+def test_a_note_in_which_a_byte_changed_is_refused(was, becomes, directory: StateDirectory):
+    directory.check_feed(feed())
+    file = directory.path / "feeds" / "speech" / "feed.json"
+    assert was in file.read_text()
+    file.write_text(file.read_text().replace(was, becomes))
+    with pytest.raises(ServerError, match=r"feed\.json is damaged.*Resume from a snapshot"):
+        directory.check_feed(feed())
+
+
+def test_an_option_that_a_note_lacks_is_none(directory: StateDirectory):
+    directory.check_feed(feed())
+    file = directory.path / "feeds" / "speech" / "feed.json"
+    assert '"window": null' in file.read_text()
+    file.write_text(file.read_text().replace('"window": null', '"more": null'))
+    directory.check_feed(feed())
+
+
 def test_a_note_that_is_gone_while_states_are_there_is_refused(directory: StateDirectory):
     path = partition_path(directory.path, "speech", 0)
     path.parent.mkdir(parents=True)
