@@ -23,18 +23,17 @@ Padding has no weight: a loss is the mean over steps that are data, and so are `
 (Keras gives ``metrics`` no weights).  ``evaluate`` and ``predict`` work alike, and save states too:
 without them no sequence goes on.  An error of the feed comes as one of ``tf.errors`` with its text.
 States that stay with the trainer are for a loop of one's own: TensorFlow fetches ahead of saves.
+
+The callbacks and ``batches`` serve models of Keras 2 (``tf_keras``) too; a ``StatefulModel`` is one
+of Keras 3.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-import json
-import os
-import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -42,6 +41,8 @@ try:
     import tensorflow as tf
 except ImportError as error:
     raise ImportError('headrace.keras needs TensorFlow: pip install "headrace[tf]"') from error
+
+from .keras_callbacks import Checkpoint, CommitTrained
 
 if TYPE_CHECKING:
     from .feed import Feed
@@ -54,8 +55,6 @@ if keras.backend.backend() != "tensorflow":
         "set KERAS_BACKEND=tensorflow, or train in a loop of your own"
     )
 
-#: Names the weights, and the position that belongs to them.
-_POSITION = "position.json"
 #: Feeds by the number that their elements bear: a graph holds tensors only.
 _FEEDS: weakref.WeakValueDictionary[int, Feed] = weakref.WeakValueDictionary()
 _NUMBERS = itertools.count(1)
@@ -91,134 +90,6 @@ def batches(feed: Feed, split: Callable[[dict[str, Any]], tuple[Any, ...]]) -> A
     return feed.as_dataset().map(tf.autograph.experimental.do_not_convert(element))
 
 
-class CommitTrained(keras.callbacks.Callback):  # type: ignore[misc]
-    """Commit each batch of ``feed.as_dataset()`` when ``fit`` has trained on it.
-
-    So a snapshot by a later callback has exactly the trained batches.  Batches that TensorFlow has
-    fetched ahead go back when the next ``fit`` begins, or the feed is left.  The callback counts
-    batches: ``map`` and ``prefetch`` between ``as_dataset()`` and ``fit`` are fine, but nothing may
-    merge, split, drop or reorder elements.
-
-    Epochs may have unequal numbers of batches, as they have where trainers share a feed; without
-    this callback Keras ends all epochs after one step more than the first had.
-    """
-
-    def __init__(self, feed: Feed) -> None:
-        super().__init__()
-        if feed.states:
-            raise ValueError(
-                f"CommitTrained: batches of the feed {feed.name!r} are committed by their states"
-            )
-        if not feed._commits.explicit:
-            raise ValueError(
-                f"CommitTrained: the feed {feed.name!r} commits a batch when the next one is asked "
-                'for; connect with commit="explicit"'
-            )
-        self._feed = feed
-        self._first = 0
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._first = batch
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._feed._commit_oldest(batch - self._first + 1)  # more than 1: steps_per_execution
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        _forget_length()
-
-
-class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]
-    """Save model, optimizer and the feed's position together, and let ``fit`` go on from them.
-
-    ``directory`` holds the last checkpoint, which is replaced whole: at the beginning, after each
-    epoch, and after every so many steps.  A ``fit`` with this callback goes on from a checkpoint
-    that it finds, with the batch after the last one trained, so its losses are those of a run that
-    was not interrupted.
-    The model must be built, as one that begins with ``keras.Input`` is, and stand alone: with
-    several ranks, commit on all of them, meet, and take one ``feed.snapshot()``.
-
-    It commits what ``fit`` has trained, as ``CommitTrained`` does, or leaves that to the states.
-    Where the feed's batches end with their epoch, ``fit`` goes on in the epoch that was under way;
-    else its epochs begin anew at the step that was reached.
-    """
-
-    def __init__(self, feed: Feed, directory: str | os.PathLike[str], every: int = 0) -> None:
-        super().__init__()
-        if type(every) is not int or every < 0:
-            raise ValueError(f"every={every!r} is no number of steps; 0 is after each epoch only")
-        if feed._link.session.world_size > 1:
-            raise ValueError(
-                f"Checkpoint: the feed {feed.name!r} is shared with other ranks; commit on all of "
-                "them, meet, and take one feed.snapshot()"
-            )
-        self._feed = feed
-        self._commits = None if feed.states else CommitTrained(feed)
-        self._directory = Path(directory)
-        self._every = every
-        self._step = self._epoch = self._first = self._saved_at = 0
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        if not self.model.built:
-            raise ValueError(
-                "Checkpoint: the model is not built, so no weights can be loaded; let it begin "
-                "with keras.Input, or call it on a batch"
-            )
-        if not self.model.optimizer.built:
-            self.model.optimizer.build(self.model.trainable_variables)
-        # Those of random layers too, which neither Keras nor a checkpoint of the model would keep.
-        variables = [*self.model.variables, *self.model.optimizer.variables]
-        self._variables = tf.train.Checkpoint(variables=[one.value for one in variables])
-        known = self._directory / _POSITION
-        if not known.exists():
-            self._save(0)
-            return
-        position = json.loads(known.read_text())
-        restored = self._variables.read(str(self._directory / position["weights"]))
-        restored.assert_existing_objects_matched()
-        self._feed.load_state_dict(position["feed"])
-        self._step = self._saved_at = position["step"]
-        epochs = self.params.get("epochs") or 0
-        begun = self._feed._next_epoch()
-        self.model._initial_epoch = position["epoch"] if begun is None else min(begun, epochs)
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._epoch = epoch
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._first = batch
-        if self._commits is not None:
-            self._commits.on_train_batch_begin(batch)
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._commits is not None:
-            self._commits.on_train_batch_end(batch)
-        self._step += batch - self._first + 1
-        if self._every and self._step - self._saved_at >= self._every:
-            self._save(self._epoch)
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        _forget_length()
-        self._save(epoch + 1)
-
-    def _save(self, epoch: int) -> None:
-        self._saved_at = self._step
-        self._directory.mkdir(parents=True, exist_ok=True)
-        weights = f"step-{self._step}-{epoch}"  # of no other checkpoint
-        self._variables.write(str(self._directory / weights))
-        position = {
-            "weights": weights,
-            "step": self._step,
-            "epoch": epoch,
-            "feed": self._feed.snapshot(),
-        }
-        written = self._directory / f"{_POSITION}.new"
-        written.write_text(json.dumps(position))
-        written.replace(self._directory / _POSITION)
-        for old in self._directory.glob("step-*"):
-            if old.name.partition(".")[0] != weights:
-                old.unlink()
-
-
 class StatefulModel(keras.Model):  # type: ignore[misc]
     """A network with states as a model that Keras can train on ``batches``.
 
@@ -233,6 +104,11 @@ class StatefulModel(keras.Model):  # type: ignore[misc]
             raise ValueError(
                 f"a strategy of {replicas} replicas would tear batches from their states; start a "
                 "trainer for each, they share the feed"
+            )
+        if isinstance(network, tf.Module):
+            raise TypeError(
+                f"StatefulModel: {network!r:.120} is of Keras 2, and its weights would not be "
+                "trained; build it with keras, or write a train_step that calls feed.save_states"
             )
         super().__init__()
         self.network = network
@@ -300,21 +176,6 @@ class StatefulModel(keras.Model):  # type: ignore[misc]
         with tf.control_dependencies(after), tf.device("CPU:0"):
             arguments = [step.ticket["feed"], step.ticket["token"], *values]
             tf.py_function(functools.partial(_save_in_feed, names), arguments, [])
-
-
-def _forget_length() -> None:
-    """Have the ``fit`` that called not take the length of its first epoch for that of all.
-
-    An epoch is shorter where it was under way when ``fit`` began, or other trainers had a part of
-    it.  Keras has no setting for this, and its iterator is a local variable of ``fit``.
-    """
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
-        iterator: Any = frame.f_locals.get("epoch_iterator")
-        if hasattr(iterator, "_num_batches") and not getattr(iterator, "steps_per_epoch", True):
-            iterator._num_batches = iterator.data_adapter.num_batches
-            return
 
 
 class _Step:

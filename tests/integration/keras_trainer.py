@@ -20,14 +20,23 @@ import numpy as np
 
 import headrace
 import headrace.keras
+import headrace.keras_callbacks
 
 EPOCHS, EVERY, UNROLL = 3, 3, 4
 
 
-def plain(feed: Any) -> tuple[Any, Any]:
+def plain(feed: Any, keras: Any = keras) -> tuple[Any, Any]:
     layers = [keras.Input((4,)), keras.layers.Dense(8), keras.layers.Dropout(0.3)]
     model = keras.Sequential([*layers, keras.layers.Dense(1)])
     return model, feed.as_dataset().map(lambda batch: (batch["x"], batch["y"])).prefetch(2)
+
+
+def keras2(feed: Any) -> tuple[Any, Any]:
+    import tf_keras
+
+    tf_keras.backend.experimental.enable_tf_random_generator()
+    tf_keras.utils.set_random_seed(5)
+    return plain(feed, tf_keras)
 
 
 def segments(feed: Any) -> tuple[Any, Any]:
@@ -45,14 +54,14 @@ def main() -> None:
     address, name, directory, dies_at = sys.argv[1:]
     warnings.filterwarnings("ignore", message="Your input ran out of data")
     keras.utils.set_random_seed(5)
-    kind = plain if name.startswith("plain") else segments
-    options = {"commit": "explicit"} if kind is plain else {"prefetch": 0}
+    kind = {"plain": plain, "keras2": keras2, "segments": segments}[name.partition("-")[0]]
+    options = {"prefetch": 0} if kind is segments else {"commit": "explicit"}
     with headrace.connect(address, feed=name, framework="tf", timeout=60, **options) as feed:
         model, data = kind(feed)
         model.compile("adam", "mse")
         checkpoint = headrace.keras.Checkpoint(feed, directory, EVERY)
 
-        class Steps(keras.callbacks.Callback):  # type: ignore[misc]
+        class Steps(headrace.keras_callbacks.KerasCallback):
             def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
                 step = checkpoint._step + 1
                 print(json.dumps({"step": step, "loss": float(logs["loss"]).hex()}), flush=True)

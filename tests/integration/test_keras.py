@@ -416,6 +416,12 @@ def test_replicas_of_one_process_are_refused(
         stateful.StatefulModel(adding())
 
 
+def test_a_network_of_keras_2_is_refused(stateful: Any) -> None:
+    tf_keras = pytest.importorskip("tf_keras")
+    with pytest.raises(TypeError, match=r"is of Keras 2, and its weights would not be trained"):
+        stateful.StatefulModel(tf_keras.Sequential([tf_keras.layers.Dense(1)]))
+
+
 def test_xla_is_left_out_also_where_the_network_could_be_compiled(stateful: Any) -> None:
     assert not compiled(stateful, adding()).jit_compile
     with pytest.warns(UserWarning, match="Proceeding with `jit_compile=False`"):

@@ -43,6 +43,7 @@ TESTED_IN = {
     "headrace.checkpoints": "test_snapshots.py",
     "headrace.segment_rows": "test_segments.py",
     "headrace.credentials": "test_gate.py",
+    "headrace.keras_callbacks": "test_keras_resume.py",
     "headrace_server.arguments": "test_server.py",
     "headrace_server.supervisor.crew": "test_supervisor.py",
     # Parts of one machine or one reader, which is tested as a whole.
