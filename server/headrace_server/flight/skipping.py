@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -67,14 +67,9 @@ class SkipReport:
         return lines
 
     def to_plain(self) -> dict[str, Any]:
-        return {
-            "feed": self.feed,
-            "examples": self.examples,
-            "known": self.known,
-            "batches": [str(batch) for batch in self.batches],
-            "committed": [str(batch) for batch in self.committed],
-            "going_on": self.going_on,
-        }
+        plain = asdict(self) | {"batches": [*map(str, self.batches)]}
+        del plain["segments"]
+        return plain | {"committed": [*map(str, self.committed)]}
 
 
 def skip(

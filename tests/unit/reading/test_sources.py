@@ -76,7 +76,7 @@ def test_a_damaged_file_is_a_data_error_or_gives_other_rows(name: str, tmp_path:
     whole = io.BytesIO()
     write(whole)
     drawn = random.Random(name)
-    for i in range(200):
+    for i in range(60):
         content = bytearray(whole.getvalue())
         for _ in range(drawn.choice((1, 1, 3))):
             content[drawn.randrange(len(content))] ^= 1 << drawn.randrange(8)

@@ -64,9 +64,7 @@ class Members:
             try:
                 header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
             except tarfile.HeaderError as error:
-                raise Damaged(
-                    f"the header at byte {at} is damaged: {error}", "corrupt_file"
-                ) from None
+                raise Damaged(f"the header at byte {at} is damaged: {error}") from None
             if header.type not in _OF_THE_NEXT:
                 return self._member(header, names, begin)
             names.update(self._of_the_next(header))
@@ -82,15 +80,11 @@ class Members:
     def _member(self, header: tarfile.TarInfo, names: dict[str, str], begin: int) -> Member:
         size_text = names.get("size", str(header.size))
         if not _SIZE.fullmatch(size_text):
-            raise Damaged(
-                f"the member at byte {begin} gives the size {size_text!r:.40}", "corrupt_file"
-            )
+            raise Damaged(f"the member at byte {begin} gives the size {size_text!r:.40}")
         size = 0 if header.islnk() or header.issym() or header.isdir() else int(size_text)
         sparse = header.type == tarfile.GNUTYPE_SPARSE or any("sparse" in key for key in names)
         if sparse:
-            raise Damaged(
-                f"the member at byte {begin} is sparse; pack it without -S", "corrupt_file"
-            )
+            raise Damaged(f"the member at byte {begin} is sparse; pack it without -S")
         self._data, self._last_size = self._next, size
         self._next += -(-size // _BLOCK) * _BLOCK
         name = names.get("path", header.name)
@@ -122,9 +116,7 @@ class Members:
 
     def _extension(self, size: int) -> bytes:
         if not 0 <= size <= _MAX_EXTENDED:
-            raise Damaged(
-                f"an extended header has {size} bytes, not 0 … {_MAX_EXTENDED}", "corrupt_file"
-            )
+            raise Damaged(f"an extended header has {size} bytes, not 0 … {_MAX_EXTENDED}")
         padded = -(-size // _BLOCK) * _BLOCK
         content = self._stream.read(padded)
         if len(content) < padded:

@@ -193,7 +193,7 @@ class _Streams:
             where = f"{self._names[stream]}, record {after[0]}, byte {after[1]} decompressed"
             text = f"{where}: {frames.damage}; the rest of the file can not be read. {_REMEDY}"
             self._drop(stream)
-            self._bad.report(DataError(text), frames.reason)
+            self._bad.report(DataError(text), frames.damage.reason)
             return chunk, None
         return chunk, _POSITION.pack(*after)
 

@@ -55,8 +55,7 @@ class Frames:
     first: int  # number of the first record in its stream
     offset: int  # of the first byte of the data, in the decompressed stream
     ended: bool  # the stream ends here, in good order
-    damage: str | None  # what is wrong where these records end
-    reason: str = ""
+    damage: Damaged | None  # the fault where these records end
 
 
 class FrameStream:
@@ -105,8 +104,7 @@ class FrameStream:
             self.record,
             self.offset,
             ended,
-            None if damage is None else str(damage),
-            "" if damage is None else damage.reason,
+            damage,
         )
         self.record += len(bounds) - 1
         self.offset += bounds[-1]
