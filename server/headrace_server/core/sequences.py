@@ -4,9 +4,8 @@
 
 An admitted example gets a *slot*, its row in all tables (slots.py), and the next insertion index;
 its key is then in flight.  Its place in ``capacity`` is free when its last segment is taken, its
-slot when that segment is done; with ``until_done`` both are free then, since the next example of
-the key begins with the state that this one ends in.  Subclasses decide which segments are taken
-when: `SegmentQueue` (order of arrival) and `Lanes`.
+slot when that segment is done, and with ``until_done`` the next example of its key waits for that.
+Subclasses decide which segments are taken when: `SegmentQueue` (order of arrival) and `Lanes`.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class Sequences(ABC):
     kind = "sequences"
     rewound = 0  # segments that were done, and are handed out again
     through: Sequence[int] = ()  # see ``take_through``
-    until_done = False  # whether an example is in flight until its last segment is done
+    until_done = False  # whether an example waits until the one before of its key is done
     slots_kind = Slots  # of the tables
     _slots: Slots
 
@@ -94,6 +93,7 @@ class Sequences(ABC):
         self._uses: dict[int, int] = {}  # chunk → examples of it that still need its payload
         self.refused: list[tuple[int, int]] = []  # see ``take_refused``
         self._out: dict[int, Segments] = {}  # in trainers' hands, the oldest first
+        self._landed: set[Hashable] = set()  # keys of which the last segment is in _out
         self._slots = self.slots_kind(min(capacity or READ_AHEAD, READ_AHEAD))
         self.find, self.key_of = self._slots.find, self._slots.key_of
         self.keys_of = self._slots.keys_of
@@ -168,10 +168,13 @@ class Sequences(ABC):
             places = self._places
             if places is not None:
                 end = min(stop, start + places - self.in_flight)
+            offered = self._offered[chunk]
+            if self._landed:
+                landed = (row for row in range(start, end) if offered.keys[row] in self._landed)
+                end = next(landed, end)
             if end <= start:
                 return
             self._waiting.popleft()
-            offered = self._offered[chunk]
             if end < stop:
                 self._waiting.appendleft((chunk, end, stop))
             else:
@@ -271,32 +274,32 @@ class Sequences(ABC):
     def _hand_out(self, batch: Segments) -> None:
         """Hand a batch out; free the places of examples that end with it."""
         self._out[id(batch)] = batch
-        if not self.until_done:
-            self._leave_capacity(batch.slots[batch.last])
-            self._admit()
+        self._leave_capacity(last := batch.slots[batch.last])
+        if self.until_done:
+            self._landed.update(self.keys_of(last))
+        self._admit()
 
     def _take_back(self, batch: Segments) -> None:
         if self._out.pop(id(batch), None) is None:
             raise ValueError("a batch is saved that is not out: it was saved before")
 
     def _leave_capacity(self, slots: np.ndarray) -> None:
-        """Free the places of examples; their keys are no longer in flight."""
+        """Free the places of examples whose last segments are taken."""
         self.in_flight -= len(slots)
         self._slots.land(slots)
 
     def _reenter(self, slots: np.ndarray) -> None:
         """Take examples back into the capacity, whose last segments were handed out."""
-        if not self.until_done:
-            self.in_flight += len(slots)
-            self._slots.reenter(slots)
+        self.in_flight += len(slots)
+        self._slots.reenter(slots)
+        self._landed.difference_update(self.keys_of(slots))
 
     def _end(self, slots: np.ndarray) -> None:
         """Free examples of which all segments are done."""
         if self.until_done:
-            self._leave_capacity(slots)
-        self._free_slots(slots)
-        if self.until_done:
+            self._landed.difference_update(self.keys_of(slots))
             self._admit()
+        self._free_slots(slots)
 
     def _free_slots(self, slots: np.ndarray) -> None:
         """Free the slots of examples that ended or were dropped."""
@@ -308,10 +311,8 @@ class Sequences(ABC):
                 self._release(chunk, 1)
 
     def _release(self, chunk: int, rows: int) -> None:
-        left = self._uses[chunk] - rows
-        if left:
-            self._uses[chunk] = left
-        else:
+        self._uses[chunk] -= rows
+        if not self._uses[chunk]:
             del self._uses[chunk]
 
     def _note_dropped(self, reason: str, segments: int) -> None:

@@ -4,9 +4,8 @@
                                                          ▲              │
                                                          └── reenter() ◄┘
 
-A key is in flight from before its example has a slot until its last segment is taken, or done: see
-sequences.py.  The slot is reused when that segment is done.  Tables only grow, and an example
-stays in its slot.
+A key is in flight from before its example has a slot until its last segment is taken.  The slot is
+reused when that segment is done.  Tables only grow, and an example stays in its slot.
 """
 
 from __future__ import annotations
