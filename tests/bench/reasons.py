@@ -14,7 +14,7 @@ _W4 = (
     "cache holds, and the trainer waits for it: by process and function above the table"
 )
 _DURABLE = (
-    "a synced write takes 140 µs of a core and 300 of the disk, once in four steps; meanwhile the "
+    "a synced write takes 300 µs of the disk and more, once in ten steps or so; meanwhile the "
     "owner does not poll, so it is woken for each save"
 )
 _EARLIER_TCP = "as much work as then: the front passes on by its I/O thread what the router did"
@@ -65,8 +65,8 @@ WHY: dict[tuple[str, str], str] = {
         "channel to the front, 0.27 of the front, and 0.29 of the trainer without its additions"
     ),
     ("restart: headrace load", "time"): (
-        "memory that the virtual machine gets from its host as it is first touched: the same load "
-        "a second time in one process took 3.0 to 3.6 s"
+        "memory that the virtual machine gets from its host as it is first touched, 3 s for a GB "
+        "of huge pages; of small pages that were in use before, it took 2.9 s in all"
     ),
     (f"W4: {_TWO} / Reverb, states inserted", "rate"): (
         "the target was set against a Reverb of 47 steps/s. Here it has one writer and one flush a "
