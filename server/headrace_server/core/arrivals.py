@@ -10,8 +10,9 @@ keeps what it was asked for, and another is asked too.
 
 A *take* is a batch of a size that its trainer names, and of that trainer alone.  A partition makes
 it before all others.  The first batch that comes is granted, and the requests at other partitions
-are withdrawn.  Since the first take no batch outlives its trainer: one that comes back is released,
-too.  So the next take finds all rows that nobody has, in their order, and gets as many as it names.
+are withdrawn, as is what was asked for ahead.  Since the first take no batch outlives its trainer:
+one that comes back is released, too.  So the next take finds all rows that nobody has, in their
+order, and gets as many as it names.
 """
 
 from __future__ import annotations

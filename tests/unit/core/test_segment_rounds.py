@@ -23,10 +23,11 @@ from headrace_server.core.handover import (
     Want,
 )
 from headrace_server.core.redealing import DealtRounds
-from headrace_server.core.sequences import AT_TRAINER
+from headrace_server.core.sequences import AT_SERVER, AT_TRAINER
 from tests.examples import some
 
 from .at_segments import At
+from .careless_world import World as CarelessWorld
 from .rank_world import World
 
 RUN = 9
@@ -338,6 +339,24 @@ def test_ranks_end_together_whatever_dies_and_whatever_crosses():
             assert not small or partition.next == partition.counts
 
     check()
+
+
+@settings(max_examples=some(60), deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 2**32),
+    counts=st.lists(st.lists(st.integers(1, 4), max_size=9), min_size=1, max_size=2),
+    kind=st.sampled_from([("arrival", AT_SERVER), ("lanes", AT_SERVER), ("lanes", AT_TRAINER)]),
+    small=st.booleans(),
+    ranks=st.sampled_from([(0, 1), (1, 1), (2, 1), (1, 2), (2, 2)]),
+    shared=st.booleans(),
+)
+def test_nothing_that_trainers_do_ends_the_owner_or_keeps_the_feed_from_its_end(
+    seed, counts, kind, small, ranks, shared
+):
+    world = CarelessWorld(seed, counts, *kind, small, *ranks, shared)
+    for _ in range(world.random.randrange(250)):
+        world.step()
+    world.to_the_end()
 
 
 def test_a_rank_that_keeps_states_gets_a_member_that_comes_back_in_lanes_that_begin_anew():
