@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _PLACES_BYTES = 48 * 1024
 #: Acknowledged commits in it, one for each partition.
 _MOST_COMMITS = 100
+#: Returned batches that are returned again after a reconnection: more than may come ahead.
+_MOST_RETURNED = 64
 #: Keys of segments, and characters of each, that an error names a batch by.
 NAMED_KEYS = 3
 _Keys = Callable[[], Sequence[bytes]]
@@ -79,6 +81,10 @@ class Leases:
     _unanswered: dict[int, None] = field(init=False, default_factory=dict)  # commits
     _commits: list[int] = field(init=False, default_factory=list)  # not yet said
     _returned: list[int] = field(init=False, default_factory=list)
+    #: The last that were said, which may be lost with the connection.
+    _said_returned: deque[int] = field(
+        init=False, default_factory=lambda: deque(maxlen=_MOST_RETURNED)
+    )
     #: By partition the highest token whose commit was acknowledged.
     _committed: dict[int, int] = field(init=False, default_factory=dict)
     #: Which segments a batch in hand or not answered has, for a server that is started anew.
@@ -279,11 +285,21 @@ class Leases:
         saves = self.uploads.saves_to_say()
         if self._commits or self._returned or released or saves or window > self._said_window:
             commits, returned = tuple(self._commits), tuple(self._returned)
+            if returned:
+                self._said_returned.extend(returned)
             steps.append(Step(session, window, commits, released, returned, *saves[:1]))
             self._commits, self._returned, self._said_window = [], [], window
         if len(saves) > 1:
             steps.extend(Step(session, 0, saves=some) for some in saves[1:])
         return steps
+
+    def _say_again(self, anew: bool) -> None:
+        """Say all again that a lost connection may have lost, in the same session or in another."""
+        self._commits = list(self._unanswered)
+        self.uploads.reopened()
+        if anew:
+            self._said_returned.clear()
+        self._returned += [token for token in self._said_returned if token not in self._held]
 
     def _commits_to_report(self) -> tuple[int, ...]:
         """The last commit in each partition: the latest of them, as many as are enough to know."""

@@ -269,8 +269,7 @@ class Session(Greeting):
         recovers = True in map(self.properties.get, ("durable", "recovers"))
         self._known_by_number = recovers and self.properties.get("shape") != "sequences"
         self.connected, self.stopped = True, False
-        self._commits = list(self._unanswered)
-        self.uploads.reopened()
+        self._say_again(anew)
         self.requests.reopened(welcome.session, anew)
 
     def _on_ended(self, message: Ended) -> None:
@@ -332,10 +331,9 @@ class Session(Greeting):
         return self.requests.frames_of(message)
 
     def _renew(self, number: int, window: int, now: float) -> Renew:
-        """The heartbeat.
+        """Return the heartbeat, which lists all that is mapped.
 
-        It says all that is mapped, so that the server notices what got lost with a connection:
-        references that never came, and the word that memory was released.
+        So the server notices lost references, and releases whose message was lost.
         """
         mapped = self.mapped.listed()
         blocked_s, busy_s = self.meter.totals(now)

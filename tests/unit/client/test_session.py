@@ -112,6 +112,22 @@ def stopping(session=1):
     return Ended(session, "lost", "the server was stopped", returns=True)
 
 
+def test_what_was_given_back_is_given_back_again_in_the_same_session_after_a_reconnection():
+    """A take would else find these rows only after the next heartbeat."""
+    talk = opened()
+    talk.deliver(delivery(1, 11))
+    talk.session.give_back(talk.take())
+    assert talk.said()[-1].returned == (11,)
+    talk.hear(Unknown(1))
+    talk.said()
+    talk.hear(welcome(1, resumed=True))
+    assert talk.said()[-1].returned == (11,)
+    talk.hear(Unknown(1))
+    talk.said()
+    talk.hear(welcome(2))
+    assert not any(one.returned for one in talk.said() if isinstance(one, Step))
+
+
 def test_a_passed_partition_that_comes_behind_a_lost_delivery_counts_no_delivery_as_received():
     session = Session("feed", b"nonce", 2)
     session.receive(welcome(), [], 0)
