@@ -31,7 +31,7 @@ from typing import Any
 from headrace_proto.layout import Slot
 
 from ..core.arena import Block
-from ..core.partition import Partition, Rest
+from ..core.partition import READING, Partition, Rest
 from ..core.plan import Plan, Read
 from ..reading.intake import Intake
 from ..reading.trace import Trace
@@ -206,8 +206,9 @@ class Run:
 
     def close(self, cancel: bool) -> None:
         """Read no more: make batches of what was read, or with ``cancel`` drop it."""
-        self._next_read = None
         self.memory.close(cancel)
+        if self._machine.state is not READING:  # else batches that trainers have are made first
+            self._next_read = None
 
     def set_target_probs(self, probs: list[float]) -> int:
         """Draw classes in other proportions; number of the first batch that shows it."""

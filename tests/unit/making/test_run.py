@@ -398,9 +398,10 @@ def test_a_close_between_any_two_steps_ends_the_next_process_at_the_same_row(
     assert steps < 11 or read_next > 1, "the steps include reads that were to come"
 
 
+@pytest.mark.parametrize("reads", [False, True])
 @pytest.mark.parametrize("cancel", [False, True])
 def test_a_close_lets_the_batches_be_made_again_that_trainers_have(
-    cancel: bool, place: Callable[..., Place]
+    cancel: bool, reads: bool, place: Callable[..., Place]
 ):
     """They have these from an earlier process; a number that is out of reach delays nothing."""
     pipeline = numbered(1000).batch(10, dynamic_pad=True)
@@ -408,6 +409,8 @@ def test_a_close_lets_the_batches_be_made_again_that_trainers_have(
     whole = play(here, here.feed())
     feed = here.feed()
     assert feed.claim(12, b"") == 12 and feed.claim(10**6, b"") == 10**6
+    if reads:
+        assert feed.advance() is Busy and feed.reads_next
     feed.close(cancel)
     batches = play(here, feed)
     assert batches == whole[: len(batches)] and 13 <= len(batches) < len(whole)
