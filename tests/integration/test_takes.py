@@ -205,7 +205,7 @@ def test_a_trainer_that_joins_a_feed_of_takes_has_no_batch_made_ahead():
     feed = chained(examples, batch_size=6, capacity=6, allow_small_batch=False)
     ledger = Ledger(examples)
     with serving(feed) as server:
-        with connect(server) as first:
+        with connect(server, prefetch=0) as first:  # which asks for none of the declared size
             got = stream(first, ledger, [3])
         with connect(server) as second:
             second.stats()  # the owner has heard all that was asked for
