@@ -74,7 +74,7 @@ def compared(kind: str, dies_at: list[int], directory: Path) -> None:
             assert resumed == weights
 
 
-@pytest.mark.parametrize("kind", ["plain", "keras2"])
+@pytest.mark.parametrize("kind", ["plain", pytest.param("keras2", marks=pytest.mark.long)])
 def test_a_fit_that_is_killed_and_started_again_has_the_same_losses_bit_for_bit(
     kind: str, tf: Any, tmp_path: Path
 ) -> None:
