@@ -68,12 +68,10 @@ def stored_field(kind: Any) -> Field:
         return stored_field(kind.storage_type)
     if pa.types.is_dictionary(kind):
         return stored_field(kind.value_type)
-    if pa.types.is_fixed_size_list(kind):
+    sized = pa.types.is_fixed_size_list(kind)
+    if sized or pa.types.is_list(kind) or pa.types.is_large_list(kind):
         inner = stored_field(kind.value_type)
-        return Field(inner.dtype, (kind.list_size, *inner.shape))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        inner = stored_field(kind.value_type)
-        return Field(inner.dtype, (None, *inner.shape))
+        return Field(inner.dtype, (kind.list_size if sized else None, *inner.shape))
     if _is_text(kind) or pa.types.is_fixed_size_binary(kind):
         return Field(dtypes.BYTES)
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
@@ -108,24 +106,21 @@ class ArrowColumn:
         self._levels: list[_Level] = []
         self._valid = self._validity(arrays, place)
         below = list(arrays)
-        top = True
         while True:
             below = [self._plain(array) for array in below]
-            nulls = None if top else self._inner_nulls(below)
-            top = False
+            nulls = self._inner_nulls(below) if self._levels else None
             kind = below[0].type
             if pa.types.is_fixed_size_list(kind):
                 shift = _int64(array.offset for array in below)
-                self._levels.append(
-                    _Level(shift, kind.list_size, np.empty(0, np.int32), shift, nulls)
-                )
+                level = _Level(shift, kind.list_size, np.empty(0, np.int32), shift, nulls)
             elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
                 width = 8 if pa.types.is_large_list(kind) else 4
                 entries, shift = self._offsets(below, width, place)
                 children = _int64(len(array.values) for array in below)
-                self._levels.append(_Level(shift, None, entries, children, nulls))
+                level = _Level(shift, None, entries, children, nulls)
             else:
                 break
+            self._levels.append(level)
             below = [array.values for array in below]
         self._leaf_nulls = nulls
         self._leaf(below, place)
@@ -158,8 +153,7 @@ class ArrowColumn:
         if self._decoded:
             valid = self._plain(arrays[0]).is_valid().to_numpy(zero_copy_only=False)
             return np.packbits(valid, bitorder="little"), _int64([0])
-        raw = np.empty(0, np.uint8)
-        first = []
+        raw, first = np.empty(0, np.uint8), []
         for array in map(self._plain, arrays):
             if array.null_count:
                 raw, base = place(array.buffers()[0])
