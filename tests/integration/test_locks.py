@@ -209,6 +209,19 @@ def test_keys_that_come_and_go_count_at_once_and_what_a_trainer_held_goes_to_oth
             assert sorted(i for batch in feed for i in batch["i"].tolist()) == list(range(ROWS))
 
 
+def test_a_trainer_whose_key_is_new_greets_owners_that_know_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    make_keys(tmp_path)
+    with serving(numbers(), keys=tmp_path / "server") as server:
+        connect(server, keys=tmp_path / "alice").close()
+        monkeypatch.setattr("headrace_server.front.front._TICK_S", 1000)
+        eventually(lambda: server.access()["present"] == {})  # the front looks at the time again
+        shutil.copy(tmp_path / "bob" / "bob.public", tmp_path / "server" / "trainers")
+        with connect(server, keys=tmp_path / "bob") as bob:
+            assert next(bob)["i"].tolist() == list(range(10))
+
+
 def test_a_server_that_is_killed_and_started_again_with_its_keys_is_found_by_its_trainers(
     tmp_path: Path,
 ):

@@ -132,16 +132,15 @@ class Front:
             if connections.more or connections.fileno() in ready:
                 connections.hear(self._clock())
                 connections.end_surplus(self._clock())
-            if questions is not None:
-                self._gate.answer(self._clock())
+            now = self._clock()
+            keys_changed = questions is not None and self._gate.answer(now)
+            if now >= self._next_tick or keys_changed:  # before the greeting by a new key
+                self._next_tick = now + _TICK_S
+                self._tick(now)
             self._hear_trainers()
             for owner in self._owners:
                 if owner.sending:
                     owner.sweep()
-            now = self._clock()
-            if now >= self._next_tick:
-                self._next_tick = now + _TICK_S
-                self._tick(now)
         self._public.linger = 300
 
     def _hear_inside(self, ready: Set[int]) -> None:

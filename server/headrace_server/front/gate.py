@@ -97,8 +97,11 @@ class Gate:
         refused = dict(self.refusals.counts)
         return {"keys": self._ring is not None, "known": names, "refused": refused}
 
-    def answer(self, now: float) -> None:
-        """Answer for each connection in its handshake whether its key is known."""
+    def answer(self, now: float) -> bool:
+        """Answer for each connection in its handshake whether its key is known.
+
+        Returns whether the set of keys has changed since the last tick.
+        """
         assert self.questions is not None
         while waits(self.questions):
             question = self.questions.recv_multipart(zmq.NOBLOCK)
@@ -108,6 +111,7 @@ class Gate:
                     continue
                 self._look(now, _LEAST_LOOK_S)
             self._decide(question, now)
+        return self._changed
 
     def _known(self, question: list[bytes]) -> str:
         """Return the public key of a question, where it is known; else ""."""
