@@ -66,17 +66,21 @@ def test_a_feed_of_many_partitions_starts_each_example_where_its_key_ended() -> 
     assert users(partitions=1) == users(partitions=4) == wanted
 
 
-def test_the_next_example_of_a_key_waits_for_its_final_state_whatever_is_prefetched() -> None:
-    rows = [{"k": "u", "x": [1.0, 1.0]} for _ in range(3)]
-    pipeline = hs.from_examples(rows).batch_sequences_with_states(
+def carried(rows: list[dict[str, Any]], batch_size: int) -> hs.Pipeline:
+    """Segments of two steps, whose state starts where their key ended before."""
+    return hs.from_examples(rows).batch_sequences_with_states(
         input_key="k",
         input_sequences=["x"],
         input_context=[],
         initial_states={"s": hs.final_state("s", default=0.0)},
         num_unroll=2,
-        batch_size=1,
-        capacity=1,
+        batch_size=batch_size,
+        capacity=batch_size,
     )
+
+
+def test_the_next_example_of_a_key_waits_for_its_final_state_whatever_is_prefetched() -> None:
+    pipeline = carried([{"k": "u", "x": [1.0, 1.0]}] * 3, batch_size=1)
     with hs.run(pipeline, workers=0) as server, serving_connect(server, prefetch=2) as feed:
         for begins in (0.0, 1.0, 2.0):
             batch = next(feed)
@@ -124,16 +128,7 @@ def test_a_start_a_restart_and_a_rewind_have_the_same_final_states(order: str, t
 
 
 def test_a_second_example_of_a_key_in_flight_names_a_remedy_that_final_states_have() -> None:
-    rows = [{"k": "a", "x": [1.0] * 9}] * 2
-    pipeline = hs.from_examples(rows).batch_sequences_with_states(
-        input_key="k",
-        input_sequences=["x"],
-        input_context=[],
-        initial_states={"s": hs.final_state("s", default=0.0)},
-        num_unroll=2,
-        batch_size=2,
-        capacity=2,
-    )
+    pipeline = carried([{"k": "a", "x": [1.0] * 9}] * 2, batch_size=2)
     with (
         pytest.raises(headrace.DataError, match="in flight; lower capacity, so that") as raised,
         hs.run(pipeline, workers=0) as server,
