@@ -189,6 +189,11 @@ class Leases:
                     f"batch {delivery.partition}/{delivery.number} names frame {delivery.frame}, "
                     f"but the message has {len(frames)} frames"
                 )
+            if type(delivery.meta) is not dict:
+                raise ProtocolError(
+                    f"batch {delivery.partition}/{delivery.number} says of itself "
+                    f"{delivery.meta!r:.80}, not a mapping"
+                )
         for delivery in message.items:
             if delivery.seq <= self.last_seq:  # sent twice
                 continue

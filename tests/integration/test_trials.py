@@ -5,6 +5,7 @@ The full sizes are ``make fuzz``, ``make soak`` and ``make trials``.
 
 from __future__ import annotations
 
+import inspect
 import json
 import random
 from pathlib import Path
@@ -17,8 +18,9 @@ from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Refused, S
 from headrace_server.core.changes import Examples, Saved
 from headrace_server.core.lease import FREE, CommitVerdict, LeaseTable
 from headrace_server.worker import outbox
+from headrace_server.worker.partitions import Partitions
 from tests.trials import events, flips, interleavings, messages, power
-from tests.trials.bench import Bench
+from tests.trials.bench import Bench, PlayedPartitions
 from tests.trials.every import EVERY
 from tests.trials.frame import NotHere, Report, Result, Setup, percentile, run, table, written
 
@@ -48,6 +50,28 @@ def short(name: str, scale: float, scratch: Path) -> Result:
     result = run(name, trial.goal, trial.run, Setup(1, scale, scratch))
     print(table([result]))
     return result
+
+
+#: Calls of the loop of a worker, which a bench has not.
+OF_THE_LOOP = {
+    "at_rest",
+    "end",
+    "prepare",
+    "reads_next",
+    "rest",
+    "send_committed",
+    "store",
+    "submit_done",
+    "turn",
+    "work",
+}
+
+
+def test_the_partitions_of_a_bench_take_every_call_of_a_house() -> None:
+    calls = {name for name in vars(Partitions) if not name.startswith("_")} - OF_THE_LOOP
+    for name in calls:
+        real, played = (inspect.signature(getattr(c, name)) for c in (Partitions, PlayedPartitions))
+        assert list(played.parameters) == list(real.parameters), name
 
 
 @pytest.mark.parametrize("name", SHORT)

@@ -47,7 +47,7 @@ from headrace_server.worker.outbox import Outbox
 from headrace_server.worker.relay_door import RelayDoor
 from headrace_server.worker.sessions import SessionTable
 
-__all__ = ["COLUMNS", "FEEDS", "ROWS", "STATES", "Bench"]
+__all__ = ["COLUMNS", "FEEDS", "ROWS", "STATES", "Bench", "PlayedPartitions"]
 
 ROWS = 4
 STATES = [["chain", "int64", [2]]]
@@ -160,8 +160,8 @@ class _Stores:
         return True
 
 
-class _Partitions:
-    """What partitions would do, and tell after it."""
+class PlayedPartitions:
+    """Partitions that read nothing and do at once what they are asked for."""
 
     def __init__(self) -> None:
         self.events: deque[Any] = deque()
@@ -205,8 +205,23 @@ class _Partitions:
                 self._by_stripe[feed, partition, stripe] += 1
                 self._make(feed, partition, {"stripe": stripe})
 
-    def leave(self, feed: str, partition: int, stripe: int) -> None:
+    def leave(self, feed: str, partition: int, stripe: int, instead: int) -> None:
         pass
+
+    def begin_epoch(self, feed: str, partition: int) -> None:
+        pass
+
+    def deal(self, feed: str, partition: int, world: int, run: int, stripe: int) -> None:
+        pass
+
+    def store_rounds(self, feed: str, partition: int) -> None:
+        pass
+
+    def pass_over(self, feed: str, partition: int, number: int) -> None:
+        self.free(feed, partition, number)
+
+    def seek(self, feed: str, key: bytes) -> list[list[Any]]:
+        return []
 
     def release(self, feed: str, partition: int, number: int) -> None:
         pass
@@ -232,9 +247,19 @@ class _Partitions:
         since = 0 if self._open[feed] else None
         self.events.append(Replied(feed, 0, question, since, fault))
 
-    def set_target_probs(self, probs: Sequence[float]) -> None:
+    def set_target_probs(self, probs: Sequence[float]) -> int:
         if len(probs) != 2:
             raise ValueError("there are 2 classes")
+        return 0
+
+    def set_batch_sizes(self, sizes: Sequence[int]) -> int:
+        if len(sizes) != 1:
+            raise ValueError("there is one size")
+        return 0
+
+    def sizes(self, feed: str, question: int) -> None:
+        for partition in self._open[feed]:
+            self.events.append(Replied(feed, partition, question, [{"ready": 0}, 0, True]))
 
     def copy(self, feed: str, partition: int, question: int, directory: str) -> None:
         self.events.append(Replied(feed, partition, question))
@@ -276,7 +301,7 @@ class Bench:
             self._door, directory, self._sessions, near, config.slab_bytes, config.max_credits
         )
         self._clock = AwakeClock()
-        self._partitions = _Partitions()
+        self._partitions = PlayedPartitions()
         parts: Any = self._partitions
         pipe: Any = _Pipe()
         do: Callable[..., None] = lambda action, *arguments: action(*arguments)  # noqa: E731

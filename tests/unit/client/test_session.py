@@ -6,6 +6,7 @@ network that is cut at any moment.  Every message goes through the codec.
 
 import dataclasses
 import random
+import re
 from collections import Counter, deque
 from dataclasses import replace
 
@@ -462,6 +463,15 @@ def test_a_batch_whose_frame_did_not_come_is_nonsense_and_changes_nothing(frame)
         talk.hear(Deliver(1, items), frames=[b"", b""])
     assert not talk.session.ready and talk.session.held() == 0
     assert talk.said(HEARTBEAT)[-1] == Renew(1, 2, 0, ())
+
+
+@pytest.mark.parametrize("meta", [7, 0, b"round", []])
+def test_a_batch_that_brings_no_mapping_is_nonsense_and_changes_nothing(meta):
+    talk = opened()
+    items = (delivery(1, 11), Delivery(2, 12, 3, 4, 1, 8, [], meta, "", 0, 1))
+    with pytest.raises(ProtocolError, match=f"batch 3/4 says of itself {re.escape(repr(meta))}, "):
+        talk.hear(Deliver(1, items), frames=[b"", b""])
+    assert not talk.session.ready and talk.session.held() == 0
 
 
 def test_a_heartbeat_says_what_is_mapped_where_batches_come_through_memory():
