@@ -29,6 +29,7 @@ TESTED_IN = {
     "headrace_server.making.partition_memory": "test_run.py",
     "headrace_server.reading.reader": "test_sources.py",
     "headrace_server.pipeline.argument_checks": "test_builder.py",
+    "headrace_server.pipeline.signatures": "test_builder.py",
     "headrace_server.pipeline.steps": "test_builder.py",
     "headrace_server.pipeline.segment_options": "test_segmenting.py",
     "headrace_server.pipeline.groups": "test_row_steps.py",

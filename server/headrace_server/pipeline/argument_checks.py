@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
 from numbers import Real
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from headrace_proto import dtypes, limits
 from headrace_proto.address import refuse_surrogates
-from headrace_proto.schema import Field
+from headrace_proto.schema import Field, schema_to_wire
 
 from .declaration import Feature, Plain
 
@@ -27,12 +26,6 @@ MAX_BATCH_SIZE: Final = 2**20
 MAX_COUNT: Final = 2**62
 #: A shape of more elements than this is a mistake in a unit.
 MAX_ELEMENTS: Final = 2**40
-_MAX_SEED: Final = 2**63 - 1
-#: Rows of a window lie in memory, and a position in it fits 32 bits.
-_MAX_WINDOW: Final = 2**31 - 1
-#: Each bucket costs a queue in every partition.
-_MAX_BUCKETS: Final = 65_536
-_MAX_SHARDS: Final = 2**20
 _MAKERS: Final = "scalar(dtype), fixed(dtype, shape) or sequence(dtype, shape)"
 #: Nested deeper than this, or holding itself.
 _DEPTH = 32
@@ -44,11 +37,6 @@ def check_kind(
     """TypeError where a value is of none of these types, or of one of ``but``."""
     if not isinstance(value, kinds) or isinstance(value, but):
         raise TypeError(f"{argument}={value!r:.80} is a {type(value).__name__}; it is {wanted}")
-
-
-def checked(**arguments: Any) -> dict[str, Any]:
-    """Arguments that mean the same in every call, checked by the table below."""
-    return {name: _CHECKS[name](name, value) for name, value in arguments.items()}
 
 
 def checked_int(
@@ -73,7 +61,21 @@ def checked_int(
     return number
 
 
-def _flag(argument: str, value: Any) -> bool:
+def checked_ints(argument: str, value: Any, low: int, high: int) -> list[int]:
+    """A list of ints, from a range or an array of one dimension, too."""
+    if not is_several(value):
+        raise TypeError(f"{argument}={value!r:.80} is a {type(value).__name__}; it is a list")
+    return [checked_int(f"{argument}[{i}]", one, low, high) for i, one in enumerate(value)]
+
+
+def is_several(value: Any) -> bool:
+    """Whether a value is a sequence of numbers: a list, a range, an array of one dimension."""
+    if isinstance(value, np.ndarray):
+        return value.ndim == 1
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
+def flag(argument: str, value: Any) -> bool:
     check_kind(argument, value, (bool, np.bool_), "True or False")
     return bool(value)
 
@@ -183,8 +185,8 @@ def checked_features(argument: str, value: Any) -> dict[str, Feature]:
     return features
 
 
-def checked_schema(argument: str, value: Any) -> dict[str, Field]:
-    """A schema of what a function gives, from features (without defaults) or fields."""
+def checked_schema(argument: str, value: Any) -> Plain:
+    """The schema of what a function gives, from features (without defaults) or fields."""
     fields = {}
     for name, entry in _mapping(argument, value).items():
         if isinstance(entry, Field):
@@ -196,7 +198,20 @@ def checked_schema(argument: str, value: Any) -> dict[str, Field]:
                 f"{argument}[{name!r}] has a default; a function gives every column: leave it out"
             )
         fields[name] = feature.field
-    return fields
+    return schema_to_wire(fields)
+
+
+def checked_ragged(argument: str, value: Any) -> dict[str, str]:
+    """The array of the offsets of each ragged column."""
+    check_kind(argument, value, Mapping, "a dict of a column to the array of its offsets")
+    ragged = {
+        checked_name(f"a column in {argument}", column): checked_name(
+            f"{argument}[{column!r}]", offsets
+        )
+        for column, offsets in value.items()
+    }
+    checked_names(argument, list(ragged), None)
+    return ragged
 
 
 def _mapping(argument: str, value: Any) -> dict[str, Any]:
@@ -250,46 +265,3 @@ def plain_data(argument: str, value: Any, depth: int = 0) -> Plain:
         f"{argument}={value!r:.80} is a {type(value).__name__}; only None, bools, numbers, "
         "strings, and lists and dicts of them can be sent to a server"
     )
-
-
-def _integer(low: int, high: int, or_none: bool = False) -> Callable[[str, Any], Any]:
-    return partial(checked_int, low=low, high=high, or_none=or_none)
-
-
-def _choice(*allowed: Any) -> Callable[[str, Any], Any]:
-    return partial(one_of, allowed=allowed)
-
-
-_SEED = _integer(-_MAX_SEED - 1, _MAX_SEED)
-_SEED_OR_NONE = _integer(-_MAX_SEED - 1, _MAX_SEED, or_none=True)
-_COUNT_OR_NONE = _integer(1, MAX_COUNT, or_none=True)
-_FLAGS = (
-    "across_batches allow_small_batch allow_smaller_final_batch batched dynamic_pad enqueue_many "
-    "header make_keys_unique pad pad_to_boundary ragged reshuffle vectorized verify"
-)
-#: The check of each argument that means the same wherever it stands.
-_CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
-    "batch_size": _integer(1, MAX_BATCH_SIZE),
-    "group": _integer(1, MAX_BATCH_SIZE, or_none=True),
-    "max_bad_examples": _integer(0, MAX_COUNT, or_none=True),
-    "max_examples_in_flight": _COUNT_OR_NONE,
-    "max_padded_elements": _COUNT_OR_NONE,
-    "n": _COUNT_OR_NONE,
-    "num_buckets": _integer(1, _MAX_BUCKETS),
-    "num_unroll": _integer(1, 2**31 - 1),
-    "left": _integer(0, 2**31 - 1),
-    "right": _integer(0, 2**31 - 1),
-    "queue_capacity": _integer(1, MAX_COUNT),
-    "shards": _integer(1, _MAX_SHARDS, or_none=True),
-    "warmup": _COUNT_OR_NONE,
-    "window": _integer(1, _MAX_WINDOW, or_none=True),
-    "seed": _SEED,
-    "make_keys_unique_seed": _SEED_OR_NONE,
-    "phase_seed": _SEED_OR_NONE,
-    **dict.fromkeys(_FLAGS.split(), _flag),
-    "on_bad_example": _choice("fail", "skip"),
-    "order": _choice("arrival", "lanes"),
-    "phase": _choice(None, "random"),
-    "record": _choice("auto", "example", "sequence_example"),
-    "state_placement": _choice("server", "trainer"),
-}

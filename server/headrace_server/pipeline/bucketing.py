@@ -6,17 +6,12 @@ graph nodes, counted threads or declared shapes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Self
 
-import numpy as np
-
-from headrace_proto.schema import Field
-
-from .argument_checks import MAX_BATCH_SIZE, MAX_COUNT, check_kind, checked, checked_int
-from .declaration import Shape, Stage
 from .former import former
-from .padding_options import PadTo, padding_options
+from .padding_options import PadTo
 from .row_steps import RowSteps
 from .selectors import Value, checked_value
 
@@ -65,30 +60,7 @@ class Bucketing(RowSteps):
         at most its number of ``bucket_capacities`` rows; a partition holds at most
         ``max_examples_in_flight`` rows that are in no batch.
         """
-        known = self.fields
-        options = {
-            "bucket": checked_value("which_bucket", which_bucket, known, integer=True),
-            "boundaries": None,
-            "length": None if input_length is None else _length(input_length, known),
-            **_checked_buckets(
-                checked(num_buckets=num_buckets)["num_buckets"],
-                batch_size,
-                bucket_capacities,
-                capacity=capacity,
-                max_padded_elements=max_padded_elements,
-                max_examples_in_flight=max_examples_in_flight,
-                dynamic_pad=dynamic_pad,
-                allow_smaller_final_batch=allow_smaller_final_batch,
-            ),
-            **_cost(cost, known, max_padded_elements),
-            **padding_options(dynamic_pad, known, pad_to_multiple, pad_to, ragged=ragged),
-        }
-        if max_padded_elements is not None and input_length is None and cost is None:
-            raise ValueError(
-                f"max_padded_elements={max_padded_elements} needs input_length, or cost: a budget "
-                "counts padded steps"
-            )
-        return self._kept(keep_input)._with_shape(Shape("bucket", options))
+        return self._bucketed(vars())
 
     @former("bucket_boundaries", tensors=1)
     def bucket_by_sequence_length(
@@ -119,26 +91,47 @@ class Bucketing(RowSteps):
         With ``pad_to_boundary`` batches are padded to the upper boundary of their bucket, so each
         bucket has one shape; those of the last one are padded to their longest.
         """
-        known = self.fields
-        boundaries = _boundaries(bucket_boundaries)
-        options = {
-            "bucket": None,
-            "boundaries": boundaries,
-            "length": _length(input_length, known),
-            **_checked_buckets(
-                len(boundaries) + 1,
-                batch_size,
-                bucket_capacities,
-                capacity=capacity,
-                max_padded_elements=max_padded_elements,
-                max_examples_in_flight=max_examples_in_flight,
-                dynamic_pad=dynamic_pad,
-                allow_smaller_final_batch=allow_smaller_final_batch,
-            ),
-            **_cost(cost, known, max_padded_elements),
-            **padding_options(dynamic_pad, known, pad_to_multiple, pad_to, pad_to_boundary, ragged),
-        }
-        return self._kept(keep_input)._with_shape(Shape("bucket", options))
+        return self._bucketed(vars())
+
+    def _bucketed(self, given: dict[str, Any]) -> Self:
+        """The pipeline with a shape of buckets, declared by the arguments of either call."""
+        kept = self._kept(given.pop("keep_input"))
+        boundaries = given["boundaries"] = given.pop("bucket_boundaries", None)
+        count = given.pop("num_buckets", 0) or len(_ascending(boundaries)) + 1
+        budget, most = given["max_padded_elements"], given["max_examples_in_flight"]
+        given["bucket"] = given.pop("which_bucket", None)
+        given["length"] = given.pop("input_length")
+        size = given.pop("batch_size")
+        if size is None and budget is None:
+            raise ValueError(
+                "batch_size=None needs max_padded_elements: something must fill a batch"
+            )
+        sizes = given["batch_sizes"] = size if isinstance(size, list) else [size] * count
+        per_bucket = {"batch_size": sizes, "bucket_capacities": given["bucket_capacities"]}
+        for name, listed in per_bucket.items():
+            if listed is not None and len(listed) != count:
+                raise ValueError(f"{name} has {len(listed)} entries; it must have exactly {count}")
+        if most is not None:
+            # Fewer, and buckets that wait for their last row could fill it up: nothing would move.
+            least = sum((size or budget) - 1 for size in sizes) + 1
+            if most < least:
+                raise ValueError(
+                    f"max_examples_in_flight={most} is too small: {count} buckets that each lack "
+                    f"one row of a batch hold {least - 1}, so the least is {least}"
+                )
+        cost = given.pop("cost")
+        if cost is not None:
+            given["cost"] = cost
+            if budget is None:
+                raise ValueError(
+                    f"cost={cost[1]!r:.80} needs max_padded_elements, the budget that it counts in"
+                )
+        elif budget is not None and given["length"] is None:
+            raise ValueError(
+                f"max_padded_elements={budget} needs input_length, or cost: a budget counts padded "
+                "steps"
+            )
+        return kept._with_shape("bucket", given)
 
     def _kept(self, keep_input: Value | None) -> Self:
         """The pipeline with a stage that drops the examples that are not to be kept."""
@@ -147,88 +140,16 @@ class Bucketing(RowSteps):
         selector = checked_value("keep_input", keep_input, self.fields, constant=(0, 1))
         if selector[0] == "constant" and selector[1] not in (0, 1):
             raise ValueError(f"keep_input={keep_input!r} is neither true nor false")
-        return self._with_stage(Stage("keep", {"keep": selector}))
+        return self._with_stage("keep", keep=selector)
 
 
-def _length(input_length: Value, known: Mapping[str, Field] | None) -> list[Any]:
-    return checked_value("input_length", input_length, known, sequence=True, integer=True)
-
-
-def _cost(
-    cost: Value | None, known: Mapping[str, Field] | None, budget: int | None
-) -> dict[str, Any]:
-    if cost is None:
-        return {}
-    if budget is None:
-        raise ValueError(
-            f"cost={cost!r:.80} needs max_padded_elements, the budget that it counts in"
-        )
-    return {"cost": checked_value("cost", cost, known)}
-
-
-def _checked_buckets(
-    count: int, batch_size: Any, bucket_capacities: Any, capacity: Any, **common: Any
-) -> dict[str, Any]:
-    """The options that both forms of buckets have."""
-    options = checked(**common)
-    budget, most = options["max_padded_elements"], options["max_examples_in_flight"]
-    sizes = _batch_sizes(batch_size, count, budget)
-    bounds = None
-    if bucket_capacities is not None:
-        bounds = _per_bucket("bucket_capacities", bucket_capacities, count, MAX_COUNT)
-    if most is not None:
-        # Fewer, and buckets that wait for their last row could fill it up: nothing would move.
-        least = sum((budget if size is None else size) - 1 for size in sizes) + 1
-        if most < least:
-            raise ValueError(
-                f"max_examples_in_flight={most} is too small: {count} buckets that each lack one "
-                f"row of a batch hold {least - 1}, so the least is {least}"
-            )
-    options["batch_sizes"] = sizes
-    options["bucket_capacities"] = bounds
-    options["capacity"] = checked_int("capacity", capacity, 1, 65_536)
-    return options
-
-
-def _batch_sizes(value: Any, count: int, budget: int | None) -> list[int | None]:
-    if value is None:
-        if budget is None:
-            raise ValueError(
-                "batch_size=None needs max_padded_elements: something must fill a batch"
-            )
-        return [None] * count
-    if _is_several(value):
-        return list(_per_bucket("batch_size", value, count, MAX_BATCH_SIZE))
-    return [checked(batch_size=value)["batch_size"]] * count
-
-
-def _is_several(value: Any) -> bool:
-    """Whether a value is a sequence of numbers: a list, a range, an array of one dimension."""
-    if isinstance(value, np.ndarray):
-        return value.ndim == 1
-    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
-
-
-def _per_bucket(argument: str, value: Any, count: int, most: int) -> list[int]:
-    if not _is_several(value):
-        raise TypeError(f"{argument}={value!r:.80} is a {type(value).__name__}; it is a list")
-    if len(value) != count:
-        raise ValueError(f"{argument} has {len(value)} entries; it must have exactly {count}")
-    return [checked_int(f"{argument}[{i}]", entry, 1, most) for i, entry in enumerate(value)]
-
-
-def _boundaries(value: Any) -> list[int]:
-    check_kind("bucket_boundaries", value, (list, tuple), "a list of ints")
-    if not value:
+def _ascending(boundaries: list[int]) -> list[int]:
+    if not boundaries:
         raise ValueError("bucket_boundaries is empty: one boundary makes two buckets")
-    boundaries = [
-        checked_int(f"bucket_boundaries[{i}]", entry, -(2**63), 2**63 - 1)
-        for i, entry in enumerate(value)
-    ]
-    for i in range(1, len(boundaries)):
-        if boundaries[i] <= boundaries[i - 1]:
+    for i, (one, following) in enumerate(pairwise(boundaries), 1):
+        if following <= one:
             raise ValueError(
-                f"bucket_boundaries[{i}]={boundaries[i]} does not exceed the one before, "
-                f"{boundaries[i - 1]}: boundaries ascend"
+                f"bucket_boundaries[{i}]={following} does not exceed the one before, {one}: "
+                "boundaries ascend"
             )
     return boundaries

@@ -20,9 +20,10 @@ from typing import Any, Literal
 
 from headrace_proto.schema import schema_from_wire
 
-from .argument_checks import checked
+from .argument_checks import MAX_COUNT, checked_int, one_of
 from .declaration import Declaration, Policy, Shape, Source, jsonable
 from .segmenting import Sequencing, declared_by
+from .signatures import checking
 from .steps import SEQUENCES, fields_of, fields_text
 
 _SHAPES = (
@@ -44,6 +45,7 @@ class Pipeline(Sequencing):
 
     # Order
 
+    @checking
     def shuffle(self, seed: int = 0, window: int | None = None, reshuffle: bool = True) -> Pipeline:
         """Go through the examples of the source in an order drawn from ``seed``.
 
@@ -52,7 +54,6 @@ class Pipeline(Sequencing):
         adjacent examples is mixed.  ``reshuffle`` gives each epoch another order.  The source's
         examples are shuffled before all stages, also if this is called after some of them.
         """
-        self._open("shuffle")
         if self._order.seed is not None:
             raise ValueError("shuffle() is called twice: an order is drawn once")
         if self._repeated:
@@ -60,14 +61,15 @@ class Pipeline(Sequencing):
                 "shuffle() after repeat() would mix the examples of different epochs: call "
                 "shuffle() before repeat(); reshuffle=True gives each epoch another order"
             )
-        given = checked(seed=seed, window=window, reshuffle=reshuffle)
         if window is None and "function" in (leaf.kind for leaf in self._source.leaves):
             raise ValueError(
                 "window=None: from_function can only be read forward; give the number of adjacent "
                 "examples that are mixed"
             )
-        return replace(self, _order=replace(self._order, **given))
+        order = replace(self._order, seed=seed, window=window, reshuffle=reshuffle)
+        return replace(self, _order=order)
 
+    @checking
     def repeat(self, n: int | None = None, across_batches: bool = True) -> Pipeline:
         """Go through the source ``n`` times, or for ever: in ``n`` epochs.
 
@@ -77,11 +79,9 @@ class Pipeline(Sequencing):
         before those of the next epoch begin.  ``feed.epochs()`` then gives a trainer one epoch
         after the other, and a ``for`` over the feed is one epoch.
         """
-        self._open("repeat")
         if self._repeated:
             raise ValueError("repeat() is called twice: give the product of both counts once")
-        given = checked(n=n, across_batches=across_batches)
-        order = replace(self._order, epochs=given["n"], across_batches=given["across_batches"])
+        order = replace(self._order, epochs=n, across_batches=across_batches)
         return replace(self, _order=order, _repeated=True)
 
     # The feed
@@ -97,13 +97,14 @@ class Pipeline(Sequencing):
         "fail": the feed stops, every trainer gets the error.  "skip": they are counted, logged with
         their origin, and never more than ``max_bad_examples`` (None: any number).
         """
-        given = checked(on_bad_example=on_bad_example, max_bad_examples=max_bad_examples)
-        if given["max_bad_examples"] is not None and on_bad_example == "fail":
+        one_of("on_bad_example", on_bad_example, ("fail", "skip"))
+        most = checked_int("max_bad_examples", max_bad_examples, 0, MAX_COUNT, or_none=True)
+        if most is not None and on_bad_example == "fail":
             raise ValueError(
                 f"max_bad_examples={max_bad_examples} needs on_bad_example='skip': the first bad "
                 "example stops a feed with 'fail'"
             )
-        return replace(self, _policy=Policy(**given))
+        return replace(self, _policy=Policy(on_bad_example, most))
 
     # The declaration
 

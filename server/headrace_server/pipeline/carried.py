@@ -12,10 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .argument_checks import MAX_COUNT, checked, checked_int, checked_name, checked_number
-
-#: Maximum number of final states in a ring: a draw may pass over those of its own key.
-_MOST_IN_POOL = 1_000_000
+from .signatures import checking
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +33,7 @@ class Carried:
         return f"{self.function}({self.name!r}, default={self.default!r}, {given})"
 
 
+@checking
 def final_state(
     name: str, *, default: Any, most: int = 10_000, max_age: int | None = None
 ) -> Carried:
@@ -45,13 +43,10 @@ def final_state(
     a column.  The server keeps the final states of the ``most`` keys that ended last.  It does not
     use one whose example came in more than ``max_age`` examples before (None: any age).
     """
-    options = {
-        "most": checked_int("most", most, 1, MAX_COUNT),
-        "max_age": checked_int("max_age", max_age, 0, MAX_COUNT, or_none=True),
-    }
-    return Carried("final_state", checked_name("name", name), default, options)
+    return Carried("final_state", name, default, {"most": most, "max_age": max_age})
 
 
+@checking
 def from_pool(
     name: str, probability: float, *, default: Any, size: int = 1000, seed: int = 0
 ) -> Carried:
@@ -61,12 +56,8 @@ def from_pool(
     while there is none, it is ``default``: ``zeros(shape, dtype)``, a constant or a column.  States
     with the same probability and ``seed`` come from the same example.
     """
-    options = {
-        "probability": checked_number("probability", probability, 0, 1),
-        "size": checked_int("size", size, 1, _MOST_IN_POOL),
-        **checked(seed=seed),
-    }
-    return Carried("from_pool", checked_name("name", name), default, options)
+    options = {"probability": probability, "size": size, "seed": seed}
+    return Carried("from_pool", name, default, options)
 
 
 def check_carried(states: Sequence[Mapping[str, Any]], placement: str) -> None:

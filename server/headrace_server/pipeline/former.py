@@ -12,7 +12,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
+
+from .signatures import F, checking
 
 _COLUMNS = "a batch holds all columns of the pipeline; .select(names) chooses among them"
 _NAMES = "nothing is named in a graph; a feed has a name: hs.run({name: pipeline})"
@@ -50,13 +52,9 @@ _ABSENT = {
     "allow_smaller_final_batch": "it is allow_small_batch",
 }
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 
 def former(alike: str, tensors: int | None = None, **own: str) -> Callable[[F], F]:
-    """A step with errors for those who know the TensorFlow function of its name.
-
-    Like every step it is refused after the shape.
+    """A checked step with errors for those who know the TensorFlow function of its name.
 
     Up to ``alike`` positions are those of TensorFlow, less the tensors, which stood at ``tensors``.
     ``own`` are further absent arguments, by name.
@@ -71,10 +69,10 @@ def former(alike: str, tensors: int | None = None, **own: str) -> Callable[[F], 
             if name not in known and (not why.startswith(_IS) or why.removeprefix(_IS) in known)
         }
         agree = known.index(alike) + 1
+        call_checked = checking(method)
 
         @functools.wraps(method)
-        def checked(self: Any, *args: Any, **named: Any) -> Any:
-            self._open(method.__name__)
+        def called(self: Any, *args: Any, **named: Any) -> Any:
             for name in named:
                 if name in absent:
                     raise TypeError(f"{call} has no argument {name}: {absent[name]}")
@@ -83,7 +81,7 @@ def former(alike: str, tensors: int | None = None, **own: str) -> Callable[[F], 
                     f"{call} takes no tensors, such as {args[tensors]!r:.80}: {_COLUMNS}"
                 )
             try:
-                return method(self, *args, **named)
+                return call_checked(self, *args, **named)
             except (TypeError, ValueError) as error:
                 if len(args) <= agree:
                     raise
@@ -93,7 +91,7 @@ def former(alike: str, tensors: int | None = None, **own: str) -> Callable[[F], 
                 )
                 raise type(error)(f"{error}.  {hint}") from None
 
-        return checked  # type: ignore[return-value]
+        return called  # type: ignore[return-value]
 
     return decorated
 

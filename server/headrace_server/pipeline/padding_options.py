@@ -8,43 +8,35 @@ from typing import Any
 from headrace_proto import limits
 from headrace_proto.schema import OFFSETS, Field
 
-from .argument_checks import check_kind, checked, checked_int, checked_name
+from .argument_checks import check_kind, checked_int, checked_name
 from .declaration import Plain
 
 #: A dimension of more elements than this is a mistake in a unit.
 _MOST = 2**31 - 1
 
+_PADDING = ("pad_to_multiple", "pad_to", "pad_to_boundary", "ragged")
+
 PadTo = Mapping[str, Any]
 
 
-def padding_options(
-    dynamic_pad: bool,
-    known: Mapping[str, Field] | None,
-    pad_to_multiple: int | None,
-    pad_to: PadTo | None,
-    pad_to_boundary: bool = False,
-    ragged: bool = False,
-) -> dict[str, Plain]:
-    """The options as plain data, those that are not given left out."""
-    options: dict[str, Plain] = {}
-    if pad_to_multiple is not None:
-        options["pad_to_multiple"] = checked_int("pad_to_multiple", pad_to_multiple, 1, _MOST)
-    if pad_to is not None:
-        options["pad_to"] = _sizes(pad_to, known)
-    flags = checked(pad_to_boundary=pad_to_boundary, ragged=ragged)
-    if flags["pad_to_boundary"]:
-        options["pad_to_boundary"] = True
-    if flags["ragged"]:
-        given = {"dynamic_pad": True} if dynamic_pad else options
-        for name, value in given.items():
+def padded(options: dict[str, Any], known: Mapping[str, Field] | None) -> dict[str, Plain]:
+    """The options of a shape, those of padding left out where they are not given."""
+    asked = {name: options.pop(name, None) for name in _PADDING}
+    given = {
+        name: value for name, value in asked.items() if value is not None and value is not False
+    }
+    if "pad_to" in given:
+        given["pad_to"] = _sizes(given["pad_to"], known)
+    if given.pop("ragged", False):
+        for name, value in ({"dynamic_pad": True} if options["dynamic_pad"] else given).items():
             raise ValueError(f"ragged=True pads nothing: leave out {name}={value!r}")
         if known is not None and (fault := ragged_fault(known)):
             raise ValueError(f"ragged=True: {fault}")
-        return {"ragged": True}
-    if options and not dynamic_pad:
-        name = next(iter(options))
-        raise ValueError(f"{name}={options[name]!r} needs dynamic_pad=True, which pads rows at all")
-    return options
+        return {**options, "ragged": True}
+    for name, value in given.items():
+        if not options["dynamic_pad"]:
+            raise ValueError(f"{name}={value!r} needs dynamic_pad=True, which pads rows at all")
+    return options | given
 
 
 def _sizes(value: Any, known: Mapping[str, Field] | None) -> dict[str, list[int | None]]:

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Self
 
-from headrace_proto.schema import Field, schema_to_wire
+from headrace_proto.schema import Field
 
-from .argument_checks import checked, checked_names, checked_schema, checked_text
-from .declaration import Feature, Plain, Stage
+from .argument_checks import checked_names
+from .declaration import Feature, Plain
 from .naming import name_of
+from .signatures import checking
 from .source_steps import SourceSteps
 
 #: A user's function, or its name: "module:function" or "path.py:function".
@@ -28,6 +29,7 @@ Function = Callable[..., Any] | str
 class RowSteps(SourceSteps):
     """Stages that judge each example by itself."""
 
+    @checking
     def map(
         self,
         fn: Function,
@@ -55,15 +57,10 @@ class RowSteps(SourceSteps):
         one for each 256 examples that a partition reads, counted from its first (or for each
         ``group`` of a weighted resampling), so the partitions must stay the same.
         """
-        self._open("map")
-        options = {
-            "function": name_of(fn),
-            **checked(vectorized=vectorized),
-            **_schema(schema),
-            **_seed("map", fn, seed),
-        }
-        return self._with_stage(Stage("map", options))
+        options = {"vectorized": vectorized, "schema": schema, **_seed("map", fn, seed)}
+        return self._with_stage("map", function=name_of(fn), **options)
 
+    @checking
     def flat_map(
         self,
         fn: Function,
@@ -78,38 +75,35 @@ class RowSteps(SourceSteps):
         from.  Examples without any are counted as ``no_output``.  ``schema`` and ``seed`` are those
         of ``map``; the outputs of one example share its ``rng``.
         """
-        self._open("flat_map")
-        options = {"function": name_of(fn), **_schema(schema), **_seed("flat_map", fn, seed)}
-        return self._with_stage(Stage("flat_map", options))
+        options = {"schema": schema, **_seed("flat_map", fn, seed)}
+        return self._with_stage("flat_map", function=name_of(fn), **options)
 
+    @checking
     def unbatch(self) -> Self:
         """Make an example of each row of examples that have a batch dimension.
 
         Every column has that dimension, of the same length in an example.  A row's outputs keep the
         order; an example of no row is counted as ``no_output``.
         """
-        self._open("unbatch")
         for name, field in (self.fields or {}).items():
             unbatched_field(name, field)
-        return self._with_stage(Stage("unbatch", {}))
+        return self._with_stage("unbatch")
 
+    @checking
     def filter(self, fn: Function, *, vectorized: bool = False) -> Self:
         """Keep the examples for which a function returns True. Those dropped are counted.
 
         ``fn`` gets the same as that of ``map``, and returns a bool; with ``vectorized=True`` an
         array of one bool per example.
         """
-        self._open("filter")
-        options = {"function": name_of(fn), **checked(vectorized=vectorized)}
-        return self._with_stage(Stage("filter", options))
+        return self._with_stage("filter", function=name_of(fn), vectorized=vectorized)
 
+    @checking
     def select(self, names: Iterable[str]) -> Self:
         """Keep these columns, in this order."""
-        self._open("select")
-        return self._with_stage(
-            Stage("select", {"names": checked_names("names", names, self.fields)})
-        )
+        return self._with_stage("select", names=checked_names("names", names, self.fields))
 
+    @checking
     def cache(self, directory: str | os.PathLike[str]) -> Self:
         """Store the results of the stages before this in Arrow files, for later epochs.
 
@@ -118,7 +112,6 @@ class RowSteps(SourceSteps):
         ones.  The stream is the same with and without them.  Other servers may use the directory
         too.  It needs the extra ``arrow``, a finite source, and no random stage before it.
         """
-        self._open("cache")
         for stage in self._stages:
             if not stage.repeatable:
                 raise ValueError(
@@ -127,16 +120,7 @@ class RowSteps(SourceSteps):
                 )
             if stage.kind == "cache":
                 raise ValueError(".cache() is called twice: one cache holds all stages before it")
-        return self._with_stage(Stage("cache", {"directory": _directory(directory)}))
-
-
-def _directory(value: Any) -> str:
-    if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"directory={value!r:.80} is a {type(value).__name__}, not a path")
-    path = os.fsdecode(value)
-    if not checked_text("directory", path) or "://" in path or "\0" in path:
-        raise ValueError(f"directory={path!r} is no directory of this machine")
-    return os.path.abspath(path)
+        return self._with_stage("cache", directory=directory)
 
 
 def unbatched_field(name: str, field: Field) -> Field:
@@ -150,15 +134,10 @@ def unbatched_field(name: str, field: Field) -> Field:
     return Field(field.dtype, field.shape[1:])
 
 
-def _schema(schema: Mapping[str, Feature | Field] | None) -> dict[str, Plain]:
-    return {"schema": None if schema is None else schema_to_wire(checked_schema("schema", schema))}
-
-
 def _seed(call: str, fn: Function, seed: int | None) -> dict[str, Plain]:
     """The option of a seed, if one is given; ValueError for a function without room for ``rng``."""
     if seed is None:
         return {}
-    options = checked(seed=seed)
     with suppress(ValueError):  # of a function without a signature: the call itself will show
         signature = inspect.signature(fn) if callable(fn) else None
         try:
@@ -169,4 +148,4 @@ def _seed(call: str, fn: Function, seed: int | None) -> dict[str, Plain]:
                 f"{call}(seed={seed!r}) calls fn(example, rng), and {name_of(fn)}{signature} can "
                 f"not be called so: {error}"
             ) from None
-    return options
+    return {"seed": seed}

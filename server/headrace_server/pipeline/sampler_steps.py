@@ -8,22 +8,22 @@ less those that named graph nodes, sized queues of the graph or counted threads.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 
 from ..core.accept import acceptance, probabilities
-from ..core.copies import MAX_RATE
-from .argument_checks import MAX_COUNT, checked, checked_int, checked_number
+from .argument_checks import checked_number
 from .bucketing import Bucketing
-from .declaration import Shape, Stage
 from .former import former
-from .padding_options import PadTo, padding_options
+from .padding_options import PadTo
 from .selectors import Value, checked_value
 
 #: Counters of all classes go with every batch.
 MAX_CLASSES = 1000
+#: Arguments of samplers that are those of ``batch``.
+_OF_BATCHES = ("allow_smaller_final_batch", "dynamic_pad", "pad_to_multiple", "pad_to", "ragged")
 
 
 class Sampling(Bucketing):
@@ -47,17 +47,8 @@ class Sampling(Bucketing):
         A bool counts as 1 or 0.  A number outside 0 … 1 is a DataError.  The arguments after
         ``seed`` are those of ``batch``.
         """
-        selector = checked_value("accept_prob", accept_prob, self.fields, constant=(0, 1))
-        stage = Stage("rejection_sample", {"accept_prob": selector, **checked(seed=seed)})
-        return self._sampled(
-            stage,
-            batch_size,
-            allow_smaller_final_batch=allow_smaller_final_batch,
-            dynamic_pad=dynamic_pad,
-            pad_to_multiple=pad_to_multiple,
-            pad_to=pad_to,
-            ragged=ragged,
-        )
+        pipeline = self._with_stage("rejection_sample", accept_prob=accept_prob, seed=seed)
+        return pipeline._in_batches(vars())
 
     @former("enqueue_many", tensors=0)
     def stratified_sample(
@@ -83,29 +74,19 @@ class Sampling(Bucketing):
         ``enqueue_many`` each example has a batch dimension, ``labels`` too, and its rows are judged
         one by one, as after ``.unbatch()``.  The arguments after ``seed`` are those of ``batch``.
         """
-        if checked(enqueue_many=enqueue_many)["enqueue_many"]:
-            self = self.unbatch()
-        selector = checked_value("labels", labels, self.fields, integer=True)
-        target = _mix("target_probs", target_probs)
-        init = None
+        pipeline = self.unbatch() if enqueue_many else self
+        target, init = _mix("target_probs", target_probs), None
         if init_probs is not None:
             acceptance(init_probs, target)  # refuses proportions that can not be reached
             init = probabilities("init_probs", init_probs).tolist()
-        options = {
-            "labels": selector,
-            "target_probs": target,
-            "init_probs": init,
-            **checked(seed=seed),
-        }
-        return self._sampled(
-            Stage("stratified_sample", options),
-            batch_size,
-            allow_smaller_final_batch=allow_smaller_final_batch,
-            dynamic_pad=dynamic_pad,
-            pad_to_multiple=pad_to_multiple,
-            pad_to=pad_to,
-            ragged=ragged,
+        pipeline = pipeline._with_stage(
+            "stratified_sample",
+            labels=checked_value("labels", labels, pipeline.fields, integer=True),
+            target_probs=target,
+            init_probs=init,
+            seed=seed,
         )
+        return pipeline._in_batches(vars())
 
     @former(
         "queue_capacity",
@@ -135,24 +116,10 @@ class Sampling(Bucketing):
         example has a batch dimension, ``labels`` too, and its rows are judged one by one, as after
         ``.unbatch()``.  ``pad_to_multiple``, ``pad_to`` and ``ragged`` are those of ``batch``.
         """
-        if checked(enqueue_many=enqueue_many)["enqueue_many"]:
-            self = self.unbatch()
-        options = {
-            "labels": checked_value("labels", labels, self.fields, integer=True),
-            "probs": _mix("probs", probs),
-            **checked(
-                batch_size=batch_size,
-                queue_capacity=queue_capacity,
-                seed=seed,
-                dynamic_pad=dynamic_pad,
-            ),
-            "max_examples_in_flight": checked_int(
-                "max_examples_in_flight", max_examples_in_flight, 1, MAX_COUNT
-            ),
-            "allow_smaller_final_batch": False,
-            **padding_options(dynamic_pad, self.fields, pad_to_multiple, pad_to, ragged=ragged),
-        }
-        return self._with_shape(Shape("stratified_sample_unknown_dist", options))
+        given = {**vars(), "allow_smaller_final_batch": False, "probs": _mix("probs", probs)}
+        pipeline = self.unbatch() if given.pop("enqueue_many") else self
+        given["labels"] = checked_value("labels", labels, pipeline.fields, integer=True)
+        return pipeline._with_shape("stratified_sample_unknown_dist", given)
 
     @former("rates", tensors=0)
     def resample_at_rate(self, rates: Value, *, seed: int = 0) -> Self:
@@ -160,10 +127,7 @@ class Sampling(Bucketing):
 
         Copies follow each other.  A rate that is negative or not finite is a DataError.
         """
-        selector = checked_value("rates", rates, self.fields, constant=(0, MAX_RATE))
-        return self._with_stage(
-            Stage("resample_at_rate", {"rates": selector, **checked(seed=seed)})
-        )
+        return self._with_stage("resample_at_rate", rates=rates, seed=seed)
 
     @former("overall_rate", tensors=0)
     def weighted_resample(
@@ -189,15 +153,17 @@ class Sampling(Bucketing):
         With ``labels``, a column or function that gives each example's class, ``weights`` lists the
         weight of each class.
         """
-        options = {
-            **self._weights(weights, labels),
-            "overall_rate": checked_number("overall_rate", overall_rate, 0, MAX_RATE),
-            "mean_decay": checked_number("mean_decay", mean_decay, 0, 1),
-            **checked(warmup=warmup, seed=seed, group=group),
-        }
         if warmup is None and mean_decay == 1:
             raise ValueError("mean_decay=1 needs warmup: a mean that never moves is never learnt")
-        return self._with_stage(Stage("weighted_resample", options))
+        return self._with_stage(
+            "weighted_resample",
+            **self._weights(weights, labels),
+            overall_rate=overall_rate,
+            mean_decay=mean_decay,
+            warmup=warmup,
+            seed=seed,
+            group=group,
+        )
 
     def _weights(self, weights: Any, labels: Value | None) -> dict[str, Any]:
         """The weights of examples, or those of classes and the labels that tell the classes."""
@@ -225,18 +191,18 @@ class Sampling(Bucketing):
             "class_weights": given,
         }
 
-    def _sampled(self, stage: Stage, batch_size: int | None, **options: Any) -> Self:
-        """The pipeline with a stage more, ended in batches where a size is given."""
-        pipeline = self._with_stage(stage)
-        if batch_size is not None:
-            return pipeline.batch(batch_size, **options)
+    def _in_batches(self, given: Mapping[str, Any]) -> Self:
+        """The pipeline ended in batches, where the arguments of a sampler have their size."""
+        options = {name: given[name] for name in _OF_BATCHES}
+        if given["batch_size"] is not None:
+            return self.batch(given["batch_size"], **options)
         for name, value in options.items():
             if value is not None and value is not False:
                 raise ValueError(
                     f"{name}={value!r:.80} is an argument of batches: give batch_size, or give it "
                     "to the shape that follows"
                 )
-        return pipeline
+        return self
 
 
 def _mix(argument: str, value: Any) -> list[float]:

@@ -16,18 +16,9 @@ from headrace_proto import limits
 from headrace_proto.dtypes import BYTES
 from headrace_proto.schema import Field
 
-from .argument_checks import (
-    MAX_COUNT,
-    check_kind,
-    checked,
-    checked_int,
-    checked_name,
-    checked_names,
-    field_of,
-    fixed_field,
-)
+from .argument_checks import check_kind, checked_name, checked_names, field_of, fixed_field
 from .carried import by_key, check_carried
-from .initial import block_name
+from .initial import block_name, checked_states
 
 #: Columns of a batch beside sequences, context and states, in its largest form without context.
 _OWN_COLUMNS = 9
@@ -35,10 +26,41 @@ _OWN_COLUMNS = 9
 #: that does not use them is the one that was stored before there were any.
 GEOMETRY = ("stride", "left", "right", "phase", "phase_seed")
 _MOST_STEPS = 2**31 - 1
+_AS_GIVEN = (
+    *("num_unroll", "batch_size", "capacity", "allow_small_batch", "pad"),
+    *("order", "state_placement"),
+)
 
 
-def consistent(options: dict[str, Any]) -> dict[str, Any]:
-    """Options that go together, each checked before."""
+def segmented(given: Mapping[str, Any], known: Mapping[str, Field] | None) -> dict[str, Any]:
+    """The options of a shape of segments, from the checked arguments that declare it."""
+    options = {name: given[name] for name in _AS_GIVEN}
+    options["make_keys_unique"] = bool(given["make_keys_unique"])
+    options["make_keys_unique_seed"] = given["make_keys_unique_seed"] or 0
+    options["states"] = checked_states("initial_states", given["initial_states"])
+    _check_states(options)
+    _check_keys(options, given["make_keys_unique_seed"])
+    options |= _geometry(given)
+    if options["capacity"] is not None and options["capacity"] < options["batch_size"]:
+        rows = options["batch_size"]
+        raise ValueError(
+            f"capacity={options['capacity']} is too small: a batch is of batch_size={rows} "
+            f"examples in flight, so the least is {rows}"
+        )
+    options["key"], options["length"] = given["input_key"], given["input_length"]
+    options["sequences"] = checked_columns("input_sequences", "sequences", given["input_sequences"])
+    options["context"] = checked_columns(
+        "input_context", "context", given["input_context"], or_none=True
+    )
+    if options["length"] is None and not options["pad"]:
+        raise ValueError(
+            "input_length=None needs pad=True: without padding it must be said how many steps count"
+        )
+    _check_number_of_columns(options)
+    return options if known is None else fitted(options, known)
+
+
+def _check_states(options: Mapping[str, Any]) -> None:
     placement, order = options["state_placement"], options["order"]
     if not options["states"] and order != "lanes":
         raise ValueError(
@@ -57,7 +79,9 @@ def consistent(options: dict[str, Any]) -> dict[str, Any]:
             "state that stays with it by its row, and only in lanes a row stays with its example"
         )
     check_carried(options["states"], placement)
-    seed = options["make_keys_unique_seed"]
+
+
+def _check_keys(options: Mapping[str, Any], seed: int | None) -> None:
     if seed is not None and not options["make_keys_unique"]:
         raise ValueError(
             f"make_keys_unique_seed={seed} needs make_keys_unique=True: keys stay as they are"
@@ -67,52 +91,33 @@ def consistent(options: dict[str, Any]) -> dict[str, Any]:
             "make_keys_unique=True makes each key one of its own, and final_state looks for the "
             "last example of the same key: leave one of them out"
         )
-    return {**options, "make_keys_unique_seed": seed or 0}
 
 
-def checked_capacity(value: Any, rows: int) -> int | None:
-    held: int | None = checked_int("capacity", value, 1, MAX_COUNT, or_none=True)
-    if held is not None and held < rows:
-        raise ValueError(
-            f"capacity={held} is too small: a batch is of batch_size={rows} examples in flight, so "
-            f"the least is {rows}"
-        )
-    return held
-
-
-def checked_geometry(
-    options: Mapping[str, Any],
-    stride: Any,
-    left: Any,
-    right: Any,
-    phase: Any,
-    phase_seed: Any,
-) -> dict[str, Any]:
+def _geometry(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of the geometry that are not the default."""
-    unroll, pad = options["num_unroll"], options["pad"]
-    given = checked(left=left, right=right, phase=phase, phase_seed=phase_seed)
-    step = checked_int("stride", stride, 1, _MOST_STEPS, or_none=True)
+    unroll, step = given["num_unroll"], given["stride"]
+    left, right, seed = given["left"], given["right"], given["phase_seed"]
     if step is not None and step > unroll:
         raise ValueError(
             f"stride={step} is more than num_unroll={unroll}: the steps between one segment and "
             "the next would be in none"
         )
-    if (width := unroll + given["left"] + given["right"]) > _MOST_STEPS:
+    if (width := unroll + left + right) > _MOST_STEPS:
         raise ValueError(
             f"num_unroll={unroll}, left={left} and right={right} make {width} steps; the most is "
             f"{_MOST_STEPS}"
         )
-    if given["phase"] is None and given["phase_seed"] is not None:
-        raise ValueError(f"phase_seed={phase_seed} needs phase='random': nothing is drawn")
-    if given["phase"] is not None and not pad:
+    if given["phase"] is None and seed is not None:
+        raise ValueError(f"phase_seed={seed} needs phase='random': nothing is drawn")
+    if given["phase"] is not None and not given["pad"]:
         raise ValueError(
             "phase='random' needs pad=True: a first segment of 1 … stride steps must be filled up"
         )
-    given["stride"] = None if step == unroll else step
-    return {name: given[name] for name in GEOMETRY if given[name]}
+    whole = step == unroll
+    return {name: given[name] for name in GEOMETRY[whole:] if given[name]}
 
 
-def check_number_of_columns(options: Mapping[str, Any]) -> None:
+def _check_number_of_columns(options: Mapping[str, Any]) -> None:
     columns = sum(len(options[kind]) for kind in ("sequences", "context", "states"))
     most = limits.MAX_COLUMNS - _OWN_COLUMNS - ("left" in options) - ("right" in options)
     if columns > most:

@@ -15,21 +15,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
-from .argument_checks import checked, checked_name
-from .declaration import Shape
 from .former import former
-from .initial import checked_states, declared_state
+from .initial import declared_state
 from .sampler_steps import Sampling
-from .segment_options import (
-    GEOMETRY,
-    check_number_of_columns,
-    checked_capacity,
-    checked_columns,
-    checked_geometry,
-    consistent,
-    fitted,
-)
-from .selectors import Value, checked_value
+from .segment_options import GEOMETRY, segmented
+from .selectors import Value
 from .steps import SEQUENCES
 
 #: Columns of a batch: their names, or by the names that they have in it.
@@ -106,45 +96,7 @@ class Sequencing(Sampling):
         With ``phase="random"`` the first segment has 1 … ``stride`` steps, drawn anew for each
         example and epoch from ``phase_seed`` (None: 0), and its successor begins after them.
         """
-        needed = ("initial_states", "num_unroll", "batch_size")
-        given = (initial_states, num_unroll, batch_size)
-        missing = [name for name, one in zip(needed, given, strict=True) if one is _NEEDED]
-        if missing:
-            raise TypeError(f"batch_sequences_with_states() lacks {', '.join(missing)}")
-        options = checked(
-            num_unroll=num_unroll,
-            batch_size=batch_size,
-            allow_small_batch=allow_small_batch,
-            pad=pad,
-            make_keys_unique=make_keys_unique,
-            make_keys_unique_seed=make_keys_unique_seed,
-            order=order,
-            state_placement=state_placement,
-        )
-        options["states"] = checked_states("initial_states", initial_states)
-        options = consistent(options)
-        options |= checked_geometry(options, stride, left, right, phase, phase_seed)
-        options["capacity"] = checked_capacity(capacity, options["batch_size"])
-        options["key"] = checked_name("input_key", input_key)
-        options["sequences"] = checked_columns("input_sequences", "sequences", input_sequences)
-        options["context"] = checked_columns(
-            "input_context", "context", input_context, or_none=True
-        )
-        options["length"] = None
-        if input_length is not None:
-            options["length"] = checked_value(
-                "input_length", input_length, self.fields, sequence=True, integer=True
-            )
-        elif not options["pad"]:
-            raise ValueError(
-                "input_length=None needs pad=True: without padding it must be said how many steps "
-                "count"
-            )
-        check_number_of_columns(options)
-        known = self.fields
-        if known is not None:
-            options = fitted(options, known)
-        return self._with_shape(Shape(SEQUENCES, options))
+        return self._in_segments(vars())
 
     @former(
         "allow_small_batch",
@@ -177,23 +129,14 @@ class Sequencing(Sampling):
         Every T is a multiple of ``num_unroll``, or ``num_unroll`` plus a multiple of ``stride``;
         ``input_length`` is the number of steps to use.
         """
-        return self.batch_sequences_with_states(
-            input_key,
-            input_sequences,
-            input_context,
-            input_length=input_length,
-            initial_states=initial_states,
-            num_unroll=num_unroll,
-            batch_size=batch_size,
-            capacity=capacity,
-            allow_small_batch=allow_small_batch,
-            pad=False,
-            order=order,
-            state_placement=state_placement,
-            stride=stride,
-            left=left,
-            right=right,
-        )
+        absent = ("make_keys_unique", "make_keys_unique_seed", "phase", "phase_seed", "pad")
+        return self._in_segments(dict.fromkeys(absent) | {"pad": False} | vars())
+
+    def _in_segments(self, given: dict[str, Any]) -> Self:
+        needed = ("initial_states", "num_unroll", "batch_size")
+        if missing := [name for name in needed if given[name] is _NEEDED]:
+            raise TypeError(f"batch_sequences_with_states() lacks {', '.join(missing)}")
+        return self._with_shape(SEQUENCES, segmented(given, self.fields))
 
 
 def declared_by(options: Mapping[str, Any]) -> str:

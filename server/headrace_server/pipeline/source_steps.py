@@ -12,14 +12,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Self
 
-from .argument_checks import MAX_COUNT, check_kind, checked_int
+from .argument_checks import MAX_COUNT, check_kind
 from .declaration import Policy, ReadingOrder, Source
+from .signatures import checking
 from .steps import Steps, fields_text
 
 
 class SourceSteps(Steps):
     """Steps between a source and the order of its examples."""
 
+    @checking
     def take(self, n: int) -> Self:
         """Read the first ``n`` examples of the source, or all where it has fewer.
 
@@ -28,10 +30,10 @@ class SourceSteps(Steps):
         stages.
         """
         self._at_source("take")
-        count = checked_int("n", n, 1, MAX_COUNT)
         start, stop = self._range()
-        return self._cut(start, min(start + count, MAX_COUNT if stop is None else stop))
+        return self._cut(start, min(start + n, MAX_COUNT if stop is None else stop))
 
+    @checking
     def skip(self, n: int) -> Self:
         """Leave out the first ``n`` examples of the source, as ``take`` counts them.
 
@@ -39,12 +41,12 @@ class SourceSteps(Steps):
         once.
         """
         self._at_source("skip")
-        count = checked_int("n", n, 0, MAX_COUNT)
         start, stop = self._range()
-        if stop is not None and start + count >= stop:
-            raise ValueError(f"skip(n={count}) leaves out all of the {stop - start} that are taken")
-        return self._cut(min(start + count, MAX_COUNT), stop) if count else self
+        if stop is not None and start + n >= stop:
+            raise ValueError(f"skip(n={n}) leaves out all of the {stop - start} that are taken")
+        return self._cut(min(start + n, MAX_COUNT), stop) if n else self
 
+    @checking
     def concat(self, other: Steps) -> Self:
         """Read the examples of another source after those of this one.
 
@@ -71,7 +73,6 @@ class SourceSteps(Steps):
         return replace(self, _source=Source("concat", paths, None, options))
 
     def _at_source(self, method: str) -> None:
-        self._open(method)
         if self._stages:
             raise ValueError(
                 f".{method}() comes after .{self._stages[0].kind}(): it counts examples of the "

@@ -19,29 +19,20 @@ from typing import Any, Literal
 import numpy as np
 
 from .argument_checks import (
-    MAX_BATCH_SIZE,
-    check_kind,
-    checked,
     checked_dtype,
-    checked_features,
-    checked_int,
-    checked_name,
     checked_names,
-    checked_paths,
     checked_shape,
+    flag,
     one_of,
-    plain_data,
 )
 from .builder import Pipeline
 from .declaration import Feature, Plain, Source
 from .examples import as_array, fitted_array, pack_examples
 from .naming import name_of
+from .signatures import checking
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 Features = Mapping[str, Feature]
-
-#: Tokens of one window: more are a mistake in a unit.
-_MAX_TOKENS = 2**31 - 1
 
 
 def scalar(dtype: Any, *, default: Any = ...) -> Feature:
@@ -88,15 +79,15 @@ def _default(feature: Feature, value: Any) -> Plain:
     return (array.astype("float64") if array.dtype.kind == "V" else array).tolist()
 
 
-def _files(kind: str, paths: Paths, features: Features | None, **options: Plain) -> Pipeline:
-    listed = checked_paths("paths", paths)
-    return Pipeline(Source(kind, listed, _known(features), options))
+def _all_end(paths: Any, suffix: str) -> bool:
+    return all(path.endswith(suffix) for path in paths)
 
 
-def _known(features: Features | None) -> Features | None:
-    return None if features is None else checked_features("features", features)
+def _files(kind: str, paths: Any, features: Features | None, **options: Plain) -> Pipeline:
+    return Pipeline(Source(kind, paths, features, options))
 
 
+@checking
 def read_tfrecord(
     paths: Paths,
     features: Features,
@@ -117,17 +108,20 @@ def read_tfrecord(
     return _files(
         "tfrecord",
         paths,
-        checked_features("features", features),
+        features,
         compression={None: "auto", "none": None}.get(compression, compression),
-        **checked(verify=verify, record=record),
+        verify=verify,
+        record=record,
     )
 
 
+@checking
 def read_arrow(paths: Paths, features: Features | None = None) -> Pipeline:
     """Arrow IPC files, memory-mapped: the fastest.  Needs the extra ``arrow``; so does Parquet."""
     return _files("arrow", paths, features)
 
 
+@checking
 def read_parquet(paths: Paths, features: Features | None = None) -> Pipeline:
     """Parquet files.
 
@@ -136,11 +130,13 @@ def read_parquet(paths: Paths, features: Features | None = None) -> Pipeline:
     return _files("parquet", paths, features)
 
 
+@checking
 def read_jsonl(paths: Paths, features: Features | None = None) -> Pipeline:
     """Files of one JSON object per line; a column is a key of the object."""
     return _files("jsonl", paths, features)
 
 
+@checking
 def read_csv(
     paths: Paths,
     features: Features | None = None,
@@ -162,25 +158,24 @@ def read_csv(
     if isinstance(header, (list, tuple)):
         names = checked_names("header", header, None)
     else:
-        names = checked(header=header)["header"]
+        names = flag("header", header)
     if names is False and features is None:
         raise ValueError(
             "header=False needs features, which name the columns in their order; a list of names "
             "as header serves too"
         )
-    group = None if group_by is None else checked_name("group_by", group_by)
-    known = _known(features)
-    for name, feature in (known or {}).items():
+    for name, feature in (features or {}).items():
         if feature.shape or feature.kind == "fixed":
             raise ValueError(f"features[{name!r}] has a shape: a cell of a CSV file has none")
-        if feature.kind == "sequence" and (group is None or name == group):
+        if feature.kind == "sequence" and (group_by is None or name == group_by):
             raise ValueError(
                 f"features[{name!r}] is a sequence: only group_by makes sequences, of the other "
                 "columns"
             )
-    return _files("csv", paths, known, delimiter=delimiter, header=names, group_by=group)
+    return _files("csv", paths, features, delimiter=delimiter, header=names, group_by=group_by)
 
 
+@checking
 def read_npz(
     paths: Paths,
     features: Features | None = None,
@@ -193,22 +188,15 @@ def read_npz(
     ``column`` names the one array of a .npy file.  ``ragged`` maps a column to the array that holds
     its offsets: example i has the values from offset i up to offset i + 1.
     """
-    if ragged is not None:
-        check_kind("ragged", ragged, Mapping, "a dict of a column to the array of its offsets")
-        ragged = {
-            checked_name("a column in ragged", values): checked_name(f"ragged[{values!r}]", offsets)
-            for values, offsets in ragged.items()
-        }
-        checked_names("ragged", list(ragged), None)
-    name = None if column is None else checked_name("column", column)
-    if name is not None and all(path.endswith(".npz") for path in checked_paths("paths", paths)):
+    if column is not None and _all_end(paths, ".npz"):
         raise ValueError(
-            f"column={name!r} names the array of a .npy file, and all paths end with .npz: arrays "
-            "have names there, features chooses among them"
+            f"column={column!r} names the array of a .npy file, and all paths end with .npz: "
+            "arrays have names there, features chooses among them"
         )
-    return _files("npz", paths, features, column=name, ragged=ragged)
+    return _files("npz", paths, features, column=column, ragged=ragged)
 
 
+@checking
 def read_tar(paths: Paths, features: Features | None = None) -> Pipeline:
     """Tar files whose neighbouring members of one stem make an example (the WebDataset layout).
 
@@ -217,6 +205,7 @@ def read_tar(paths: Paths, features: Features | None = None) -> Pipeline:
     return _files("tar", paths, features)
 
 
+@checking
 def read_tokens(
     paths: Paths,
     dtype: Any = None,
@@ -233,32 +222,23 @@ def read_tokens(
     ``key``, for ``batch_sequences_with_states``.  ``shift=0``: no targets.  Files are mapped, and
     each is cut by itself; columns have the dtype of the files.
     """
-    listed = checked_paths("paths", paths)
     if (window is None) == (lanes is None):
         raise ValueError(
             f"window={window!r:.80} and lanes={lanes!r:.80}: exactly one of them is given"
         )
-    name = None
-    if dtype is not None:
-        name = checked_dtype("dtype", dtype)
-        if not name.startswith(("int", "uint")):
-            raise ValueError(f"dtype={name!r} is none of integers, which tokens are")
-    elif not all(path.endswith(".npy") for path in listed):
-        raise ValueError("dtype=None: only .npy files say what they hold; give dtype='uint16', say")
-    options = {
-        "dtype": name,
-        "window": checked_int("window", window, 1, _MAX_TOKENS, or_none=True),
-        "lanes": checked_int("lanes", lanes, 1, MAX_BATCH_SIZE, or_none=True),
-        "shift": checked_int("shift", shift, 0, _MAX_TOKENS),
-    }
     features = None
-    if name is not None:
-        tokens = sequence(name) if window is None else fixed(name, (options["window"],))
+    if dtype is not None:
+        if not dtype.startswith(("int", "uint")):
+            raise ValueError(f"dtype={dtype!r} is none of integers, which tokens are")
+        tokens = sequence(dtype) if window is None else fixed(dtype, (window,))
         features = {"key": scalar("bytes")} if window is None else {}
         features |= {"tokens": tokens, **({"targets": tokens} if shift else {})}
-    return Pipeline(Source("tokens", listed, features, options))
+    elif not _all_end(paths, ".npy"):
+        raise ValueError("dtype=None: only .npy files say what they hold; give dtype='uint16', say")
+    return _files("tokens", paths, features, dtype=dtype, window=window, lanes=lanes, shift=shift)
 
 
+@checking
 def from_function(
     fn: Callable[..., Any] | str,
     *args: Any,
@@ -279,17 +259,13 @@ def from_function(
     for name in ("shard", "num_shards"):
         if shards is not None and name in kwargs:
             raise ValueError(f"{name}= is given by the server where shards= is: leave it out")
-    options: dict[str, Plain] = {
-        "function": name_of(fn),
-        "args": plain_data("args", args),
-        "kwargs": plain_data("kwargs", kwargs),
-        **checked(shards=shards),
-    }
-    if checked(batched=batched)["batched"]:
+    options = {"function": name_of(fn), "args": list(args), "kwargs": kwargs, "shards": shards}
+    if batched:
         options["batched"] = True
-    return Pipeline(Source("function", (), _known(features), options))
+    return _files("function", (), features, **options)
 
 
+@checking
 def from_examples(
     examples: Iterable[Mapping[str, Any]], features: Features | None = None
 ) -> Pipeline:
@@ -299,5 +275,4 @@ def from_examples(
     """
     if isinstance(examples, (str, bytes, Mapping)) or not isinstance(examples, Iterable):
         raise TypeError(f"examples={examples!r:.80} is not a list of dicts of column to value")
-    known = _known(features)
-    return Pipeline(Source("examples", (), known, pack_examples(examples, known)))
+    return _files("examples", (), features, **pack_examples(examples, features))

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from headrace_proto.schema import Field, schema_from_wire
 
-from .argument_checks import checked
-from .declaration import Policy, ReadingOrder, Shape, Source, Stage
+from .declaration import Plain, Policy, ReadingOrder, Shape, Source, Stage
 from .examples import packed_fields
 from .former import former
 from .groups import grouped
-from .padding_options import PadTo, padding_options
+from .padding_options import PadTo, padded
 
 #: The kind of the shape of sequences with states.
 SEQUENCES = "sequences"
@@ -75,13 +74,7 @@ class Steps:
         With ``ragged`` columns whose first dimension varies are not padded: a batch has the values
         of all rows one after the other, with their offsets.
         """
-        options = checked(
-            batch_size=batch_size,
-            allow_smaller_final_batch=allow_smaller_final_batch,
-            dynamic_pad=dynamic_pad,
-        )
-        options |= padding_options(dynamic_pad, self.fields, pad_to_multiple, pad_to, ragged=ragged)
-        return self._with_shape(Shape("batch", options))
+        return self._with_shape("batch", vars())
 
     def _open(self, method: str) -> None:
         if self._shape is not None:
@@ -92,10 +85,13 @@ class Steps:
                 f".{method}() before it"
             )
 
-    def _with_stage(self, stage: Stage) -> Self:
-        return replace(self, _stages=(*self._stages, stage))
+    def _with_stage(self, kind: str, **options: Plain) -> Self:
+        return replace(self, _stages=(*self._stages, Stage(kind, options)))
 
-    def _with_shape(self, shape: Shape) -> Self:
+    def _with_shape(self, kind: str, options: Mapping[str, Any]) -> Self:
+        """The pipeline with a shape of these options, or arguments of a step."""
+        given = {name: value for name, value in options.items() if name != "self"}
+        shape = Shape(kind, padded(given, self.fields))
         return replace(self, _stages=grouped(self._stages, shape), _shape=shape)
 
 

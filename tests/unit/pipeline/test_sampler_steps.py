@@ -167,7 +167,7 @@ def weighted(**more):
         (stratified, {"batch_size": 0}, ValueError, "batch_size=0 is too small"),
         (stratified, {"seed": 1.5}, TypeError, "seed=1.5 is a float"),
         (stratified, {"dynamic_pad": True}, ValueError, "dynamic_pad=True.*give batch_size"),
-        (stratified, {"dynamic_pad": 0}, ValueError, "dynamic_pad=0 is an .*give batch_size"),
+        (stratified, {"dynamic_pad": 0}, TypeError, "dynamic_pad=0 is a int; it is True or False"),
         (stratified, {"ragged": True}, ValueError, "ragged=True is an .* give batch_size"),
         (stratified, {"pad_to": {"v": 3}}, ValueError, "pad_to={'v': 3} is an .*give batch_size"),
         (stratified, {"pad_to_multiple": 8}, ValueError, "pad_to_multiple=8 .*give batch_size"),

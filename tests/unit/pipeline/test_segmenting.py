@@ -475,6 +475,8 @@ def test_a_mistake_of_batch_sequences_with_states_is_told(arguments, error, text
 
 def test_without_padding_it_must_be_said_how_many_steps_count():
     with pytest.raises(ValueError, match="input_length=None needs pad=True"):
+        batch(input_length=None, pad=False)
+    with pytest.raises(TypeError, match="input_length=None is a NoneType; it is a column's name"):
         saver(input_length=None)
 
 

@@ -1,0 +1,144 @@
+"""Calls that declare a pipeline, and the checks of their arguments by name.
+
+    read_tfrecord(paths, features)     ─► absolute paths, features by name ─► the body
+    pipeline.batch(32, ragged=True)    ─► an int in its bounds, a flag, …  ─► the body
+
+An argument means the same wherever it stands, so one table has all of them.  None passes unchecked
+where the annotation has it.  The body gets the canonical form: Python numbers, lists, strings, and
+selectors as plain data.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from headrace_proto.schema import Field
+
+from ..core.copies import MAX_RATE
+from . import argument_checks as checks
+from .argument_checks import MAX_BATCH_SIZE, MAX_COUNT
+from .selectors import checked_value
+
+F = TypeVar("F", bound=Callable[..., Any])
+#: Gets the argument's name and value, whether it may be None, and the columns if they are known.
+_Check = Callable[[str, Any, bool, Mapping[str, Field] | None], Any]
+
+_INT31: Final = 2**31 - 1
+
+
+def _integer(low: int, high: int) -> _Check:
+    return lambda name, value, or_none, _: checks.checked_int(
+        name, value, low, high, or_none=or_none
+    )
+
+
+def _choice(*allowed: str) -> _Check:
+    return lambda name, value, or_none, _: checks.one_of(
+        name, value, (None, *allowed) if or_none else allowed
+    )
+
+
+def _selector(**allowed: Any) -> _Check:
+    return lambda name, value, _, known: checked_value(name, value, known, **allowed)
+
+
+def _by(check: Callable[..., Any], *bounds: float) -> _Check:
+    return lambda name, value, *_: check(name, value, *bounds)
+
+
+def _batch_size(argument: str, value: Any) -> int | list[int]:
+    """One size for all buckets, or one for each."""
+    if checks.is_several(value):
+        return checks.checked_ints(argument, value, 1, MAX_BATCH_SIZE)
+    return int(checks.checked_int(argument, value, 1, MAX_BATCH_SIZE))
+
+
+def _boundaries(argument: str, value: Any) -> list[int]:
+    checks.check_kind(argument, value, (list, tuple), "a list of ints")
+    return checks.checked_ints(argument, value, -(2**63), 2**63 - 1)
+
+
+def _directory(argument: str, value: Any) -> str:
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{argument}={value!r:.80} is a {type(value).__name__}, not a path")
+    path = os.fsdecode(value)
+    if not checks.checked_text(argument, path) or "://" in path or "\0" in path:
+        raise ValueError(f"{argument}={path!r} is no directory of this machine")
+    return os.path.abspath(path)
+
+
+#: The checks of arguments by name; ``call.name`` is the argument of one call alone.
+_CHECKS: Final[Mapping[str, _Check]] = {
+    name: check
+    for names, check in (
+        ("batch_size group lanes", _integer(1, MAX_BATCH_SIZE)),
+        ("capacity max_examples_in_flight max_padded_elements", _integer(1, MAX_COUNT)),
+        ("most n queue_capacity warmup", _integer(1, MAX_COUNT)),
+        ("max_age skip.n", _integer(0, MAX_COUNT)),
+        ("left right shift", _integer(0, _INT31)),
+        # Rows of a window lie in memory, and a position in it fits 32 bits.
+        ("num_unroll pad_to_multiple stride window", _integer(1, _INT31)),
+        ("make_keys_unique_seed phase_seed seed", _integer(-(2**63), 2**63 - 1)),
+        # Each bucket costs a queue in every partition.
+        ("num_buckets", _integer(1, 65_536)),
+        ("bucket.capacity bucket_by_sequence_length.capacity", _integer(1, 65_536)),
+        ("bucket.batch_size bucket_by_sequence_length.batch_size", _by(_batch_size)),
+        ("bucket_boundaries", _by(_boundaries)),
+        ("bucket_capacities", _by(checks.checked_ints, 1, MAX_COUNT)),
+        ("shards", _integer(1, 2**20)),
+        # Final states in a ring: a draw may pass over those of its own key.
+        ("size", _integer(1, 1_000_000)),
+        ("across_batches allow_small_batch allow_smaller_final_batch batched", _by(checks.flag)),
+        ("dynamic_pad enqueue_many make_keys_unique pad pad_to_boundary", _by(checks.flag)),
+        ("ragged reshuffle vectorized verify", _by(checks.flag)),
+        ("order", _choice("arrival", "lanes")),
+        ("phase", _choice("random")),
+        ("record", _choice("auto", "example", "sequence_example")),
+        ("state_placement", _choice("server", "trainer")),
+        ("mean_decay probability", _by(checks.checked_number, 0, 1)),
+        ("overall_rate", _by(checks.checked_number, 0, MAX_RATE)),
+        ("accept_prob", _selector(constant=(0, 1))),
+        ("cost", _selector()),
+        ("input_length", _selector(sequence=True, integer=True)),
+        ("rates", _selector(constant=(0, MAX_RATE))),
+        ("which_bucket", _selector(integer=True)),
+        ("column group_by input_key name", _by(checks.checked_name)),
+        ("args kwargs", _by(checks.plain_data)),
+        ("directory", _by(_directory)),
+        ("dtype", _by(checks.checked_dtype)),
+        ("features", _by(checks.checked_features)),
+        ("paths", _by(checks.checked_paths)),
+        ("read_npz.ragged", _by(checks.checked_ragged)),
+        ("schema", _by(checks.checked_schema)),
+    )
+    for name in names.split()
+}
+
+
+def checking(function: F) -> F:
+    """Give a call its arguments checked.  A step of a pipeline is refused after the shape."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        try:
+            given = signature.bind(*args, **named)
+        except TypeError:
+            return function(*args, **named)  # Python's error, with the name of the call
+        given.apply_defaults()
+        known = None
+        if pipeline := given.arguments.get("self"):
+            pipeline._open(function.__name__)
+            known = pipeline.fields
+        for name, value in given.arguments.items():
+            check = _CHECKS.get(f"{function.__name__}.{name}") or _CHECKS.get(name)
+            or_none = "None" in str(signature.parameters[name].annotation)
+            if check and value is not ... and not (value is None and or_none):
+                given.arguments[name] = check(name, value, or_none, known)
+        return function(*given.args, **given.kwargs)
+
+    return call  # type: ignore[return-value]
