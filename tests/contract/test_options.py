@@ -85,10 +85,10 @@ def test_every_option_of_a_command_is_read(name: str) -> None:
         passed = options_of(settings)
         assert f"as_arguments({settings.__name__}, options)" in inspect.getsource(asked.run)
     everyone = r"|getattr\(options, option\.name\)" if name == "bench" else ""
-    asker = r"|(Asker|askers)\(options\)"
+    asker = r"|askers\(options\)"
     for option in set(asked.options) - set(passed):
         reads = rf"options\.{option.name}\b|getattr\(options, \"{option.name}\"{everyone}"
-        if option in (remote.HTTP, remote.SERVERS, remote.TOKEN):
+        if option in (remote.SERVERS, remote.TOKEN):
             reads += asker
         if option is not CONFIG:  # which says where options are read from
             assert re.search(reads, text), f"headrace {name} ignores {option.flag}"

@@ -4,7 +4,7 @@
                          │                                                │
                       options, places: where values come from      exits: how all of them end
 
-A command is a module here with a ``COMMAND``, and one line in ``table.py``.
+A command is a module here with a function of its name, and one line in ``table.py``.
 """
 
 import sys
@@ -16,7 +16,7 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit code.
 
-    The import is in here, so that Ctrl-C during the import is answered too.
+    The import is in here, so that Ctrl-C during the import is answered, too.
     """
     try:
         from .frame import main as run

@@ -11,7 +11,7 @@ import sys
 from argparse import Namespace
 
 from .options import JSON, Option
-from .table import Command
+from .table import with_options
 
 _OPTIONS = (
     Option("address", "text", "of the server", metavar="ADDRESS", positional=True),
@@ -39,7 +39,11 @@ _OPTIONS = (
 )
 
 
-def _bench(options: Namespace) -> int:
+@with_options(*_OPTIONS)
+def bench(options: Namespace) -> int:
+    """Take and commit batches of a running feed as fast as they come, and print the rate.
+    Segments are saved with the states that they came with.
+    """
     words = [options.address]
     for option in _OPTIONS[1:]:
         value = getattr(options, option.name)
@@ -48,11 +52,3 @@ def _bench(options: Namespace) -> int:
         elif value is not None:
             words += [option.flag, str(value)]
     return subprocess.run([sys.executable, "-m", "headrace.bench", *words]).returncode
-
-
-COMMAND = Command(
-    "Take and commit batches of a running feed as fast as they come, and print the rate.  Segments "
-    "are saved with the states that they came with.",
-    _OPTIONS,
-    _bench,
-)

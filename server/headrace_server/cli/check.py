@@ -11,9 +11,10 @@ from .options import JSON, Option
 from .pipelines import PIPELINES, load
 from .progress import count, size
 from .survey import Survey, survey
-from .table import Command
+from .table import with_options
 
-_OPTIONS = (
+
+@with_options(
     PIPELINES,
     Option("partitions", "integer", "slices of each feed", default=1, least=1),
     Option(
@@ -24,9 +25,11 @@ _OPTIONS = (
     ),
     JSON,
 )
-
-
-def _check(options: Namespace) -> int:
+def check(options: Namespace) -> int:
+    """Look at pipelines and their files without a server: whether they work, how they are
+    read, and the memory that they need.  Ends with 1 where there is a problem.  Without
+    --full large record files are judged by the smallest of them.
+    """
     declared = {name: p.declaration() for name, p in load(options.pipelines).items()}
     found = [survey(name, d, options.partitions, options.full) for name, d in declared.items()]
     ok = all(one.ok for one in found)
@@ -100,12 +103,3 @@ def _memory(found: Survey) -> str:
     if found.state_bytes:
         parts.append(f"their states {size(found.state_bytes)}")
     return "; ".join(parts)
-
-
-COMMAND = Command(
-    "Look at pipelines and their files without a server: whether they work, how they are read, and "
-    "the memory that they need.  Ends with 1 where there is a problem.  Without --full large "
-    "record files are judged by the smallest of them.",
-    _OPTIONS,
-    _check,
-)

@@ -11,14 +11,14 @@ from ..files.extras import require
 from ..files.manifest import resolve
 from ..pipeline.builder import Pipeline
 from ..pipeline.declaration import convertible
-from . import exits
 from .indexing import reporting_cache
 from .options import JSON, Option
 from .pipelines import PIPELINE, load_one
 from .progress import Progress, count, size
-from .table import Command
+from .table import with_options
 
-_OPTIONS = (
+
+@with_options(
     PIPELINE,
     Option(
         "directory",
@@ -42,9 +42,12 @@ _OPTIONS = (
     ),
     JSON,
 )
-
-
-def _convert(options: Namespace) -> int:
+def convert(options: Namespace) -> None:
+    """Write the examples of a source as Arrow IPC files, in the order of the source, after
+    the stages that make the same of an example in every epoch: map, flat_map, unbatch,
+    filter and select, up to the first that draws by chance.  Order, samplers and shape stay
+    with the pipeline.  Run again after it was stopped, it goes on where it was.
+    """
     require("pyarrow", "arrow", "headrace convert")
     from ..reading.conversion import Conversion
 
@@ -88,7 +91,6 @@ def _convert(options: Namespace) -> int:
     finally:
         conversion.close()
     print(json.dumps(result) if options.json else _text(result))
-    return exits.WELL
 
 
 def _whole(pipeline: Pipeline) -> Pipeline:
@@ -117,13 +119,3 @@ def _text(result: dict[str, Any]) -> str:
         lines.append(f"lists of bool are decoded as they are read, and not mapped: {names}")
     lines.append(f"read them with hs.read_arrow({result['pattern']!r})")
     return "\n".join(lines)
-
-
-COMMAND = Command(
-    "Write the examples of a source as Arrow IPC files, in the order of the source, after the "
-    "stages that make the same of an example in every epoch: map, flat_map, unbatch, filter and "
-    "select, up to the first that draws by chance.  Order, samplers and shape stay with the "
-    "pipeline.  Run again after it was stopped, it goes on where it was.",
-    _OPTIONS,
-    _convert,
-)

@@ -14,9 +14,8 @@ from ..flight.choice import ByTrainer, batch_named, steps_named
 from ..flight.feed_record import FeedRecord, Flown, beside_of, feed_of
 from ..flight.rows import Row
 from ..process.settings import ReplaySettings, options_of
-from . import exits
 from .options import JSON, Option
-from .table import Command
+from .table import with_options
 
 _REPLAY = {option.name: option for option in options_of(ReplaySettings)}
 STATE_DIR, BESIDE, FEED, TRAINER, STEPS = (
@@ -31,19 +30,6 @@ BATCH = Option(
 )
 #: Options that choose hand-outs of a feed.
 CHOICE = (STATE_DIR, FEED, KEY, TRAINER, STEPS, BATCH)
-_OPTIONS = (
-    *CHOICE,
-    BESIDE,
-    Option(
-        "last",
-        "integer",
-        "the last hand-outs",
-        absent="20, without --key, --trainer and --batch",
-        least=1,
-    ),
-    Option("rows", "flag", "list the rows too; --key and --batch always do", default=False),
-    JSON,
-)
 _LAST = 20
 
 
@@ -67,7 +53,24 @@ def chosen(history: FeedRecord, options: Namespace) -> list[Flown]:
     return history.last(options.last or _LAST)
 
 
-def _flight(options: Namespace) -> int:
+@with_options(
+    *CHOICE,
+    BESIDE,
+    Option(
+        "last",
+        "integer",
+        "the last hand-outs",
+        absent="20, without --key, --trainer and --batch",
+        least=1,
+    ),
+    Option("rows", "flag", "list the rows too; --key and --batch always do", default=False),
+    JSON,
+)
+def flight(options: Namespace) -> None:
+    """List which rows of a feed went to which trainer, at which step, and what became of
+    them.  It reads the record in a state directory, beside a running server or after its
+    end.
+    """
     asked = [n for n in ("key", "trainer", "batch", "last") if getattr(options, n) is not None]
     if len(asked) > 1:
         raise ValueError(f"--{asked[0]} and --{asked[1]} are two questions: ask one")
@@ -77,14 +80,13 @@ def _flight(options: Namespace) -> int:
     flown = chosen(history, options)
     if options.json:
         print(json.dumps({"feed": history.feed, "flown": [_plain(one, key) for one in flown]}))
-        return exits.WELL
+        return
     for one in flown:
         print(_line(one))
         if options.rows or options.batch is not None or key is not None:
             _print_rows(one, key)
     if not flown:
         print("nothing of that is recorded")
-    return exits.WELL
 
 
 def _rows(one: Flown, key: bytes | None) -> list[Row]:
@@ -157,11 +159,3 @@ def _plain_row(row: Row) -> dict[str, Any]:
     if row.segment < 0:
         del plain["segment"], plain["segments"]
     return plain
-
-
-COMMAND = Command(
-    "List which rows of a feed went to which trainer, at which step, and what became of them.  It "
-    "reads the record in a state directory, beside a running server or after its end.",
-    _OPTIONS,
-    _flight,
-)

@@ -16,7 +16,7 @@ from headrace_proto import __version__
 from headrace_proto.errors import DataError
 
 from . import exits
-from .options import Option, add_options, in_options, on_line, with_defaults
+from .options import Option, add_options, in_options
 from .places import settled
 from .table import COMMANDS, Command, command
 
@@ -28,12 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         asked, options = _read(list(sys.argv[1:] if arguments is None else arguments))
         known = asked.options
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-        code = int(asked.run(options))
+        code = asked.run(options)
         sys.stdout.flush()
-        return code
-    except KeyboardInterrupt:
-        print("headrace: given up", file=sys.stderr)
-        return exits.INTERRUPTED
+        return exits.WELL if code is None else code
     except BrokenPipeError:  # the reader of its output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.FAILED
@@ -62,6 +59,4 @@ def _read(words: list[str]) -> tuple[Command, argparse.Namespace]:
             add_options(part, asked.options, asked.configured)
     given = parser.parse_args(words)
     assert asked is not None
-    if asked.configured:
-        return asked, settled(asked.options, given, os.environ)
-    return asked, with_defaults(asked.options, on_line(asked.options, given))
+    return asked, settled(asked.options, given, os.environ if asked.configured else {})

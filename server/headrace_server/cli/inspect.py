@@ -12,17 +12,19 @@ from ..watch.http_client import shown
 from . import exits
 from .options import JSON, Option
 from .remote import SERVERS, askers
-from .table import Command
+from .table import with_options
 
-_OPTIONS = (
+
+@with_options(
     Option("sequence", "text", "the key of a sequence", metavar="KEY", positional=True),
     SERVERS,
     Option("feed", "text", "its feed", absent="the only feed of segments", metavar="NAME"),
     JSON,
 )
-
-
-def _inspect(options: Namespace) -> int:
+def inspect(options: Namespace) -> int:
+    """Show where the sequence of a key is: its partition, segment and state, and which
+    trainer has it since when.  The exit code is 1 where it is not in flight.
+    """
     key = os.fsencode(options.sequence)
     path = f"/inspect?key={quote(key)}"
     if options.feed is not None:
@@ -65,11 +67,3 @@ def _example(answer: Any, example: Any) -> str:
     elif "batch" in example:
         where = f"{where} (batch {example['batch']})"
     return f"{head}, {state}, {where}"
-
-
-COMMAND = Command(
-    "Show where the sequence of a key is: its partition, segment and state, and which trainer has "
-    "it since when.  The exit code is 1 where it is not in flight.",
-    _OPTIONS,
-    _inspect,
-)

@@ -22,21 +22,8 @@ from headrace_proto.keys import PUBLIC, SECRET, SERVER, check_name, public_text,
 
 from ..files.durable_file import writing
 from ..front.keyring import TRAINERS
-from . import exits
 from .options import JSON, Option
-from .table import Command
-
-_OPTIONS = (
-    Option(
-        "directory",
-        "path",
-        "where the files go; a new directory is for this user only",
-        positional=True,
-        metavar="DIR",
-    ),
-    Option("name", "text", "make a trainer's pair of this name, and not the server's"),
-    JSON,
-)
+from .table import with_options
 
 
 def make_pair(directory: Path, name: str | None) -> tuple[Path, Path]:
@@ -96,16 +83,29 @@ def _write(path: Path, text: str) -> None:
         raise
 
 
-def _keygen(options: Namespace) -> int:
+@with_options(
+    Option(
+        "directory",
+        "path",
+        "where the files go; a new directory is for this user only",
+        positional=True,
+        metavar="DIR",
+    ),
+    Option("name", "text", "make a trainer's pair of this name, and not the server's"),
+    JSON,
+)
+def keygen(options: Namespace) -> None:
+    """Make a pair of keys: the server's, or with --name a trainer's.  Keep the secret in
+    its directory; copy the public key to the other side.
+    """
     directory = Path(options.directory)
     secret, public = make_pair(directory, options.name)
     if options.json:
         print(json.dumps({"secret": str(secret), "public": str(public)}))
-        return exits.WELL
+        return
     print(f"{secret}  secret: stays here")
     print(f"{public}  public")
     print(_next_step(directory, options.name, public))
-    return exits.WELL
 
 
 def _next_step(directory: Path, name: str | None, public: Path) -> str:
@@ -122,11 +122,3 @@ def _next_step(directory: Path, name: str | None, public: Path) -> str:
         f"Copy {public.name} to the directory {TRAINERS} of the server's keys, and the server's "
         f"{SERVER}{PUBLIC} to {directory}; keys={str(directory)!r} is what the trainer gives."
     )
-
-
-COMMAND = Command(
-    "Make a pair of keys: the server's, or with --name a trainer's.  Keep the secret in its "
-    "directory; copy the public key to the other side.",
-    _OPTIONS,
-    _keygen,
-)

@@ -9,18 +9,22 @@ from argparse import Namespace
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ConnectionLost
 
-from ..watch.http_client import RESTART_S, TIMEOUT_S, snapshot_of_all
+from ..watch.http_client import RESTART_S, TIMEOUT_S, HttpClient, snapshot_of_all
 from . import exits
 from .options import Option
-from .remote import SERVERS, TOKEN, Asker, askers
-from .table import Command
+from .remote import SERVERS, TOKEN, askers
+from .table import with_options
 
 _LOOK_S = 0.3
 _FEED = Option("feed", "text", "the feed", metavar="FEED", positional=True)
 _WAIT = Option("wait", "seconds", "how long that may take", default=RESTART_S)
 
 
-def _drain(options: Namespace) -> int:
+@with_options(SERVERS, TOKEN, Option("wait", "seconds", "how long to wait for commits", 60.0))
+def drain(options: Namespace) -> int:
+    """Make a server hand out nothing more, and wait until trainers have committed their batches.
+    Then headrace serve ends.  The exit code is 1 if some are uncommitted after the wait.
+    """
     servers = askers(options)
     for asker in servers:
         asker.post("/drain")
@@ -38,7 +42,7 @@ def _drain(options: Namespace) -> int:
         time.sleep(_LOOK_S)
 
 
-def _out(asker: Asker) -> int | None:
+def _out(asker: HttpClient) -> int | None:
     """Count batches in hand, or with states that are being stored; None: the server has ended."""
     try:
         feeds = asker.status()["feeds"].values()
@@ -47,73 +51,49 @@ def _out(asker: Asker) -> int | None:
     return sum(int(feed["standing"]["leased"] + feed["standing"]["saving"]) for feed in feeds)
 
 
-def _end(options: Namespace) -> int:
+@with_options(
+    _FEED,
+    SERVERS,
+    TOKEN,
+    Option("cancel", "flag", "drop rows that were read and are in no batch yet", False),
+)
+def end(options: Namespace) -> None:
+    """Close the input of a feed for good: rows that were read are still handed out, and then
+    the loops of all trainers end normally.  A restart of the server does not open it again,
+    headrace restart does.
+    """
     for asker in askers(options):
         asker.end(options.feed, options.cancel)
     print(f"feed {options.feed!r} reads no more: loops end when what was read is committed")
-    return exits.WELL
 
 
-def _restart(options: Namespace) -> int:
+@with_options(
+    _FEED,
+    SERVERS,
+    TOKEN,
+    Option("force", "flag", "also while trainers use it: their work is undone", False),
+    _WAIT,
+)
+def restart(options: Namespace) -> None:
+    """Start a feed from its beginning, as if nothing was committed; with a state directory its
+    state is replaced.  The exit code is 1, and nothing is done, while trainers use the feed,
+    unless --force is given: they get FeedRewound then.
+    """
     for asker in askers(options):
         asker.restart(options.feed, options.force, options.wait)
     print(f"feed {options.feed!r} starts from its beginning")
-    return exits.WELL
 
 
-def _snapshot(options: Namespace) -> int:
+@with_options(
+    SERVERS,
+    TOKEN,
+    Option("feed", "text", "optional where one feed is served", metavar="NAME"),
+    _WAIT,
+)
+def snapshot(options: Namespace) -> None:
+    """Make a server store all of a feed's state as it is now, with every commit that was
+    acknowledged.  The token that is printed, one line of JSON, is for connect(resume=…) and for
+    headrace serve --resume.
+    """
     servers = [asker.snapshot for asker in askers(options)]
     print(json.dumps(snapshot_of_all(servers, options.feed, options.wait)))
-    return exits.WELL
-
-
-COMMANDS = {
-    "drain": Command(
-        "Make a server hand out nothing more, and wait until trainers have committed their "
-        "batches.  Then headrace serve ends.  The exit code is 1 if some are uncommitted after "
-        "the wait.",
-        (
-            SERVERS,
-            TOKEN,
-            Option("wait", "seconds", "how long to wait for commits", 60.0),
-        ),
-        _drain,
-    ),
-    "end": Command(
-        "Close the input of a feed for good: rows that were read are still handed out, and then "
-        "the loops of all trainers end normally.  A restart of the server does not open it again, "
-        "headrace restart does.",
-        (
-            _FEED,
-            SERVERS,
-            TOKEN,
-            Option("cancel", "flag", "drop rows that were read and are in no batch yet", False),
-        ),
-        _end,
-    ),
-    "restart": Command(
-        "Start a feed from its beginning, as if nothing was committed; with a state directory its "
-        "state is replaced.  The exit code is 1, and nothing is done, while trainers use the "
-        "feed, unless --force is given: they get FeedRewound then.",
-        (
-            _FEED,
-            SERVERS,
-            TOKEN,
-            Option("force", "flag", "also while trainers use it: their work is undone", False),
-            _WAIT,
-        ),
-        _restart,
-    ),
-    "snapshot": Command(
-        "Make a server store all of a feed's state as it is now, with every commit that was "
-        "acknowledged.  The token that is printed, one line of JSON, is for "
-        "connect(resume=…) and for headrace serve --resume.",
-        (
-            SERVERS,
-            TOKEN,
-            Option("feed", "text", "optional where one feed is served", metavar="NAME"),
-            _WAIT,
-        ),
-        _snapshot,
-    ),
-}

@@ -15,15 +15,19 @@ from headrace_proto.schema import OFFSETS, RESERVED
 
 from ..files.manifest import resolve
 from ..reading.reader import BadRecords, IndexedReader
-from . import exits
 from .indexing import reporting_cache
 from .local import LocalFeed, Sample
 from .options import JSON, Option
 from .pipelines import PIPELINE, load_one
 from .progress import count, size, table
-from .table import Command
+from .table import with_options
 
-_OPTIONS = (
+_FIRST: Final = 3
+_MOST_CLASSES: Final = 12
+_MOST_TEXT: Final = 40
+
+
+@with_options(
     PIPELINE,
     Option("batches", "integer", "number of batches", default=3, short="n", least=1),
     Option(
@@ -42,12 +46,11 @@ _OPTIONS = (
     ),
     JSON,
 )
-_FIRST: Final = 3
-_MOST_CLASSES: Final = 12
-_MOST_TEXT: Final = 40
-
-
-def _preview(options: Namespace) -> int:
+def preview(options: Namespace) -> None:
+    """Make the first batches of a pipeline in this process, as a worker would, and show
+    their shapes, types, lengths, padding, classes, first values, and the time that each
+    took.  States of segments are saved as they were handed out.
+    """
     name, pipeline = load_one(options.pipeline)
     declaration = pipeline.declaration()
     files = resolve(declaration.source.paths)
@@ -61,7 +64,6 @@ def _preview(options: Namespace) -> int:
         shown = [_batch(s, options.label) for s in islice(local.batches(), options.batches)]
         plain |= {"batches": shown, "dropped": local.run.dropped()}
     print(json.dumps(plain) if options.json else "\n".join(_text(plain)))
-    return exits.WELL
 
 
 def _batch(sample: Sample, label: str | None) -> dict[str, Any]:
@@ -192,12 +194,3 @@ def _short(value: Any) -> str:
     if isinstance(value, list):
         return f"[{' '.join(map(_short, value))}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-COMMAND = Command(
-    "Make the first batches of a pipeline in this process, as a worker would, and show their "
-    "shapes, types, lengths, padding, classes, first values, and the time that each took.  "
-    "States of segments are saved as they were handed out.",
-    _OPTIONS,
-    _preview,
-)

@@ -1,6 +1,6 @@
 """Which servers a command asks: those of ``--http``, or of the environment.
 
---http HOST:PORT, or a URL ─► Asker      several, with commas between ─► askers
+--http HOST:PORT, or a URL, several with commas between ─► askers
 --all                      ─► the statuses of all servers, as one
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from dataclasses import replace
 from urllib.parse import urlsplit
 
 from ..process.statuses import ServerStatus
@@ -18,15 +17,13 @@ from ..watch.http_options import read_token
 from .options import Option
 from .places import variable
 
-HTTP = Option(
+SERVERS = Option(
     "http",
     "text",
-    "where the server serves HTTP: HOST:PORT or a URL",
+    "where the server serves HTTP: HOST:PORT or a URL; of several servers with commas between",
     absent="HEADRACE_HTTP, else 127.0.0.1:8080",
     metavar="HOST:PORT",
 )
-#: The same for commands that ask all servers of a feed.
-SERVERS = replace(HTTP, help=f"{HTTP.help}; of several servers with commas between")
 ALL = Option(
     "all",
     "flag",
@@ -41,47 +38,36 @@ TOKEN = Option(
     absent="HEADRACE_HTTP_TOKEN_FILE",
     metavar="FILE",
 )
-_DEFAULT = "127.0.0.1:8080"
 
 
-class Asker(HttpClient):
-    """One server, as the options or the environment name it."""
-
-    def __init__(self, options: Namespace, address: str = "") -> None:
-        """``address``: of one of several servers; else the options name one."""
-        given = address or _set(options, HTTP) or _DEFAULT
-        url = given if "://" in given else f"http://{given}"
-        if not _asks(url):
-            raise ValueError(f"--http {given!r:.200} is neither HOST:PORT nor a URL with http://")
-        # A server listens at these addresses; a request goes to this machine.
-        for everywhere, here in (("0.0.0.0", "127.0.0.1"), ("[::]", "[::1]")):
-            url = url.replace(f"//{everywhere}:", f"//{here}:")
-        path = _set(options, TOKEN)
-        super().__init__(url, None if path is None else read_token(path))
+def askers(options: Namespace) -> list[HttpClient]:
+    """Return each server that the options or the environment name, with commas between them."""
+    given, path = _set(options, SERVERS) or "127.0.0.1:8080", _set(options, TOKEN)
+    token = None if path is None else read_token(path)
+    return [HttpClient(_url(address.strip() or given), token) for address in given.split(",")]
 
 
-def askers(options: Namespace) -> list[Asker]:
-    """Return each server that the options name, with commas between them."""
-    given = _set(options, SERVERS) or _DEFAULT
-    return [Asker(options, address.strip() or given) for address in given.split(",")]
-
-
-def status_of_all(servers: list[Asker]) -> ServerStatus:
+def status_of_all(servers: list[HttpClient]) -> ServerStatus:
     """Return the joined status of these servers, or of one and all its peers."""
     if len(servers) == 1:
         return servers[0].status(every=True)
     return every([one.seen() for one in servers])
 
 
-def _asks(url: str) -> bool:
-    """Whether a URL names a host, and a port that can be."""
-    parts = urlsplit(url)
+def _url(given: str) -> str:
+    """Return the URL of a server; ValueError unless it names a host, and a port that can be."""
+    url = given if "://" in given else f"http://{given}"
     try:
-        port = parts.port
+        parts = urlsplit(url)
+        asks = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
-        return False
-    printable = url.isprintable() and " " not in url
-    return printable and parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0
+        asks = False
+    if not asks or not url.isprintable() or " " in url:
+        raise ValueError(f"--http {given!r:.200} is neither HOST:PORT nor a URL with http://")
+    # A server listens at these addresses; a request goes to this machine.
+    for everywhere, here in (("0.0.0.0", "127.0.0.1"), ("[::]", "[::1]")):
+        url = url.replace(f"//{everywhere}:", f"//{here}:")
+    return url
 
 
 def _set(options: Namespace, option: Option) -> str | None:

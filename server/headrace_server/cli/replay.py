@@ -4,36 +4,31 @@ from __future__ import annotations
 
 from argparse import Namespace
 
+from .. import replay_server
 from ..process.settings import ReplaySettings, options_of
-from ..replay_server import replay
 from .options import Option
 from .pipelines import PIPELINE, load_one
 from .serve import DRAIN_TIMEOUT, Signals, as_arguments, until_stopped
-from .table import Command
+from .table import with_options
 
 _STATE_DIR, *_REST = options_of(ReplaySettings)
-_OPTIONS = (
+
+
+@with_options(
     _STATE_DIR,
     PIPELINE,
     *_REST,
     DRAIN_TIMEOUT,
     Option("exit_when_done", "flag", "end when all was committed", default=False),
 )
-
-
-def _replay(options: Namespace) -> int:
+def replay(options: Namespace) -> int:
+    """Serve the batches that a state directory has recorded again, the same bytes in the
+    order in which they were handed out, to any trainer.  The state directory is only read.
+    """
     stop = Signals()
     given = as_arguments(ReplaySettings, options)
-    server = replay(given.pop("state_dir"), load_one(options.pipeline)[1], **given)
+    server = replay_server.replay(given.pop("state_dir"), load_one(options.pipeline)[1], **given)
     with server:
         stop.started = True
         print(f"headrace replays at {' '.join(server.addresses)}", flush=True)
         return until_stopped(server, stop, options)
-
-
-COMMAND = Command(
-    "Serve the batches that a state directory has recorded again, the same bytes in the "
-    "order in which they were handed out, to any trainer.  The state directory is only read.",
-    _OPTIONS,
-    _replay,
-)

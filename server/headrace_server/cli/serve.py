@@ -27,23 +27,27 @@ from . import exits
 from .options import Option
 from .pipelines import PIPELINES, load
 from .places import CONFIG
-from .table import Command
+from .table import with_options
 
 logger = logging.getLogger("headrace.server")
 
 DRAIN_TIMEOUT = Option(
     "drain_timeout", "seconds", "how long a signal waits for commits", default=20.0
 )
-_OPTIONS = (
+
+
+@with_options(
     PIPELINES,
     CONFIG,
     *options_of(RunSettings),
     DRAIN_TIMEOUT,
     Option("exit_when_done", "flag", "end when every feed has ended or failed", default=False),
+    configured=True,
 )
-
-
-def _serve(options: Namespace) -> int:
+def serve(options: Namespace) -> int:
+    """Serve pipelines until SIGTERM or Ctrl-C, then hand out nothing more, wait for the
+    commits of batches in trainers' hands, and end.  A second signal ends at once.
+    """
     stop = Signals()
     given = as_arguments(RunSettings, options)
     given["resume"] = _tokens(options.resume, options.state_dir)
@@ -126,12 +130,3 @@ class Signals:
         if not self.started:  # nothing is out yet: the start is given up, and cleaned up after
             raise SystemExit(0)
         (self.second if self.first.is_set() else self.first).set()
-
-
-COMMAND = Command(
-    "Serve pipelines until SIGTERM or Ctrl-C, then hand out nothing more, wait for the commits of "
-    "batches in trainers' hands, and end.  A second signal ends at once.",
-    _OPTIONS,
-    _serve,
-    configured=True,
-)

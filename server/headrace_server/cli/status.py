@@ -10,10 +10,16 @@ from . import exits
 from .options import JSON
 from .painting import lines
 from .remote import ALL, SERVERS, askers, status_of_all
-from .table import Command
+from .table import with_options
 
 
-def _status(options: Namespace) -> int:
+@with_options(SERVERS, ALL, JSON)
+def status(options: Namespace) -> int:
+    """Show the state of a server and its bottleneck.  The exit code is 1 where the server
+    or one of its feeds has failed.  Several servers are shown one after the other, in JSON
+    by their URL.  With --all they are shown as one, and by share; the exit code is 1 while
+    one is away.
+    """
     servers = askers(options)
     every = (
         {"": status_of_all(servers)} if options.all else {one.url: one.status() for one in servers}
@@ -33,12 +39,3 @@ def _has_failed(status: ServerStatus) -> bool:
     feeds = status["feeds"].values()
     states = {one["state"] for feed in feeds for one in (feed, *feed["shares"])}
     return status["state"] == "failed" or bool({"failed", "away"} & states)
-
-
-COMMAND = Command(
-    "Show the state of a server and its bottleneck.  The exit code is 1 where the server or one of "
-    "its feeds has failed.  Several servers are shown one after the other, in JSON by their URL.  "
-    "With --all they are shown as one, and by share; the exit code is 1 while one is away.",
-    (SERVERS, ALL, JSON),
-    _status,
-)

@@ -1,14 +1,17 @@
 """All commands.  To add one: a line here, and a module of its name beside this one.
 
     # server/headrace_server/cli/greet.py
-    COMMAND = Command("Says a word.", (Option("word", "text", "what is said"), JSON), run)
+    @with_options(Option("word", "text", "what is said"), JSON)
+    def greet(options: Namespace) -> None:
+        # its docstring describes the command to users
 
-``run`` gets the options by name and gives an exit code (see ``exits``).  Errors are printed
-by the frame, so a command prints results only: on standard output, as JSON with ``--json``.
+The function gets the options by name and may return an exit code (see ``exits``).  Errors are
+printed by the frame, so a command prints results only: on standard output, as JSON with ``--json``.
 """
 
 from __future__ import annotations
 
+import inspect
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,24 +42,30 @@ COMMANDS = {
 
 @dataclass(frozen=True)
 class Command:
-    """A command, which its module declares as ``COMMAND``.
+    """A command; ``run`` returns an exit code, or None for 0.
 
     ``configured``: its options are also taken from the environment and a file, see ``places``.
     """
 
     description: str
     options: tuple[Option, ...]
-    run: Callable[[Namespace], int]
+    run: Callable[[Namespace], int | None]
     configured: bool = False
 
 
-#: Commands of one module, which has them by name as ``COMMANDS``.
+#: Commands of one module.
 _TOGETHER = dict.fromkeys(("drain", "end", "restart", "snapshot"), "orders")
+
+
+def with_options(
+    *options: Option, configured: bool = False
+) -> Callable[[Callable[[Namespace], int | None]], Command]:
+    """Make a function a command that has these options; its docstring is the description."""
+    return lambda run: Command(inspect.getdoc(run) or "", options, run, configured)
 
 
 def command(name: str) -> Command:
     """Import the module of a command, and return the command."""
     module = import_module(f"{__package__}.{_TOGETHER.get(name, name)}")
-    found = module.COMMANDS[name] if name in _TOGETHER else module.COMMAND
-    assert isinstance(found, Command)
+    found: Command = getattr(module, name)
     return found

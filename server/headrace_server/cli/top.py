@@ -1,7 +1,7 @@
 """``headrace top``: the status of a server on a terminal, again and again until Ctrl-C.
 
     a thread asks ─► lines ─► the screen, again at each look and at each change of its size
-                         signals are counted, and looked at 20 times a second
+                         signals are blocked, and looked for 20 times a second
 
 Whenever a signal comes, also while a hung server is asked, the terminal is left as it was.
 """
@@ -9,6 +9,7 @@ Whenever a signal comes, also while a hung server is asked, the terminal is left
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import textwrap
@@ -18,33 +19,32 @@ import unicodedata
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 from headrace_proto.errors import HeadraceError
 
 from ..process.statuses import ServerStatus
-from . import exits
 from .options import Option
 from .painting import lines
 from .remote import ALL, SERVERS, askers, status_of_all
-from .table import Command
+from .table import with_options
 
 _ENTER = "\x1b[?1049h\x1b[?25l"  # another screen, no cursor
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 _HOME, _TO_LINE_END, _TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
-_OPTIONS = (
+
+#: How long a key may be pressed, or a window be drawn larger, before it is seen.
+_LOOK_S = 0.05
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
+
+
+@with_options(
     SERVERS,
     ALL,
     Option("every", "seconds", "between two looks", default=2.0, least=0.1),
     Option("once", "flag", "print it once, as where there is no terminal", default=False),
 )
-
-#: How long a key may be pressed, or a window be drawn larger, before it is seen.
-_LOOK_S = 0.05
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def _top(options: Namespace) -> int:
+def top(options: Namespace) -> None:
+    """Show the state of a server and its bottleneck, updated until Ctrl-C."""
     servers = askers(options)
     if len(servers) > 1 and not options.all:
         raise ValueError(f"--http names {len(servers)} servers: give --all to see them as one")
@@ -54,15 +54,16 @@ def _top(options: Namespace) -> int:
 
     if options.once or not sys.stdout.isatty():
         print("\n".join(lines(status())))
-        return exits.WELL
-    with _signals() as came, _other_screen():
+        return
+    with _blocked_signals(), _other_screen():
         look = _Look(status)
         painted: list[str] = []
         size: os.terminal_size | None = None
         due = 0.0
-        while not came.intersection(_ENDING):
-            if signal.SIGTSTP in came:
-                came.discard(signal.SIGTSTP)
+        while (
+            came := signal.sigtimedwait(_SIGNALS, _LOOK_S)
+        ) is None or came.si_signo == signal.SIGTSTP:
+            if came is not None:
                 _pause()
                 size = None
             if look.lines is not None:
@@ -73,8 +74,6 @@ def _top(options: Namespace) -> int:
             if size != (size := _size()):
                 sys.stdout.write(screen(painted, size))
                 sys.stdout.flush()
-            time.sleep(_LOOK_S)
-    return exits.WELL
 
 
 def _size() -> os.terminal_size:
@@ -103,19 +102,13 @@ class _Look:
 
 
 @contextmanager
-def _signals() -> Iterator[set[int]]:
-    """Give a set of the signals that came; an exception could be lost in a finalizer."""
-    came: set[int] = set()
-
-    def hear(number: int, frame: FrameType | None) -> None:
-        came.add(number)
-
-    before = {number: signal.signal(number, hear) for number in (*_ENDING, signal.SIGTSTP)}
+def _blocked_signals() -> Iterator[None]:
+    """Let signals wait for ``sigtimedwait``; an exception could be lost in a finalizer."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
-        yield came
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -159,23 +152,11 @@ def fitted(painted: Iterable[str], width: int) -> list[str]:
 
 
 def _cut(line: str, width: int) -> str:
-    out, left, colored, i = [], width, False, 0
-    while i < len(line):
-        if line[i] == "\x1b":
-            end = line.index("m", i) + 1
-            out.append(line[i:end])
-            colored, i = True, end
-            continue
-        cells = 2 if unicodedata.east_asian_width(line[i]) in "WF" else 1
-        if cells > left:
+    out, left = "", width
+    for part in re.findall(r"\x1b[^m]*m|.", line):
+        if not part.startswith("\x1b"):
+            left -= 2 if unicodedata.east_asian_width(part) in "WF" else 1
+        if left < 0:
             break
-        out.append(line[i])
-        left, i = left - cells, i + 1
-    return "".join(out) + ("\x1b[0m" if colored else "")
-
-
-COMMAND = Command(
-    "Show the state of a server and its bottleneck, updated until Ctrl-C.",
-    _OPTIONS,
-    _top,
-)
+        out += part
+    return f"{out}\x1b[0m" if "\x1b" in out else out

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.cli import frame, table
+from headrace_server.cli import frame, main, table
 from headrace_server.cli.options import Option
 from tests.contract.interpreter import run
 from tests.patience import PATIENCE_S
@@ -25,7 +25,7 @@ def greet(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Namespace], in
     """Makes ``headrace greet`` do something."""
 
     def declare(does: Callable[[Namespace], int]) -> None:
-        declared = table.Command("Says a word.", OPTIONS, does)
+        declared = table.with_options(*OPTIONS)(does)
         monkeypatch.setitem(frame.COMMANDS, "greet", "say a word")
         monkeypatch.setattr(frame, "command", {"greet": declared}.__getitem__)
 
@@ -59,7 +59,7 @@ def test_what_a_command_raises_is_one_paragraph_and_an_exit_code(
     error: BaseException, code: int, told: str, greet, capsys: pytest.CaptureFixture[str]
 ):
     greet(raising(error))
-    assert frame.main(["greet"]) == code
+    assert main(["greet"]) == code
     assert capsys.readouterr().err == told
 
 
@@ -151,7 +151,7 @@ def test_a_reader_that_goes_away_ends_a_command_without_a_word():
         "    for _ in range(100000): print('word')\n"
         "    return 0\n"
         "frame.COMMANDS['greet'] = 'say words'\n"
-        "frame.command = lambda name: table.Command('Says words.', (), says)\n"
+        "frame.command = lambda name: table.with_options()(says)\n"
         "raise SystemExit(frame.main(['greet']))\n"
     )
     process = subprocess.Popen(

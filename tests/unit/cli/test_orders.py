@@ -8,7 +8,7 @@ import pytest
 
 from headrace_proto.errors import ConnectionLost, ServerError
 from headrace_server.cli import main
-from headrace_server.cli.remote import Asker
+from headrace_server.watch.http_client import HttpClient
 
 from ..watch.statuses import feed
 from .served import Served, other, served
@@ -46,10 +46,10 @@ def test_what_is_still_out_after_the_wait_makes_the_exit_code_1(
 def test_a_server_that_ends_meanwhile_is_drained(
     served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    def gone(self: Asker, path: str, timeout_s: float) -> object:
+    def gone(self: HttpClient, path: str, timeout_s: float) -> object:
         raise ConnectionLost("no server answers")
 
-    monkeypatch.setattr(Asker, "get", gone)
+    monkeypatch.setattr(HttpClient, "get", gone)
     assert main(["drain", "--http", served.address]) == 0
     assert capsys.readouterr().out == "drained: the server has ended\n"
 

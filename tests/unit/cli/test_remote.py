@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.cli.remote import Asker
+from headrace_server.cli.remote import askers
 from headrace_server.watch.http import HttpService
+from headrace_server.watch.http_client import HttpClient
 from headrace_server.watch.http_options import HttpOptions
 
 from ..watch.watched import Watched
@@ -20,8 +21,9 @@ __all__ = ["served"]
 TOKEN = "0123456789abcdef"
 
 
-def asker(address: str, token_file: Path | None = None) -> Asker:
-    return Asker(Namespace(http=address, http_token_file=token_file))
+def asker(address: str | None = None, token_file: Path | None = None) -> HttpClient:
+    (one,) = askers(Namespace(http=address, http_token_file=token_file))
+    return one
 
 
 def test_an_address_is_a_url_or_host_and_port(served: Served):
@@ -33,13 +35,13 @@ def test_an_address_is_a_url_or_host_and_port(served: Served):
 def test_where_none_is_given_the_environment_has_it(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    assert Asker(Namespace()).url == "http://127.0.0.1:8080"
+    assert asker().url == "http://127.0.0.1:8080"
     monkeypatch.setenv("HEADRACE_HTTP", served.address)
-    assert Asker(Namespace(http=None)).get("/status.json")["state"] == "serving"
-    assert Asker(Namespace(http="h:1")).url == "http://h:1"
+    assert asker().get("/status.json")["state"] == "serving"
+    assert asker("h:1").url == "http://h:1"
     monkeypatch.setenv("HEADRACE_HTTP_TOKEN_FILE", str(tmp_path / "nonesuch"))
     with pytest.raises(FileNotFoundError):
-        Asker(Namespace())
+        asker()
 
 
 def test_what_listens_everywhere_is_asked_here(served: Served):
