@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .example_wants import Recipe
-from .example_wire import FLOATS, INTS, FoundValues
+from headrace_server.reading.stretches import ranges
+
+from .example_columns import spans_of
+from .example_wire import INTS, Run
 
 #: Words of 8 bytes compared per row.  With more than that a walk is no slower.
 _MAX_WORDS = 128
@@ -21,44 +23,24 @@ _MAX_WORDS = 128
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordLayout:
-    offsets: tuple[int, ...]
-    masks: tuple[np.uint64, ...]
-    words: tuple[np.uint64, ...]
-    plans: tuple[Recipe, ...]
+    """``spans`` are, by slot, starts in the record and sizes; None: the record has no value."""
+
+    words: tuple[tuple[int, np.uint64, np.uint64], ...]  # offset, mask and masked content
+    spans: tuple[tuple[np.ndarray, np.ndarray] | None, ...]
 
     def matches(self, data_words: np.ndarray, starts: np.ndarray) -> np.ndarray:
         """A mask of the records at ``starts`` that are laid out like this."""
         differs = np.zeros(starts.size, np.uint64)
-        for offset, mask, word in zip(self.offsets, self.masks, self.words, strict=True):
+        for offset, mask, word in self.words:
             differs |= (data_words[starts + offset] ^ word) & mask
         same: np.ndarray = differs == 0
         return same
 
 
-def _open(record: np.ndarray, mask: np.ndarray, plan: Recipe, found: FoundValues) -> bool:
-    """Clear the mask at the bytes of the values.  False where no layout can be made."""
-    for part in found.parts:
-        start, size = part[0], part[1]
-        if found.kind == INTS:
-            # How long each varint is belongs to the layout; in packed ones the number of them is
-            # counted row by row, and only where the last one ends belongs to it.
-            single = not part[2] or plan.values == 1
-            if single and (size > 10 or np.count_nonzero(record[start : start + size] < 0x80) != 1):
-                return False
-            mask[start : start + size] = 0x80 if single else 0
-            mask[start + size - 1] = 0x80
-        elif found.kind == FLOATS:
-            at = np.arange(start, start + part[3] * part[2], part[2])
-            mask[at[:, None] + np.arange(size)] = 0
-        else:
-            mask[start : start + size] = 0
-    return True
-
-
 def learn_layout(
     record: np.ndarray,
-    found: Sequence[FoundValues | None],
-    plans: tuple[Recipe, ...],
+    kinds: Sequence[int],
+    found: Sequence[Sequence[Run] | None],
     opaque: Sequence[tuple[int, int]],
 ) -> RecordLayout | None:
     """The layout of a walked record (uint8); None where it has none that could hold for others.
@@ -68,21 +50,25 @@ def learn_layout(
     mask = np.full(record.size, 0xFF, np.uint8)
     for start, stop in opaque:
         mask[start:stop] = 0
-    for plan, values in zip(plans, found, strict=True):
-        if plan.form == "loose" or (values and not _open(record, mask, plan, values)):
-            return None
-    offsets: list[int] = []
-    masks: list[np.uint64] = []
-    words: list[np.uint64] = []
+    spans = tuple(None if runs is None else spans_of(runs) for runs in found)
+    for kind, values in zip(kinds, spans, strict=True):
+        if values is None:
+            continue
+        mask[ranges(*values)] = 0
+        for start, size in zip(*(v.tolist() for v in values), strict=True) if kind == INTS else ():
+            # How long a single number is belongs to the layout; in packed ones the number of them
+            # is counted row by row, and only where the last one ends belongs to it.
+            single = np.count_nonzero(record[start : start + size] < 0x80) == 1
+            mask[start if single else start + size - 1 : start + size] = 0x80
+    words: list[tuple[int, np.uint64, np.uint64]] = []
     covered = 0
     for at in np.flatnonzero(mask).tolist():
         if at < covered:
             continue
         offset = min(at, record.size - 8)
         covered = offset + 8
-        if len(offsets) == _MAX_WORDS:
+        if len(words) == _MAX_WORDS:
             return None
-        offsets.append(offset)
-        masks.append(mask[offset:covered].view("<u8")[0])
-        words.append(record[offset:covered].view("<u8")[0])
-    return RecordLayout(tuple(offsets), tuple(masks), tuple(words), plans)
+        content = record[offset:covered].view("<u8")[0]
+        words.append((offset, mask[offset:covered].view("<u8")[0], content))
+    return RecordLayout(tuple(words), spans)

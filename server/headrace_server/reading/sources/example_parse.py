@@ -9,18 +9,18 @@ missing is learned from one of the records that need it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.columns import Column
 
-from .example_columns import filler_of
+from .example_columns import Filler
 from .example_layouts import RecordLayout, learn_layout
 from .example_templates import Template, learn_template
-from .example_wants import DEFAULT, Fault, WantedFeature, want_of
-from .example_wire import Malformed, walk
+from .example_wants import Fault, WantedFeature, want_of
+from .example_wire import Malformed, Run, walk
 
 #: Fewer rows of one length are left to templates: matching and gathering costs 50 µs per group.
 _MIN_GROUP = 16
@@ -30,6 +30,7 @@ _LAYOUTS = 1024
 #: Templates remembered, and the number of rows that is worth one: 100 µs against 20 µs for each.
 _TEMPLATES = 4
 _MIN_WALK = 8
+_NONE = np.empty(0, np.int64)
 
 Faults = dict[int, tuple[str, str]]
 
@@ -39,14 +40,14 @@ class ExampleParser:
 
     def __init__(self, features: Mapping[str, Feature], feature_lists: bool) -> None:
         """``feature_lists`` False: a second field of the message is not looked at (Example)."""
-        self.wants: tuple[WantedFeature, ...] = tuple(map(want_of, features, features.values()))
-        self.wanted = {want.name.encode(): i for i, want in enumerate(self.wants)}
-        self.listed = {
+        self._wants: tuple[WantedFeature, ...] = tuple(map(want_of, features, features.values()))
+        self._wanted = {want.name.encode(): i for i, want in enumerate(self._wants)}
+        self._listed = {
             want.name.encode(): i
-            for i, want in enumerate(self.wants)
+            for i, want in enumerate(self._wants)
             if want.sequence and feature_lists
         }
-        self._kinds = {i: want.kind for i, want in enumerate(self.wants)}
+        self._kinds = [want.kind for want in self._wants]
         self._templates: list[Template] = []
         self._layouts: dict[int, list[RecordLayout]] = {}
         self._count = 0
@@ -56,18 +57,42 @@ class ExampleParser:
     ) -> tuple[dict[str, Column], Faults]:
         """Columns of the records that lie in ``data`` (uint8) at these bytes, and by row what is
         wrong with those that can not be used; their places in the columns hold anything."""
-        records = _Records(self, data, starts, lengths)
-        rest = self._add_templated(records, self._add_groups(records))
-        for row in rest:
-            records.add_one(row)
-        return records.finish()
+        fillers = [Filler(want, data, starts.size) for want in self._wants]
+        faults: Faults = {}
+        rest = np.arange(starts.size)
+        if data.size >= 8:
+            rest = self._add_groups(data, starts, lengths, fillers)
+            rest = self._add_templated(data, starts, lengths, rest, fillers)
+        for row in rest.tolist():
+            start = int(starts[row])
+            try:
+                runs = self._walked(data.data[start : start + int(lengths[row])])
+                for filler, values in zip(fillers, runs, strict=True):
+                    if values is not None:
+                        filler.add_one(row, start, values)
+            except Malformed as error:
+                text = f"is no tf.train.Example or SequenceExample: {error} of the record"
+                faults[row] = ("corrupt_record", text)
+            except Fault as error:
+                faults[row] = (error.reason, error.text)
 
-    def _add_groups(self, records: _Records) -> list[int]:
+        def fault(row: int, reason: str, text: str) -> None:
+            faults.setdefault(row, (reason, text))
+
+        names = (want.name for want in self._wants)
+        return {n: f.finish(fault) for n, f in zip(names, fillers, strict=True)}, faults
+
+    def _walked(
+        self, record: memoryview, opaque: list[tuple[int, int]] | None = None
+    ) -> list[Sequence[Run] | None]:
+        """The values of a record by slot, None for defaults.  Malformed, or Fault."""
+        found = walk(record, self._wanted, self._listed, opaque)
+        return [want.runs_of(values) for want, values in zip(self._wants, found, strict=True)]
+
+    def _add_groups(
+        self, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, fillers: list[Filler]
+    ) -> np.ndarray:
         """Add the records that are laid out alike; gives the rows of the others."""
-        data, starts, lengths = records.data, records.starts, records.lengths
-        n = starts.size
-        if n < _MIN_GROUP or data.size < 8:
-            return list(range(n))
         data_words = np.ndarray((data.size - 7,), "<u8", data, 0, (1,))
         groups, rest = _by_length(lengths)
         for length, rows in groups:
@@ -77,71 +102,67 @@ class ExampleParser:
                     break
                 layout = known[attempt] if attempt < len(known) else None
                 if layout is None:
-                    layout = self._learn(data, int(starts[rows[0]]), known, length)
+                    start = int(starts[rows[0]])
+                    layout = self._learn(data[start : start + length], known)
                 if layout is None:
-                    rest.append(int(rows[0]))
+                    rest.append(rows[:1])
                     rows = rows[1:]
                     continue
-                at = starts if rows.size == n else starts[rows]
+                at = starts if rows.size == starts.size else starts[rows]
                 same = layout.matches(data_words, at)
                 if same.all():
                     taken, rows = rows, rows[:0]
                 else:
-                    taken, rows = rows[same], rows[~same]
-                    at = at[same]
-                for slot, plan in enumerate(layout.plans if taken.size else ()):
-                    refused = records.fillers[slot].add(plan, taken, at)
-                    records.add_refused(slot, taken, refused)
-            rest += rows.tolist()
-        return rest
+                    taken, rows, at = rows[same], rows[~same], at[same]
+                for filler, spans in zip(fillers, layout.spans, strict=True):
+                    if spans is not None:
+                        filler.add(taken, at[:, None] + spans[0], spans[1])
+            rest.append(rows)
+        return np.sort(np.concatenate([_NONE, *rest]))
 
-    def _add_templated(self, records: _Records, rest: list[int]) -> list[int]:
+    def _add_templated(
+        self,
+        data: np.ndarray,
+        starts: np.ndarray,
+        lengths: np.ndarray,
+        rows: np.ndarray,
+        fillers: list[Filler],
+    ) -> np.ndarray:
         """Add those of the rows that have a template; gives the others."""
-        data, starts, stops = records.data, records.starts, records.starts + records.lengths
-        rows = np.array(rest, np.int64)
+        stops = starts + lengths
         odd: list[int] = []
         tried = 0
-        while tried < _TEMPLATES and len(odd) < _MIN_WALK <= rows.size and data.size >= 8:
+        while tried < _TEMPLATES and len(odd) < _MIN_WALK <= rows.size:
             if tried == len(self._templates):
                 bounds = int(starts[rows[0]]), int(stops[rows[0]])
-                learned = learn_template(data, bounds, self.wanted, self._kinds)
+                learned = learn_template(data, bounds, self._wanted, self._kinds)
                 if learned is None or not self._completes(learned):
                     odd.append(int(rows[0]))
                     rows = rows[1:]
                     continue
                 self._templates.append(learned)
-            template = self._templates[tried]
+            good, spans = self._templates[tried].match(data, starts[rows], stops[rows])
             tried += 1
-            at = starts[rows]
-            good, spans = template.match(data, at, stops[rows])
-            taken, at = rows[good], at[good]
+            for slot, (begins, sizes) in spans.items():
+                fillers[slot].add(rows[good], begins[good, None], sizes[good, None])
             rows = rows[~good]
-            for slot, filler in enumerate(records.fillers if taken.size else ()):
-                if slot in spans:
-                    begins, sizes = spans[slot]
-                    refused = filler.add_spans(taken, begins[good], sizes[good])
-                else:
-                    refused = filler.add(DEFAULT, taken, at)
-                records.add_refused(slot, taken, refused)
-        return [*odd, *rows.tolist()]
+        return np.concatenate([_NONE, odd, rows]).astype(np.int64)
 
     def _completes(self, template: Template) -> bool:
         """True if every want is in the template, or has a default."""
-        absent = set(self._kinds) - template.slots
-        return all(self.wants[slot].default_column is not None for slot in absent)
+        return all(
+            want.default is not None or slot in template.slots
+            for slot, want in enumerate(self._wants)
+        )
 
-    def _learn(
-        self, data: np.ndarray, start: int, known: list[RecordLayout], length: int
-    ) -> RecordLayout | None:
+    def _learn(self, record: np.ndarray, known: list[RecordLayout]) -> RecordLayout | None:
         """The layout of one record, now known; None where none could hold for others."""
-        record = data[start : start + length]
         opaque: list[tuple[int, int]] = []
         try:
-            found = walk(record.data, self.wanted, self.listed, opaque)
-            plans = tuple(want.plan(f) for want, f in zip(self.wants, found, strict=True))
+            runs = self._walked(record.data, opaque)
         except (Malformed, Fault):
             return None
-        layout = learn_layout(record, found, plans, opaque)
+        layout = learn_layout(record, self._kinds, runs, opaque)
         if layout is not None:
             if self._count >= _LAYOUTS:
                 self._layouts.clear()
@@ -151,52 +172,10 @@ class ExampleParser:
         return layout
 
 
-class _Records:
-    """The records of one chunk, the columns that are filled from them, and the faults found."""
-
-    def __init__(
-        self, parser: ExampleParser, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray
-    ) -> None:
-        self.data, self.starts, self.lengths = data, starts, lengths
-        self.fillers = [filler_of(want, data, starts.size) for want in parser.wants]
-        self._parser = parser
-        self._faults: Faults = {}
-
-    def add_one(self, row: int, only: int | None = None) -> None:
-        """Add one record to all columns, or to one."""
-        parser = self._parser
-        start = int(self.starts[row])
-        try:
-            record = self.data.data[start : start + int(self.lengths[row])]
-            found = walk(record, parser.wanted, parser.listed)
-            slots = range(len(found)) if only is None else (only,)
-            plans = [parser.wants[slot].plan(found[slot]) for slot in slots]
-            for slot, plan in zip(slots, plans, strict=True):
-                self.fillers[slot].add_one(plan, row, start)
-        except Malformed as error:
-            text = f"is no tf.train.Example or SequenceExample: {error} of the record"
-            self._faults[row] = ("corrupt_record", text)
-        except Fault as error:
-            self._faults[row] = (error.reason, error.text)
-
-    def add_refused(self, slot: int, rows: np.ndarray, refused: np.ndarray | None) -> None:
-        """Add to one column, one by one, those of the rows that it did not take as arrays."""
-        for row in () if refused is None else rows[refused].tolist():
-            self.add_one(row, slot)
-
-    def finish(self) -> tuple[dict[str, Column], Faults]:
-        def fault(row: int, reason: str, text: str) -> None:
-            self._faults.setdefault(row, (reason, text))
-
-        names = (want.name for want in self._parser.wants)
-        columns = {n: f.finish(fault) for n, f in zip(names, self.fillers, strict=True)}
-        return columns, self._faults
-
-
-def _by_length(lengths: np.ndarray) -> tuple[list[tuple[int, np.ndarray]], list[int]]:
+def _by_length(lengths: np.ndarray) -> tuple[list[tuple[int, np.ndarray]], list[np.ndarray]]:
     """Groups of rows of the same length, and the rows whose group is too small."""
-    if (lengths == lengths[0]).all():
-        return [(int(lengths[0]), np.arange(lengths.size))], []
+    if (lengths == lengths[:1]).all():
+        return [(int(length), np.arange(lengths.size)) for length in lengths[:1]], []
     order = np.argsort(lengths, kind="stable")
     ordered = lengths[order]
     edges = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
@@ -207,4 +186,4 @@ def _by_length(lengths: np.ndarray) -> tuple[list[tuple[int, np.ndarray]], list[
         (int(ordered[begin]), order[begin : begin + size])
         for begin, size in zip(begins[large].tolist(), sizes[large].tolist(), strict=True)
     ]
-    return groups, order[np.repeat(~large, sizes)].tolist()
+    return groups, [order[np.repeat(~large, sizes)]]

@@ -10,13 +10,13 @@ template: every feature holds one packed list of numbers, or one string.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from .example_wire import Malformed, map_entries, span
+from .example_wire import FLOATS, INTS, Malformed, map_entries, span
 
 #: Slot -> start and size in bytes of the values, one per record.
 Spans = dict[int, tuple[np.ndarray, np.ndarray]]
@@ -36,7 +36,7 @@ _SEVENS: Final = tuple(
 class _Entry:
     name: bytes  # with its tag and length in front
     slot: int  # -1: not wanted
-    kind_tag: int
+    kind: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,15 @@ class Template:
             front.literal(entry.name)
             front.expect(front.length(0x12), end)
             if entry.slot >= 0:
-                front.expect(front.length(entry.kind_tag), end)
+                front.expect(front.length(entry.kind << 3 | 2), end)
                 front.expect(front.length(0x0A), end)
-                spans[entry.slot] = front.position, end - front.position
+                sizes = end - front.position
+                spans[entry.slot] = front.position, sizes
+                if entry.kind == INTS:  # the last byte ends a number
+                    last = data[np.clip(end - 1, 0, data.size - 1)]
+                    front.good &= (sizes == 0) | (last < 0x80)
+                elif entry.kind == FLOATS:
+                    front.good &= sizes % 4 == 0
             front.position = end
         front.expect(front.position, stops)
         return front.good, spans
@@ -129,11 +135,11 @@ def learn_template(
     data: np.ndarray,
     bounds: tuple[int, int],
     wanted: Mapping[bytes, int],
-    kinds: Mapping[int, int],
+    kinds: Sequence[int],
 ) -> Template | None:
     """The template of the record between two bytes; None where it is not of the usual form.
 
-    ``wanted`` gives the slots by name, ``kinds`` the kind wanted in each.
+    ``wanted`` gives the slots by name, ``kinds`` the kinds wanted in them.
     """
     start, stop = bounds
     record = data.data[start:stop]
@@ -141,8 +147,7 @@ def learn_template(
     try:
         for name, _ in map_entries(record, *span(record, 1, len(record))):
             slot = wanted.get(name, -1)
-            kind_tag = kinds[slot] << 3 | 2 if slot >= 0 else 0
-            entries.append(_Entry(bytes([0x0A, len(name)]) + name, slot, kind_tag))
+            entries.append(_Entry(bytes([0x0A, len(name)]) + name, slot, kinds[slot]))
     except (IndexError, ValueError, Malformed):  # ValueError: of a name of more than 255 bytes
         return None
     slots = [entry.slot for entry in entries if entry.slot >= 0]

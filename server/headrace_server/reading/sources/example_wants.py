@@ -1,26 +1,21 @@
-"""The features that are wanted of a record, compared with those found in one.
-
-    Feature (declared) ─► Want ── plan(Found) ─► Recipe: how to take the values of every record
-                                                 that is laid out like this one
-
-A recipe is made of one record; ``Fault`` gives the reason why the record can not be used.
-"""
+"""The features that are wanted of a record, compared with those found in one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from headrace_proto import dtypes
+from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.columns import Column, row_of
+from headrace_server.reading.columns import Column, column_from_rows
 
 from .declared_columns import default_column
-from .example_wire import BYTES, FLOATS, INTS, KIND_NAMES, FoundValues
+from .example_wire import BYTES, FLOATS, INTS, KIND_NAMES, FoundValues, Run
 
 _DTYPES: Final = {FLOATS: "a floating dtype", INTS: "an integer dtype"}
 
@@ -34,45 +29,32 @@ class Fault(Exception):
         self.text = text
 
 
-class Recipe(NamedTuple):
-    """The way to take the values of one feature from a record, by parts as in ``FoundValues``.
-
-    ``loose`` parts hold for no other record and are read one by one.  ``values`` is the number
-    of values, -1 where only reading them shows it.  One packed varint is what the declaration asks
-    for, not yet what the bytes hold.
-    """
-
-    form: Literal["default", "run", "ints", "texts", "loose"]
-    values: int = -1
-    parts: Sequence[tuple[int, ...]] = ()
-
-
-DEFAULT: Final = Recipe("default")
-_NO_FLOATS: Final = ((0, 0, 0, 1),)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class WantedFeature:
     """One feature wanted.  ``count`` values make a row, or one step of a sequence."""
 
     name: str
     kind: int
+    field: Field
     sequence: bool
     shape: tuple[int, ...]
     count: int
     dtype: np.dtype | None  # None: byte strings
-    default_column: Column | None  # of one row; None: the feature must be there
+    default: Column | None  # of one row; None: the feature must be there
 
     @property
-    def default(self) -> np.ndarray:
-        """The numbers of the default, flat."""
-        assert self.default_column is not None
-        return np.asarray(row_of(self.default_column, 0), self.dtype).reshape(-1)
+    def filling(self) -> Column:
+        """A column of one row, for records that do not have the feature."""
+        if self.default is not None:
+            return self.default
+        nothing = np.full([d or 0 for d in self.field.shape], b"" if self.dtype is None else 0)
+        return column_from_rows([nothing.astype(self.dtype or object)], self.field)
 
-    def plan(self, found: FoundValues | None) -> Recipe:
+    def runs_of(self, found: FoundValues | None) -> Sequence[Run] | None:
+        """The values found in a record; None: it takes the default.  Fault where it has neither."""
         if found is None or (found.kind == 0 and found.steps is None):
-            if self.default_column is not None:
-                return DEFAULT
+            if self.default is not None:
+                return None
             raise Fault(
                 "missing_feature",
                 f"feature {self.name!r} is missing, and has no default. Declare one, or skip such "
@@ -85,38 +67,16 @@ class WantedFeature:
                 f"{KIND_NAMES[self.kind]} for dtype {self.dtype or 'bytes'}{self._remedy(found)}",
             )
         if found.steps and found.widths != {self.count}:
-            seen = min(found.widths - {self.count})
-            raise self.miscount(seen, "in a step")
-        return self._plan(found)
+            raise Fault("wrong_type", self.miscount(min(found.widths - {self.count}), "in a step"))
+        return found.runs
 
-    def _plan(self, found: FoundValues) -> Recipe:
-        parts = found.parts
-        if self.kind == FLOATS:
-            count = sum(size // 4 * times for _, size, _, times in parts)
-            self.check(count)
-            return Recipe("run" if len(parts) < 2 else "loose", count, parts or _NO_FLOATS)
-        count = len(parts)
-        if self.kind == BYTES:
-            self.check(count)
-            return Recipe("texts", count, parts)
-        if not any(part[2] for part in parts):
-            self.check(count)
-        elif count > 1 or self.sequence or self.count > 1:
-            count = -1
-        return Recipe("ints", count, parts)
-
-    def check(self, count: int) -> None:
-        """Fault unless so many values make a row."""
-        if count % self.count if self.sequence else count != self.count:
-            raise self.miscount(count)
-
-    def miscount(self, count: int, where: str = "") -> Fault:
+    def miscount(self, count: int, where: str = "") -> str:
+        """The text of the fault of a record that has so many values."""
         wanted = f"a multiple of {self.count}" if self.sequence and not where else f"{self.count}"
         shape = list(self.shape)
-        return Fault(
-            "wrong_type",
+        return (
             f"feature {self.name!r} has {count} values{where and ' ' + where}, wanted {wanted} for "
-            + (f"steps of shape {shape}" if self.sequence else f"shape {shape}"),
+            + (f"steps of shape {shape}" if self.sequence else f"shape {shape}")
         )
 
     def _remedy(self, found: FoundValues) -> str:
@@ -144,4 +104,4 @@ def want_of(name: str, feature: Feature) -> WantedFeature:
     if sequence and not count:
         raise ValueError(f"feature {name!r}: a step of shape {list(feature.shape)} holds nothing")
     default = default_column(name, feature) if feature.has_default else None
-    return WantedFeature(name, kind, sequence, feature.shape, count, dtype, default)
+    return WantedFeature(name, kind, feature.field, sequence, feature.shape, count, dtype, default)

@@ -24,6 +24,9 @@ FLOATS: Final = 2
 INTS: Final = 3
 KIND_NAMES: Final = {0: "no value", BYTES: "bytes_list", FLOATS: "float_list", INTS: "int64_list"}
 
+#: Spans of equal size, equally far apart: start in the record, size, distance, number of spans.
+Run = tuple[int, int, int, int]
+
 #: Steps of a FeatureList, or numbers one by one, from which on they are compared as one array.
 _MANY = 4
 
@@ -35,17 +38,15 @@ class Malformed(Exception):
 class FoundValues:
     """The values of one feature of one record: their kind, and where they lie.
 
-    ``parts`` are, by kind: BYTES (start, length); FLOATS (start, bytes, stride, count), count runs
-    of so many bytes; INTS (start, bytes, packed), varints.  All are counted from the record's
-    start.  ``steps`` is the number of steps where they come from feature_lists, else None, and
-    ``widths`` the numbers of values that steps were seen to have.
+    ``steps`` is the number of steps where they come from feature_lists, else None, and ``widths``
+    the numbers of values that steps were seen to have.
     """
 
-    __slots__ = ("kind", "parts", "steps", "widths")
+    __slots__ = ("kind", "runs", "steps", "widths")
 
     def __init__(self) -> None:
         self.kind = 0
-        self.parts: list[tuple[int, ...]] = []
+        self.runs: list[Run] = []
         self.steps: int | None = None
         self.widths: set[int] = set()
 
@@ -169,22 +170,22 @@ def _feature(record: memoryview, position: int, stop: int, found: FoundValues) -
             kind = tag >> 3
             if kind != found.kind:  # one of: the last kind set is the one that holds
                 found.kind = kind
-                found.parts = []
-            _LISTS[kind](record, start, position, found.parts)
+                found.runs = []
+            _LISTS[kind](record, start, position, found.runs)
         else:
             position = _skip(record, position, stop)
 
 
-def _bytes_list(record: memoryview, position: int, stop: int, parts: list) -> None:
+def _bytes_list(record: memoryview, position: int, stop: int, runs: list[Run]) -> None:
     while position < stop:
         if record[position] == 0x0A:
             start, position = span(record, position + 1, stop)
-            parts.append((start, position - start))
+            runs.append((start, position - start, 0, 1))
         else:
             position = _skip(record, position, stop)
 
 
-def _float_list(record: memoryview, position: int, stop: int, parts: list) -> None:
+def _float_list(record: memoryview, position: int, stop: int, runs: list[Run]) -> None:
     while position < stop:
         tag = record[position]
         if tag == 0x0A:
@@ -193,21 +194,21 @@ def _float_list(record: memoryview, position: int, stop: int, parts: list) -> No
             if size % 4:
                 raise Malformed(f"packed floats of {size} bytes at byte {start}, no multiple of 4")
             if size:
-                parts.append((start, size, size, 1))
+                runs.append((start, size, 0, 1))
         elif tag == 0x0D:
             count, rest = divmod(stop - position, 5)
             if not rest and record[position:stop:5].tobytes() == b"\x0d" * count:
-                parts.append((position + 1, 4, 5, count))
+                runs.append((position + 1, 4, 5, count))
                 return
             if position + 5 > stop:
                 raise Malformed(f"a float at byte {position + 1} goes past byte {stop}")
-            parts.append((position + 1, 4, 5, 1))
+            runs.append((position + 1, 4, 5, 1))
             position += 5
         else:
             position = _skip(record, position, stop)
 
 
-def _int64_list(record: memoryview, position: int, stop: int, parts: list) -> None:
+def _int64_list(record: memoryview, position: int, stop: int, runs: list[Run]) -> None:
     while position < stop:
         tag = record[position]
         if tag == 0x0A:
@@ -215,13 +216,13 @@ def _int64_list(record: memoryview, position: int, stop: int, parts: list) -> No
             if position > start:
                 if record[position - 1] >= 0x80:
                     raise Malformed(f"packed numbers end in the middle of one at byte {position}")
-                parts.append((start, position - start, True))
+                runs.append((start, position - start, 0, 1))
         elif tag == 0x08:
             start = position + 1
             _, position = _varint(record, start)
             if position > stop:
                 raise Malformed(f"the number at byte {start} goes past byte {stop}")
-            parts.append((start, position - start, False))
+            runs.append((start, position - start, 0, 1))
         else:
             position = _skip(record, position, stop)
 
@@ -247,10 +248,10 @@ def _feature_list(record: memoryview, position: int, stop: int, found: FoundValu
         found.widths.add(_width(record, step))
         count = _alike(record, position, end - position, stop, step)
         if count > 1:
-            offset, size, _, _ = step.parts[0]
-            found.parts.append((offset, size, end - position, count))
+            offset, size, _, _ = step.runs[0]
+            found.runs.append((offset, size, end - position, count))
         else:
-            found.parts += step.parts
+            found.runs += step.runs
         found.steps = (found.steps or 0) + count
         position += count * (end - position)
 
@@ -258,21 +259,21 @@ def _feature_list(record: memoryview, position: int, stop: int, found: FoundValu
 def _width(record: memoryview, step: FoundValues) -> int:
     """Number of values of one step."""
     if step.kind == FLOATS:
-        return sum(size // 4 * count for _, size, _, count in step.parts)
+        return sum(size // 4 * count for _, size, _, count in step.runs)
     if step.kind == INTS:
         return sum(
             sum(byte < 0x80 for byte in record[start : start + size])
-            for start, size, _ in step.parts
+            for start, size, _, _ in step.runs
         )
-    return len(step.parts)
+    return len(step.runs)
 
 
 def _alike(record: memoryview, position: int, stride: int, stop: int, step: FoundValues) -> int:
     """The number of steps from here on that are written like this one, but for the floats."""
     count = (stop - position) // stride
-    if count < _MANY or step.kind != FLOATS or len(step.parts) != 1 or step.parts[0][3] != 1:
+    if count < _MANY or step.kind != FLOATS or len(step.runs) != 1 or step.runs[0][3] != 1:
         return 1
-    first, size = step.parts[0][0] - position, step.parts[0][1]
+    first, size = step.runs[0][0] - position, step.runs[0][1]
     steps = np.frombuffer(record, np.uint8, count * stride, position).reshape(count, stride)
     same = (steps[:, :first] == steps[0, :first]).all(axis=1)
     same &= (steps[:, first + size :] == steps[0, first + size :]).all(axis=1)
