@@ -1,9 +1,9 @@
-"""How many batches come ahead of the one in a trainer's hands: as it said, or as many as pay.
+"""How many batches are prefetched beyond the one in a trainer's hands: as asked, or as many as pay.
 
     "auto"   2 ─► the trainer waits, though as many came since ─► 4 ─► 8 ─► 16
 
-It grows only where nobody can see it but by the clock: not where the next batch is made of states
-that the trainer has still to save.  Memory bounds it, so of large batches two come ahead.
+The number grows only where it changes nothing but time: not where the next batch needs states
+that the trainer has still to save.  Memory bounds it: of large batches only two are prefetched.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from headrace_proto.messages import Welcome
 
 AUTO = "auto"
-#: Batches that come ahead at first, and at most, and bytes that these may take.
+#: Number of prefetched batches at first and at most, and a bound of their bytes.
 _FIRST, _MOST = 2, 16
 _MOST_BYTES = 16 << 20
 
@@ -23,14 +23,14 @@ class Ahead:
         """``asked``: a number of batches, or "auto"."""
         self.asked = asked
         self.batches = asked if isinstance(asked, int) else _FIRST
-        self._taken = 0  # since it has grown
+        self._taken = 0  # batches taken since the number has grown
 
     def took(self) -> None:
-        """The trainer takes a batch."""
+        """Note that the trainer takes a batch."""
         self._taken += 1
 
     def waits(self, welcome: Welcome | None, nbytes: int) -> bool:
-        """The trainer has to wait, and a batch has so many bytes; whether more come from now on."""
+        """Note that the trainer waits; return whether more batches are prefetched from now on."""
         if self.asked != AUTO or self._taken < self.batches or welcome is None:
             return False
         states = welcome.properties.get("placement") == "server"

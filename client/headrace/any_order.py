@@ -28,12 +28,12 @@ from .session import Session
 
 #: The arguments of ``connect`` that let batches come in any order.
 ASKED_AS = {"any": "order='any'", "local-first": "placement='local-first'"}
-#: So long a trainer waits for its own host before each batch of another: some round trips.
+#: A trainer waits this long for its own host before each batch of another: some round trips.
 _PATIENCE_S = 0.005
 
 
 class AsTheyCome(Merge):
-    """Any order: an owner whose server is away is waited for only once no other can give more."""
+    """Any order; wait for an owner whose server is away only once no other owner has batches."""
 
     def __init__(self, sessions: Sequence[Session], prefetch: int) -> None:
         self._turn = 0  # the owner that comes first
@@ -58,7 +58,7 @@ class AsTheyCome(Merge):
 
 
 class LocalFirst(AsTheyCome):
-    """Any order, of this host's owners first; of others what these can not give in time."""
+    """Any order: batches of this host's owners first, of others where these are too slow."""
 
     look_s = _PATIENCE_S
     _here_s = 0.0  # waited since a batch of another host was taken

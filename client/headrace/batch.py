@@ -82,7 +82,8 @@ class BatchInHand:
     meta: Mapping[str, Any]
     _block: np.ndarray
     _framework: Framework
-    _feed: weakref.ref[Any] | None  # weakly: a batch that is kept does not keep the connection
+    # weak: a batch that the user keeps does not keep the connection open
+    _feed: weakref.ref[Any] | None
 
     def commit(self) -> None:
         """Commit this batch, as ``feed.commit(batch)`` does."""

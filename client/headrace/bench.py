@@ -2,8 +2,8 @@
 
     connect ─► [ next() ─► (save every state as it came) ] until the time is over ─► figures
 
-It is a trainer like any other, without a model: what it takes is committed, and no other trainer
-gets it.  So it wants to be told that this is meant.
+It is a trainer like any other, without a model: it commits the batches that it takes, so no other
+trainer gets them.  So it asks for ``--consume``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WARMUP = 8
 
 
 def measure(feed: Any, seconds: float, warmup: int = _WARMUP) -> dict[str, Any]:
-    """Take batches for so long; what came, and how long each was waited for."""
+    """Take batches for ``seconds``; return what came, and how long the trainer waited for each."""
     waits: list[float] = []
     rows = nbytes = taken = 0
     started = ended = time.perf_counter()

@@ -24,7 +24,7 @@ class BatchGone(Exception):
 
 
 class _Mapped:
-    """Memory of a batch that was taken once: it is not mapped twice."""
+    """Memory of a batch that was taken and put back: it is not mapped twice."""
 
     def __init__(self, block: np.ndarray) -> None:
         self.buffer = block
@@ -34,7 +34,7 @@ class _Mapped:
 
 
 def taken_again(received: Received, block: np.ndarray) -> Received:
-    """The delivery of a batch that has its block, to be taken once more."""
+    """Return the delivery of a batch that has its block, so that it can be taken once more."""
     return Received(received.delivery, _Mapped(block), received.opening, received.mapped)
 
 
@@ -42,14 +42,15 @@ class Blocks:
     """Makes blocks of what was received, and reports when nobody reads them any more."""
 
     def __init__(self, say: Callable[[], None]) -> None:
-        self._say = say  # what was released at once is said at once
+        self._say = say  # reports a batch whose memory was released at once
         self._pool = BufferPool()
 
     def block(self, received: Received) -> np.ndarray:
         """The bytes of a batch; BatchGone where they went with their server."""
         delivery, held = received.delivery, received.source
         if not delivery.segment:
-            frame = held if isinstance(held, bytes) else held.buffer  # of a channel, or of ZeroMQ
+            # from a channel, or from ZeroMQ
+            frame = held if isinstance(held, bytes) else held.buffer
             source = np.frombuffer(frame, np.uint8)
             if source.nbytes != delivery.nbytes:
                 raise ProtocolError(f"a batch of {delivery.nbytes} bytes came with {source.nbytes}")

@@ -1,4 +1,4 @@
-"""Snapshots that a trainer takes of its feed, and goes back to: a part of ``Feed``.
+"""Snapshots that a trainer takes of its feed and resumes from: a part of ``Feed``.
 
 feed.snapshot() ─► commits, settled ─► every server copies its stores ─► token
 feed.load_state_dict(token) ─► the feed is left, and connected again from there
@@ -21,7 +21,7 @@ from .waits import Link, opened
 
 
 class Checkpoints(EpochLoops):
-    """The snapshots that a ``Feed`` inherits."""
+    """The methods for snapshots that a ``Feed`` inherits."""
 
     _commits: TakenBatches
     _saving: Saving | None

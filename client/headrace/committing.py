@@ -4,7 +4,7 @@
     on_next:   asking for 2 commits 1; one batch is in hand
     explicit:  commit(2) commits 2 alone; upto(2) commits 1 and 2, and leaves 3 open
 
-A batch is named by its token.  Nothing is sent from here: the methods give the tokens to commit or
+A batch is named by its token.  This module sends nothing: methods return the tokens to commit or
 to give back.  TensorFlow asks for batches in threads of its own, so all of it is under a lock.
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 from .batch import Batch
 from .segments import SegmentBatch
 
-#: Committed batches that are remembered, so that a second commit of one is known for what it is.
+#: Committed batches that are remembered, so that a second commit of one is recognised.
 _REMEMBERED = 10_000
 
 _REMEDY = (
@@ -55,13 +55,13 @@ class TakenBatches:
         self._open: dict[int, _Taken] = {}  # in the order in which they were taken
         self._done: OrderedDict[int, _Taken] = OrderedDict()  # the last that were committed
         self._count = 0
-        self._last_done: _Taken | None = None  # of those committed the one taken last
+        self._last_done: _Taken | None = None  # the committed batch that was taken last
         self._memory: list[weakref.ref[Any]] = []  # of the batch in hand, and of the one before
         self._runs: list[DatasetRun] = []
         self._warned = False
 
     def take(self, batch: Batch | SegmentBatch, memory: np.ndarray | None = None) -> None:
-        """A batch is in the trainer's hands.  ``memory`` is what its arrays lie in."""
+        """Note that the trainer has taken a batch.  Its arrays lie in ``memory``."""
         with self._lock:
             self._count += 1
             self._open[batch.token] = _Taken(self._count, batch.partition, batch.number)
@@ -74,14 +74,14 @@ class TakenBatches:
         return [] if self.explicit else self.in_hand()
 
     def in_hand(self) -> list[int]:
-        """All open batches, which count as committed from here on."""
+        """Return all open batches, which count as committed from here on."""
         with self._lock:
             return self._settle(list(self._open))
 
     def commit(self, tokens: Iterable[int]) -> list[int]:
-        """Settle these tokens; the ones that were not committed before.
+        """Settle these tokens; return those that were not committed before.
 
-        ValueError, and nothing is changed, where one is of no batch that this trainer took.
+        ValueError, and no change, where a token belongs to no batch that this trainer took.
         """
         with self._lock:
             wanted = list(dict.fromkeys(tokens))
@@ -99,7 +99,7 @@ class TakenBatches:
         return self._upto(tokens[0])
 
     def _upto(self, token: int) -> list[int]:
-        """The open batches up to and with this one.
+        """Return the open batches up to and including this one.
 
         ValueError where a batch that was taken later is committed: no snapshot can leave it out.
         """
@@ -114,7 +114,7 @@ class TakenBatches:
             return self._settle([t for t, b in self._open.items() if b.order <= here.order])
 
     def give_back(self) -> list[int]:
-        """All open batches; they are in nobody's hands from here on."""
+        """Return all open batches and forget them."""
         with self._lock:
             tokens = list(self._open)
             self._open.clear()
@@ -123,9 +123,9 @@ class TakenBatches:
     # as_dataset
 
     def begin_run(self, run: DatasetRun) -> list[int]:
-        """An iteration over a dataset begins.  Explicit: tokens to give back.
+        """Begin an iteration over a dataset.  With explicit commits, return tokens to give back.
 
-        They are what TensorFlow fetched ahead in earlier iterations and nobody trained on.
+        TensorFlow fetched their batches ahead in earlier iterations, and nobody trained on them.
         """
         with self._lock:
             left = [token for old in self._runs if old.closed for token in old.tokens]
@@ -135,14 +135,14 @@ class TakenBatches:
             return [token for token in left if self._open.pop(token, None) is not None]
 
     def fetched(self, run: DatasetRun, token: int) -> None:
-        """TensorFlow has fetched a batch in an iteration over a dataset."""
+        """Note that TensorFlow has fetched a batch in an iteration over a dataset."""
         with self._lock:
             while run.tokens and run.tokens[0] not in self._open:
                 run.tokens.popleft()
             run.tokens.append(token)
 
     def oldest(self, number: int) -> list[int]:
-        """The oldest open batches of the last iteration over a dataset, to be committed."""
+        """Return the oldest open batches of the last iteration over a dataset, to commit them."""
         with self._lock:
             run = self._runs[-1] if self._runs else DatasetRun()
             tokens: list[int] = []
@@ -155,7 +155,7 @@ class TakenBatches:
     # Words
 
     def doubt(self) -> str:
-        """Why a snapshot may hold batches that are not trained yet; once, and empty if it can not.
+        """Return, once, why a snapshot may hold untrained batches; empty if it can not.
 
         There are two signs where asking for the next batch commits: TensorFlow iterates, or the
         memory of the batch before the one in hand is still read.
@@ -217,7 +217,8 @@ def of_replicas(value: Any) -> tuple[Any, ...] | None:
 
 
 def tokens_of(name: str, batches: Any, feed: Any = None) -> list[int]:
-    """The tokens of a batch of this feed, a token, or several of them.  Errors name the argument.
+    """Return the tokens of one or several batches or tokens of this feed.  Errors name the
+    argument.
 
     Each feed counts its tokens by itself: by its token alone the batch of another feed may pass
     for one of this feed.

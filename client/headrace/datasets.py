@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
 
 def checked(feed: Feed, facts: Sequence[str], tokens: bool) -> list[str]:
-    """The facts that the elements of a dataset hold.  ValueError where there can be no dataset."""
+    """Return the facts that elements of a dataset hold.
+
+    ValueError where there can be no dataset.
+    """
     if not isinstance(facts, Iterable):
         raise TypeError(f"facts={facts!r:.80} is not a list of names")
     if not isinstance(tokens, bool):

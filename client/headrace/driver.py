@@ -4,10 +4,10 @@
     trainer's thread ── await_news: exchange, poll, sleep at the sockets ────────┼──► wires
     lazy thread ─────── a look now and then: exchange where nobody did ──────────┘
 
-A thread that asks, saves or commits says so itself, at once, and one that waits hears what it waits
-for itself: nobody is woken for it.  One lock is of sessions and wires: it is held for microseconds
-and never during a wait.  One thread at a time sleeps at the sockets; others that wait are told by
-it, and one of them follows when it leaves.
+A thread that asks, saves or commits sends its message itself, at once, and one that waits receives
+its answer itself: no other thread is woken for it.  One lock guards sessions and wires; it is held
+for microseconds and never during a wait.  One thread at a time sleeps at the sockets; it notifies
+others that wait, and one of them follows when it leaves.
 
 The lazy thread looks four times in a heartbeat, so heartbeats go out, released memory is reported
 and silence is noticed whatever the trainer does.  While a session is not open it listens itself.
@@ -47,11 +47,11 @@ _CLOSE_S = 5.0
 _SOCKETS = 12_288
 #: The longest time between two looks of the lazy thread: half of what its clock takes for a sleep.
 _LOOK_S = 0.5
-_ASK_S = 1.0  # between two questions for the new address of a server that is away
+_ASK_S = 1.0  # between two lookups of the new address of a server that is away
 _LOOKS = 4  # in a heartbeat
 #: Maximum delay of a notice that waits for the trainer's next call.
 _MOMENT_S = 0.05
-#: In steps that take longer than this a message of its own costs less than 1 %.
+#: In steps that take longer than this, a separate message costs less than 1 %.
 _RECENT_S = 0.01
 
 
@@ -65,35 +65,35 @@ class Driver:
         keys: Keys | None = None,
         others: Sequence[Session] = (),
     ) -> None:
-        """``others`` are driven from the start, too: sessions with other servers."""
+        """``others``: sessions with other servers, which it drives from the start."""
         check_files(1 + len(others))
         self.address = address
         self.clock = AwakeClock()
         self._slept_s = 0.0  # by that clock, at the last look
         self._keys = keys
-        self.sessions = [session, *others]  # another list for each that is added
+        self.sessions = [session, *others]  # replaced, never changed
         self.lock = threading.RLock()  # of the sessions and of the wires
-        self.changed = threading.Condition(self.lock)  # entering it costs twice what the lock does
+        self.changed = threading.Condition(self.lock)  # costs twice as much to enter as the lock
         self.closing = False
-        self.news = 0  # counts changes of sessions, for those who wait
-        self._following = 0  # threads that wait for news that another one hears
-        self._listener: object = None  # the wait in which a thread hears for all, under the lock
-        self._asleep = False  # it sleeps at the sockets, or is about to
-        self._in_use = False  # the wires, by this very thread where that has the lock
+        self.news = 0  # counts changes of sessions, for threads that wait
+        self._following = 0  # threads that wait for news that another thread receives
+        self._listener: object = None  # identifies the wait of the thread that listens for all
+        self._asleep = False  # the listener sleeps at the sockets, or is about to
+        self._in_use = False  # whether the thread that holds the lock uses the wires
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None  # of all wires
-        self._wires: list[Wire] = []  # another list for each that is added; empty once closed
+        self._wires: list[Wire] = []  # replaced, never changed; empty once closed
         self._sleep = Sleep(cores())
         self._used = False  # by any thread since the lazy one last looked
         self._used_at = -inf
         self._unsaid = 0  # counts what was left for the trainer's next call
-        self._said = 0  # of these
+        self._said = 0  # how many of them were sent
         self._waker: Waker | None = Waker()  # of the lazy thread
         self._drowsy = False  # that thread looks only a few times in a heartbeat
         for one in self.sessions:
             one.heard_at = self.clock()
-        self.regroup = lambda: self.sessions  # those in place of these, where one is ``regrouped``
-        self.moved: Callable[[], Mapping[str, str]] | None = None  # new addresses, by the old ones
-        self._asked_at = self.clock()  # when that was called last
+        self.regroup = lambda: self.sessions  # returns the sessions after a change of owners
+        self.moved: Callable[[], Mapping[str, str]] | None = None  # new addresses by old ones
+        self._asked_at = self.clock()  # when ``moved`` was called last
         self._thread = threading.Thread(target=self._run, name="headrace", daemon=True)
         self._thread.start()
 
@@ -101,7 +101,7 @@ class Driver:
 
     @property
     def hint(self) -> str:
-        """Why nobody may answer, in words."""
+        """A likely reason why no server answers, in words."""
         return next((wire.hint for wire in self._wires if wire.hint), "")
 
     def add(self, session: Session) -> None:
@@ -114,7 +114,7 @@ class Driver:
                 self.sessions = [*self.sessions, session]
 
     def replace(self, make: Callable[[], list[Session]]) -> None:
-        """Drive what ``make`` gives.  Sessions that are not among them are left without a word."""
+        """Drive the sessions that ``make`` returns.  Drop the others without a message."""
         with self.lock:
             if self._wires:  # else it was closed meanwhile
                 self.sessions = make()
@@ -127,17 +127,17 @@ class Driver:
                 self._sleep.waker.wake()
 
     def exchange(self) -> None:
-        """Send what is due and hear what has come."""
+        """Send due messages and handle those that have arrived."""
         self._guarded(self._exchange)
 
     def hear(self) -> None:
-        """Hear what has come."""
+        """Handle messages that have arrived."""
         self._guarded(self._hear)
 
     def say_soon(self, now: bool, heard: bool = False) -> None:
-        """There is something to say: ``now``, or with the next of it that comes in a moment.
+        """Send a message ``now``, or within a moment together with the next one.
 
-        With ``heard`` this thread has just heard what has come.
+        With ``heard`` this thread has just handled all that has arrived.
         """
         if not now:
             used_at = self._used_at
@@ -153,7 +153,7 @@ class Driver:
             self._wake()
 
     def tell(self) -> None:
-        """There is news of a session for those who wait.  Under the lock."""
+        """Notify waiting threads of news of a session.  The caller holds the lock."""
         self.news += 1
         if self._following:
             self.changed.notify_all()
@@ -161,7 +161,7 @@ class Driver:
             self._sleep.waker.wake()
 
     def await_news(self, news: int, at_most_s: float) -> None:
-        """Say what is due, and wait until there are news after number ``news``."""
+        """Send due messages, and wait for news after number ``news``."""
         me = object()  # not this thread: a handler of a signal may wait while it waits
         try:
             with self.lock:
@@ -187,10 +187,10 @@ class Driver:
                 self._listener, self._asleep = None, False
                 if self._following:
                     with self.lock:
-                        self.changed.notify_all()  # one of them listens from here on
+                        self.changed.notify_all()  # one of the waiting threads listens from here on
 
     def close(self) -> None:
-        """Leave: what is held goes back.  Ends the thread; nothing is said from now on."""
+        """Leave the feed, give batches back, and end the thread.  Nothing is sent from now on."""
         with self.lock:
             if self.closing:
                 return
@@ -204,7 +204,7 @@ class Driver:
     # Waiting
 
     def _follow(self, news: int, at_most_s: float) -> None:
-        """Wait for what another thread hears.  Under the lock."""
+        """Wait for news that another thread receives.  The caller holds the lock."""
         self._following += 1
         try:
             if self.news == news and (self._listener is not None or not self._wires):
@@ -213,13 +213,13 @@ class Driver:
             self._following -= 1
 
     def _judge_silence(self) -> None:
-        """Greet those again that were not heard of for too long.  Under the lock."""
+        """Greet servers again that were silent for too long.  The caller holds the lock."""
         for session in self.sessions:
             if session.connected and session.silence(self.clock()):
                 session.lose()
 
     def _due_in(self, now: float) -> float:
-        """Seconds until a session has something to say without a new event."""
+        """Return the seconds until a session has a message to send without a new event."""
         due_s = inf
         for session in self.sessions:
             due_s = min(due_s, session.due_in(now))
@@ -234,9 +234,9 @@ class Driver:
     # The wires, under the lock
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """A step with the wires; what goes wrong is the failure of the sessions."""
+        """Run a step that uses the wires; an error in it becomes the failure of the sessions."""
         with self.lock:
-            if not self._wires or self._in_use:  # closed; or a signal came amid such a step
+            if not self._wires or self._in_use:  # closed, or in a signal handler amid such a step
                 return
             changes = self._sleep.changes
             self._in_use = self._used = True
@@ -245,25 +245,25 @@ class Driver:
             except Exception as error:
                 self._fail(error)
             except BaseException:  # Ctrl-C, say
-                if any(wire.amid_message for wire in self._wires):  # half of it may have been said
+                if any(wire.amid_message for wire in self._wires):  # half of it may be sent
                     self._fail(ConnectionLost("the connection was interrupted amid a message"))
-                for session in self.sessions:  # what was just heard may be lost
+                for session in self.sessions:  # messages that were just received may be lost
                     session.greet()
                 raise
             finally:
                 self._in_use = False
             if self._asleep and changes != self._sleep.changes:
-                self._sleep.waker.wake()  # it sleeps at other sockets than there are now
+                self._sleep.waker.wake()  # the sockets at which it sleeps have been replaced
 
     def _exchange(self) -> None:
         self._say()
         self._hear()
 
     def _say_and_poll(self) -> None:
-        """Say what is due, and hear only what no poll would tell of."""
+        """Send due messages, and receive only those that no poll would report."""
         self._say()
         for wire in self._wires:
-            if not wire.way.quiet:  # else a poll tells of all that has come
+            if not wire.way.quiet:  # else a poll reports all that has arrived
                 wire.hear()
 
     def _say(self) -> None:
@@ -321,7 +321,7 @@ class Driver:
                 wires, self._wires = self._wires, []
                 for wire in wires:
                     wire.say_goodbye(self.clock())
-            for wire in wires:  # which nobody else has any more
+            for wire in wires:  # no other thread uses them any more
                 wire.linger()
         except BaseException as error:
             self._fail(error)
@@ -331,26 +331,26 @@ class Driver:
                 for wire in wires:
                     wire.close()
             if self._context is not None:
-                self._context.term()  # which waits for what was said last
+                self._context.term()  # waits until the last messages are sent
 
     def _look_after(self) -> None:
-        """Do what no thread of the trainer does, until the end."""
+        """Do the work that no thread of the trainer does, until the end."""
         waker = self._waker
         if waker is None:  # closed before it began
             return
         rest = select.poll()
         rest.register(waker.fd, select.POLLIN)
-        left = 0  # how much had been left for the trainer's next call at the last look
+        left = 0  # how many notices were left for the trainer's next call at the last look
         while not self.closing:
             away = any(not s.connected and s.failure is None for s in self.sessions)
             if away and self._listener is None:
                 self.await_news(self.news, _LOOK_S)
                 self._regroup()
                 continue
-            hasty = not left == self._unsaid == self._said  # some was left lately, or still is
+            hasty = not left == self._unsaid == self._said  # a notice was left lately, or waits
             left = self._unsaid
             self._drowsy = not hasty
-            if hasty or left == self._unsaid:  # or some was left before this thread was drowsy
+            if hasty or left == self._unsaid:  # or one was left before this thread was drowsy
                 rest_s = _MOMENT_S if hasty else self._rest_s()
                 if rest.poll(rest_s * 1000):
                     waker.hear()
@@ -378,14 +378,14 @@ class Driver:
         self._asked_at = self.clock()
 
     def _rest_s(self) -> float:
-        """How long this thread may rest where nobody wakes it."""
+        """Return how long this thread may rest unless it is woken."""
         with self.lock:
             welcome, due_s = self.sessions[0].welcome, self._due_in(self.clock())
         often_s = _LOOK_S if welcome is None else min(_LOOK_S, welcome.heartbeat_s / _LOOKS)
         return max(min(often_s, due_s), _MOMENT_S)
 
     def _look(self, left: int) -> None:
-        """Use the wire where no other thread did, or where something waits for too long."""
+        """Use the wires if no other thread did, or if a notice has waited for too long."""
         used, self._used = self._used, False
         with self.lock:
             due = self._due_in(self.clock()) <= 0

@@ -3,7 +3,7 @@
     for number, batches in feed.epochs():     0 ……… 1 ……… 2  3 ………      2: others got all of it
     for batch in feed:                          ………   ………      ………      a loop each
 
-A loop ends when the trainer's next batch is of a later epoch, or all batches of its own are
+A loop ends when the trainer's next batch belongs to a later epoch, or all batches of its own are
 committed, or the feed has ended.  The next batch stays where it is, for the loop of its epoch.  A
 loop that is left early is continued by the next one.  An epoch of which other trainers got all
 batches is a loop without one, so all trainers count alike.  ``drain`` ends the count: no epoch
@@ -149,7 +149,7 @@ class Epochs:
     """The epoch that a trainer is in.  Its claims take batches from a session as ``take`` does."""
 
     def __init__(self, number: int | None = None) -> None:
-        """``number`` of the first, None: that of the first batch."""
+        """``number``: of the first epoch; None takes it from the first batch."""
         self.number = number
         self.take: Claim = Session.take
         self._entered = False  # whether a loop over this epoch has begun
@@ -159,7 +159,7 @@ class Epochs:
     def begin(self) -> bool:
         """Begin a loop: over the next epoch, or over what is left of this one.
 
-        False where no epoch is left.
+        Return False where no epoch is left.
         """
         if self.over and self.number is not None:
             if self.number >= self._last:
@@ -218,7 +218,7 @@ class Epochs:
             raise EpochEnds
 
     def _head(self, session: Session) -> int:
-        """1 where the next batch is of a later epoch, 0 where it is not, -1 where none is there."""
+        """Return 1 if the next batch belongs to a later epoch, 0 if not, -1 if none is there."""
         if not session.ready or not session.connected:
             return -1
         epoch = session.ready[0].delivery.epoch

@@ -27,7 +27,7 @@ from .session import Session
 from .steering import Steering
 from .waits import Link
 
-#: Waits while an exception carries a trainer out.
+#: Maximum wait of a trainer that leaves because of an exception.
 _HASTE_S = 5.0
 #: Errors of a batch that no second try can use.
 _USELESS = (BatchGone, HeadraceError)
@@ -62,7 +62,7 @@ class Feed(Steering, Checkpoints):
         self._saving: Saving | None = None  # of a feed with states
         self._segments: SegmentLayout | None = None  # of a feed of segments without states
         self._schema: dict[str, Field] | None = None
-        self._layout: dict[str, Field] = {}  # the schema, and what is told of rows beside it
+        self._layout: dict[str, Field] = {}  # the schema, and the facts of rows beside it
         self._slots = KnownSlots()
         self._batch: type[Batch] = Batch
         self._finalizer = weakref.finalize(self, _abandon, link, self._pid)
@@ -168,7 +168,8 @@ class Feed(Steering, Checkpoints):
         if received is None:
             raise StopIteration
         if self._schema is None:
-            _ = self.schema  # learnt at the first batch where a feed had none when it was joined
+            # known from the first batch on where the feed had none when it was joined
+            _ = self.schema
             saving = self._saving
         delivery = received.delivery
         block: Any = None
@@ -191,12 +192,12 @@ class Feed(Steering, Checkpoints):
                 link.give_back(delivery.token)
             elif saving.lanes is None or block is None or isinstance(error, _USELESS):
                 saving.reject(delivery.partition, delivery.token)
-            else:  # Ctrl-C, say: later batches go on from this one
+            else:  # such as Ctrl-C: later batches go on from this one
                 saving.untake(taken_again(received, block))
             raise
 
     def _plain(self, received: Received, block: Any) -> Batch | SegmentBatch:
-        """A batch that no states commit."""
+        """Return a batch that is not committed by states."""
         delivery, layout = received.delivery, self._segments
         if layout is None:
             slots = self._slots.of(delivery, self._layout)
@@ -318,13 +319,13 @@ class Feed(Steering, Checkpoints):
             self._link.give_back(token)
 
     def _begin_run(self) -> DatasetRun:
-        """TensorFlow begins to iterate: what it left in earlier iterations goes back."""
+        """Note that TensorFlow begins to iterate; give back batches that it left before."""
         run = DatasetRun()
         self._say_given_back(self._commits.begin_run(run))
         return run
 
     def _commit_oldest(self, number: int) -> None:
-        """Say that the oldest batches of TensorFlow's iteration are done, and wait for nothing."""
+        """Commit the oldest batches of TensorFlow's iteration without waiting for the answer."""
         self._link.check_usable()
         self._say_commits(self._commits.oldest(number))
         self._link.say()
@@ -356,7 +357,7 @@ class Feed(Steering, Checkpoints):
             self._raise_refusals()
 
     def _raise_refusals(self) -> None:
-        """Raise what became of commits and was not told yet: all at once, for the last time."""
+        """Raise the errors of commits that were not raised yet, all in one."""
         refused = self._link.session.refused
         if refused:
             error = refused.popleft()
@@ -366,6 +367,6 @@ class Feed(Steering, Checkpoints):
 
 
 def _abandon(link: Link, pid: int) -> None:
-    """Leave a feed that was dropped without close, in the process that connected."""
+    """Leave a feed whose object was dropped without close, in the process that connected."""
     if os.getpid() == pid:
         link.close()

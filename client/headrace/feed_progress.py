@@ -1,4 +1,4 @@
-"""How much a feed has, and how much of it is done, as its servers announce and answer it.
+"""How many batches a feed has, and how many of them are committed, by its servers' answers.
 
     Welcome ─► batches of each owner, of this rank,  ─┬─► len(feed): batches of one loop
                or the reason for no number            │

@@ -31,7 +31,7 @@ _LOOK_UP_S = 1.0
 
 
 class Finder:
-    """The sessions of a link, from the first greeting on; all within one timeout."""
+    """Opens the sessions of a link, all within one timeout."""
 
     def __init__(self, link: Link, timeout_s: float) -> None:
         self._link = link

@@ -1,4 +1,4 @@
-"""Frameworks make arrays what a trainer works with; numpy takes them as they are."""
+"""How a framework turns numpy arrays into its own tensors; numpy takes them as they are."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class RaggedRows(NamedTuple):
 
 
 class Framework(ABC):
-    """How arrays become what a framework works with."""
+    """How arrays become tensors of a framework, and back."""
 
     name: str
 
     @abstractmethod
     def numbers(self, array: np.ndarray, dtype: str, aligned: bool = False) -> Any:
-        """A tensor on the memory of a writable array, copied where that is not aligned.
+        """Return a tensor on the memory of a writable array, copied where that is not aligned.
 
-        ``aligned`` says that it is known to be: a column lies so in its block.
+        ``aligned``: the caller knows that it is, as columns are in their block.
         """
 
     @abstractmethod
@@ -43,14 +43,14 @@ class Framework(ABC):
 
     @abstractmethod
     def described(self, value: Any) -> tuple[str, tuple[int, ...]]:
-        """Wire dtype and shape of an own tensor, wherever it lies."""
+        """Return the wire dtype and the shape of an own tensor on any device."""
 
     @abstractmethod
     def state_in(self, value: Any, dtype: str) -> np.ndarray:
-        """An own tensor as a numpy array, copied only where it lies on another device."""
+        """Return an own tensor as a numpy array, copied only where it lies on another device."""
 
     def kept(self, value: Any) -> Any:
-        """An own tensor as it is now, to be read later, on its device."""
+        """Return an own tensor with its present value, on its device, to be read later."""
         return value
 
     @abstractmethod
@@ -61,15 +61,15 @@ class Framework(ABC):
     def merged(
         self, value: Any, source: np.ndarray | None, rows: np.ndarray, initial: np.ndarray
     ) -> Any:
-        """Rows ``source`` of an own tensor (None: all of them), with ``rows`` then set to
+        """Return rows ``source`` of an own tensor (None: all), with ``rows`` then set to
         ``initial``, as another tensor on its device."""
 
     @abstractmethod
     def moved(self, value: Any, device: Any, non_blocking: bool) -> Any:
-        """An own tensor on a device, the same where it is there already."""
+        """Return an own tensor on a device; the same object where it is there already."""
 
     def pinned(self, value: Any) -> Any:
-        """An own tensor in pinned memory.  TypeError where the framework knows none."""
+        """Return an own tensor in pinned memory.  TypeError where the framework has none."""
         raise TypeError(f'pin_memory() is for framework="torch"; this feed has {self.name!r}')
 
 

@@ -1,4 +1,4 @@
-"""Which trainer greets which owner of which server: the part of a session that a Hello says.
+"""Which trainer greets which owner of which server: the part of a session that a Hello carries.
 
     elsewhere(address)   asks another server which share of the feed it has
     take_for(share)      greets that server as the one with this share
@@ -29,7 +29,7 @@ class Greeting(Leases):
     world_size: int = 0
     process: bytes = b""  # names this process
     resume: str = ""  # the snapshot that the feed is to go on from
-    host: str = ""  # for who looks at the server: where this trainer runs
+    host: str = ""  # where this trainer runs, for people who look at the server
     explicit: bool = False  # batches are committed by name, not by asking for the next
     order: str = "feed"  # of its batches: as ``any_order.py`` says
     restart: bool = False  # the feed is to be started from its beginning
@@ -37,17 +37,18 @@ class Greeting(Leases):
     owners: int = 0  # how many there are; 0 where that is not known yet
     address: str = ""  # of its server
     share: int = 0  # of the feed, which that server has …
-    shares: int = 1  # … of so many; 0: the server is only asked
+    shares: int = 1  # … out of this number; 0: the server is only asked for its share
     group: str = ""  # of trainers that all get the same batches …
     members: int = 0  # … and how many they are
 
-    generation: int = -1  # of the feed, as far as another owner of it has told
-    run: int = 0  # those of all ranks that train together: owner 0 tells, and others are told
+    generation: int = -1  # of the feed, as another owner of it has announced
+    # number of the ranks' common run: owner 0 assigns it, other owners learn it from trainers
+    run: int = 0
     served: ServedShare | None = None  # the server's answer that it has another share
     meter: Meter = field(default_factory=Meter)
 
     yields: bool = False  # whether the owner is to serve all other trainers first
-    awaited_s: float = 0.0  # that this trainer waited for a batch of it
+    awaited_s: float = 0.0  # how long this trainer waited for a batch of this owner
 
     _said_at: float = -1e9
 
@@ -58,7 +59,7 @@ class Greeting(Leases):
         return self.address + share
 
     def alike(self, address: str, owner: int) -> Self:
-        """A session of the same trainer, with another owner or server."""
+        """Return a session of the same trainer with another owner or server."""
         shared = self.rank, self.world_size, self.process, self.resume, self.host, self.explicit
         alike = type(self)(self.feed, self.nonce, self.prefetch, *shared)
         alike.refused, alike.meter = self.refused, self.meter
@@ -67,7 +68,7 @@ class Greeting(Leases):
         return alike
 
     def elsewhere(self, address: str) -> Self:
-        """A session of the same trainer with another server, which it asks for its share."""
+        """Return a session of the same trainer with another server, which it asks for its share."""
         elsewhere = self.alike(address, self.owner)
         elsewhere.shares, elsewhere.restart = 0, self.restart
         return elsewhere
@@ -78,7 +79,7 @@ class Greeting(Leases):
         self._said_at = -1e9
 
     def _hello(self, known: str, generation: int, term: int) -> Hello:
-        """The greeting; ``known`` is the session file of the session that goes on."""
+        """Return the greeting; ``known`` is the session file of the session that goes on."""
         oldest, newest = limits.PROTOCOL
         return Hello(
             oldest=oldest,

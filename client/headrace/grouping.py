@@ -3,7 +3,7 @@
     ready ──► group of a run ──► pulled, as the graph counts ──► taken, as a loop takes them
                  └── not pulled when its run ends, or another asks ──► ready again
 
-A call of Python costs TensorFlow more than a small batch is worth, so one call hands over all that
+A call of Python costs TensorFlow more than a small batch, so one call hands over all batches that
 are ready, for some milliseconds of training.  TensorFlow's graph counts how many of a group it has
 pulled.  Whenever it matters (a commit, a snapshot, the next group, the end) the pulled batches are
 taken here one after the other, exactly as if each had been asked for by itself.  The graph lets
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 MOST = 16
 _MOST_BYTES = 1 << 20
 _MOST_S = 0.005
-#: After so many groups of one batch, batches come one by one: a group costs more than that.
+#: After this many groups of one batch, batches come one by one: a group costs more than that.
 _SLOW = 16
-#: A group of fewer, further batches that another shape ended counts as one that does not pay.
+#: A group of fewer further batches, ended by another shape, counts as one that does not pay.
 _FEW = 3
 
 
 class _Member(NamedTuple):
-    """A batch of a group, with what another one may be made of if it goes back."""
+    """A batch of a group, with the delivery to use again if it goes back."""
 
     batch: Any
     received: Received
@@ -56,7 +56,8 @@ class GroupRun(DatasetRun):
     counter: PulledBatches | None = None  # None: its batches come one by one
     stopped: bool = False  # the rest of its group went back, so the graph must count anew
     ended: bool = False  # the feed has no more batches for it
-    group: list[_Member] = field(default_factory=list)  # without the first, which is taken at once
+    # without the first batch, which is taken at once
+    group: list[_Member] = field(default_factory=list)
     taken: int = 0  # of these
     handed: int = 0  # batches of the group, the first too
     before: int = 0  # what the counter had before the group
@@ -68,13 +69,13 @@ class GroupRun(DatasetRun):
 
 
 def group_size(nbytes: int, handed: int, used_s: float) -> int:
-    """How many batches of so many bytes to hand over, when some lasted for a time."""
+    """Return how many batches to hand over, when the last ``handed`` lasted for ``used_s``."""
     fitting = min(MOST, max(1, _MOST_BYTES // max(1, nbytes)))
     return max(1, min(fitting, int(_MOST_S * handed / max(used_s, 1e-9))))
 
 
 class GroupedBatches(TakenBatches):
-    """The batches in a trainer's hands, of which TensorFlow has pulled some in groups."""
+    """The batches in a trainer's hands, where TensorFlow pulls them in groups."""
 
     def __init__(self, taken: TakenBatches, link: Link) -> None:
         self.__dict__ = taken.__dict__  # the same batches: other threads may be taking some
@@ -108,18 +109,18 @@ class GroupedBatches(TakenBatches):
     # Runs
 
     def knows(self, run: GroupRun) -> bool:
-        """Whether a run takes its batches from here: else the feed was taken back meanwhile."""
+        """Return whether a run takes its batches from here, as until a rewind of the feed."""
         return any(one is run for one in self._group_runs)
 
     def begin_group_run(self, run: GroupRun) -> list[int]:
-        """An iteration begins, and goes on where others stopped.  Tokens to give back."""
+        """Begin an iteration where others stopped; return tokens to give back."""
         with self._groups:
             self._count_pulled(stop=True)
             self._group_runs.append(run)
             return self.begin_run(run)
 
     def end_group_run(self, run: GroupRun) -> None:
-        """TensorFlow has dropped an iterator, or it came to its end."""
+        """Note that TensorFlow has dropped an iterator, or that it has ended."""
         with self._groups:
             if not self._link.left:
                 self._count_pulled_of(run, stop=True)
@@ -127,22 +128,22 @@ class GroupedBatches(TakenBatches):
             self._group_runs = [one for one in self._group_runs if one is not run]
 
     def asks(self, run: GroupRun) -> None:
-        """A run asks for its next group: it has pulled all of the last one."""
+        """Note that a run asks for its next group, so it has pulled all of the last one."""
         with self._groups:
             self._take(run, len(run.group))
             run.before += run.handed
             run.group, run.taken, run.handed = [], 0, 0
 
     def hand(self, run: GroupRun, group: list[_Member]) -> None:
-        """A run has its next group; the batch before these is taken already."""
+        """Hand a run its next group; the batch before these is taken already."""
         with self._groups:
             run.group, run.taken, run.handed = group, 0, 1 + len(group)
-            if self.explicit:  # by their tokens all can be committed
+            if self.explicit:  # the trainer may commit any of them by its token
                 self._take(run, len(group))
 
     @property
     def alone(self) -> bool:
-        """Whether one run iterates at most: several take their batches one by one."""
+        """Whether at most one run iterates; several runs take their batches one by one."""
         return len(self._group_runs) < 2
 
     # Counting
@@ -153,7 +154,7 @@ class GroupedBatches(TakenBatches):
                 self._count_pulled_of(run, stop)
 
     def _count_pulled_of(self, run: GroupRun, stop: bool) -> None:
-        """Take what a run has pulled; with ``stop`` the rest goes back to those that are ready."""
+        """Take the batches that a run has pulled; with ``stop`` the rest is ready again."""
         count = len(run.group)
         if run.counter is None or not count or (run.taken == count and not stop):
             return
@@ -170,7 +171,7 @@ class GroupedBatches(TakenBatches):
             self._link.untake([taken_again(member.received, member.block) for member in rest])
 
     def _take(self, run: GroupRun, upto: int) -> None:
-        """Take the batches of a group up to one, as if each had been asked for."""
+        """Take the batches of a group up to number ``upto``, as if each had been asked for."""
         for batch, _, block, durable in run.group[run.taken : upto]:
             if not self.explicit:
                 for token in super().in_hand():
@@ -200,10 +201,11 @@ class Groups:
         self._numbers = itertools.count(1)
 
     def begun(self) -> Iterator[int]:
-        """An iteration: a number for ``next_group``, negative where batches come one by one.
+        """Begin an iteration; return a number for ``next_group``, negative where batches come
+        singly.
 
-        It comes again where the rest of a group went back, and the graph counts anew, and where
-        groups begin to pay, or pay no more.
+        TensorFlow calls it again where the rest of a group went back, and the graph counts anew,
+        and where groups begin to pay, or pay no more.
         """
         run, number = GroupRun(), next(self._numbers)
         batches: Iterator[Any] | None = None
@@ -224,7 +226,10 @@ class Groups:
                 self._counting = None
 
     def next_group(self, number: int) -> list[Any]:
-        """The next batches of an iteration.  StopIteration where it begins anew, or has ended."""
+        """Return the next batches of an iteration.
+
+        StopIteration where it begins anew, or has ended.
+        """
         run, batches = self._runs[abs(number)]
         self._feed._link.check_usable()
         commits = self._grouped()
@@ -252,7 +257,7 @@ class Groups:
         return [first, *(member.batch for member in members)]
 
     def one_by_one(self) -> Iterator[Any]:
-        """The batches of an iteration that nothing counts."""
+        """Yield the batches of an iteration one by one, uncounted."""
         for number in self.begun():
             while True:
                 try:
@@ -262,14 +267,14 @@ class Groups:
                 yield batch
 
     def _grouped(self) -> GroupedBatches:
-        """The batches in the trainer's hands: others since the feed was taken back."""
+        """Return the batches in the trainer's hands; a rewind of the feed replaces them."""
         feed = self._feed
         if not isinstance(feed._commits, GroupedBatches):
             feed._commits = GroupedBatches(feed._commits, feed._link)
         return feed._commits
 
     def _count_with(self, run: GroupRun) -> bool:
-        """Whether the counter counts for this run, which begins anew."""
+        """Let the counter count for a run that begins anew; return whether it could."""
         run.stopped, run.before, run.handed, run.handed_at, run.slow = False, 0, 0, None, 0
         if self._counting is run:
             self._counting = None
@@ -280,7 +285,7 @@ class Groups:
         return True
 
     def _ready(self, run: GroupRun, first: Any, most: int) -> list[_Member]:
-        """At most so many further batches that are there, of the same epoch and shapes."""
+        """Return at most ``most`` further batches that are ready, of the same epoch and shapes."""
         feed = self._feed
         epochs, take = feed._epochs, feed._claim
 
@@ -296,7 +301,7 @@ class Groups:
             try:
                 block = feed._blocks.block(received)
                 batch = feed._plain(received, block)
-            except Exception:  # which is raised when it is asked for by itself
+            except Exception:  # raised when that batch is asked for by itself
                 feed._link.untake(taken[at:])
                 break
             member = _Member(batch, received, block, feed._durable)

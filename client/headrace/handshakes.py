@@ -1,10 +1,10 @@
-"""Why a server does not let this trainer in: what ZeroMQ says of handshakes that failed.
+"""Why a server does not let this trainer in: the handshake failures that ZeroMQ reports.
 
     refused for its key, or one side has keys and the other has none     told at once
     broken off without a word, again and again                           with keys: after 3 s
 
-ZeroMQ does not come back from the first two, and a wait would last to its deadline.  The last is
-what a server does whose key is another one, but also what a server behind a proxy looks like while
+ZeroMQ does not recover from the first two, and a wait would last to its deadline.  The last appears
+with a server that has another key, but also with a server behind a proxy while
 it starts; so it counts only as long as this trainer was never let in.
 
 Nobody reads the monitor while a connection stands, so it costs nothing then.
@@ -28,7 +28,7 @@ _AUTH = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _PROTOCOL = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 _NO_DETAIL = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 _SUCCEEDED = zmq.EVENT_HANDSHAKE_SUCCEEDED
-#: Handshakes that are broken off in a row, and for how long, before that is taken for an answer.
+#: Number of handshakes broken off in a row, and their least duration, that count as a refusal.
 _IN_A_ROW = 5
 _PATIENCE_S = 3.0
 
@@ -111,7 +111,7 @@ class Handshakes:
         )
 
     def close(self) -> None:
-        """Before the socket is closed."""
+        """Stop monitoring; call it before the socket is closed."""
         with contextlib.suppress(zmq.ZMQError):
             self._socket.disable_monitor()
         self._monitor.close()

@@ -1,4 +1,4 @@
-"""Memory of batches, and when it can be let go.
+"""Memory of batches, and when it can be released.
 
     Holder ── arrays ── views, tensors, slices …        the last of them goes ──► released(token)
 
@@ -32,7 +32,7 @@ _POOLED = 4
 
 
 class Holder:
-    """A stretch of memory that calls back when nobody reads it any more."""
+    """A stretch of memory that calls back when its last reader is gone."""
 
     __slots__ = ("__array_interface__", "_on_release", "_owner")
 
@@ -53,9 +53,9 @@ class Holder:
 
 
 def hold(memory: np.ndarray, on_release: Callable[[], None], owner: Any = None) -> np.ndarray:
-    """The same bytes as a writable array; ``on_release`` is called when its last reader is gone.
+    """Return the same bytes as a writable array; call ``on_release`` when its last reader is gone.
 
-    It may be called in any thread, also while that thread holds any lock: it must not take one.
+    Any thread may call ``on_release``, also while it holds locks: the function must take none.
     """
     return np.asarray(Holder(_address(memory), memory.nbytes, (memory, owner), on_release))
 
@@ -65,7 +65,7 @@ def _address(memory: np.ndarray) -> int:
 
 
 class Attachment:
-    """The server's shared memory, seen from here.  Lives as long as anything mapped does.
+    """The server's shared memory, mapped here.  It lives as long as any mapping.
 
     Holds a shared flock on the session's file: the server frees what this process may be reading
     only when the lock is gone.
@@ -88,7 +88,7 @@ class Attachment:
     def block(
         self, segment: str, offset: int, nbytes: int, on_release: Callable[[], None]
     ) -> np.ndarray:
-        """A block as a writable array that is private to this process."""
+        """Return a block as a writable array that is private to this process."""
         mapping, address, memory = self._map(segment)
         if offset % mmap.PAGESIZE or offset + nbytes > memory.nbytes:
             raise ProtocolError(f"block {offset}+{nbytes} does not lie in segment {segment!r}")
@@ -107,11 +107,11 @@ class Attachment:
         return block
 
     def forget(self, segment: str) -> None:
-        """The server needs this segment no more; it is unmapped when its last reader is gone."""
+        """Forget a segment that the server retired; it is unmapped when its last reader is gone."""
         self._segments.pop(segment, None)
 
     def _map(self, segment: str) -> tuple[mmap.mmap, int, np.ndarray]:
-        """A mapped segment, its address, and its bytes, which keep it mapped."""
+        """Map a segment; return its address, and its bytes, which keep it mapped."""
         known = self._segments.get(segment)
         if known is None:
             if not _SEGMENT.fullmatch(segment):
@@ -138,7 +138,7 @@ class BufferPool:
         self._free: deque[tuple[int, np.ndarray]] = deque(maxlen=_POOLED)  # with their addresses
 
     def buffer(self, nbytes: int) -> np.ndarray:
-        """A writable, aligned array of so many bytes."""
+        """Return a writable, aligned array of ``nbytes`` bytes."""
         address, memory = pooled = self._take(nbytes)
         return np.asarray(Holder(address, nbytes, memory, partial(self._free.append, pooled)))
 
@@ -151,6 +151,7 @@ class BufferPool:
                 break
             if nbytes <= pooled[1].nbytes <= 2 * nbytes + 4096:
                 return pooled
-            free.append(pooled)  # for another batch; the oldest goes where it is one too many
+            # for another batch; the oldest buffer is dropped if there are too many
+            free.append(pooled)
         memory = aligned_bytes(nbytes)
         return _address(memory), memory

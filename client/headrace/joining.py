@@ -1,4 +1,4 @@
-"""Joining a feed as a trainer: ``connect``, which sends nothing where an argument can not be."""
+"""Joining a feed as a trainer: ``connect``, which checks all arguments before it sends anything."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def connect(
         explicit=commit == "explicit",
         order=order,
         restart=restart,
-        owner=-1 if rank is None else 0,  # of several the one that tells a rank its run
+        owner=-1 if rank is None else 0,  # of several owners, the first one assigns a rank its run
         group=group or "",
         members=members or 0,
     )
@@ -214,7 +214,7 @@ def _token_of(resume: Any, feed: str | None, restart: object) -> Token | None:
 
 
 def _check_group(group: str | None, members: int | None, order: str) -> None:
-    """TypeError or ValueError where a group can not be."""
+    """Raise TypeError or ValueError for an impossible group."""
     if group is not None and not isinstance(group, str):
         raise TypeError(f"group={group!r:.80} is not the name of a group")
     if members is not None and (isinstance(members, bool) or not isinstance(members, int)):
@@ -244,7 +244,7 @@ def _used(welcome: Welcome | None) -> list[Any] | None:
 
 
 def _tell_of_use(link: Link) -> None:
-    """Say in the log that this trainer does not begin at the feed's beginning."""
+    """Log that this trainer does not begin at the feed's beginning."""
     every = [_used(session.welcome) for session in link.sessions]
     known = [used for used in every if used is not None]
     welcome = link.session.welcome

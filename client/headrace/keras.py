@@ -4,9 +4,9 @@
       ▲                                  token, states, …      │ loss, gradients         │
       └──── save_states(token, states) ◄───────────────────────┴─────────────────────────┘
 
-The new states of a batch are saved by the graph that trained on it, with the token that came along
-with its rows: however far TensorFlow fetches ahead, states meet their own sequences.  They are
-saved when the gradients are there.
+The graph that trained on a batch saves its new states, with the token that came along
+with its rows: however far TensorFlow fetches ahead, states meet their own sequences.  It saves them
+when the gradients are there.
 
     x, h = keras.Input((20, 8)), keras.Input((32,))
     steps, after = keras.layers.GRU(32, return_sequences=True, return_state=True)(x, h)
@@ -197,22 +197,23 @@ def _save_in_feed(names: list[str], number: Any, token: Any, *values: Any) -> No
 
 
 def _as_declared(value: Any, dtype: Any) -> Any:
-    """A state in the dtype it is declared in: mixed precision computes it in another."""
+    """Return a state in its declared dtype: mixed precision computes it in another."""
     value = tf.convert_to_tensor(value)
     return tf.cast(value, dtype) if value.dtype.is_floating and dtype.is_floating else value
 
 
 def _weights(length: Any, steps: int, left: int = 0) -> Any:
-    """Per row and step: 0 for padding, and for data what makes Keras' mean that of the data.
+    """Return weights by row and step: 0 for padding; for data so that Keras' mean is that of the
+    data.
 
-    Context weighs nothing; ``left`` steps of it stand before the segment's own.
+    Context has weight 0; ``left`` steps of it come before the segment's own.
     """
     data = tf.pad(tf.sequence_mask(length, steps - left, tf.float32), [[0, 0], [left, 0]])
     return data * tf.math.divide_no_nan(tf.cast(tf.size(data), tf.float32), tf.reduce_sum(data))
 
 
 def _check_steps(weights: Any, output: Any) -> Any:
-    """The weights, when an output has them for its steps."""
+    """Return the weights; ValueError where the output has no value for each step."""
     steps = weights.shape[1]
     if output.shape.rank is None or output.shape.rank < 3 or output.shape[1] != steps:
         raise ValueError(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpoint", "CommitTrained", "KerasCallback"]
 
-#: Names the weights, and the position that belongs to them.
+#: The file that names the weights and has the position that belongs to them.
 _POSITION = "position.json"
 
 
@@ -147,7 +147,9 @@ class Checkpoint(KerasCallback):
         self._begin_with(position["epoch"] if begun is None else min(begun, epochs))
 
     def _begin_with(self, epoch: int | None) -> None:
-        """Have this ``fit`` begin with an epoch; None: later ones with the one they name."""
+        """Have this ``fit`` begin with an epoch; None: let later ones begin with the epoch they
+        name.
+        """
         if isinstance(self.model, keras.Model):
             self.model._initial_epoch = epoch
             return
@@ -180,7 +182,7 @@ class Checkpoint(KerasCallback):
     def _save(self, epoch: int) -> None:
         self._saved_at = self._step
         self._directory.mkdir(parents=True, exist_ok=True)
-        weights = f"step-{self._step}-{epoch}"  # of no other checkpoint
+        weights = f"step-{self._step}-{epoch}"  # a name of no other checkpoint
         self._variables.write(str(self._directory / weights))
         position = {
             "weights": weights,
@@ -197,7 +199,7 @@ class Checkpoint(KerasCallback):
 
 
 def _forget_length() -> None:
-    """Have the ``fit`` that called not take the length of its first epoch for that of all.
+    """Keep the calling ``fit`` from taking the length of its first epoch for that of all.
 
     An epoch is shorter where it was under way when ``fit`` began, or other trainers had a part of
     it.  Keras has no setting for this, and its iterator is a local variable of ``fit``.

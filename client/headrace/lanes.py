@@ -1,4 +1,4 @@
-"""States that stay with the trainer: what each lane was left with, for the batch after.
+"""States that stay with the trainer: each lane's last state, for the next batch.
 
     batch k     rows of lanes 0 1 2 3 ── saved ──► kept {lanes, states}
                                                      │        @starts: row 2 begins a sequence
@@ -33,7 +33,7 @@ from .state_values import NUMPY, State, host, strings_in
 if TYPE_CHECKING:
     from .segments import SegmentBatch
 
-#: Bytes of states, and rows, in one message of a flush.
+#: Maximum bytes of states, and rows, in one message of a flush.
 _PART_BYTES = 16 * 1024**2
 _PART_ROWS = 1000
 
@@ -45,8 +45,8 @@ class LaneStates:
     token: int
     opening: int
     lanes: np.ndarray
-    sequence: np.ndarray  # which segment of its example each row was, of …
-    sequence_count: np.ndarray  # … how many
+    sequence: np.ndarray  # number of each row's segment in its example …
+    sequence_count: np.ndarray  # … and the example's number of segments
     states: Mapping[str, Any]
 
     @property
@@ -58,9 +58,10 @@ class LaneStates:
 
 
 class Going:
-    """How the rows of one batch go on from what was kept.
+    """How the rows of one batch continue from kept states.
 
-    The batch has it, so it is given the batch: in a cycle memory would wait for the collector.
+    Methods take the batch as an argument: a reference to it would be a cycle, whose memory waits
+    for the collector.
     """
 
     __slots__ = ("_framework", "_index", "_kept", "_source", "_starts", "lanes")
@@ -70,7 +71,7 @@ class Going:
         self._framework = framework
         self.lanes = batch.array("@lane").copy()
         self._starts = batch.array("@starts").astype(np.int64)
-        self._index: np.ndarray | None = None  # which initial state each start has, if any has one
+        self._index: np.ndarray | None = None  # index of each start's initial state, if any has one
         self._source: np.ndarray | None = None
         if len(self._starts):
             self._check_starts(batch)
@@ -93,7 +94,7 @@ class Going:
             self._index = index
 
     def _find_rows(self, batch: SegmentBatch) -> None:
-        """Where the kept state of each row lies; 0 for those that begin."""
+        """Find where the kept state of each row lies; 0 for rows that begin."""
         lanes, limit = self.lanes, batch._layout.batch_size
         if len(lanes) and (lanes.min() < 0 or lanes.max() >= limit):
             raise _refused(batch, f"has a lane that does not lie in 0 … {limit - 1}")
@@ -114,7 +115,7 @@ class Going:
         self._source = source
 
     def state(self, batch: SegmentBatch, name: str) -> Any:
-        """A state of all rows."""
+        """Return a state of all rows."""
         state = batch._layout.states[name]
         starts, kept, source = self._starts, self._kept, self._source
         if kept is None or not len(kept.lanes):
@@ -130,7 +131,7 @@ class Going:
         )
 
     def _begun(self, batch: SegmentBatch, state: State) -> Any:
-        """A state where no row goes on."""
+        """Return a state of a batch in which all rows begin."""
         rows = batch.rows
         if state.dtype == BYTES:
             return self._framework.strings(self._initial(batch, state))
@@ -157,32 +158,32 @@ def _refused(batch: SegmentBatch, what: str) -> ProtocolError:
 
 
 def strings_of(state: State, value: Any, framework: Framework) -> np.ndarray:
-    """Kept strings as an object array: they are lists where the framework has none."""
+    """Return kept strings as an object array; frameworks without strings keep lists."""
     if framework.owns(value):
         return host(state, framework, value)
     return np.array(value, object).reshape(len(value), *state.dims)
 
 
 class Lanes:
-    """Kept states by partition, and which partitions have a batch that is not saved yet."""
+    """Kept states by partition, and which partitions have an unsaved batch."""
 
     def __init__(self, framework: Framework) -> None:
         self._framework = framework
         self._kept: dict[int, LaneStates] = {}
         self._busy: dict[int, tuple[int, int]] = {}  # partition: token, opening
-        self._torn: set[int] = set()  # partitions that lack a batch: the next ones go back
+        self._torn: set[int] = set()  # partitions that lost a batch: the following ones go back
 
     def claim(self, session: Session) -> Received | None:
         """Take the next batch from a session, when the one before in its lanes is saved.
 
-        A batch of a session that was lost is waited for no more: its lanes are anybody's.
+        It does not wait for a batch of a lost session, whose lanes any trainer may get.
         """
         if not session.ready or not session.connected:
             return None
         head = session.ready[0]
         partition, token = head.delivery.partition, head.delivery.token
         busy = self._busy.get(partition)
-        if busy is not None and busy[0] != token:  # else it was taken, and put back
+        if busy is not None and busy[0] != token:  # else this batch was taken and put back
             if busy[1] == head.opening:
                 return None
             session.give_back(busy[0])
@@ -190,20 +191,21 @@ class Lanes:
         return session.take()
 
     def release(self, partition: int, token: int) -> None:
-        """A batch is saved, or was never used."""
+        """Note that a batch is saved, or will not be used."""
         busy = self._busy.get(partition)
         if busy is not None and busy[0] == token:
             del self._busy[partition]
 
     def reject(self, partition: int, token: int) -> None:
-        """A batch was never used, so those that go on after it can not be used either."""
+        """Note that a batch will not be used, so those that continue it can not be used either."""
         self.release(partition, token)
         self._torn.add(partition)
 
     def going(self, batch: SegmentBatch) -> Going:
-        """How a batch goes on.  ProtocolError where what it says of its lanes can not be.
+        """Return how a batch continues its lanes.  ProtocolError where its description is
+        impossible.
 
-        BatchGone where it goes on after one that was rejected, until the server begins lanes anew.
+        BatchGone where it continues a rejected one, until the server begins lanes anew.
         """
         self._busy.setdefault(batch.partition, (batch.token, batch._opening))
         if batch.partition in self._torn:
@@ -217,7 +219,7 @@ class Lanes:
         return Going(batch, kept, self._framework)
 
     def keep(self, batch: SegmentBatch, states: Mapping[str, Any]) -> None:
-        """A batch was saved: the next one may go on from it."""
+        """Keep the states of a saved batch: the next one may continue from them."""
         assert batch._going is not None
         self._kept[batch.partition] = LaneStates(
             batch.token,
@@ -230,19 +232,21 @@ class Lanes:
         self.release(batch.partition, batch.token)
 
     def hand_over_no_more(self, kept: LaneStates) -> None:
-        """The server does not take these states; batches that are here already go on from them."""
+        """Note that the server refuses these states; batches that are here still continue from
+        them.
+        """
         for partition, one in self._kept.items():
             if one is kept:
                 self._kept[partition] = replace(kept, sequence_count=0 * kept.sequence_count)
 
     def standing(self, opening: Callable[[int], int]) -> list[tuple[int, LaneStates]]:
-        """List by partition the kept states of sessions that stand: they can be handed over."""
+        """List by partition the kept states of open sessions, which can be flushed."""
         kept = list(self._kept.items())
         return [(p, k) for p, k in kept if k.opening == opening(p) and k.unfinished]
 
 
 def parts_of(kept: LaneStates, maker: BlockMaker, framework: Framework) -> list[StatesPart]:
-    """The states of the rows that go on, in messages of bounded size."""
+    """Yield the states of the unfinished rows, in messages of bounded size."""
     whole: dict[str, np.ndarray] = {}
     sizes = np.full(len(kept.lanes), sum(state.row_bytes for state in maker.states.values()))
     for name, state in maker.states.items():

@@ -3,8 +3,8 @@
     delivered ──► ready ──► in hand ──► committed, saved ──► answered: forgotten, or refused
                     └──────────┴──────► given back
 
-Each is known by its token.  An error names a batch that is not answered by what was delivered, and
-by its first keys; a server that is started anew is told of those in hand by ``Handed``.
+Each is known by its token.  An error names an unanswered batch by its delivery and
+by its first keys; ``Handed`` describes batches in hand to a restarted server.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from .uploads import Uploads
 if TYPE_CHECKING:
     from .segments import SegmentBatch
 
-#: A Hello tells of batches in hand in so many bytes at most, since its header is bounded.
+#: Maximum bytes of a Hello that describe batches in hand, since its header is bounded.
 _PLACES_BYTES = 48 * 1024
-#: Acknowledged commits in it, one for each partition.
+#: Maximum number of acknowledged commits in a Hello, one for each partition.
 _MOST_COMMITS = 100
-#: Returned batches that are returned again after a reconnection: more than may come ahead.
+#: Number of returned batches that are returned again after a reconnection: more than may be
+#: prefetched.
 _MOST_RETURNED = 64
-#: Keys of segments, and characters of each, that an error names a batch by.
+#: Number of segment keys, and characters of each, by which an error names a batch.
 NAMED_KEYS = 3
 _Keys = Callable[[], Sequence[bytes]]
 _KEY_LENGTH = 80
@@ -47,21 +48,21 @@ _STALE = (
 
 @record
 class Received:
-    """A delivery with what holds its bytes: the frame that came, or the memory that is shared.
+    """A delivery with the holder of its bytes: the received frame, or the shared memory.
 
-    The memory is that of the moment of delivery: a session that is opened anew meanwhile brings
+    It is the memory at the time of delivery: a session that is opened anew meanwhile brings
     another, under which the server would not know that this batch is read.
     """
 
     delivery: Delivery
     source: Any = None
-    opening: int = 0  # which of the sessions opened here brought it
-    mapped: Any = None  # where it is told that nobody reads this batch any more
+    opening: int = 0  # number of the session, among those opened here, that delivered it
+    mapped: Any = None  # where the release of this batch is reported
 
 
 @dataclass(slots=True)
 class Leases:
-    """The batches of one session, and what is to be said of them."""
+    """The batches of one session, and the messages about them."""
 
     ready: deque[Received] = field(init=False, default_factory=deque)  # delivered, not taken
     refused: deque[HeadraceError] = field(init=False, default_factory=deque)  # raised once each
@@ -71,35 +72,38 @@ class Leases:
     openings: int = field(init=False, default=0)  # sessions opened, continuations not counted
     last_seq: int = field(init=False, default=0)  # number of the last delivery that came
 
-    exhausted: bool = field(init=False, default=False)  # none is left but in trainers' hands
-    sized: tuple[int, int] = field(init=False, default=(0, 0))  # number and rows of the take …
-    _take_due: bool = field(init=False, default=False)  # … which its owner is to be asked for …
-    _said_take: int = field(init=False, default=0)  # … and which one it was
+    # all remaining batches are in trainers' hands
+    exhausted: bool = field(init=False, default=False)
+    # number and rows of the current take …
+    sized: tuple[int, int] = field(init=False, default=(0, 0))
+    # … whether the owner has still to be asked for it …
+    _take_due: bool = field(init=False, default=False)
+    _said_take: int = field(init=False, default=0)  # … and number of the last take that was sent
 
     _said_window: int = field(init=False, default=0)
     _held: set[int] = field(init=False, default_factory=set)  # ready, or in the trainer's hands
     _unanswered: dict[int, None] = field(init=False, default_factory=dict)  # commits
-    _commits: list[int] = field(init=False, default_factory=list)  # not yet said
+    _commits: list[int] = field(init=False, default_factory=list)  # not yet sent
     _returned: list[int] = field(init=False, default_factory=list)
-    #: The last that were said, which may be lost with the connection.
+    #: The last ones sent, which may be lost with the connection.
     _said_returned: deque[int] = field(
         init=False, default_factory=lambda: deque(maxlen=_MOST_RETURNED)
     )
-    #: By partition the highest token whose commit was acknowledged.
+    #: The highest acknowledged token, by partition.
     _committed: dict[int, int] = field(init=False, default_factory=dict)
-    #: Which segments a batch in hand or not answered has, for a server that is started anew.
+    #: Segments of each unanswered batch, to describe it to a restarted server.
     _places: dict[int, bytes] = field(init=False, default_factory=dict)
     #: Batches that were taken before the last greeting and placed after it.
     missed: set[int] = field(init=False, default_factory=set)
-    #: By token the delivery of a batch, and a function that makes its first keys, for errors.
+    #: For errors, by token: the delivery of a batch, and a function that makes its first keys.
     _named: dict[int, tuple[Delivery, _Keys]] = field(init=False, default_factory=dict)
 
     # The trainer
 
     def place(self, token: int, segments: bytes = b"") -> bool:
-        """A batch goes to the trainer: how a server that is started anew would know it.
+        """Note which segments a taken batch has, to describe it to a restarted server.
 
-        False where such a server was greeted meanwhile: it gives the rows out again.
+        Return False where such a server was greeted meanwhile: it hands the rows out again.
         """
         if token in self.missed:
             return False
@@ -108,24 +112,24 @@ class Leases:
         return True
 
     def untake(self, received: Received) -> None:
-        """A batch that was taken was not used: it is the first of those that are ready again."""
+        """Put back a batch that was taken and not used: it is the next one again."""
         token = received.delivery.token
         if token in self._held:
             self._places.pop(token, None)
             self.ready.appendleft(received)
 
     def commit(self, token: int) -> None:
-        """The trainer is done with a batch."""
+        """Commit a batch."""
         if token in self._held:
             self._held.discard(token)
             self._unanswered[token] = None
             self._commits.append(token)
 
     def save(self, token: int, columns: list[Any], block: Any, keys: _Keys = tuple) -> bool:
-        """The trainer is done with a batch of segments, and these are its states.
+        """Commit a batch of segments with these states.
 
-        Without a block they stay with the trainer.  ``keys`` makes those of its first segments, for
-        errors.  False when the batch is not held any more.
+        Without a block they stay with the trainer.  ``keys`` makes the keys of its first segments,
+        for errors.  False when the batch is not held any more.
         """
         if token not in self._held:
             return False
@@ -135,7 +139,7 @@ class Leases:
         return True
 
     def give_back(self, token: int) -> None:
-        """The trainer will not use a batch."""
+        """Return a batch that the trainer will not use."""
         if token in self._held:
             self._held.discard(token)
             self._named.pop(token, None)
@@ -149,7 +153,7 @@ class Leases:
 
     @property
     def unanswered(self) -> int:
-        """Commits and saves that the server has not answered."""
+        """Return the commits and saves that the server has not answered."""
         return len(self._unanswered) + len(self.uploads)
 
     def held(self) -> int:
@@ -160,9 +164,9 @@ class Leases:
         return token in self._held
 
     def _divide(self, sessions: Sequence[Leases], share: Share) -> None:
-        """Give what is in this trainer's hands, or not answered, to sessions by its partition.
+        """Move batches in this trainer's hands, and unanswered commits, to sessions by partition.
 
-        They are with all owners of the server that has this share.
+        ``sessions`` are those with all owners of the server that has this share.
         """
         for received in self.ready:
             self._held.discard(received.delivery.token)
@@ -209,14 +213,14 @@ class Leases:
                 self._check_take(delivery)
 
     def _check_take(self, delivery: Delivery) -> None:
-        """Give a delivery back that is of another take, or of none while there is one."""
+        """Return a delivery to the server if it does not belong to the current take."""
         if delivery.meta.get("take", 0) != self.sized[0]:
             self._let_go(self.ready.pop())
         elif self.sized[0]:
             self._take_due, self._said_take, self._said_window = False, 0, self.last_seq
 
     def _let_ready_go(self) -> None:
-        """Give back what is not taken: the server took it for lost, or gives it to nobody else."""
+        """Return untaken batches: the server counts them as lost, or keeps them leased."""
         while self.ready:
             self._let_go(self.ready.popleft())
 
@@ -250,17 +254,17 @@ class Leases:
                 self.refused.append(from_code(fault[1], f"{name}: {fault[2]}"))
 
     def _name_of(self, token: int) -> str:
-        """A batch that is held or not answered, as errors name it."""
+        """Return the name of a held or unanswered batch for errors."""
         known = self._named.get(token)
         if known is None:
             return f"batch of token {token}"
         keys: Sequence[bytes] = ()
-        with contextlib.suppress(ProtocolError):  # the server sent what are no strings
+        with contextlib.suppress(ProtocolError):  # the server sent invalid strings
             keys = known[1]()
         return named(known[0], keys)
 
     def _answered(self, token: int) -> bool:
-        """Whether the answer to a commit or a save was still owed."""
+        """Note the answer to a commit or a save; return whether one was due."""
         self._places.pop(token, None)
         self._named.pop(token, None)
         if token in self._unanswered:
@@ -271,7 +275,7 @@ class Leases:
     # Outgoing messages
 
     def _take_to_say(self, session: int) -> list[Take]:
-        """The request for a batch of so many rows, or its withdrawal, if that is to be said."""
+        """Return the request for a batch of a named size, or its withdrawal, if one is due."""
         request, rows = self.sized if self._take_due else (0, 0)
         before, self._said_take = self._said_take, request
         if request == before:
@@ -281,7 +285,7 @@ class Leases:
         return [Take(session, request or before, rows, self.last_seq)]
 
     def _steps(self, session: int, window: int) -> list[Step]:
-        """Messages with all that the server was not told of batches."""
+        """Return messages with all commits, returns and requests that were not sent."""
         steps: list[Step] = []
         released = self.mapped.to_say()
         while self.mapped.released:
@@ -299,7 +303,7 @@ class Leases:
         return steps
 
     def _say_again(self, anew: bool) -> None:
-        """Say all again that a lost connection may have lost, in the same session or in another."""
+        """Resend all that a lost connection may have lost, in the same session or in another."""
         self._commits = list(self._unanswered)
         self.uploads.reopened()
         if anew:
@@ -307,12 +311,12 @@ class Leases:
         self._returned += [token for token in self._said_returned if token not in self._held]
 
     def _commits_to_report(self) -> tuple[int, ...]:
-        """The last commit in each partition: the latest of them, as many as are enough to know."""
+        """Return the last acknowledged commits, one for each partition, the latest ones."""
         latest = sorted(self._committed.items(), key=lambda known: -known[1])[:_MOST_COMMITS]
         return tuple(number for known in latest for number in known)
 
     def _places_to_report(self) -> tuple[Handed, ...]:
-        """The batches in hand, as many as a header holds."""
+        """Return descriptions of the batches in hand, as many as a header holds."""
         ready = {received.delivery.token for received in self.ready}
         self.missed = self._held - ready - self._places.keys()
         places, room = [], _PLACES_BYTES
@@ -325,7 +329,7 @@ class Leases:
 
 
 def named(batch: Delivery | SegmentBatch, keys: Sequence[bytes] = ()) -> str:
-    """A batch as errors name it, with the first keys of its segments where it has any."""
+    """Return the name of a batch for errors, with the first keys of its segments if it has any."""
     rows = f"{batch.rows} row{'' if batch.rows == 1 else 's'}"
     listed = [key.decode("utf-8", "backslashreplace")[:_KEY_LENGTH] for key in keys if key]
     if listed and batch.rows > len(listed):

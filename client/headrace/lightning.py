@@ -63,7 +63,7 @@ class FeedDataModule(LightningDataModule):  # type: ignore[misc]
         if not self._loaders:
             raise ValueError("FeedDataModule: give at least one of train, val, test and predict")
         for name, loader in self._loaders.items():
-            setattr(self, f"{name}_dataloader", loader.itself)  # Lightning looks which there are
+            setattr(self, f"{name}_dataloader", loader.itself)  # Lightning looks for these methods
 
     def setup(self, stage: str) -> None:
         callbacks = self.trainer.callbacks
@@ -91,7 +91,7 @@ class FeedDataModule(LightningDataModule):  # type: ignore[misc]
             loader.leave()
 
 
-#: Stands for a batch that can not be had before the states of the one in hand are saved.
+#: Stands for a batch that comes only after the states of the one in hand are saved.
 _TICKET = object()
 
 
@@ -134,7 +134,10 @@ class _Loader:
         return None if self._ended else _TICKET
 
     def take(self) -> Any:
-        """Redeem a ticket.  StopIteration, where nothing is left, ends Lightning's loop."""
+        """Return the batch of a ticket.
+
+        StopIteration, where none is left, ends Lightning's loop.
+        """
         if self.ended():
             raise StopIteration
         return self._next.pop()
@@ -159,9 +162,9 @@ class _Loader:
             self.in_hand = None
 
     def rehearse(self, begins: bool) -> None:
-        """Let a sanity check leave no trace: its batches come again, and of segments there is none.
+        """Let a sanity check leave no trace: its batches come again, and it gets no segments.
 
-        States that it saved would be those of the validation, too.
+        The validation would continue from states that it saved.
         """
         self._skips = begins and bool(self.dataset.feed.states)
         if not begins:

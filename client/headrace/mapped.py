@@ -12,32 +12,32 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-#: Released batches in one message: any number of views may go at once, a header is bounded.
+#: Maximum released batches in one message: any number may go at once, a header is bounded.
 _PER_MESSAGE = 1000
-#: Mapped batches that a heartbeat lists; a trainer that keeps more of them does without.
+#: Maximum mapped batches that a heartbeat lists; with more of them it lists none.
 _MAX_MAPPED = 4000
 
 
 @dataclass(slots=True)
 class MappedBatches:
-    """Batches whose memory is read, and those of which it is not yet said that nobody does."""
+    """Batches whose memory is read, and released ones that were not reported yet."""
 
     released: deque[int] = field(default_factory=deque)
     used: bool = False  # batches of this session come through shared memory
     _tokens: set[int] = field(default_factory=set)
 
     def add(self, token: int) -> None:
-        """A batch was delivered by reference."""
+        """Add a batch that was delivered by reference."""
         self.used = True
         self._tokens.add(token)
 
     def release(self, token: int) -> None:
-        """Nobody reads a batch any more.  Safe in any thread."""
+        """Note that the last reader of a batch is gone.  Safe in any thread."""
         self._tokens.discard(token)
         self.released.append(token)
 
     def to_say(self) -> tuple[int, ...]:
-        """Released batches for one message; there may be more."""
+        """Return released batches for one message; there may be more."""
         tokens: list[int] = []
         while self.released and len(tokens) < _PER_MESSAGE:
             tokens.append(self.released.popleft())

@@ -14,11 +14,11 @@ taken.
     ByLanes    of segments in lanes: one owner, and another when it has no work left
     …WithinEpochs   the same, of the owners in the least epoch, where batches end with theirs
 
-Other trainers take batches of an owner, too, so the smallest that it can still have is known when
-it gives one, or tells that it has no room to make it (``following``).
+Other trainers take batches of an owner, too, so its smallest remaining batch is known when
+it delivers one, or reports that it has no room to make it (``following``).
 
-An owner that has said that it can give nothing before trainers act (``idle``) is passed over:
-to wait for it while one holds the head of another could be to wait for oneself.
+An owner that has reported that it has no batch before trainers act (``idle``) is passed over:
+a trainer that waited for it while it holds the head of another owner might wait for itself.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _Place = tuple[float, int]
 class Merge(ABC):
     """The sessions of one trainer with the owners of a feed, by the number of the owner.
 
-    ``placement`` tells which owner a partition has.
+    ``placement`` maps a partition to its owner.
 
-    ``prefetch`` batches are to come ahead in all sessions together, and one of each owner that can
-    give some.  With 0 an owner is asked when its batch is waited for.
+    All sessions together prefetch ``prefetch`` batches, and one of each owner that can
+    deliver.  With 0 an owner is asked when the trainer waits for its batch.
     """
 
-    #: A wait looks up this often, whatever it hears.
+    #: A wait checks the order this often, even without messages.
     look_s = 0.2
 
     def __init__(self, sessions: Sequence[Session], prefetch: int) -> None:
@@ -56,16 +56,16 @@ class Merge(ABC):
         self.placement = Placement([owners[share] for share in sorted(owners)])
         self._prefetch = prefetch
         self.awaited = sessions[0]  # the session that a wait for the next batch is about
-        self._waited_s = 0.0  # in the wait that goes on, as far as it is counted
+        self._waited_s = 0.0  # counted time of the current wait
         self._share()
 
     def come_ahead(self, batches: int) -> None:
-        """Let so many batches come ahead from now on."""
+        """Prefetch this many batches from now on."""
         self._prefetch = batches
         self._share()
 
     def take(self, claim: _Claim) -> Received | None:
-        """The next batch, if it is there and ``claim`` takes it from its session."""
+        """Return the next batch, if it is there and ``claim`` takes it from its session."""
         session = self._next()
         received = None if session is None else claim(session)
         if session is not None and received is not None:
@@ -73,7 +73,7 @@ class Merge(ABC):
         return received
 
     def want(self, waited_s: float = 0.0) -> None:
-        """The trainer waits for a batch now, and has for so long."""
+        """Note that the trainer waits for a batch now, and has for ``waited_s``."""
         self.waited(waited_s)
         self._share()
         wanted = self._wanted()
@@ -82,28 +82,28 @@ class Merge(ABC):
         self.awaited = wanted[0] if wanted else self._sessions[0]
 
     def waited(self, waited_s: float) -> None:
-        """The trainer has waited for so long, since the last look for the owner that is awaited."""
+        """Add the time that the trainer has waited, to see whether another owner is to be asked."""
         self.awaited.awaited_s += max(0.0, waited_s - self._waited_s)
         self._waited_s = waited_s
 
     @abstractmethod
     def _next(self) -> Session | None:
-        """The session whose head is the next batch."""
+        """Return the session whose head is the next batch."""
 
     @abstractmethod
     def _wanted(self) -> list[Session]:
-        """The sessions that are to bring a batch now."""
+        """Return the sessions that should deliver a batch now."""
 
     @abstractmethod
     def _took(self, session: Session, received: Received) -> None:
-        """The head of a session was taken."""
+        """Note that the head of a session was taken."""
 
     def _present(self) -> Sequence[Session]:
-        """The sessions whose batches may be taken now."""
+        """Return the sessions whose batches may be taken now."""
         return self._sessions
 
     def _share(self) -> None:
-        """Divide what comes ahead among the owners that can give something."""
+        """Divide the prefetch among the owners that can deliver."""
         able = [session for session in self._sessions if is_able(session)] or self._sessions
         for session in able:
             session.prefetch = -(-self._prefetch // len(able))
@@ -132,7 +132,7 @@ class Alone(Merge):
 
 
 def is_able(session: Session) -> bool:
-    """Whether a batch may come that no trainer has to do something for."""
+    """Return whether a batch may come without an action of any trainer."""
     return not (session.finished or session.exhausted or session.idle)
 
 
@@ -142,7 +142,7 @@ class ByNumber(Merge):
     def __init__(self, sessions: Sequence[Session], prefetch: int) -> None:
         super().__init__(sessions, prefetch)
         self._owned = [session.partitions for session in sessions]
-        #: By owner: no new batch of it stands before this place.
+        #: By owner: the place before which it has no new batch.
         self._least: list[_Place] = [(0, owned.start) for owned in self._owned]
 
     def _next(self) -> Session | None:
@@ -154,7 +154,7 @@ class ByNumber(Merge):
         return min(there, key=_head, default=None)
 
     def _doubts(self, first: Session | None) -> list[int]:
-        """Owners without a head that may have a smaller one."""
+        """Return owners without a head that may still deliver a smaller one."""
         place = (inf, 0) if first is None else _head(first)
         return [
             owner
@@ -163,13 +163,13 @@ class ByNumber(Merge):
         ]
 
     def _least_of(self, owner: int) -> _Place:
-        """A place before which no new batch of an owner stands."""
+        """Return a place before which an owner has no new batch."""
         return max(self._least[owner], self._sessions[owner].following)
 
     def _wanted(self) -> list[Session]:
         first = self._first()
         doubts = self._doubts(first)
-        if first is None and not doubts:  # all is in trainers' hands, and may come back
+        if first is None and not doubts:  # all batches are in trainers' hands, and may come back
             return [session for session in self._sessions if not session.finished]
         if not self._prefetch:
             doubts = sorted(doubts, key=self._least_of)[:1]
@@ -231,7 +231,7 @@ class ByLanes(Merge):
         super().__init__(sessions, prefetch)
 
     def _owner(self) -> Session | None:
-        """The owner of the first partition from here on that may have work."""
+        """Return the owner of the first partition from here on that may have work."""
         for ahead in range(self._partitions):
             partition = (self._here + ahead) % self._partitions
             session = self._sessions[self.placement.owner_of(partition)]
@@ -250,7 +250,7 @@ class ByLanes(Merge):
 
     def _wanted(self) -> list[Session]:
         owner = self._owner()
-        if owner is None:  # what others leave may come to any
+        if owner is None:  # batches that other trainers give back may come from any
             return [session for session in self._present() if not session.finished]
         return [owner]
 
@@ -290,7 +290,7 @@ class InTurnWithinEpochs(_WithinEpochs, InTurn):
         for session in self._rotated():
             if session.ready:
                 return session
-            if is_able(session):  # what others were asked for in the epoch before comes later
+            if is_able(session):  # requests to others from the epoch before are answered later
                 return None
         return next((session for session in self._present() if session.ready), None)
 
@@ -321,6 +321,6 @@ def _head(session: Session) -> _Place:
 
 
 def _place(received: Received) -> _Place:
-    """Where a batch stands: with ranks by its round in its partition."""
+    """Return a batch's place in the order: with ranks by its round in its partition."""
     delivery = received.delivery
     return delivery.meta.get("round", delivery.number), delivery.partition

@@ -2,8 +2,8 @@
 
     ask ── blocked ──► got one ── busy ──► ask …          ended, or failed: neither
 
-Both are totals of a feed's life in a trainer, running spans included, and are told with each
-heartbeat: their difference between two looks is the share of time in which a trainer starved.
+Both are totals since the trainer joined the feed, running spans included, and are sent with each
+heartbeat: from two of them the server computes the share of time in which a trainer starved.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ class Meter:
     def __init__(self) -> None:
         self._blocked_s = 0.0
         self._busy_s = 0.0
-        self._spends = ""  # what the running span is: "", "blocked" or "busy"
+        self._spends = ""  # the kind of the running span: "", "blocked" or "busy"
         self._since = 0.0
 
     def asks(self, now: float) -> None:
-        """The trainer asks for a batch."""
+        """Note that the trainer asks for a batch."""
         if self._spends == "busy":
             self._busy_s += now - self._since
         self._spends, self._since = "blocked", now
 
     def gets(self, now: float, any_came: bool = True) -> None:
-        """It has one from here on; or there is none, and the time counts for nothing."""
+        """Note that it has a batch from here on; where none came, the time does not count."""
         if self._spends == "blocked":
             self._blocked_s += now - self._since
         self._spends, self._since = "busy" if any_came else "", now

@@ -37,7 +37,7 @@ class Owners:
     ) -> None:
         """``address``: of a server, or of several with commas between them.
 
-        ``directory`` knows where servers are that have moved.
+        ``directory`` looks up the new addresses of servers that have moved.
         """
         self._directory = directory
         self.address = address
@@ -67,7 +67,7 @@ class Owners:
         return list({one.share: one for one in reversed(self.sessions)}.values())
 
     def add(self, session: Session) -> None:
-        """Have another session, with another owner or server."""
+        """Add a session with another owner or server."""
         self._driver.add(session)
         with self.lock:
             self.sessions = self._driver.sessions
@@ -83,13 +83,16 @@ class Owners:
         with self.lock:
             self.sessions = sorted(self.sessions, key=lambda s: (s.share, s.owner))
             if self.session.properties.get("sized"):
-                self._ahead.batches = 0  # a batch of the declared size may end what is left
+                # a batch of the declared size could use up the remaining segments
+                self._ahead.batches = 0
             self.session.prefetch = self._ahead.batches
             self._merge = merge_of(self.sessions, self.session)
             self._owner_of = self._merge.placement.owner_of
 
     def _regroup(self) -> list[Session]:
-        """A server was started again with another number of owners: a session with each."""
+        """Open a session with each owner of a server that was restarted with another number of
+        them.
+        """
         sessions: list[Session] = []
         for share in sorted({session.share for session in self.sessions}):
             before = [session for session in self.sessions if session.share == share]
@@ -102,7 +105,7 @@ class Owners:
         return sessions
 
     def _regrouped(self, before: list[Session], owners: int) -> list[Session]:
-        """Sessions with so many owners, in place of those with the server's owners before."""
+        """Return sessions with the new owners in place of those with the server's earlier ones."""
         sessions = [before[0].beside(owner) for owner in range(owners)]
         for session in sessions:
             session.owners, session.prefetch = owners, self._ahead.batches
@@ -114,7 +117,7 @@ class Owners:
 
     @property
     def failure(self) -> HeadraceError | None:
-        """Why this feed can not be used any more; a copy, for a traceback keeps all it names."""
+        """Why this feed is unusable; a copy, since a traceback keeps all objects that it names."""
         for session in self.sessions:
             if session.failure is not None:
                 return session.failed()
@@ -127,7 +130,7 @@ class Owners:
 
     @property
     def announced(self) -> list[dict[str, Any]]:
-        """The same from each owner; some differ, as the number of batches does."""
+        """The properties from each owner; some differ, such as the number of batches."""
         return [session.properties for session in self.sessions]
 
     @property

@@ -3,7 +3,7 @@
     read only     the page of the file itself, which shows what others write to it
     written to    a page of this process alone, which hides that
 
-The kernel tells which it is for each page (``/proc/self/pagemap``), for a tenth of what it costs to
+The kernel shows that for each page (``/proc/self/pagemap``), for a tenth of what it costs to
 drop pages that need not be and to map them again.
 """
 
@@ -14,7 +14,7 @@ import os
 
 import numpy as np
 
-#: The last byte of a page's entry: it is in memory, it is swapped out, it is of a file.
+#: Bits of the last byte of a page's entry: it is in memory, is swapped out, belongs to a file.
 _PRESENT, _SWAPPED, _OF_A_FILE = 0x80, 0x40, 0x20
 _ENTRY = 8
 #: Those bytes for pages of which this process has no copy.

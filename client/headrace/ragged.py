@@ -1,4 +1,4 @@
-"""Batches whose rows have unequal lengths: what they look like to users, and how they come.
+"""Batches whose rows have unequal lengths: their columns for users, and on the wire.
 
     x: ragged int64[8, ?]  ◄── columns_of ──  x: int64[?], @offsets:x: int64[9]  of the wire
     batch["x"]             ◄── the framework's form of both, on their memory
@@ -66,7 +66,9 @@ class RaggedBatch(Batch):
         return value
 
     def _offsets(self, name: str) -> Any:
-        """The framework's array of a column's offsets, that of another with equal ones."""
+        """Return the framework's array of a column's offsets, shared with a column of equal
+        offsets.
+        """
         own = OFFSETS + name
         array = self.array(own)
         for other, value in list(self._cache.items()):

@@ -38,7 +38,7 @@ class RayDirectory:
     def __init__(self, feed: str) -> None:
         self.feed = feed
         self._actor: Any = None
-        self._known: dict[int, str] = {}  # by share: the address that was given out
+        self._known: dict[int, str] = {}  # by share: the address that the trainer uses
         self._lacking = "no hs.on_ray serves it"
         if not ray.is_initialized():
             try:
@@ -88,7 +88,7 @@ class RayDirectory:
         return Keys(source, "ray", public, parse_public(texts["server"], source), secret)
 
     def _asked(self) -> dict[int, str]:
-        """Return the addresses of all servers, by share; none while one of them is missing."""
+        """Return the addresses of all servers by share; empty while one of them is missing."""
         try:
             self._actor = self._actor or _actor_of(self.feed)
             if self._actor is None:

@@ -5,9 +5,9 @@
               └─────────────┘ a reconnection: what is not answered is said again
 
 There is one request of each kind.  Another takes its place, and late answers to the one before are
-ignored.  A request that can not outlive its session knows the answer that a new session is to it.
+ignored.  A request that can not outlive its session gets its answer when another session begins.
 
-A kind of request is a ``Request`` that says its messages; ``Link.ask`` says it and waits.
+A kind of request is a ``Request`` that makes its messages; ``Link.ask`` sends them and waits.
 """
 
 from __future__ import annotations
@@ -31,27 +31,29 @@ _ENDED = "the feed has ended"
 class Request(ABC):
     """One kind of request."""
 
-    #: How a trainer calls it, for the text of a deadline.
+    #: The method that a trainer calls for it, for the text of a deadline.
     call: ClassVar[str]
-    #: Whether each owner of the feed is asked; else any of a server answers for all of that.
+    #: Whether each owner of the feed is asked; else one owner answers for its whole server.
     of_each_owner: ClassVar[bool] = True
-    #: Whether commits that were refused meanwhile are told to who waits for the answer.
+    #: Whether the wait for the answer also raises refusals of commits.
     tells_refusals: ClassVar[bool] = True
 
     @abstractmethod
     def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
-        """Its messages, each with the frames that go after the header."""
+        """Return its messages, each with the frames that follow the header."""
 
     def when_lost(self, session: int, number: int) -> Answered | None:
-        """The answer that a new session is; None where the request is said again in it."""
+        """Return the answer where a new session replaces the one asked; None: resend the request in
+        it.
+        """
         return None
 
     def at_end(self, session: int) -> Answered | None:
-        """The answer that the feed's end is; None where the server still gives one."""
+        """Return the answer where the feed has ended; None where the server still gives one."""
         return None
 
     def joined(self, answers: Sequence[Answered]) -> Answered:
-        """One answer of those of several owners."""
+        """Join the answers of several owners to one."""
         return answers[0]
 
 
@@ -71,13 +73,13 @@ class DrainInput(Request):
 
 
 class _Change(Request):
-    """A change of what partitions make: from which batch on, each of them answers."""
+    """A change of the batches that partitions make; each answers from which batch on."""
 
     def at_end(self, session: int) -> Answered:
         return Answered(session, 0, [], "server", _ENDED)
 
     def joined(self, answers: Sequence[Answered]) -> Answered:
-        # An owner all of whose partitions have ended names none.
+        # The answer of an owner whose partitions have all ended is empty.
         running = [answer for answer in answers if answer.value]
         counting = running or [a for a in answers if a.text != _ENDED] or answers
         first = next((answer for answer in counting if answer.code), counting[0])
@@ -155,9 +157,9 @@ class ReadProgress(Request):
 
 @record
 class TakeSnapshot(Request):
-    """Keep all of the feed's state: each server its share, under one name.
+    """Store all of the feed's state: each server its share, under one name.
 
-    With ``whole`` every server has its share.
+    ``whole``: every server of the feed takes part.
     """
 
     call = "snapshot"
@@ -184,9 +186,9 @@ class StatesPart:
 
 @record
 class FlushStates(Request):
-    """Hand over the states of lanes as they are after a batch.
+    """Flush the states of lanes as they are after a batch.
 
-    In a new session nobody's lanes are this trainer's.
+    In a new session this trainer has no lanes.
     """
 
     call = "flush_states"
@@ -210,31 +212,32 @@ class FlushStates(Request):
 class _Asked:
     request: Request
     number: int
-    said: list[tuple[Any, ...]] = field(default_factory=list)  # in this connection
+    # messages that were sent in this connection
+    said: list[tuple[Any, ...]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Requests:
-    """Requests that are not answered, and the last answer of each kind."""
+    """Unanswered requests, and the last answer of each kind."""
 
-    due: bool = False  # whether there is something to say
+    due: bool = False  # whether a message is to be sent
     _asked: dict[type, _Asked] = field(default_factory=dict)  # by the type of the request
     _answers: dict[type, Answered] = field(default_factory=dict)
     _count: int = 0
 
     def ask(self, request: Request) -> None:
-        """Say this, in place of a request of its kind that is not answered."""
+        """Send a request; it replaces an unanswered one of its kind."""
         self._count += 1
         self._answers.pop(type(request), None)
         self._asked[type(request)] = _Asked(request, self._count)
         self.due = True
 
     def answer_to(self, request: Request) -> Answered | None:
-        """The answer to the last request of this one's kind, once it is there."""
+        """Return the answer to the last request of this kind, once it is there."""
         return self._answers.get(type(request))
 
     def receive(self, message: Any) -> None:
-        """A message of the server, which may be an answer."""
+        """Take a message of the server, which may be an answer."""
         if isinstance(message, Answered):
             for kind, asked in self._asked.items():
                 if asked.number == message.request:
@@ -243,7 +246,7 @@ class Requests:
                     return
 
     def reopened(self, session: int, anew: bool) -> None:
-        """The connection stands again, in the same session or in another."""
+        """Note that the connection is open again, in the same session or in another."""
         for asked in list(self._asked.values()):
             asked.said = []
             lost = asked.request.when_lost(session, asked.number) if anew else None
@@ -254,7 +257,7 @@ class Requests:
     # Outgoing messages
 
     def to_say(self, session: int) -> list[Any]:
-        """Messages that were not said in this connection."""
+        """Return messages that were not sent in this connection."""
         self.due = False
         messages: list[Any] = []
         for asked in self._asked.values():

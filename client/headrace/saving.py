@@ -49,7 +49,7 @@ _LOST = (
 
 
 class Saving:
-    """The batches in hand of one feed, and what becomes of their states."""
+    """The batches in hand of one feed, and the saves of their states."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class Saving:
 
     @property
     def claim(self) -> Callable[[Session], Received | None]:
-        """How the next batch is taken from the session."""
+        """The function that takes the next batch from a session."""
         return Session.take if self.lanes is None else self.lanes.claim
 
     def begin(self, received: Received, block: np.ndarray) -> SegmentBatch:
-        """A batch that was taken is in the trainer's hands."""
+        """Make the batch of a delivery that was taken."""
         batch = SegmentBatch(
             received, self.layout, block, self._framework, self, self._link.looked_at
         )
@@ -84,19 +84,19 @@ class Saving:
         return batch
 
     def untake(self, received: Received) -> None:
-        """A batch that was taken was not used: it comes next."""
+        """Put back a batch that was taken and not used: it comes next."""
         self._in_hand.pop(received.delivery.token, None)
         self._link.untake([received])
 
     def reject(self, partition: int, token: int) -> None:
-        """A batch that was taken can not be used."""
+        """Note that a batch that was taken can not be used."""
         self._in_hand.pop(token, None)
         if self.lanes is not None:
             self.lanes.reject(partition, token)
         self._link.give_back(token)
 
     def give_back(self) -> None:
-        """The trainer leaves, and has flushed its lanes: whatever is not saved goes to others."""
+        """Give back unsaved batches of a trainer that leaves and has flushed its lanes."""
         while self._in_hand:
             token, _ = self._in_hand.popitem()
             self._link.give_back(token)
@@ -106,7 +106,7 @@ class Saving:
     def save_token(self, token: Any, values: Mapping[str, Any]) -> Any:
         """Save states of the batch with this token; in a traced function, the operation.
 
-        Where values are by replica, those of this process are saved, each with its token.
+        It saves the values of this process where they are by replica, each with its token.
         """
         self._link.check_usable()
         if not isinstance(values, Mapping):
@@ -148,7 +148,7 @@ class Saving:
             if not is_tracing():
                 raise
             return self._traced(batch.token, values)
-        # A flush hands over states after the last save, so that none is saved meanwhile.
+        # A flush sends the states after the last save, so no save may happen during it.
         with batch._lock if lanes is None else self._flushing:
             if lanes is not None and batch._opening != self._opening(batch.partition):
                 self._lose(batch)
@@ -172,7 +172,7 @@ class Saving:
     def _copied(
         self, batch: SegmentBatch, ready: list[tuple[State, Any]], last: bool
     ) -> tuple[list[list[Any]], Any]:
-        """Copy values to what is sent, which is given when it is whole."""
+        """Copy values to the block that is sent; return it once it is complete."""
         upload = batch._upload
         if upload is None:
             upload = batch._upload = Upload(self._maker, batch.rows)
@@ -181,12 +181,12 @@ class Saving:
         return upload.finish() if last else ([], None)
 
     def _lose(self, batch: SegmentBatch) -> NoReturn:
-        """The session that this batch came in is gone, and with it its lanes."""
+        """Forget a batch whose session is gone, and its lanes with it."""
         self.reject(batch.partition, batch.token)
         raise StaleLease(f"{named(batch, _first_keys(batch))}: {_LOST}")
 
     def _ready(self, batch: SegmentBatch, name: str, value: Any) -> tuple[State, Any]:
-        """A value that may be saved, as it will be; or what is wrong with it."""
+        """Return a value in the form that is saved; ValueError or TypeError where it can not be."""
         state = self.layout.states.get(name)
         if state is None:
             known = list(self.layout.states)
@@ -204,7 +204,7 @@ class Saving:
             raise ValueError(text) from error
 
     def _usable(self, state: State, face: Framework, value: Any) -> Any:
-        """A value as it is copied, or, where states stay here, as it is kept."""
+        """Return a value in the form that is copied, or that is kept where states stay here."""
         own = self._framework
         if self.lanes is None:
             array = host(state, face, value)
@@ -215,13 +215,13 @@ class Saving:
             return own.kept(value) if face is own else own.strings(array)
         if face is own:
             return own.kept(value)
-        # Another framework's: what comes back is of the feed's.
+        # A tensor of another framework becomes one of the feed's.
         return own.numbers(np.array(host(state, face, value), order="C"), state.dtype)
 
     # Lanes
 
     def flush(self, at_most_s: float = inf) -> None:
-        """Hand the states of all sequences that go on to the server, for their next trainer."""
+        """Send the states of all unfinished sequences to the server, for their next trainer."""
         if self.lanes is None:
             return
         fault: HeadraceError | None = None
@@ -230,7 +230,7 @@ class Saving:
                 parts = parts_of(kept, self._maker, self._framework)
                 owner = [self._link.session_of(partition)]
                 answer = self._link.ask(FlushStates(kept.token, parts), at_most_s, owner)
-                if answer.code == "stale":  # their sequences go on with others
+                if answer.code == "stale":  # other trainers continue their sequences
                     self.lanes.hand_over_no_more(kept)
                 if answer.code:
                     fault = fault or from_code(answer.code, answer.text)
@@ -238,7 +238,7 @@ class Saving:
             raise fault
 
     def _opening(self, partition: int) -> int:
-        """Which of the sessions with the owner of a partition stands."""
+        """Return the number of the open session with the owner of a partition."""
         return self._link.session_of(partition).openings
 
     # In words
@@ -248,7 +248,7 @@ class Saving:
         return bool(self._in_hand)
 
     def explain(self, now: float) -> str:
-        """Which states are owed, for the text of a deadline."""
+        """Name the states that are not saved, for the text of a deadline."""
         batches = sorted(self._in_hand.values(), key=lambda batch: batch._taken_at)
         if not batches:
             return ""
@@ -267,7 +267,7 @@ class Saving:
 
 
 def _first_keys(batch: SegmentBatch) -> list[bytes]:
-    """Keys that errors name a batch by; none where the server sent what are no strings."""
+    """Return the keys by which errors name a batch; none where the server sent invalid strings."""
     with contextlib.suppress(ProtocolError):
         return batch.keys(NAMED_KEYS)
     return []

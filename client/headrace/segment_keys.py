@@ -31,10 +31,10 @@ def segment_keys(
 def keys_later(
     rows: int, block: memoryview, places: Sequence[Any], index: Mapping[str, Any], upto: int
 ) -> Callable[[], list[bytes]]:
-    """How to make the first ``upto`` keys of a batch whose block may be gone by then.
+    """Return a function that makes the first ``upto`` keys of a batch, even when its block is gone.
 
-    ``index`` gives the number of each column, ``places`` its offset and bytes.  ProtocolError where
-    the server sent what are no strings.
+    ``index`` has the number of each column, ``places`` its offset and bytes.  ProtocolError where
+    the server sent invalid strings.
     """
     upto = min(upto, rows)
     offset, nbytes, _ = places[index["@key"][0]]
@@ -55,7 +55,7 @@ def keys_later(
 def _first_keys(
     upto: int, rows: int, nbytes: int, keys: bytes, sequence: bytes, count: bytes
 ) -> list[bytes]:
-    """Keys of the first rows, from copies of what their columns begin with."""
+    """Make the keys of the first rows from copies of the beginnings of their columns."""
     originals = first_strings(np.frombuffer(keys, np.uint8), 0, nbytes, rows, upto)
     numbers = f"={upto}i"
     return segment_keys(originals, unpack(numbers, sequence), unpack(numbers, count))

@@ -2,7 +2,7 @@
 
     Welcome: schema, properties ──► SegmentLayout ──► places(delivery): [(offset, nbytes, shape), …]
 
-The promise is checked once.  A batch is then compared with what its number of rows makes of it,
+The schema is checked once.  A batch is then compared with the layout for its number of rows,
 unless its list of columns was compared before: batches that lie alike come with the same list.
 A batch that does not fit is a ProtocolError before any of it is read.
 """
@@ -35,16 +35,16 @@ _FACTS = {
     "@total_length": "int32",
     "@insertion_index": "int64",
 }
-#: Columns of feeds whose segments have context before them, or after.
+#: Columns of feeds whose segments have context on the left or on the right.
 CONTEXT_FACTS = ("@left_length", "@right_length")
-#: Columns that have an entry per start, not per row.
+#: Columns with an entry for each row that begins an example, not for each row.
 STARTS = ("@starts", "@state_of")
-#: Lists of columns whose places are remembered: most batches of a feed have one of a few.
+#: Number of layouts that are remembered: most batches of a feed have one of a few.
 _MOST_KNOWN = 64
 
 
 class SegmentLayout:
-    """A feed of segments: its states, its columns, its order."""
+    """The columns, states and order of a feed of segments."""
 
     def __init__(self, schema: dict[str, Field], properties: dict[str, Any]) -> None:
         self.schema = schema
@@ -110,7 +110,7 @@ class SegmentLayout:
     # Batches
 
     def places(self, delivery: Delivery) -> list[Place]:
-        """Where the columns of a batch lie, in the order of the schema."""
+        """Return the places of a batch's columns, in the order of the schema."""
         columns, rows, nbytes = delivery.columns, delivery.rows, delivery.nbytes
         known = self._known.get(id(columns))
         if known is not None and known[0] is columns and known[1] == rows and known[2] == nbytes:
@@ -145,7 +145,9 @@ class SegmentLayout:
         return places
 
     def _expect(self, rows: int) -> list[tuple[list[int], tuple[int, ...], int] | None]:
-        """Shape and size of each column in a batch of so many rows, where they are certain."""
+        """Return the shape and size of each column in a batch of ``rows`` rows, where they are
+        certain.
+        """
         expected: list[tuple[list[int], tuple[int, ...], int] | None] = []
         for name, field in self._fields:
             shape = (rows, *field.shape[1:])
@@ -176,7 +178,7 @@ def _positive(properties: dict[str, Any], name: str) -> int:
 
 
 def _capacity(properties: dict[str, Any], unknown: int) -> int:
-    """Examples of a partition in flight, and so rows of a batch whose size a trainer names."""
+    """Return the number of examples in flight in a partition, which bounds the size of a take."""
     value = properties.get("capacity", unknown)
     return maxsize if value is None else _positive({"capacity": value}, "capacity")
 

@@ -1,4 +1,4 @@
-"""The facts of each row of a batch of segments: which one it is, and how many steps are data.
+"""The facts of each row of a batch of segments: its key and number, and how many steps are data.
 
 @length, @sequence … columns of the batch ─► batch.length, batch.sequence …
 """
@@ -18,12 +18,12 @@ FLAGS = ("first", "last", "valid")
 #: Facts of the rows in an element of ``as_dataset``, beside the flags.
 SEGMENT_FACTS = (
     *("key", "sequence", "sequence_count", "length", "total_length", "insertion_index"),
-    *("left_length", "right_length"),  # where there is such context
+    *("left_length", "right_length"),  # only where there is context
 )
 
 
 class SegmentRows:
-    """The properties; a batch has the columns."""
+    """The properties of a batch of segments, read from its columns."""
 
     __slots__ = ()
 
@@ -31,15 +31,15 @@ class SegmentRows:
 
     @abstractmethod
     def _column(self, name: str) -> Any:
-        """A column of the batch, by its name on the wire."""
+        """Return a column of the batch, by its name on the wire."""
 
     @abstractmethod
     def _strings(self, name: str) -> Any:
-        """The keys of the segments, or of those after them."""
+        """Return the keys of the segments, or of the following ones."""
 
     @abstractmethod
     def _flags(self, name: str) -> Any:
-        """One of ``FLAGS``."""
+        """Return one of ``FLAGS``."""
 
     @property
     def key(self) -> Any:
@@ -68,7 +68,7 @@ class SegmentRows:
 
     @property
     def length(self) -> Any:
-        """How many of the ``num_unroll`` steps of each segment are data, and not padding."""
+        """How many of each segment's ``num_unroll`` steps are data and not padding."""
         return self._column("@length")
 
     @property

@@ -5,7 +5,7 @@
                                                                    │
                                      train ── save_state(name) ◄───┘   the last one commits
 
-Everything is made when it is first asked for, and kept.  Arrays are views of memory that the batch
+Every array is made when it is first asked for, and kept.  Arrays are views of memory that the batch
 shares with the server, as those of any batch.
 """
 
@@ -88,7 +88,7 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
         taken_at: float = 0.0,
         feed: weakref.ref[Any] | None = None,
     ) -> None:
-        """``saving`` is that of a feed with states, and ``feed`` one without them."""
+        """``saving`` is given for a feed with states, ``feed`` for one without."""
         delivery = received.delivery
         self.token = delivery.token
         self.partition = delivery.partition
@@ -102,14 +102,14 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
         self._framework = framework
         self._cache: dict[str, Any] = {}
         self._feed = feed
-        # For the saving module:
+        # Used by saving.py:
         self._saving = saving
         self._opening = received.opening
         self._taken_at = taken_at
         self._lock = threading.Lock()
-        self._saved: dict[str, Any] = {}  # by state, from the moment its save begins
+        self._saved: dict[str, Any] = {}  # values by state, from the moment their save begins
         self._upload: Any = None
-        self._going: Going | None = None  # how its lanes go on, where states stay here
+        self._going: Going | None = None  # how its lanes continue, where states stay here
         self._origin: SegmentBatch | None = None  # of a copy: the batch whose states are saved
 
     # Rows
@@ -221,7 +221,7 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
         return self._key_list(0) if upto is None else self._named_keys(upto)()
 
     def _named_keys(self, upto: int) -> Callable[[], list[bytes]]:
-        """How to make the first ``upto`` keys, when this batch is gone, too."""
+        """Return a function that makes the first ``upto`` keys, also when this batch is gone."""
         return keys_later(self.rows, self._block.data, self._places, self._layout.index, upto)
 
     def arrays(self) -> dict[str, Any]:

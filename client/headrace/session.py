@@ -1,4 +1,4 @@
-"""A trainer's session as a pure machine: what was received, what is held, what is to be said.
+"""A trainer's session as a pure machine: batches received and held, and messages to send.
 
     greeting ── Welcome ──► open ── Ended ──► ended
         ▲                    │
@@ -7,7 +7,7 @@
 
 Messages and the time come in, messages go out; sockets, threads and memory are elsewhere.  All
 that must not get lost is kept until it is answered: commits, saved states with their bytes, and
-requests are said again after a reconnection.
+requests are sent again after a reconnection.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from .greeting import Greeting
 from .leases import Received
 from .requests import Requests
 
-#: Messages that count in whichever session they come.
+#: Messages that count in any session.
 _OF_NO_SESSION = (Welcome, Refused, ServedShare, Pulse)
-_HELLO_S = 1.0  # Hello is said again after this long without an answer
-_SILENT = 2.5  # heartbeats, each answered, without a word after which the server counts as lost
+_HELLO_S = 1.0  # Hello is sent again after this long without an answer
+_SILENT = 2.5  # heartbeats without an answer after which the server counts as lost
 
 
 @dataclass(slots=True)
@@ -53,25 +53,25 @@ class Session(Greeting):
     """One feed, seen by one trainer."""
 
     welcome: Welcome | None = None
-    failure: HeadraceError | None = None  # for good
+    failure: HeadraceError | None = None  # permanent: the session can not recover
     finished: bool = False
-    waiting: str = ""  # what the server said that the feed waits for
+    waiting: str = ""  # the server's description of what the feed waits for
     passed: set[int] = field(default_factory=set)  # partitions that make no more batches
-    epoch: int = 0  # no batch of an earlier one comes, where batches end with their epoch
-    following: tuple[int, int] = (0, 0)  # no new batch stands before this number and partition
-    regrouped: int = 0  # another number of owners, which a server that is started anew has
+    epoch: int = 0  # least epoch of coming batches, where batches end with their epoch
+    following: tuple[int, int] = (0, 0)  # number and partition before which no new batch comes
+    regrouped: int = 0  # the new number of owners, where a restarted server has another one
     stopped: bool = False  # the server has stopped, and announced that it will be back
-    heard_at: float = 0.0  # when the server was last heard of
+    heard_at: float = 0.0  # when the last message of the server came
     retired: list[str] = field(default_factory=list)
     requests: Requests = field(default_factory=Requests)
-    connected: bool = False  # whether the server has let it in, and was not lost since
+    connected: bool = False  # whether the server has let it in, and is not lost since
 
-    _known_by_number: bool = False  # whether a server that is started anew knows batches by that
-    _idle_at: int = -1  # number of the delivery after which its owner had nothing to give
+    _known_by_number: bool = False  # whether a restarted server knows batches by their number
+    _idle_at: int = -1  # number of the delivery after which its owner had no more batches
     _wanting: bool = False
 
     def beside(self, owner: int) -> Session:
-        """A session of the same trainer with another owner of the same server."""
+        """Return a session of the same trainer with another owner of the same server."""
         assert self.welcome is not None
         beside = self.alike(self.address, owner)
         beside.feed, beside.owners = self.welcome.feed, self.owners
@@ -80,7 +80,7 @@ class Session(Greeting):
         return beside
 
     def again(self, resume: str) -> Session:
-        """A session in place of this one, which goes on from a snapshot."""
+        """Return a session that replaces this one and goes on from a snapshot."""
         feed = self.feed if self.welcome is None else self.welcome.feed
         nonce = secrets.token_bytes(16)
         shared = self.prefetch, self.rank, self.world_size, self.process
@@ -92,8 +92,8 @@ class Session(Greeting):
     def hand_over(self, sessions: Sequence[Session]) -> None:
         """Give the batches in this trainer's hands to these sessions, by their partitions.
 
-        They are with the owners of a server that is started anew, with another number of them.
-        Batches that were delivered and not taken go out again.
+        They are sessions with the owners of a restarted server that has another number of them.
+        The server hands out again batches that were delivered and not taken.
         """
         for session in sessions:
             session.welcome, session.openings = self.welcome, max(session.openings, self.openings)
@@ -116,56 +116,56 @@ class Session(Greeting):
     # The trainer
 
     def take(self) -> Received | None:
-        """The next batch, if there is one.
+        """Return the next batch, if there is one.
 
-        None while the server is greeted: it was told what is in the trainer's hands, and a batch
-        taken since would be unknown to a server that is started anew.
+        None while the server is greeted: the greeting lists the batches in the trainer's hands, and
+        a batch taken since would be unknown to a restarted server.
         """
         if not self.ready or not self.connected:
             return None
         self._wanting = False
         received = self.ready.popleft()
-        if self._known_by_number:  # before a greeting could tell what is in hand
+        if self._known_by_number:  # taken before a greeting could list it
             self.place(received.delivery.token)
         return received
 
     @property
     def much_to_say(self) -> bool:
-        """Whether a fourth of what may come ahead could come, and the server was not told."""
+        """Whether room for a fourth of the prefetch is free and not reported to the server."""
         window = self.last_seq - len(self.ready) + self.prefetch
         return window - self._said_window >= max(1, self.prefetch // 4)
 
     @property
     def may_have_come(self) -> bool:
-        """Whether none is ready, and the server was told that one may come."""
+        """Whether no batch is ready, and the server knows that it may send one."""
         return not self.ready and self._said_window > self.last_seq
 
     def want(self) -> None:
-        """The trainer waits for a batch now, whatever ``prefetch`` says."""
+        """Ask for a batch, even with ``prefetch=0``."""
         if self.sized[0]:
             self._take_due = True
         else:
             self._wanting = True
 
     def begin_take(self, request: int, rows: int) -> None:
-        """Let the next batch be of so many rows; those that are ready go back."""
+        """Ask for a batch of ``rows`` rows next; batches that are ready go back."""
         self._let_ready_go()
         self.sized, self._take_due, self._wanting = (request, rows), False, False
         self._idle_at = -1
 
     def end_take(self) -> bool:
-        """Wait for a batch of that size no longer; whether the server is to learn that."""
+        """Stop waiting for a batch of that size; return whether to tell the server."""
         self._let_ready_go()
         self.sized, self._take_due = (0, 0), False
         return self._said_take > 0
 
     def ask_what_is_left(self) -> None:
-        """Have the server tell at once whether any batch is left, by its answer to a heartbeat."""
+        """Send a heartbeat at once: its answer shows whether any batch is left."""
         if self.connected and not self.ready:
             self.hurry()
 
     def failed(self) -> HeadraceError:
-        """The failure, to be raised: a copy, for a traceback would keep all that it names alive."""
+        """Return the failure to raise: a copy, since a traceback keeps objects alive."""
         assert self.failure is not None
         return type(self.failure)(*self.failure.args)
 
@@ -175,10 +175,10 @@ class Session(Greeting):
         return self.finished and self.settled
 
     def over(self, holds: bool) -> bool:
-        """Whether nothing more comes of this owner to a trainer that ``holds`` a batch, or none.
+        """Return whether this owner has no more batches for a trainer that ``holds`` one, or none.
 
-        One that commits explicitly and holds all that it can get would wait for itself, or for
-        another that does.
+        A trainer that commits explicitly and holds all that it can get would wait for itself, or
+        for another such trainer.
         """
         waits_for_itself = self.explicit and self.exhausted and holds
         return self.ended or (waits_for_itself and self.connected and not self.ready)
@@ -191,11 +191,11 @@ class Session(Greeting):
     # The server
 
     def receive(self, message: Any, frames: list[Any], now: float) -> None:
-        """A message, with the frames that came after its header."""
+        """Handle a message, with the frames after its header."""
         self.heard_at = now
         known = None if self.welcome is None else self.welcome.session
         if isinstance(message, Deliver):
-            if message.session == known and self.connected:  # else one before it may be lost
+            if message.session == known and self.connected:  # else a message before it may be lost
                 self._on_outcome(message)
                 self._on_deliver(message, frames)
         elif isinstance(message, _OF_NO_SESSION) or message.session == known:
@@ -221,7 +221,7 @@ class Session(Greeting):
         if not self.connected:  # a delivery before it may be lost; the server sends both again
             return
         self.last_seq = max(self.last_seq, passed.seq)
-        # Another owner may be asked, and if this one is, it learns it.
+        # Another owner may be asked instead, and if not, this one is asked again.
         self._wanting, self._take_due, self.prefetch = False, False, 0
         self._said_take, self._said_window = 0, self.last_seq
         self.passed.add(passed.partition)
@@ -229,7 +229,7 @@ class Session(Greeting):
     def continues(self, welcome: Welcome) -> bool:
         """Whether this is the session that is known here.
 
-        The server may have resumed one whose Welcome never came: for us that is a new one.
+        The server may have resumed a session whose Welcome never came: for us it is a new one.
         """
         known = self.welcome
         return (
@@ -245,7 +245,7 @@ class Session(Greeting):
             return
         self.owners, self.run = welcome.owners, welcome.run
         if self.owner < 0 and (self.owners > 1 or self.shares > 1):
-            self.owner = welcome.owner  # another greeting goes to the owner that has this session
+            self.owner = welcome.owner  # further greetings go to the owner that has this session
         changed = known is not None and welcome.schema != known.schema
         if known is not None and known.schema and welcome.schema and changed:
             self.failure = from_code(
@@ -255,9 +255,9 @@ class Session(Greeting):
             )
             return
         anew = not self.continues(welcome)
-        self.missed = self.missed if anew else set()  # a session that goes on knows all in hand
+        self.missed = self.missed if anew else set()  # a resumed session knows all batches in hand
         if anew:
-            # Another session counts anew; what waits untaken goes back, lost or still leased.
+            # A new session counts anew; batches that were not taken go back.
             self._let_ready_go()
             self.exhausted, self._idle_at, self.following = False, -1, (0, 0)
             self.passed.clear()
@@ -275,22 +275,22 @@ class Session(Greeting):
     def _on_ended(self, message: Ended) -> None:
         if not message.code:
             self.finished = True
-        elif not self.ended:  # a server that is stopped then takes nothing from this trainer
+        elif not self.ended:  # a server that is stopped then accepts nothing from this trainer
             if message.returns:
                 self.stopped, self.connected = True, False
                 return
             text = message.text if self.shares == 1 else f"{self.where}: {message.text}"
             self.failure = self.failure or from_code(message.code, text)
-        self._said_at = -1e9  # the server waits for the heartbeat that says that this was heard
+        self._said_at = -1e9  # the server waits for the heartbeat that acknowledges this
 
     def _on_epoch(self, message: EpochBegun) -> None:
         self._idle_at = -1
-        if message.epoch > self.epoch:  # else it is sent again after a reconnection
+        if message.epoch > self.epoch:  # else it was resent after a reconnection
             self.epoch = message.epoch
             self.passed.clear()
 
     def _property(self, name: str, unknown: int) -> int:
-        """A number in the properties of the feed: ``generation``, or ``epoch``, the term."""
+        """Return a number of the feed's properties: ``generation``, or ``epoch``, the term."""
         value = self.properties.get(name, unknown)
         return value if isinstance(value, int) else unknown
 
@@ -302,15 +302,15 @@ class Session(Greeting):
             if self.failure is not None or now - self._said_at < _HELLO_S:
                 return []
             self._said_at = now
-            if self.served is not None and not self.shares:  # it was only asked
+            if self.served is not None and not self.shares:  # only asked for its share
                 return []
             known = "" if self.welcome is None else self.welcome.session_file
             generation = self._property("generation", self.generation)
             return [self._hello(known, generation, self._property("epoch", 0))]
         assert self.welcome is not None
         number = self.welcome.session
-        # A batch that was sent before the last one that came was taken, waits here, or is lost.
-        # The batch that is waited for counts as taken: else its taking would be one message more.
+        # Every batch that was sent before the last received one was taken, waits here, or is lost.
+        # The batch that the trainer waits for counts as taken, which saves a message.
         window = self.last_seq - len(self.ready) + self.prefetch + self._wanting
         news = self._commits or window > self._said_window or self._returned
         more = news or self.mapped.released or self.uploads.unsaid
@@ -352,33 +352,33 @@ class Session(Greeting):
         )
 
     def silence(self, now: float) -> float:
-        """Seconds since the server was heard of, 0 while that is no reason to worry."""
+        """Return the seconds since the server's last message, 0 while that is normal."""
         heartbeat_s = self.welcome.heartbeat_s if self.welcome is not None else _HELLO_S
         silent = now - self.heard_at
         return silent if silent > _SILENT * heartbeat_s else 0.0
 
     def lose(self) -> None:
-        """The server was silent for too long: greet it again."""
+        """Greet a server again that was silent for too long."""
         self.connected = False
 
     def greet(self) -> None:
-        """The way to the server has ended: greet it again, at once."""
+        """Greet the server again at once: the connection to it has ended."""
         self.connected = False
         self.hurry()
 
     def hurry(self) -> None:
-        """Say the next heartbeat at once: this process could not say it in time."""
+        """Send the next heartbeat at once: this process could not send it in time."""
         self._said_at = -1e9
 
     def due_in(self, now: float) -> float:
-        """Seconds until there is something to say without a new event."""
+        """Return the seconds until a message is due without a new event."""
         if not self.connected:
             return max(0.0, self._said_at + _HELLO_S - now)
         assert self.welcome is not None
         return max(0.0, self._said_at + self.welcome.heartbeat_s - now)
 
     def goodbye(self) -> Bye | None:
-        """The last message, when there is anybody to say it to."""
+        """Return the last message, if a server is there to receive it."""
         return Bye(self.welcome.session) if self.connected and self.welcome is not None else None
 
 

@@ -20,7 +20,7 @@ from .session import Session
 
 
 def looked_up(address: str) -> list[str]:
-    """The addresses that a name in an address stands for now; none where it is not a name."""
+    """Return the addresses that a host name resolves to now; none where the host is no name."""
     place = host_and_port(address)
     if place is None:
         return []
@@ -39,9 +39,10 @@ def looked_up(address: str) -> list[str]:
 
 
 def arranged(sessions: Iterable[Session]) -> dict[int, Session]:
-    """One session for each share that a server has answered for.
+    """Return one session for each share for which a server has answered.
 
-    Where a server has two addresses, the later counts.  ValueError names what differs, and where.
+    Where a server has two addresses, the later one counts.  ValueError names the differences, and
+    where.
     """
     by_share: dict[int, Session] = {}
     first: Session | None = None
@@ -88,7 +89,7 @@ def _check_alike(first: Session, other: Session) -> None:
 
 
 def _unlike(a: ServedShare, b: ServedShare) -> list[str]:
-    """The parts of a declaration that two servers do not have alike."""
+    """Return the names of the parts in which two declarations differ."""
     here, there = (one.declaration if isinstance(one.declaration, dict) else {} for one in (a, b))
     return [part for part in sorted({*here, *there}) if here.get(part) != there.get(part)]
 

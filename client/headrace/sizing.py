@@ -20,13 +20,13 @@ from .epochs import EpochLoops
 
 
 class Sizing(EpochLoops):
-    """The takes that a ``Feed`` inherits: the next batch, of another size."""
+    """The method ``take`` that a ``Feed`` inherits: the next batch, of another size."""
 
     _takes_sizes = False  # whether the schema leaves the number of rows open
 
     @abstractmethod
     def _leave_rows_open(self) -> None:
-        """Let the schema have any number of rows."""
+        """Let the schema allow any number of rows."""
 
     def take(self, batch_size: int) -> Any:
         """Return the next batch, with ``batch_size`` rows: for segments in the order of arrival.
@@ -50,7 +50,7 @@ class Sizing(EpochLoops):
             return self.__next__()
 
     def _check_rows(self, rows: int) -> None:
-        """ValueError where this trainer can have no batch of so many rows."""
+        """Raise ValueError where this trainer can get no batch of ``rows`` rows."""
         _ = self.schema
         known, why = self._link.properties, ""
         if known.get("shape") != "sequences":
@@ -78,7 +78,7 @@ class Sizing(EpochLoops):
 
 
 def size_of(name: str, value: Any, kind: str) -> int:
-    """The size as an integer; TypeError or ValueError where it can be no batch's."""
+    """Return the size as an integer; TypeError or ValueError where no batch can have it."""
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError

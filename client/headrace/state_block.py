@@ -3,7 +3,7 @@
     numbers only:   where each lies is known before any is saved: written straight into the block
     with strings:   known when the last is saved: the others wait as a copy
 
-The block is memory of a pool: it is used again when the socket and the session have let it go.
+The block is memory of a pool: it is used again when the socket and the session have released it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class BlockMaker:
         self._plans: dict[int, _Plan] = {}
 
     def plan(self, rows: int) -> _Plan:
-        """Slots, their description and the block's size for so many rows of numbers."""
+        """Return slots, their description and the block's size for ``rows`` rows of numbers."""
         plan = self._plans.get(rows)
         if plan is None:
             plan = self._plans[rows] = self._plan(rows, dict.fromkeys(self.states, 0))
         return plan
 
     def block(self, rows: int, values: Mapping[str, Any]) -> tuple[list[list[Any]], np.ndarray]:
-        """Arrays, and flat lists of strings, as a block and its description."""
+        """Write arrays, and flat lists of strings, to a block; return it and its description."""
         data = {
             name: sum(map(len, value))
             for name, value in values.items()
@@ -88,7 +88,7 @@ class Upload:
             self._numeric = slots, columns, maker.pool.buffer(nbytes)
 
     def put(self, state: State, value: Any) -> None:
-        """Copy an array, or a flat list of strings; it is the trainer's again afterwards."""
+        """Copy an array, or a flat list of strings; the trainer may change it afterwards."""
         if self._numeric is not None:
             slots, _, block = self._numeric
             np.copyto(array_at(block, slots[state.name]), value)
@@ -98,7 +98,7 @@ class Upload:
             self._values[state.name] = np.array(value)
 
     def finish(self) -> tuple[list[list[Any]], np.ndarray]:
-        """Description and block, when all states were put."""
+        """Return description and block, once all states were put."""
         if self._numeric is not None:
             return self._numeric[1:]
         return self._maker.block(self._rows, self._values)

@@ -1,11 +1,11 @@
-"""Checks the values that a trainer saves as states, whatever they are made of.
+"""Checks the values that a trainer saves as states, in any form or framework.
 
     tensor of any framework ──► its face ──┐
     list, __array__, __dlpack__ ──► numpy ─┴──► described: dtype, shape ──► host array
 
-A value is judged by what it says of itself before any of its bytes is moved.  dtypes are equal or
+A value's own dtype and shape are checked before any of its bytes is copied.  dtypes are equal or
 wrong; only lists, which have none, are cast, and only where no number changes its meaning.  No
-framework is loaded for a look at a value: a tensor of one that is not loaded can not exist.
+framework is loaded to inspect a value: a tensor of one that is not loaded can not exist.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .framework import Framework, NumpyFramework
 
 NUMPY = NumpyFramework()
 
-#: Name of a face, the module that its tensors come from.
+#: Name of a framework, and the module that its tensors come from.
 _MODULES = (("tf", "tensorflow"), ("torch", "torch"), ("jax", "jax"))
 #: A list may be cast to a kind on its right: bool, integer, float, complex.
 _KINDS = {"b": 0, "u": 1, "i": 1, "f": 2, "V": 2, "c": 3}
@@ -45,7 +45,7 @@ class State:
 
 
 def load(name: str) -> Framework:
-    """A framework's face; what the others need is not loaded."""
+    """Return a framework; modules of others are not loaded."""
     if name == "tf":
         from .tf import TensorFlow
 
@@ -62,7 +62,7 @@ def load(name: str) -> Framework:
 
 
 def presented(state: State, value: Any, rows: int, own: Framework) -> tuple[Framework, Any]:
-    """A value with the face that reads it; ValueError when it is not this state of so many rows."""
+    """Return a value with the framework that reads it; ValueError if it does not fit the state."""
     face = own if own.owns(value) else _face_of(value)
     if face is None:
         face, value = NUMPY, _from_plain(state, value)
@@ -77,7 +77,7 @@ def presented(state: State, value: Any, rows: int, own: Framework) -> tuple[Fram
 
 
 def host(state: State, face: Framework, value: Any) -> np.ndarray:
-    """A value that was presented as a numpy array; ValueError where it can not be read here."""
+    """Return a checked value as a numpy array; ValueError where it can not be read here."""
     try:
         return face.state_in(value, state.dtype)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -85,7 +85,7 @@ def host(state: State, face: Framework, value: Any) -> np.ndarray:
 
 
 def strings_in(state: State, array: np.ndarray) -> list[bytes]:
-    """The byte strings of an array, flat; ValueError for anything else in it."""
+    """Return the byte strings of an array, flat; ValueError for anything else in it."""
     flat: list[Any] = array.ravel().tolist()
     for at, value in enumerate(flat):
         if type(value) is not bytes:
@@ -109,7 +109,7 @@ def _face_of(value: Any) -> Framework | None:
 
 
 def _may_be_of(module: Any, value: Any) -> bool:
-    """Whether a value is a tensor of a module that is loaded, maybe by half."""
+    """Return whether a value is a tensor of a module that is loaded, at least in part."""
     kinds = (getattr(module, name, None) for name in ("Tensor", "Variable", "Array"))
     try:
         return isinstance(value, tuple(kind for kind in kinds if isinstance(kind, type)))
@@ -133,7 +133,7 @@ def _from_plain(state: State, value: Any) -> np.ndarray:
 
 
 def _cast(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Numbers of a list as a dtype, where it holds them; else as they are."""
+    """Return the numbers of a list in a dtype that can hold them; else unchanged."""
     wanted = numpy_dtype(dtype)
     have, want = _KINDS.get(array.dtype.kind), _KINDS.get(wanted.kind)
     if have is None or want is None or have > want:

@@ -106,7 +106,7 @@ class Steering(Sizing):
 
 
 def _sizes_of(batch_size: Any) -> tuple[int, ...]:
-    """The sizes as integers; TypeError or ValueError where they can be no feed's."""
+    """Return the sizes as integers; TypeError or ValueError where no feed can have them."""
     several = isinstance(batch_size, (Sequence, np.ndarray)) and not isinstance(
         batch_size, (str, bytes)
     )

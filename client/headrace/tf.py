@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FeedState", "TensorFlow", "element_spec", "segments", "segments_spec"]
 
-#: numpy cannot export it: it travels as an unsigned integer and is reinterpreted.
+#: numpy cannot export these: they are passed as unsigned integers and reinterpreted.
 _BITCAST = {"bfloat16": np.uint16}
 #: numpy cannot export these, and TensorFlow's bitcast does not know them: they are copied.
 _COPIED = frozenset(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"))
@@ -43,8 +43,8 @@ def _dtype(name: str) -> Any:
 def _dims(value: Any) -> tuple[int, ...] | None:
     """The shape of a tensor, None where its rank is not known.
 
-    That of an eager tensor comes by TensorFlow's inner way, where it has one: the public one takes
-    30 calls of functions.
+    The shape of an eager tensor comes from a private attribute, where there is one: the public one
+    takes 30 calls of functions.
     """
     known = getattr(value, "_shape_tuple", None)
     if known is not None:
@@ -59,7 +59,7 @@ class TensorFlow(Framework):
     name = "tf"
 
     def numbers(self, array: np.ndarray, dtype: str, aligned: bool = False) -> Any:
-        # TensorFlow aborts the process on memory that is not aligned, and may on none at all.
+        # TensorFlow aborts the process on unaligned memory, and may do so on empty memory.
         if dtype not in _ODD and array.size and (aligned or array.ctypes.data % ALIGNMENT == 0):
             return _from_dlpack(array.__dlpack__())
         carrier = _BITCAST.get(dtype)
@@ -69,7 +69,7 @@ class TensorFlow(Framework):
         return tf.bitcast(bits, _dtype(dtype))
 
     def strings(self, array: np.ndarray) -> Any:
-        # A list of strings takes less than an array of them, and has no shape where it is empty.
+        # A list of strings is faster than an array of them, but has no shape where it is empty.
         return tf.constant(array.tolist() if array.size else array, tf.string)
 
     def ragged(self, values: Any, offsets: Any) -> Any:
@@ -85,7 +85,7 @@ class TensorFlow(Framework):
     def state_in(self, value: Any, dtype: str) -> np.ndarray:
         value = self.kept(value)
         if dtype != BYTES and dtype not in _ODD and 0 not in (_dims(value) or ()):
-            # As a buffer it comes without the copy that numpy() makes.
+            # A buffer avoids the copy that numpy() makes.
             return np.asarray(memoryview(value))
         carrier = _BITCAST.get(dtype)
         if carrier is None:
@@ -110,7 +110,7 @@ class TensorFlow(Framework):
         plain = dtype not in _ODD
         if (
             plain and 0 not in (_dims(value) or ()) and "CPU" in value.device
-        ):  # a tenth of what TensorFlow takes for so little
+        ):  # a tenth of the time that TensorFlow takes for small tensors
             kept = np.asarray(memoryview(value))
             shape = (len(kept) if source is None else len(source), *kept.shape[1:])
             size = math.prod(shape) * kept.itemsize
@@ -153,15 +153,16 @@ def segments_spec(feed: Feed) -> dict[str, Any]:
 def segments(feed: Feed) -> Any:
     """A ``tf.data.Dataset`` of the batches of segments that a feed still has.
 
-    TensorFlow takes none before it is asked for it, unless a ``prefetch`` of the trainer's does: a
-    batch that is taken and dropped would hold up its sequences until the feed is left.
+    TensorFlow takes no batch before the trainer asks for it, unless the trainer's ``prefetch``
+    does: a batch that is taken and dropped would block its sequences until the trainer leaves the
+    feed.
     """
 
     def batches() -> Iterator[dict[str, Any]]:
         run = feed._begin_run()
         try:
             for batch in feed:
-                if feed._saving is None:  # committed as plain batches are
+                if feed._saving is None:  # segments without states are committed like plain batches
                     feed._commits.fetched(run, batch.token)
                 yield batch.arrays()
         finally:

@@ -5,19 +5,19 @@
 
     runs ──► batches one by one ──► elements     of a loop in Python over the dataset itself
 
-A loop in Python over this very dataset needs nothing of TensorFlow's but the tensors: its iterator
-takes each batch from the feed.  It is an iterator of TensorFlow too, so a graph that it is handed
-to pulls elements from the graph of the dataset.
+A loop in Python over this dataset uses only tensors of TensorFlow: its iterator
+takes each batch from the feed.  It is also an iterator of TensorFlow, so a graph that gets it
+as an argument pulls elements from the graph of the dataset.
 
-A number is yielded for each iterator of TensorFlow, and again where the rest of a group went back
-to the feed (``grouping``).  The counting operation ends the elements of a number when it is
-stopped, and when there are none left the next group asks whether it goes on.
+The dataset yields a number for each iterator of TensorFlow, and again where the rest of a group
+went back to the feed (``grouping``).  The counting operation ends the elements of a number when it
+is stopped; when no element is left, the next group checks whether the iteration continues.
 
 TensorFlow's conversion of an array that Python hands over costs as much as a copy of 64 kB, so the
 batches of a group are copied into one array for each column.  A batch alone is not copied.
 
 The map functions run in the thread that pulls (``use_inter_op_parallelism=False``, which only the
-raw operation offers): to hand so little to a pool of threads costs more than it does.
+raw operation offers): handing such small work to a pool of threads costs more than the work.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PulledBatches:
             with tf.device("CPU:0"):
                 made.append(tf.Variable(0, dtype=tf.int64, trainable=False))
 
-        # In a thread of its own no distribution strategy makes a mirrored variable of it.
+        # In a separate thread, no distribution strategy turns it into a mirrored variable.
         thread = threading.Thread(target=make)
         thread.start()
         thread.join()
@@ -75,7 +75,7 @@ class PulledBatches:
         self._variable.assign(0)
 
     def count(self) -> None:
-        """The operation, for the graph; it ends a dataset when the counter is stopped."""
+        """Return the operation for the graph; it ends a dataset when the counter is stopped."""
         tf.raw_ops.ResourceCountUpTo(
             resource=self._variable.handle, limit=_STOPPED, T=tf.int64, name="pulled"
         )
@@ -84,8 +84,8 @@ class PulledBatches:
 def dataset(feed: Feed, facts: Sequence[str], tokens: bool = False) -> Any:
     """A ``tf.data.Dataset`` of the rest of a feed.
 
-    It is fed with arrays, not with tensors: TensorFlow takes aligned arrays without a copy, but
-    makes arrays of tensors first.
+    It gets arrays, not tensors: TensorFlow takes aligned arrays without a copy, but
+    converts tensors to arrays first.
     """
     of_rows = {name: feed.facts[name] for name in facts}
     token = {"token": Field("int64")} if tokens else {}
@@ -136,7 +136,7 @@ def dataset(feed: Feed, facts: Sequence[str], tokens: bool = False) -> Any:
         groups.begun, output_signature=tf.TensorSpec((), tf.int64)
     )
     options = tf.data.Options()
-    # Else TensorFlow would take batches before they are asked for, which commits those before.
+    # Else TensorFlow would prefetch batches, which commits the ones before.
     options.experimental_optimization.inject_prefetch = feed._commits.explicit
     options.experimental_optimization.map_parallelization = feed._commits.explicit
     data = runs.flat_map(tf.autograph.experimental.do_not_convert(elements))
@@ -186,7 +186,7 @@ class _Elements(tf.data.IteratorSpec(tf.TensorSpec(())).value_type):  # type: ig
                 return next(self._elements)
             except (StopIteration, tf.errors.OpError):
                 raise
-            except Exception as error:  # as the graph raises it
+            except Exception as error:  # raised as the graph would raise it
                 wrong = isinstance(error, (TypeError, ValueError))
                 kind = tf.errors.InvalidArgumentError if wrong else tf.errors.UnknownError
                 raise kind(None, None, f"{type(error).__name__}: {error}") from error
@@ -201,7 +201,7 @@ class _Elements(tf.data.IteratorSpec(tf.TensorSpec(())).value_type):  # type: ig
 
 
 def _joined(element: dict[str, Any]) -> dict[str, Any]:
-    """An element whose ragged columns are whole."""
+    """Return an element with its ragged columns put together."""
     return {
         name: tf.RaggedTensor.from_row_splits(value, element[OFFSETS + name], validate=False)
         if OFFSETS + name in element
@@ -212,7 +212,7 @@ def _joined(element: dict[str, Any]) -> dict[str, Any]:
 
 
 def _least_bytes(feed: Feed) -> int:
-    """Bytes that a batch takes at least, as far as its schema tells."""
+    """Return the least number of bytes of a batch, by its schema."""
     least = 0
     for one in feed.schema.values():
         if one.dtype != BYTES:
@@ -222,7 +222,7 @@ def _least_bytes(feed: Feed) -> int:
 
 
 def _while(number: Any, condition: Any) -> Any:
-    """A dataset of one number for ever, or of none."""
+    """Return a dataset that repeats a number while a condition holds."""
     endless, none = tf.constant(-1, tf.int64), tf.constant(0, tf.int64)
     return tf.data.Dataset.from_tensors(number).repeat(tf.where(condition, endless, none))
 
@@ -234,7 +234,7 @@ def _element(spec: dict[str, Any], flat: Sequence[Any]) -> dict[str, Any]:
 
 
 def _stacked(parts: Sequence[Any], pool: BufferPool) -> Any:
-    """One array of the arrays of a column, which have one shape.  One alone is not copied."""
+    """Stack the arrays of a column, which have one shape.  A single array is not copied."""
     first, count = np.asarray(parts[0]), len(parts)
     if count == 1:
         return first[None]
@@ -246,9 +246,9 @@ def _stacked(parts: Sequence[Any], pool: BufferPool) -> Any:
 
 
 def _mapped(data: Any, function: Callable[..., Any], spec: Any) -> Any:
-    """``data.map`` in the thread that pulls.  The function gets and returns flat tensors.
+    """Map in the thread that pulls elements.  The function gets and returns flat tensors.
 
-    OutOfRange, as Python's StopIteration comes to TensorFlow, ends it.
+    OutOfRange, TensorFlow's form of Python's StopIteration, ends the dataset.
     """
     signature = tf.nest.flatten(data.element_spec)
     traced = tf.function(function, autograph=False, input_signature=signature)

@@ -5,10 +5,10 @@
         state_dict()  ─► token               into the checkpoint, after the step of the last batch
         load_state_dict(token)               the next batch is the one after that step
 
-Loops of others take such a dataset for a loader: it goes into ``DataLoader(batch_size=None)``,
+Training loops of other libraries accept the dataset: it works in ``DataLoader(batch_size=None)``,
 ``StatefulDataLoader``, Accelerate, ``headrace.lightning`` and ``headrace.transformers``.
 
-A kept state is the tensor that was saved, detached: whoever writes into it afterwards changes it.
+A kept state is the tensor that was saved, detached: later writes to that tensor change it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FeedDataset", "Torch"]
 
-#: Types that numpy knows only by ml_dtypes: they come over as bits and are reinterpreted.
+#: Types that numpy knows only by ml_dtypes: their bits are passed and reinterpreted.
 _VIEWED = {
     "bfloat16": np.int16,
     "float8_e4m3fn": np.uint8,
@@ -147,7 +147,7 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
         return self._feed
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of the next epoch, or the rest of the feed where it has no epochs."""
+        """Yield the batches of the next epoch, or the rest of the feed where it has no epochs."""
         worker = get_worker_info()
         if worker is not None:
             raise ValueError(
@@ -157,7 +157,7 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
         return (batch for batch in self.feed)  # the feed itself has a state, too
 
     def __len__(self) -> int:
-        """The number of batches in an epoch.  TypeError where the feed does not know it."""
+        """Return the number of batches in an epoch.  TypeError where it is not known."""
         feed: Any = self.feed
         return len(feed)
 
@@ -179,7 +179,7 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
         """Commit a batch, or all that were taken, without a wait for the answer.
 
         For ``commit="explicit"``.  Batches of segments are committed by the save of their states:
-        nothing is done for them.
+        for them it does nothing.
         """
         feed = self.feed
         if feed._saving is None:
@@ -189,10 +189,10 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
             feed._link.say()
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the batch in hand, as ``feed.snapshot()`` gives it.
+        """Return the position after the batch in hand, as ``feed.snapshot()`` does.
 
         Where ``torch.distributed`` is initialised all ranks call it after the same step.  All get
-        the same position: it has the batches that they have trained.
+        the same position, which contains the batches that they have trained.
         """
         feed = self.feed
         if _processes() == 1:
@@ -237,11 +237,11 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_feed": None}  # another process connects by itself
+        return {**self.__dict__, "_feed": None}  # the other process opens its own connection
 
 
 def _processes() -> int:
-    """How many processes train together by ``torch.distributed``."""
+    """Return how many processes train together by ``torch.distributed``."""
     if distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_world_size())
     return 1

@@ -25,14 +25,14 @@ class Traceable:
     __slots__ = ()
 
     def __tf_flatten__(self) -> tuple[Any, tuple[Any, ...]]:
-        """Return what all batches of the feed share, and the arrays of this one."""
+        """Return the traits that all batches of the feed share, and the arrays of this batch."""
         from .traced import flattened
 
         return flattened(self)
 
     @classmethod
     def __tf_unflatten__(cls, metadata: Any, components: tuple[Any, ...]) -> Any:
-        """Return the batch as a traced function has it."""
+        """Return the batch that a traced function gets."""
         from .traced import TracedBatch
 
         return TracedBatch(metadata, components)

@@ -6,7 +6,7 @@
 
 The operation has side effects: TensorFlow runs it once per call of the function, after the
 operations before it that have some, whether or not its result is used.  A value is checked while
-the function is traced; everything else is an error of the call.
+the function is traced; any other fault is an error of the call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class SharedTraits:
     """The facts that all batches of one feed share: a function is traced again for another feed.
 
-    It does not keep the feed: functions that were traced with it live longer.
+    It does not keep the feed alive: functions that were traced with it live longer.
     """
 
     def __init__(self, layout: SegmentLayout, saving: Saving | None) -> None:
@@ -123,14 +123,14 @@ class TracedBatch(SegmentBatch):
 
 
 def saved_in_graph(saving: Saving, token: Any, values: Mapping[str, Any]) -> Any:
-    """Return the operation of a save that a function which is traced does by itself."""
+    """Return the operation of a save inside the function that is being traced."""
     return save_op(_traits_of(saving.layout, saving), token, values)
 
 
 def save_op(traits: SharedTraits, token: Any, values: Mapping[str, Any], rows: Any = None) -> Any:
     """Return the operation that saves states of the batch with this token.
 
-    KeyError and ValueError where the values can not be right, whatever comes.
+    KeyError and ValueError where the values can never be right.
     """
     names = list(values)
     tensors = [_checked(traits, name, value, rows) for name, value in values.items()]

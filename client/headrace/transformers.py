@@ -44,7 +44,7 @@ class FeedTrainer(Trainer):  # type: ignore[misc]
         if isinstance(dataset, FeedDataset):
             _check(given.get("args"))
             dataset.commit_explicitly()
-        begin(*arguments, **options)  # asks for the length of the dataset, which connects
+        begin(*arguments, **options)  # reads the length of the dataset, which connects
         if isinstance(dataset, FeedDataset):
             self.add_callback(FeedPosition())
 
@@ -97,9 +97,9 @@ def _check(args: Any) -> None:
 
 
 class _Loader:
-    """A feed as what ``Trainer`` iterates over."""
+    """A feed as a loader of ``Trainer``."""
 
-    batch_size = None  # of each batch its own
+    batch_size = None  # each batch has its own
 
     def __init__(self, dataset: FeedDataset, device: Any) -> None:
         self.feed_dataset = dataset
@@ -107,7 +107,7 @@ class _Loader:
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self.feed_dataset:
-            segments = isinstance(batch, SegmentBatch)  # Trainer wants mappings, and moves them
+            segments = isinstance(batch, SegmentBatch)  # Trainer expects mappings, and moves them
             yield {"batch": batch.to(self._device)} if segments else batch
 
 

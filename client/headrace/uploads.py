@@ -4,8 +4,8 @@
                 ▲             │
                 └─────────────┘ a reconnection: all that is not answered is said again
 
-Blocks are only held here; whoever filled them may use them again when this and the socket have
-let them go.
+Blocks are only referenced here; their maker may reuse them when this module and the socket have
+released them.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 
 from headrace_proto.messages import Save, Step
 
-#: Saves without a block in one message: a header is bounded.
+#: Maximum number of saves without a block in one message: a header is bounded.
 _PER_MESSAGE = 1000
 
 
 @dataclass(slots=True)
 class Uploads:
-    """Saves that are not answered."""
+    """Unanswered saves."""
 
     _saves: dict[int, tuple[list[Any], Any]] = field(default_factory=dict)
-    unsaid: list[int] = field(default_factory=list)  # since the connection stands
+    unsaid: list[int] = field(default_factory=list)  # saves that were not sent on this connection
 
     @property
     def settled(self) -> bool:
@@ -32,39 +32,39 @@ class Uploads:
         return not self._saves
 
     def __len__(self) -> int:
-        """Saves that were not answered."""
+        """Return the number of unanswered saves."""
         return len(self._saves)
 
     def save(self, token: int, columns: list[Any], block: Any) -> None:
-        """The states of a batch; without a block they stay with the trainer."""
+        """Add the states of a batch; without a block they stay with the trainer."""
         self._saves[token] = (columns, block)
         self.unsaid.append(token)
 
     def answered(self, token: int) -> bool:
-        """Whether the answer to a save was still owed."""
+        """Forget an answered save; return whether an answer was due."""
         return self._saves.pop(token, None) is not None
 
     def hand_over(self, token: int, to: Uploads) -> bool:
-        """A save that is not answered is another session's from here on.  Whether there is one."""
+        """Move an unanswered save to another session; return whether there is one."""
         if token in self._saves:
             to._saves[token] = self._saves[token]
         return token in self._saves
 
     def reopened(self) -> None:
-        """The connection stands again, in the same session or in another."""
+        """Note that the connection is open again, in the same session or in another."""
         self.unsaid = list(self._saves)
 
     # Outgoing messages
 
     def saves_to_say(self) -> list[tuple[Save, ...]]:
-        """Saves, by message: with bytes there is one to each, the others go along."""
+        """Return lists of saves, one for each message: at most one save with bytes in each."""
         if not self.unsaid:
             return []
         unsaid, self.unsaid = self.unsaid, []
         messages: list[tuple[Save, ...]] = []
         light = []
         for token in unsaid:
-            if token not in self._saves:  # said before a reconnection, and heard after all
+            if token not in self._saves:  # sent before a reconnection, and answered after all
                 continue
             columns, block = self._saves[token]
             if block is None:

@@ -1,4 +1,4 @@
-"""The errors of waits that were in vain: what was waited for, and why it may not have come."""
+"""The errors of waits that ran out of time: what did not come, and a likely reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def too_late(
     link: Link, session: Session, now: float, timeout_s: float, what: str, slept_s: float
 ) -> HeadraceError:
-    """The error that says why a wait of ``timeout_s`` was in vain."""
+    """Return the error of a wait that ran past ``timeout_s``, with the likely reason."""
     silence, place = session.silence(now), session.where
     slept = f" (this process did not run for {slept_s:.0f} s more)" if slept_s >= 1 else ""
     if session.stopped:
@@ -52,7 +52,7 @@ def too_late(
 
 
 def _not_back(link: Link, place: str, waited_s: float, slept: str, what: str) -> str:
-    """Why a wait ends while the server is stopped, and what that means for commits."""
+    """Explain why a wait ends while the server is stopped, and what that means for commits."""
     n = sum(session.unanswered for session in link.sessions)
     owed = (
         f"  It has not answered {n} commits of this trainer: those that it did not store "

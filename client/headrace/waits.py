@@ -1,14 +1,14 @@
-"""A trainer's requests to its sessions, and every wait of it.
+"""A trainer's requests to its sessions, and all of its waits.
 
     trainer's thread ── take, commit, save, ask ──► Session ◄── messages ── driver ◄──► server
                                   │                 of each owner             ▲
                                   └── exchange, in a wait again and again ────┘
 
 A feed has one owner or several, on one server or several, and a trainer a session with each.
-A request is told to a session at once and said by the same thread, at once or with its next call; a
-thread that needs an answer waits for it, with a deadline that says what it waits for.
-Only its timeout ends a wait for a server that is away, in time that counts: before that the server
-is greeted again and again, however long it takes to move it or to start it again.
+A thread hands its request to a session and sends it itself, at once or with its next call; a
+thread that needs an answer waits for it, with a deadline whose error names the missing answer.
+Only its timeout ends a wait for a server that is away: before that the client
+greets the server again and again, however long it takes to move or restart it.
 
 Sessions are shared under the driver's lock.  Released memory is reported without it, since the
 last reader of a batch may go while any lock is held.
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .credentials import Keys
     from .ray import RayDirectory
 
-#: A trainer that leaves waits so long for a server that has stopped and will be back.
+#: A leaving trainer's maximum wait for a server that has stopped and will be back.
 _LEAVE_S = 10.0
 
 
@@ -63,16 +63,19 @@ class Link(Owners):
         """``address``: of a server, or of several with commas between them."""
         super().__init__(address, session, ahead or Ahead(session.prefetch), keys, directory)
         self.left = False  # the trainer closed the feed
-        self.looked_at = 0.0  # when a wait of this trainer looked last
-        self.explain: Callable[[float], str] = lambda now: ""  # what a trainer owes, in words
+        self.looked_at = 0.0  # when a wait of this trainer last checked its condition
+        # describes unfinished work of the trainer
+        self.explain: Callable[[float], str] = lambda now: ""
         self._pid = os.getpid()
         self._timeout_s = timeout_s
         self._keys = keys
         self._nbytes = 0  # of the last batch
-        self._takes = 0  # of sizes that the trainer named
+        self._takes = 0  # number of takes so far
 
     def again(self, resume: str, restart: bool = False) -> Link:
-        """Another link to the same feed, in the same way, which goes on from a snapshot."""
+        """Return another link to the same feed with the same options, which goes on from a
+        snapshot.
+        """
         session = self.session.again(resume)
         session.restart = restart
         ahead = Ahead(self._ahead.asked)
@@ -82,16 +85,16 @@ class Link(Owners):
         return Link(address, session, self._timeout_s, ahead, self._keys, directory)
 
     def open(self) -> Welcome:
-        """Wait for the Welcome of every owner of every server; that of the first."""
+        """Wait for the Welcome of every owner of every server; return the first owner's."""
         Finder(self, self._timeout_s).run()
         welcome = self.session.welcome
         assert welcome is not None
         self.order()
-        self.say()  # which batches may come ahead
+        self.say()  # how many batches to prefetch
         return welcome
 
     def check_usable(self) -> None:
-        """ForkedProcess or FeedClosed where this can not be used any more."""
+        """Raise ForkedProcess or FeedClosed where this link is not usable any more."""
         if os.getpid() != self._pid:
             raise ForkedProcess(
                 f"this feed was connected in process {self._pid} and is used in its fork "
@@ -106,9 +109,9 @@ class Link(Owners):
         claim: Callable[[Session], Received | None] = Session.take,
         none_yet: Callable[[Sequence[Session]], object] | None = None,
     ) -> Received | None:
-        """The next batch; None when the feed has ended.
+        """Return the next batch; None when the feed has ended.
 
-        ``claim`` takes it from a session, and may leave it there until something was saved.
+        ``claim`` takes it from a session, or leaves it there until states are saved.
         ``none_yet`` is called while there is none, and may end the wait by an exception.
         """
         meter, looks = self.session.meter, 0
@@ -129,7 +132,7 @@ class Link(Owners):
                     none_yet(self.sessions)
                 if looks == 1 and self._ahead.waits(self.session.welcome, self._nbytes):
                     self._merge.come_ahead(self._ahead.batches)
-                self._merge.want(self.looked_at - now)  # of another owner, perhaps
+                self._merge.want(self.looked_at - now)  # may ask another owner
                 if looks == 1 and self.session.explicit and self._holds:
                     for session in self.sessions:
                         session.ask_what_is_left()
@@ -147,20 +150,20 @@ class Link(Owners):
             self._nbytes = received.delivery.nbytes
         if looks > 1:
             self._merge.waited(self.looked_at - now)
-        elif received is not None:  # nothing was said meanwhile
+        elif received is not None:  # no message was sent meanwhile
             enough = False
             for session in self.sessions:
                 enough = enough or session.much_to_say
             try:
                 self._driver.say_soon(enough, heard)
-            except BaseException:  # Ctrl-C, say: nobody has the batch
+            except BaseException:  # such as Ctrl-C: put the batch back
                 self.untake([received])
                 raise
         return received
 
     @contextmanager
     def sized(self, rows: int) -> Iterator[None]:
-        """Have the next batch made with so many rows.  From now on no batch comes ahead."""
+        """Ask for a next batch of ``rows`` rows.  From now on no batch is prefetched."""
         self._takes += 1
         with self.lock:
             self._ahead.batches = 0
@@ -176,7 +179,7 @@ class Link(Owners):
                         self._driver.tell()
 
     def take_ready(self, most: int, claim: Callable[[Session], Received | None]) -> list[Received]:
-        """Take at most so many batches of those that are there.  Errors are left to ``take``."""
+        """Take at most ``most`` of the batches that are ready.  ``take`` raises their errors."""
         taken: list[Received] = []
         with self.lock:
             if self.failure is not None or self._driver.closing or self.session.refused:
@@ -189,7 +192,7 @@ class Link(Owners):
         return taken
 
     def untake(self, batches: Sequence[Received]) -> None:
-        """These were taken last and not used: they come next."""
+        """Put back the last batches taken, which were not used: they come next."""
         with self.lock:
             for received in reversed(batches):
                 self.session_of(received.delivery.partition).untake(received)
@@ -207,15 +210,15 @@ class Link(Owners):
         return any(session.held() for session in self.sessions)
 
     def commit(self, token: int) -> None:
-        """Say, soon, that a batch is done."""
+        """Send the commit of a batch soon."""
         with self.lock:
-            for session in self.sessions:  # the one that it is of knows it
+            for session in self.sessions:  # only the session that delivered it knows the token
                 session.commit(token)
 
     def place(self, delivery: Delivery, segments: bytes) -> bool:
-        """A batch goes to the trainer: what a server that is started anew would know it by.
+        """Note which segments a taken batch has, to describe it to a restarted server.
 
-        False where such a server was greeted meanwhile: it gives the rows out again.
+        Return False where such a server was greeted meanwhile: it hands the rows out again.
         """
         partition, token = delivery.partition, delivery.token
         while True:
@@ -223,7 +226,7 @@ class Link(Owners):
                 session = self.session_of(partition)
                 if token not in session.missed or session.connected:
                     return session.place(token, segments)
-            # Its answer shows whether the server was started anew.
+            # The answer shows whether the server was restarted.
             self.wait(
                 lambda: self.session_of(partition).connected,
                 self._timeout_s,
@@ -239,10 +242,11 @@ class Link(Owners):
     def save(
         self, token: int, columns: list[Any], block: Any, keys: Callable[[], Sequence[bytes]]
     ) -> bool:
-        """Say, soon, that the states of a batch are saved.  False when it is not held any more.
+        """Send the states of a batch soon.  Return False when the trainer does not hold it any
+        more.
 
-        Errors name the batch by what ``keys`` makes.  In a loop of small steps it goes along with
-        the wish for the next batch.
+        Errors name the batch by the keys that ``keys`` makes.  In a loop of small steps the save is
+        sent with the request for the next batch.
         """
         saved = False
         with self.lock:
@@ -255,9 +259,9 @@ class Link(Owners):
     def ask(
         self, request: Request, at_most_s: float = inf, of: Iterable[Session] | None = None
     ) -> Answered:
-        """Ask the server for something, and wait for the answer.
+        """Send a request to the server, and wait for the answer.
 
-        ``of``: these owners; else each one or any, as it needs.
+        ``of``: sessions with the owners to ask; by default those that the request's kind needs.
         """
         every = self.sessions if request.of_each_owner else self.of_each_server
         asked = every if of is None else list(of)
@@ -293,7 +297,7 @@ class Link(Owners):
         return request.joined(answered)
 
     def snapshot(self) -> Answered:
-        """Have every server keep its share of the feed's state; the answer has the token."""
+        """Have every server store its share of the feed's state; the answer has the token."""
         if self.session.shares == 1:
             return self.ask(TakeSnapshot())
         name = new_snapshot()
@@ -314,17 +318,17 @@ class Link(Owners):
                 lambda: unsettled() or self.session,
                 raise_refused=False,
             )
-        except HeadraceError:  # a server may answer, and stop in the same breath
+        except HeadraceError:  # a server may answer and stop right after
             with self.lock:
                 if unsettled() is not None:
                     raise
 
     def say(self) -> None:
-        """Say what there is to say."""
+        """Send due messages."""
         self._driver.exchange()
 
     def close(self) -> None:
-        """Leave: what is held goes back.  Ends the thread, and every wait with FeedClosed."""
+        """Leave the feed, and give batches back.  End the thread, and all waits by FeedClosed."""
         self._driver.close()
 
     def wait(
@@ -337,9 +341,9 @@ class Link(Owners):
         raise_refused: bool = True,
         started: float | None = None,
     ) -> Any:
-        """Wait until ``done`` yields something; every wait of a trainer is this one.
+        """Wait until ``done`` returns a value; every wait of a trainer is this one.
 
-        ``about`` is the session that is waited for, where that is not the first.
+        ``about``: the session whose answer is missing, where that is not the first.
         """
         driver, refused, over = self._driver, self.session.refused, False
         now = self.looked_at = started = self.clock() if started is None else started
@@ -361,7 +365,7 @@ class Link(Owners):
                     return None
                 leaves = self.left and any(session.stopped for session in self.sessions)
                 limit_s = min(timeout_s, _LEAVE_S) if leaves else timeout_s
-                if over and now - started >= limit_s:  # and the server was heard since
+                if over and now - started >= limit_s:  # and a message of the server came since
                     session = self.session if about is None else about()
                     slept_s = self.clock.slept_s - slept_s
                     raise too_late(self, session, now, limit_s, what, slept_s)
@@ -372,9 +376,9 @@ class Link(Owners):
 
 
 def opened(link: Link) -> Link:
-    """The link, once the servers have let it in; closed where they do not.
+    """Return the link once the servers have let it in; close it where they do not.
 
-    Where the feed is taken back meanwhile, another link joins it: nothing of this one is undone.
+    Where a rewind of the feed happens meanwhile, return another link, which joins the rewound feed.
     """
     while True:
         try:

@@ -1,10 +1,10 @@
-"""The ways to a server: socket, channel where there is one, and what wakes who waits for them.
+"""The transports to a server: its socket, its channel where there is one, and the waker of waits.
 
     Sleep.wait ─► waker, and of each way socket and channel: until something has happened at one
 
-ZeroMQ's file number tells of changes only, and a look at what waits costs as much as a small
-message.  So while a channel is used, or where there are several ways, a socket is looked at only
-after a message was sent by it, or when its number tells something.
+ZeroMQ's descriptor reports changes only, and checking for waiting messages costs as much as a small
+message.  So while a channel is used, or where there are several ways, a socket is checked only
+after a message was sent by it, or when its descriptor is readable.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from headrace_proto.clock import Deadline
 from headrace_proto.errors import LimitExceeded
 from headrace_proto.spin import Spin
 
-#: The last messages may take so long to leave.
+#: Maximum time for the last messages to leave.
 LINGER_MS = 500
 #: Number of files that a session may open: 14 with libzmq 4.3.5, and one for each segment …
 _FILES = 16
 #: … and each further one of the same trainer: 8, and one for each segment.
 _FILES_MORE = 10
-#: Polls take whole milliseconds: one more, so that what is waited for is due afterwards.
+#: Polls take whole milliseconds: wait for one more, so that the awaited time has come.
 _TICK_S = 0.001
 
 
 def check_files(sessions: int = 1) -> None:
-    """Check that this process can open the files of so many sessions.
+    """Check that this process can open the files of this many sessions.
 
-    Where it can not, libzmq would end the process (4.3.5 asserts that it gets an epoll).
+    Otherwise libzmq would end the process (4.3.5 asserts that it gets an epoll).
     """
     need = _FILES + (sessions - 1) * _FILES_MORE
     with opening_files(f"a feed needs {need} open files"), contextlib.ExitStack() as opened:
@@ -68,8 +68,8 @@ class Waker:
         self._unheard = False
 
     def wake(self) -> None:
-        # The session has the message before this, and the other thread looks at the session after
-        # it hears the wake: one that it has not heard yet is enough.
+        # The session has the message already, and the other thread checks the session after
+        # the wake: one wake that it has not read yet is enough.
         if not self._unheard:
             self._unheard = True
             os.eventfd_write(self.fd, 1)
@@ -90,39 +90,39 @@ class Sleep:
 
     def __init__(self, cores: float) -> None:
         self.waker = Waker()
-        self.changes = 0  # of what a wait is for, which one that has begun does not see
+        self.changes = 0  # counts changes of the awaited files, which a wait under way does not see
         self._ways: dict[int, Way] = {}  # by the number of the socket
         self._spin = Spin(cores)
         self._poller = select.poll()
         self._poller.register(self.waker.fd, select.POLLIN)
-        self._looker = select.poll()  # the same ways, for other threads than that which sleeps
+        self._looker = select.poll()  # the same ways, for threads other than the sleeping one
 
     def add(self, way: Way, number: int) -> None:
-        """Wait for a way from here on, whose socket has this number."""
+        """Wait for a way from here on; its socket has this descriptor."""
         self._ways[number] = way
         self.register(number)
 
     def remove(self, number: int) -> None:
-        """Wait for the way of this number no more."""
+        """Stop waiting for the way with this descriptor."""
         del self._ways[number]
         self.forget(number)
 
     def register(self, file: int | Channel, events: int = select.POLLIN) -> None:
-        """Wait for these events, too, or for others of this file."""
+        """Wait for these events of a file, too; they replace earlier ones."""
         self._poller.register(file, events)
         self._looker.register(file, events)
         self.changes += 1
 
     def forget(self, file: int | Channel) -> None:
-        """Wait for a file no more."""
+        """Stop waiting for a file."""
         self._poller.unregister(file)
         self._looker.unregister(file)
         self.changes += 1
 
     def wait(self, at_most_s: float) -> None:
-        """Wait until something has happened; by channels at first without sleep.
+        """Wait for an event; with channels poll first without sleep.
 
-        A socket's number tells of changes only: it must have been heard before, and since.
+        A socket's descriptor reports changes only: read the socket before the wait and after it.
         """
         at_most_s, spins = max(0.0, at_most_s) + _TICK_S, True
         for way in self._ways.values():
@@ -137,9 +137,9 @@ class Sleep:
                 self._ways[number].quiet = False
 
     def look(self) -> set[int]:
-        """The numbers of sockets and channels at which something has happened, without a wait.
+        """Return the descriptors of sockets and channels with an event, without a wait.
 
-        Under the lock of those who use the ways.
+        The caller holds the driver's lock.
         """
         ready = {number for number, _ in self._looker.poll(0)}
         for number in ready & self._ways.keys():
@@ -160,16 +160,17 @@ class Way:
 
     def __init__(self, socket: zmq.Socket[bytes], sleep: Sleep) -> None:
         self.channel: Channel | None = None
-        self.silent = True  # nothing came by the channel yet
-        self.quiet = False  # nothing waits in the socket, and its file number tells when that ends
-        self.more = False  # some of what waits in the socket was left there
-        self._watched = False  # whether it is told when more can be written
+        self.silent = True  # nothing has come by the channel yet
+        # no message waits in the socket, and its descriptor reports the next one
+        self.quiet = False
+        self.more = False  # messages were left waiting in the socket
+        self._watched = False  # whether the wait covers writing, too
         self.sleep = sleep  # at the ways of all owners
         self._number = int(socket.getsockopt(zmq.FD))
         sleep.add(self, self._number)
 
     def has_news(self, ready: set[int]) -> bool:
-        """Whether something may have come, where something has happened at these numbers."""
+        """Return whether a message may have come, given the descriptors with an event."""
         return not self.quiet or (self.channel is not None and self.channel.fileno() in ready)
 
     def take(self, channel: Channel) -> None:
@@ -184,12 +185,12 @@ class Way:
             self.quiet = False
 
     def close(self) -> None:
-        """Nobody waits here any more."""
+        """Close it; no thread waits here any more."""
         self.drop()
         self.sleep.remove(self._number)
 
     def linger(self) -> None:
-        """Give what was said last a moment to leave, and end the channel."""
+        """Give the last messages a moment to leave, and end the channel."""
         channel = self.channel
         if channel is not None and channel.waits:
             writable = select.poll()
@@ -204,7 +205,7 @@ class Way:
         self.drop()
 
     def watch(self) -> None:
-        """Be told when what waits in the channel can be written, and only then."""
+        """Wait for the channel to become writable exactly while messages wait in it."""
         channel = self.channel
         if channel is not None and channel.waits != self._watched:
             self._watched = channel.waits

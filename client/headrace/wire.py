@@ -4,7 +4,7 @@
        ▲                                      │
        └── receive ◄── hear ◄─────────────────┘   neither waits for anything
 
-On the server's host messages go by a channel, once the server's memory can be seen from here; the
+On the server's host messages go by a channel, once this process has mapped the server's memory; the
 socket is then only for a Hello, after the channel has ended.
 
 The threads of a process use it in turn, under the driver's lock.
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace")
 
-#: Maximum time of one attempt to connect.  The next one looks the name up again and sends a new
+#: Maximum time of one attempt to connect.  The next one resolves the name again and sends a new
 #: SYN; the kernel would repeat the old one to the old address, ever more seldom, for two minutes.
 _CONNECT_MS = 2000
-#: Messages that the session is given at once, and how often, before others get their turn.
+#: Messages handed to the session at once, and number of times, before other sessions get a turn.
 _BURST, _BURSTS = 64, 8
 
 _decoded = FROM_SERVER.decode
@@ -56,14 +56,14 @@ class Wire:
         clock: Callable[[], float],
         sleep: Sleep,
     ) -> None:
-        """``tell`` is called when the session has heard something."""
+        """``tell`` is called when the session has received a message."""
         self.address = address
-        self.hint = ""  # why nobody may answer, in words
+        self.hint = ""  # a likely reason why no server answers
         self.amid_message = False
         self.session = session
         self._tell = tell
         self._clock = clock
-        self._no_channel = False  # a channel does not do here
+        self._no_channel = False  # no channel works here
         self._socket = context.socket(zmq.DEALER)
         self._set_up(keys)
         self._handshakes = Handshakes(context, self._socket, address, keys)
@@ -79,7 +79,7 @@ class Wire:
         socket = self._socket
         socket.linger = 0
         socket.maxmsgsize = limits.MAX_PAYLOAD_BYTES
-        socket.rcvhwm = 0  # credits bound what comes
+        socket.rcvhwm = 0  # credits bound the number of messages
         socket.sndhwm = 0
         socket.reconnect_ivl = 100
         socket.reconnect_ivl_max = 200
@@ -90,7 +90,7 @@ class Wire:
             keys.lock(socket)
 
     def follow(self, moved: Mapping[str, str]) -> None:
-        """Connect to the server where it is now.  ``moved``: new addresses, by the old ones."""
+        """Connect to the server's present address.  ``moved``: new addresses, by the old ones."""
         address = moved.get(self.address)
         if address is not None:
             self._socket.disconnect(self.address)
@@ -101,7 +101,10 @@ class Wire:
     # Saying
 
     def say(self, now: float) -> None:
-        """Send what is due.  Hear afterwards: ZeroMQ tells of what came meanwhile by no number."""
+        """Send due messages.
+
+        Receive afterwards: ZeroMQ's descriptor does not report what came meanwhile.
+        """
         session = self.session
         if not session.connected:
             self._look_at_handshakes(now)
@@ -112,12 +115,12 @@ class Wire:
             self.amid_message = True
             for message in messages:
                 self._send(message, session.frames_of(message))
-                if session.connected is not connected:  # all is said again after the greeting
+                if session.connected is not connected:  # all is sent again after the greeting
                     break
             self.amid_message = False
 
     def _look_at_handshakes(self, now: float) -> None:
-        """Whether this trainer is not let in."""
+        """Check whether the server refuses this trainer."""
         fault = self._handshakes.fault(now, known=self.session.welcome is not None)
         self.hint = self._handshakes.hint
         if fault is not None:
@@ -139,14 +142,14 @@ class Wire:
                 self._socket.send_multipart([header, *frames], zmq.NOBLOCK, copy=False)
             else:
                 self._socket.send(header, zmq.NOBLOCK)
-            self.way.quiet = False  # ZeroMQ may have noticed what came meanwhile
-        except zmq.Again:  # ZeroMQ has given the connection up: a handshake says why
+            self.way.quiet = False  # ZeroMQ may have received messages meanwhile
+        except zmq.Again:  # ZeroMQ has given the connection up: the handshake shows why
             self.session.greet()
 
     # Hearing
 
     def hear(self) -> None:
-        """Hear what has come."""
+        """Handle messages that have arrived."""
         channel = self.way.channel
         if channel is not None:
             self._hear_channel(channel)
@@ -164,12 +167,12 @@ class Wire:
         way.more = bool(heard)
         if heard:
             self._receive(heard)
-        # A look costs more than all else: none is needed while a channel is used, and one poll is
+        # Checking the socket costs most: none is needed while a channel is used, and one poll does
         # for the sockets of all owners.
         way.quiet = not way.more and (way.channel is not None or way.sleep.several)
 
     def _burst(self) -> list[tuple[Any, list[Any]]]:
-        """Some of the messages that wait in the socket; none only where none is left."""
+        """Receive some of the messages that wait in the socket; none only where none is left."""
         socket = self._socket
         heard: list[tuple[Any, list[Any]]] = []
         while len(heard) < _BURST and int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
@@ -181,7 +184,9 @@ class Wire:
         return heard
 
     def _hear_channel(self, channel: Channel) -> None:
-        """Hear a channel, also one that takes nothing more: a server says last why it ends."""
+        """Receive from a channel, also from one that takes no more: the server's last message says
+        why it ends.
+        """
         if channel.waits:
             try:
                 channel.flush()
@@ -202,8 +207,8 @@ class Wire:
             self._lose_channel()
 
     def _lose_channel(self) -> None:
-        """The channel has ended: the server is greeted again."""
-        self._no_channel = self.way.silent  # where nothing ever came by one it is not tried again
+        """Greet the server again after the channel has ended."""
+        self._no_channel = self.way.silent  # do not retry a channel by which nothing ever came
         self.way.drop()
         self.session.greet()
         self._tell()
@@ -240,7 +245,7 @@ class Wire:
         logger.warning("the server at %s %s", self.address, state)
 
     def _attach(self, welcome: Welcome) -> Attach | None:
-        """Try whether the server's memory can be seen from here, and by a channel if it can."""
+        """Try to map the server's memory and, if that works, to open a channel."""
         session, way = self.session, self.way
         known = session.continues(welcome)
         if not known:
@@ -263,7 +268,7 @@ class Wire:
     # The end
 
     def say_goodbye(self, now: float) -> None:
-        """Send what is due and that this trainer leaves."""
+        """Send due messages, and that this trainer leaves."""
         session = self.session
         for message in session.outgoing(now) if session.connected else []:
             self._send(message, session.frames_of(message))
@@ -272,7 +277,7 @@ class Wire:
             self._send(bye, [])
 
     def linger(self) -> None:
-        """Give what was said last a moment to arrive."""
+        """Give the last messages a moment to arrive."""
         self._socket.linger = LINGER_MS
         self.way.linger()
 

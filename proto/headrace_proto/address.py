@@ -5,7 +5,7 @@
     "headrace-{0..3}.headrace:5557"         the same: a range is of tcp://
     "ray://speech"                          the servers that hs.on_ray has started for a feed
 
-ZeroMQ takes the port modulo 65536, so a mistyped one would be another port, in silence.
+ZeroMQ takes the port modulo 65536, so it would silently use another port for a mistyped one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RANGE = re.compile(r"(.*)\{([0-9]{1,6})\.\.([0-9]{1,6})\}(.*)", re.DOTALL)
 
 
 def check_address(argument: str, address: object) -> str:
-    """The address, or the TypeError or ValueError that names the argument."""
+    """Return the address.  TypeError or ValueError names the argument."""
     if not isinstance(address, str):
         raise TypeError(f"{argument}={address!r:.200} is not a string")
     refuse_surrogates(f"{argument}={address!r:.200}", address)
@@ -40,7 +40,7 @@ def check_address(argument: str, address: object) -> str:
 
 
 def refuse_surrogates(where: str, text: str) -> None:
-    """ValueError for a text that UTF-8 can not hold, such as a path of other bytes."""
+    """Raise ValueError for a text that UTF-8 can not encode, such as a path of other bytes."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -48,7 +48,7 @@ def refuse_surrogates(where: str, text: str) -> None:
 
 
 def check_addresses(argument: str, addresses: object) -> list[str]:
-    """The addresses of servers, from a list or from one text with commas between them."""
+    """Return the addresses of servers, from a list or from one text with commas between them."""
     listed = addresses
     if isinstance(addresses, str):
         listed = [part.strip() for part in addresses.split(",")]
@@ -68,7 +68,7 @@ def check_addresses(argument: str, addresses: object) -> list[str]:
 
 
 def _expanded(argument: str, address: object) -> list[object]:
-    """The addresses that one stands for, with a range of ``tcp://`` where it has one."""
+    """Return the addresses for which one stands, several where it has a range of ``tcp://``."""
     if not isinstance(address, str) or not {"{", "}"} & {*address}:
         return [address]
     if "://" not in address:
@@ -77,7 +77,7 @@ def _expanded(argument: str, address: object) -> list[object]:
 
 
 def ranged(argument: str, address: str) -> list[str]:
-    """The addresses that one with a range ``{a..b}`` stands for; another one alone."""
+    """Return the addresses of a range ``{a..b}``; without a range, the address itself."""
     if not {"{", "}"} & {*address}:
         return [address]
     match = _RANGE.fullmatch(address)
@@ -91,7 +91,10 @@ def ranged(argument: str, address: str) -> list[str]:
 
 
 def feed_on_ray(address: object) -> str | None:
-    """The feed that ``ray://FEED`` names; None of another address.  ValueError: it names none."""
+    """Return the feed of ``ray://FEED``; None for other addresses.
+
+    ValueError where it names none.
+    """
     listed = address if isinstance(address, (list, tuple)) else [address]
     texts = [part for one in listed if isinstance(one, str) for part in one.split(",")]
     if not any(text.strip().startswith(RAY) for text in texts):
@@ -109,6 +112,6 @@ def feed_on_ray(address: object) -> str | None:
 
 
 def host_and_port(address: str) -> tuple[str, str] | None:
-    """The host and the port of an address; None of one that is no ``tcp://``."""
+    """Return the host and the port of an address; None where it is no ``tcp://``."""
     match = _TCP.fullmatch(address)
     return None if match is None else (match[1], match[2])

@@ -3,13 +3,14 @@
     message   count of frames │ length of each │ frame │ frame │ …
               4 bytes           8 bytes each
 
-A message that was written whole is heard, though its writer died right after; half a message
-never is.  ``send`` waits until all is written; ``post`` never waits: what can not be written now is
-kept, and ``flush`` writes it when the other end reads on.  The caller of ``post`` has to bound
-how much that is.  Bytes that are no message end their channel.
+The reader gets a message that was written whole, even if its writer died right after; half a
+message it never gets.  ``send`` waits until all is written; ``post`` never waits: it keeps what it
+can not write now, and ``flush`` writes it when the other end reads on.  The caller of ``post`` has
+to bound how much is kept.  Bytes that are no message end their channel.
 
-ZeroMQ would pass each message through a thread at either end; on few cores that costs more than all
-else that is done to a small message.  Both ends of the protocol hold one of these, so it is here.
+ZeroMQ would pass each message through a thread at either end; on few cores that costs more than
+all other handling of a small message.  Client and server both use channels, so it is in this
+package.
 """
 
 from __future__ import annotations
@@ -32,27 +33,27 @@ Frame = bytes | memoryview
 
 _COUNT = struct.Struct("<I")
 _READ_BYTES = 1 << 18
-#: Reads from one channel before the others get their turn.
+#: Maximum reads from one channel before the others get their turn.
 _MOST_READS = 16
-#: Frames of one message, and bytes of all of them: more can only be a fault.
+#: Maximum frames of one message, and bytes of all of them: more can only be a fault.
 _MOST_FRAMES = 4096
 _MOST_BYTES = 1 << 40
-#: Pieces that one system call takes (the kernel's limit is 1024).
+#: Maximum pieces written by one system call (the kernel's limit is 1024).
 _MOST_PIECES = 512
 #: Longest path of a socket that the kernel takes (sun_path, less its final 0).
 _MOST_PATH = 107
 #: Memory of a queued piece besides its bytes (measured): small messages are mostly that.
 _PIECE_BYTES = 350
-#: Pieces of a message that has to wait are joined up to so many bytes.
+#: Pieces of a message that has to wait are joined up to this many bytes.
 _MOST_JOINED = 16 << 10
-#: The time between two looks for somebody who is not there yet.
+#: Time between two attempts to connect to an end that is not there yet.
 _LOOK_S = 0.005
-#: Reasons for which a write may go well a moment later.
+#: Errors after which a write may succeed a moment later.
 _LATER = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Channel:
-    """One end; what comes may have so many frames, and so many bytes in all."""
+    """One end.  Received messages have a bounded number of frames and of bytes."""
 
     def __init__(
         self, end: socket.socket, most_frames: int = _MOST_FRAMES, most_bytes: int = _MOST_BYTES
@@ -60,14 +61,15 @@ class Channel:
         self._socket = end
         self._most_frames = most_frames
         self._most_bytes = most_bytes
-        # Kept: ``recv`` maps and unmaps so many bytes at each call, which costs more than the rest.
+        # Reused: ``recv`` would map and unmap a buffer at each call, which costs more than the
+        # rest.
         self._room = memoryview(bytearray(_READ_BYTES))
         self._got = bytearray()
         self._unsent: deque[memoryview] = deque()
-        self.unsent_memory = 0  # of what waits
-        self.ended = False  # nothing more will come
-        self.waits = False  # for the other end to read
-        self.fault = ""  # why what comes is no message
+        self.unsent_memory = 0  # of unsent messages
+        self.ended = False  # no more messages will come
+        self.waits = False  # unsent pieces wait for the other end to read
+        self.fault = ""  # why received bytes are no message
 
     @classmethod
     def connect(
@@ -77,9 +79,9 @@ class Channel:
         patience_s: float = 0.0,
         most_bytes: int = _MOST_BYTES,
     ) -> Channel:
-        """An end whose other end is found at a path; its first message is said.
+        """Connect to the end that listens at a path, and send a first message.
 
-        Somebody who is not there yet is waited for.
+        It waits for a listener that is not there yet.
         """
         end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         channel = cls(end, most_bytes=most_bytes)
@@ -116,7 +118,7 @@ class Channel:
                 poll.poll()
 
     def post(self, frames: Sequence[Frame]) -> bool:
-        """Write a message as far as that can be done now; whether some of it has to wait.
+        """Write as much of a message as is possible now; return whether some of it has to wait.
 
         Frames that wait must not change before they are written.  OSError: the other end is gone.
         """
@@ -151,7 +153,7 @@ class Channel:
         return True
 
     def flush(self) -> bool:
-        """Write what is kept; whether some of it has to wait.  OSError: the other end is gone."""
+        """Write kept pieces; return whether some have to wait.  OSError: the other end is gone."""
         while self._unsent:
             written = self._write(list(itertools.islice(self._unsent, _MOST_PIECES)))
             if not written:
@@ -161,7 +163,7 @@ class Channel:
         return self.waits
 
     def _write(self, pieces: Sequence[Frame]) -> int:
-        """How much was written now; 0 where nothing can be."""
+        """Return how many bytes were written; 0 where none can be written now."""
         try:
             return self._socket.sendmsg(pieces, (), socket.MSG_DONTWAIT)
         except OSError as error:
@@ -182,9 +184,9 @@ class Channel:
             self.unsent_memory -= _PIECE_BYTES
 
     def receive(self) -> list[list[bytes]]:
-        """The whole messages that have come.  ``ended`` tells when no more can.
+        """Return the whole messages that have come.  ``ended`` shows when no more can.
 
-        ValueError: something came that is no message.
+        ValueError: the bytes that came are no message.
         """
         messages = self.take()
         if self.fault:
@@ -192,21 +194,23 @@ class Channel:
         return messages
 
     def take(self) -> list[list[bytes]]:
-        """As ``receive``, but what is no message is told by ``fault``, after all before it."""
+        """As ``receive``, but return all whole messages first, and describe bytes that are none in
+        ``fault``.
+        """
         messages: list[list[bytes]] = []
         for _ in range(_MOST_READS):
             try:
                 size = self._socket.recv_into(self._room, 0, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 break
-            except OSError:  # reset: the other end closed with something unread
+            except OSError:  # reset: the other end closed with unread bytes
                 size = 0
             if not size:
                 self.ended = True
                 break
             if self._got:
                 self._got += self._room[:size]
-            else:  # mostly whole messages, which need not be kept
+            else:  # mostly whole messages, which need no buffer
                 at = self._cut(self._room[:size], messages)
                 self._got += self._room[at:size]
             if size < _READ_BYTES:
@@ -219,7 +223,7 @@ class Channel:
         return messages
 
     def _cut(self, got: memoryview, messages: list[list[bytes]]) -> int:
-        """Cut off the whole messages; where the rest begins."""
+        """Cut off the whole messages; return where the rest begins."""
         at, end = 0, len(got)
         while end - at >= _COUNT.size and not self.fault:
             (count,) = _COUNT.unpack_from(got, at)

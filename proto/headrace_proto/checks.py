@@ -1,7 +1,7 @@
 """Checked field types of messages: ``Annotated`` aliases whose second part is the check.
 
 A check takes what ``codec.unpack`` gave (plain data, of bounded size and nesting) and returns the
-field's value or raises ProtocolError.  Nothing is converted that could lose what it means: a bool
+field's value or raises ProtocolError.  It converts nothing that could change its meaning: a bool
 is no number, and a number is no text.
 """
 
@@ -67,7 +67,7 @@ def check_number(value: Any) -> float:
 
 
 def _plain(value: Any) -> Any:
-    return value  # codec.unpack lets nothing else through, whatever the field
+    return value  # codec.unpack has checked that it is plain data
 
 
 def list_of(check: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:

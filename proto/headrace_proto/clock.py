@@ -4,7 +4,7 @@
     AwakeClock  0     0.1   0.2                      1.2   1.3     gap_s=1: no gap counts for more
 
 A process that was suspended (SIGSTOP, a frozen cgroup, a migrated machine) finds its deadlines
-behind it when it wakes, though nobody could answer meanwhile, or nobody could hear the answer.  So
+expired when it wakes, though the other end could not answer meanwhile, or the answer is unread.  So
 every timeout of headrace is measured by an ``AwakeClock``, or is a ``Deadline``, which has one.
 Machines that take the time as an argument need nothing more.
 """
@@ -20,15 +20,15 @@ T = TypeVar("T")
 
 #: The longest single step of a wait.
 _STEP_S = 0.5
-#: Most time that counts between two looks: twice a step, since a busy machine delays a look.
+#: Maximum counted time between two looks: twice a step, since a busy machine delays a look.
 _GAP_S = 2 * _STEP_S
 
 
 class AwakeClock:
     """Monotonic seconds, of which at most ``gap_s`` count between two calls from any thread.
 
-    Some thread has to call it more often than that.  A process that holds up all its threads for
-    longer has not looked either.
+    Some thread has to call it more often than that.  A process that blocks all its threads for
+    longer does not count that time either.
     """
 
     __slots__ = ("_gap_s", "_lock", "_looked", "_source", "slept_s")
@@ -36,9 +36,9 @@ class AwakeClock:
     def __init__(self, gap_s: float = _GAP_S, source: Callable[[], float] = time.monotonic) -> None:
         self._gap_s = gap_s
         self._source = source
-        self._lock = threading.Lock()  # or a late thread would move the last look back
+        self._lock = threading.Lock()  # else a late thread would move the last look back
         self._looked = source()
-        self.slept_s = 0.0  # that did not count
+        self.slept_s = 0.0  # seconds that did not count
 
     def __call__(self) -> float:
         with self._lock:
@@ -86,7 +86,7 @@ class Deadline:
                 return result
 
     def join(self, thread: threading.Thread) -> bool:
-        """Wait for a thread; whether it has ended."""
+        """Wait for a thread; return whether it has ended."""
 
         def ended(at_most_s: float) -> bool:
             thread.join(at_most_s)

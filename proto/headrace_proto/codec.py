@@ -4,11 +4,11 @@ A message is a record; frame 0 is msgpack ``[op, field, field, …]`` in the ord
 class, further frames are payload.  Fields that a later version added at the end are ignored;
 fields that an earlier one did not know take their default; an unknown op is an error.
 
-A message of each training step has a packed layout beside (``step_messages.py``).  Its first byte
+Messages of each training step also have a packed layout (``step_messages.py``).  Its first byte
 is ``LAYOUT``, and no msgpack list begins with a byte below 0x80.
 
 Decoding trusts nothing: lengths are bounded before memory is taken, nesting before anything walks
-it, every field has a check, and whatever is wrong comes out as one ProtocolError that names it.
+it, every field has a check, and any fault raises a ProtocolError that names it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PACKED_BELOW = 0x80
 M = TypeVar("M")
 Check = Callable[[Any], Any]
 
-#: Field, check, and what gives its default (None: it has none, and may not be missing).
+#: Field, check, and a function that makes its default (None: the field may not be missing).
 _Spec = tuple[tuple[str, Check, Callable[[], Any] | None], ...]
 
 _CONTAINERS = frozenset((list, dict))
@@ -42,32 +42,32 @@ _LIMITS = {
     "max_bin_len": limits.MAX_HEADER_STRING,
     "max_ext_len": 0,
 }
-#: Up to here a lie about lengths costs less than a megabyte, and beyond less than a second look.
+#: Up to this size a false length costs less than a megabyte; larger headers are probed first.
 _SMALL_BYTES = 512
 
 
 def pack(value: Any) -> bytes:
-    """Plain data as msgpack; dataclasses in it become lists of their fields."""
-    # A file name that is no UTF-8 may stand in the text of an error: it must not stop the error.
+    """Return plain data as msgpack; dataclasses in it become lists of their fields."""
+    # The text of an error may have a file name that is no UTF-8; the error must get through.
     return msgpack.packb(  # type: ignore[no-any-return]
         value, use_bin_type=True, default=_fields_of, unicode_errors="backslashreplace"
     )
 
 
 def unpack(data: Any, what: str = "header", depth: int = limits.MAX_HEADER_DEPTH) -> Any:
-    """Plain data from msgpack, within the limits; ProtocolError for anything else.
+    """Return plain data from msgpack, within the limits; ProtocolError for anything else.
 
     Plain data is None, bool, int, float, str, bytes, lists of it, and maps from str to it.
     """
     size = len(data)
     if size > limits.MAX_HEADER_BYTES:
         raise ProtocolError(f"{what} has {size} bytes; the limit is {limits.MAX_HEADER_BYTES}")
-    # An entry takes a byte at least.  A length beyond that is a lie that would cost memory.
+    # An entry takes a byte at least.  A greater length is false and would cost memory.
     items = min(size, limits.MAX_HEADER_ITEMS)
     try:
         if size > _SMALL_BYTES:
             # 1,000 nested lists that each announce 4,096 entries would have 33 MB allocated before
-            # the entries are missed.  Skipping makes no objects, and misses them too.
+            # the missing entries are noticed.  Skipping makes no objects, and notices them too.
             probe = msgpack.Unpacker(
                 max_buffer_size=size, max_array_len=items, max_map_len=items, **_LIMITS
             )
@@ -95,7 +95,7 @@ def _refuse_ext(code: int, data: bytes) -> NoReturn:
 
 
 def _check_nesting(value: Any, what: str, depth: int) -> None:
-    """One walk for the whole header, level by level: recursion would be the peer's to abuse."""
+    """Check the whole header level by level, without recursion, which a peer could exhaust."""
     if type(value) not in _CONTAINERS:
         return
     level: list[Iterable[Any]] = [value if type(value) is list else _values_of(value, what)]
@@ -130,7 +130,7 @@ def _spec_of(kind: type) -> _Spec:
 
 def _default_of(field: dataclasses.Field[Any]) -> Callable[[], Any] | None:
     if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory  # called for each message: defaults are not shared
+        return field.default_factory  # called for each message, so that defaults are not shared
     if field.default is dataclasses.MISSING:
         return None
     default = field.default
@@ -138,7 +138,7 @@ def _default_of(field: dataclasses.Field[Any]) -> Callable[[], Any] | None:
 
 
 def record_check(kind: type[M]) -> Check:
-    """A check for a nested record: a list with the fields of a dataclass, decoded to it."""
+    """Return a check for a nested record, which decodes a list of fields to a dataclass."""
     spec = _spec_of(kind)
 
     def check(value: Any) -> M:
@@ -155,11 +155,11 @@ def _checked(kind: type, spec: _Spec, values: Sequence[Any]) -> list[Any]:
         try:
             return [check(value) for (_, check, _), value in zip(spec, values, strict=False)]
         except ProtocolError:
-            pass  # again, to find which
+            pass  # check again below, to find which field failed
     out = []
     try:
         for (_, check, _), value in zip(spec, values, strict=False):
-            out.append(check(value))  # one by one: its length names the field that failed
+            out.append(check(value))  # one by one: the length of ``out`` shows which field failed
     except ProtocolError as error:
         raise ProtocolError(f"{kind.__name__}.{spec[len(out)][0]}: {error}") from None
     for name, _, default in spec[len(out) :]:
@@ -197,10 +197,11 @@ class Registry:
         self._by_op: dict[int, tuple[type, _Spec]] = {}
         self.kinds: dict[type, int] = {}  # the messages, each with its number on the wire
         self._packers: dict[type, Callable[[Any], bytes | None]] = {}
-        self._unpackers: dict[bytes, Callable[[bytes], Any]] = {}  # by their first bytes
+        # by the first bytes of the message
+        self._unpackers: dict[bytes, Callable[[bytes], Any]] = {}
 
     def register(self, op: int, kind: type[M]) -> type[M]:
-        """Give a record its number."""
+        """Register a record under its number."""
         if op in self._by_op:
             raise ValueError(f"op {op} of {self.name} is taken")
         self._by_op[op] = kind, _spec_of(kind)
@@ -214,7 +215,7 @@ class Registry:
         packer: Callable[[M], bytes | None],
         unpacker: Callable[[bytes], M],
     ) -> None:
-        """Give a message its number, and a layout that begins with ``LAYOUT`` and this number.
+        """Register a message with a layout that begins with ``LAYOUT`` and this number.
 
         ``packer`` returns None for a message that does not fit the layout.
         """
@@ -223,7 +224,7 @@ class Registry:
         self._unpackers[bytes((LAYOUT, op))] = unpacker
 
     def encode(self, message: Any) -> bytes:
-        """Frame 0 of a message."""
+        """Return frame 0 of a message."""
         kind = type(message)
         packer = self._packers.get(kind)
         if packer is not None:
@@ -239,7 +240,7 @@ class Registry:
         return header
 
     def decode(self, header: Any) -> Any:
-        """The message of a frame 0; ProtocolError says what is wrong with it."""
+        """Return the message of a frame 0; ProtocolError describes a fault."""
         start = bytes(header[:2])
         if start and start[0] < _PACKED_BELOW and len(header) <= limits.MAX_HEADER_BYTES:
             unpacker = self._unpackers.get(start)
@@ -262,5 +263,5 @@ class Registry:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def message(sent_by: Registry, op: int) -> Callable[[type[M]], type[M]]:
-    """Make the class a record, and the message of this number of one end."""
+    """Make the class a record, and register it as a message of one end."""
     return lambda kind: sent_by.register(op, record(kind))

@@ -12,14 +12,16 @@ _OWN = Path("/proc/self/cgroup")
 
 
 def cores(root: Path = _ROOT, own: Path = _OWN) -> float:
-    """Cores by affinity, or fewer where a cgroup above this process has a CPU quota."""
+    """Return the number of cores by affinity, or fewer where a cgroup of this process has a CPU
+    quota.
+    """
     return min([float(len(os.sched_getaffinity(0))), *_quotas(root, own)])
 
 
 def _quotas(root: Path, own: Path) -> Iterator[float]:
-    """The quotas, in cores, of this process's cgroup and of all above it that can be seen.
+    """Yield the visible quotas, in cores, of this process's cgroup and of all above it.
 
-    In a container ``own`` may name a path of the host that is not there: the root is its own then.
+    In a container ``own`` may name a path of the host that does not exist: then the root is used.
     """
     with contextlib.suppress(OSError):
         for line in own.read_text().splitlines():

@@ -1,7 +1,7 @@
 """The element types that may cross the wire, by name.
 
-Everything else (objects, records, dates, big-endian numbers) is refused: it could only travel by
-pickling or by losing what it means.  ``bytes`` stands for byte strings of any length.
+All others (objects, records, dates, big-endian numbers) are refused: they could be sent only by
+pickling or by losing their meaning.  ``bytes`` stands for byte strings of any length.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _KNOWN: dict[str, np.dtype] = {name: np.dtype(name) for name in _NATIVE}
 
 
 def canonical(dtype: object) -> str:
-    """The wire name of a dtype given by name or as numpy dtype; TypeError for those not allowed."""
+    """Return the wire name of a dtype, given by name or as numpy dtype; TypeError for others."""
     if isinstance(dtype, str):
         name = _ALIASES.get(dtype, dtype)
     elif dtype is bytes or dtype is str:
@@ -63,9 +63,9 @@ def _name_of_numpy(dtype: object) -> str:
 
 @lru_cache(maxsize=256)  # numpy composes the name anew each time, in Python
 def name_of(dtype: np.dtype) -> str:
-    """The wire name of a numpy dtype, or its numpy name when it has none.
+    """Return the wire name of a numpy dtype, or its numpy name when it has none.
 
-    The order of bytes is not part of the name: who writes an array to a block converts it.
+    The byte order is not part of the name: the code that writes an array to a block converts it.
     """
     if dtype.kind in "SUO":
         return BYTES
@@ -73,7 +73,7 @@ def name_of(dtype: np.dtype) -> str:
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """The numpy dtype of a wire name other than ``bytes``."""
+    """Return the numpy dtype of a wire name other than ``bytes``."""
     known = _KNOWN.get(name)
     if known is not None:
         return known

@@ -1,4 +1,4 @@
-"""Everything headrace raises on purpose.
+"""All errors that headrace raises on purpose.
 
 The type says whose fault it was; the text says what was wrong, what was got, the limit and the
 remedy.  Errors cross the wire as a code (the table at the end) and a text, never as objects.
@@ -82,7 +82,7 @@ class NotAllowed(HeadraceError, PermissionError):
 
 
 class UnknownFeed(HeadraceError, LookupError):
-    """No feed of that name is served.  The text lists those that are."""
+    """The server has no feed of that name.  The text lists the feeds that it has."""
 
 
 class LimitExceeded(HeadraceError):
@@ -94,7 +94,7 @@ class ServerError(HeadraceError, RuntimeError):
 
 
 class FeedInUse(HeadraceError, RuntimeError):
-    """Other trainers use the feed that was to be started from its beginning."""
+    """Other trainers use the feed that a trainer asked to restart."""
 
 
 class FeedRewound(HeadraceError):
@@ -142,7 +142,7 @@ _BY_TYPE = {kind: code for code, kind in _CODES.items()}
 
 
 def code_of(error: BaseException) -> str:
-    """The wire code of an error: that of the nearest listed ancestor, ``server`` for strangers."""
+    """Return the wire code of an error's nearest listed ancestor; ``server`` for unknown types."""
     for kind in type(error).__mro__:
         if kind in _BY_TYPE:
             return _BY_TYPE[kind]
@@ -150,5 +150,5 @@ def code_of(error: BaseException) -> str:
 
 
 def from_code(code: str, text: str) -> HeadraceError:
-    """The error that a code and a text stand for; a code of a later version is a ServerError."""
+    """Return the error of a code and a text; a code of a later version becomes a ServerError."""
     return _CODES.get(code, ServerError)(text)

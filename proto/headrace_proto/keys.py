@@ -1,4 +1,4 @@
-"""Keys as text: what stands in the files that ``headrace keygen`` writes.
+"""Keys as text: the content of the files that ``headrace keygen`` writes.
 
     NAME.secret     # words for people              server.secret, server.public: the server's
                     curve-secret: 40 characters     alice.secret, alice.public: a trainer's
@@ -6,18 +6,18 @@
                     curve-public: 40 characters
 
 A key is a Curve25519 key of CurveZMQ in ZeroMQ's own text form (Z85).  No error and no ``repr``
-of this module shows what might be a secret.
+of this module shows a text that might be a secret.
 """
 
 from __future__ import annotations
 
 import re
 
-#: Where a trainer's keys are, when it is not told.
+#: The variable that names a trainer's keys where no argument does.
 ENVIRONMENT = "HEADRACE_KEYS"
 SECRET = ".secret"
 PUBLIC = ".public"
-#: Whose pair the server's is; no trainer is called so.
+#: Name of the server's own pair of keys; no trainer may have this name.
 SERVER = "server"
 
 _KEY = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
@@ -40,7 +40,7 @@ class Secret:
 
 
 def check_name(argument: str, name: object) -> str:
-    """The name of a trainer, or the ValueError that names the argument."""
+    """Return the name of a trainer.  ValueError names the argument."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(
             f"{argument}={name!r:.80} is not letters, digits, '_', '.', '-' (1 to 64), of which a "
@@ -54,7 +54,7 @@ def check_name(argument: str, name: object) -> str:
 def fault_of_mode(mode: int, secret: bool) -> str:
     """Return the fault in the permissions of a file or directory of keys; empty if there is none.
 
-    A group may read a secret: that is how orchestrators hand one to a user that owns nothing.
+    A group may read a secret: so orchestrators give one to a user that does not own the file.
     """
     if mode & 0o002:
         return f"can be written by everybody (mode {mode & 0o777:04o}): chmod o-w"
@@ -83,12 +83,12 @@ def public_text(owner: str, key: str) -> str:
 
 
 def parse_secret(text: str, where: str) -> Secret:
-    """The secret key in the text of a file; ``where`` is for the ValueError."""
+    """Return the secret key in the text of a file; ``where`` names the file in the ValueError."""
     return Secret(_parsed(text, "curve-secret", where))
 
 
 def parse_public(text: str, where: str) -> str:
-    """The public key in the text of a file; ``where`` is for the ValueError."""
+    """Return the public key in the text of a file; ``where`` names the file in the ValueError."""
     return _parsed(text, "curve-public", where)
 
 

@@ -1,8 +1,8 @@
 """Where the arrays of a batch lie in its block of bytes.
 
 A block is the same over shared memory and TCP: arrays one after the other, each at a multiple of
-64 bytes from the block's start, which itself is so aligned.  That is what frameworks ask of memory
-that they import as it is; TensorFlow aborts the process when it is not so.
+64 bytes from the block's start, which itself is aligned to 64 bytes.  Frameworks require that of
+memory that they import without a copy; TensorFlow aborts the process on other memory.
 
     numbers   C order, native (little) endian
     bytes     int64 offsets [n + 1], then the strings back to back
@@ -25,9 +25,9 @@ from .errors import ProtocolError
 
 ALIGNMENT = 64
 
-#: Most strings of one length that are known for that at a glance: 16 times 512 kB are remembered.
+#: Maximum count of equally long strings with remembered offsets: 16 arrays of 512 kB are kept.
 _MOST_EVEN = 1 << 16
-#: An entry of an object array, which strings become.
+#: Bytes of an entry of an object array, which strings become.
 _POINTER = 8
 
 
@@ -42,7 +42,7 @@ class Slot:
 
 
 def arrange(arrays: Sequence[tuple[str, tuple[int, ...], int]]) -> tuple[list[Slot], int]:
-    """Slots for arrays of ``(dtype, shape, bytes of string data)`` and the block's size."""
+    """Return slots for arrays of ``(dtype, shape, bytes of string data)`` and the block's size."""
     slots = []
     offset = 0
     for dtype, shape, string_bytes in arrays:
@@ -57,9 +57,9 @@ def arrange(arrays: Sequence[tuple[str, tuple[int, ...], int]]) -> tuple[list[Sl
 
 
 def check_slot(slot: Slot, block_bytes: int) -> None:
-    """ProtocolError unless the slot lies in its block and its size fits its dtype and shape.
+    """Raise ProtocolError unless the slot lies in its block and its size fits its dtype and shape.
 
-    After it, ``array_at`` and ``strings_at`` can not fail by what the peer said of geometry.
+    After this check no offset or size of the peer can make ``array_at`` or ``strings_at`` fail.
     """
     shape, offset, nbytes = slot.shape, slot.offset, slot.nbytes
     if len(shape) > limits.MAX_RANK or not all(type(d) is int and 0 <= d < 2**63 for d in shape):
@@ -80,20 +80,22 @@ def check_slot(slot: Slot, block_bytes: int) -> None:
     else:
         item = numpy_dtype(slot.dtype).itemsize
         fits = nbytes == count * item
-    # With a 0 among them dimensions take no memory, but numpy still multiplies the others.
+    # An array with a dimension of 0 takes no memory, but numpy still multiplies the others.
     if not fits or (not count and prod(d or 1 for d in shape) * item >= 2**63):
         raise ProtocolError(f"{nbytes} bytes do not hold {slot.dtype} of shape {list(shape)!s:.80}")
 
 
 def array_at(block: np.ndarray, slot: Slot) -> np.ndarray:
-    """The numeric array of a slot as a view of its block (uint8)."""
+    """Return the numeric array of a slot as a view of its block (uint8)."""
     return np.ndarray(slot.shape, numpy_dtype(slot.dtype), block, slot.offset)
 
 
 def first_strings(
     block: np.ndarray, offset: int, nbytes: int, count: int, upto: int
 ) -> list[bytes]:
-    """The first of ``count`` byte strings that lie as ``strings_at`` has them, at little cost."""
+    """Return the first ``upto`` of ``count`` byte strings in the layout of ``strings_at``, at
+    little cost.
+    """
     upto = min(upto, count)
     ends = unpack_from(f"={upto + 1}q", block.data, offset)
     start = offset + 8 * (count + 1)
@@ -105,13 +107,13 @@ def first_strings(
 
 
 def strings_at(block: np.ndarray, slot: Slot) -> np.ndarray:
-    """The byte strings of a slot as an object array.  Offsets that lie are a ProtocolError."""
+    """Return the byte strings of a slot as an object array.  ProtocolError for false offsets."""
     count = prod(slot.shape)
     start = slot.offset + 8 * (count + 1)
     room = slot.nbytes - 8 * (count + 1)
     (end,) = unpack_from("=q", block.data, start - 8)
     width = end // max(1, count)
-    even = width > 0 and end <= room and count <= _MOST_EVEN  # of one length, as ids mostly are
+    even = width > 0 and end <= room and count <= _MOST_EVEN  # all of one length, as ids mostly are
     if even and block[slot.offset : start].tobytes() == _even_offsets(count, width):
         strings = np.ndarray((count,), f"V{width}", block, start)
         return strings.astype(object).reshape(slot.shape)
@@ -128,12 +130,12 @@ def strings_at(block: np.ndarray, slot: Slot) -> np.ndarray:
 
 @lru_cache(16)
 def _even_offsets(count: int, width: int) -> bytes:
-    """The offsets of strings that are all of one length."""
+    """Return the offsets of strings that are all of one length."""
     return np.arange(0, (count + 1) * width, width).tobytes()
 
 
 def aligned_bytes(nbytes: int) -> np.ndarray:
-    """Fresh memory (uint8) whose address is a multiple of the alignment."""
+    """Return fresh memory (uint8) whose address is a multiple of the alignment."""
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     skip = -raw.ctypes.data % ALIGNMENT
     return raw[skip : skip + nbytes]

@@ -1,4 +1,4 @@
-"""Every bound of the protocol, in one place.  A message that goes past one is refused whole."""
+"""Every limit of the protocol.  A message that exceeds one is refused whole."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ PROTOCOL = (4, 4)
 
 #: Frame 0 of a message.  Descriptors of a batch of 1,000 columns fit well.
 MAX_HEADER_BYTES = 64 * 1024
-#: Entries of one array or map in a header.  Without it 1 MB of empty maps costs 65 MB to decode.
+#: Entries of one array or map in a header.  Without a limit 1 MB of empty maps costs 65 MB to
+#: decode.
 MAX_HEADER_ITEMS = 4096
 #: One text (characters) or byte string (bytes) in a header.
 MAX_HEADER_STRING = 16 * 1024
@@ -21,8 +22,8 @@ MAX_PAYLOAD_BYTES = 4 * 1024**3
 #: Payload of one frame from a trainer to a server.
 MAX_UPLOAD_BYTES = 64 * 1024**2
 
-#: Batches that a trainer lets come ahead of the one that it waits for or has.  So no window is
-#: further from the number of its last delivery than this and one.
+#: Maximum number of prefetched batches, beyond the one that a trainer waits for or has.  So a
+#: window exceeds the number of its last delivery by at most this number plus one.
 MAX_PREFETCH = 63
 
 MAX_COLUMNS = 1024

@@ -92,13 +92,15 @@ __all__ = [
 
 @record
 class Handed:
-    """A batch as a server knows it that was started anew since it was delivered."""
+    """A batch delivered before the server restarted, described so that the new server recognises
+    it.
+    """
 
     token: Count
     partition: Count
     number: Count
     rows: Count
-    segments: Blob = b""  # of segments: insertion indices (int64), then sequence (int32)
+    segments: Blob = b""  # for segments: insertion indices (int64), then segment numbers (int32)
 
 
 @message(FROM_TRAINER, 1)
@@ -108,53 +110,55 @@ class Hello:
     oldest: Count  # versions of the protocol
     newest: Count
     library: Text
-    feed: Text  # "" = the only one
+    feed: Text  # "": the only feed
     nonce: Blob  # names the session across reconnections
     rank: Signed = -1  # -1: shared mode
     world_size: Count = 0
     last_seq: Count = 0
     held: Counts = ()  # tokens of leases in hand
-    known: Text = ""  # session_file of the session that last_seq counts in
-    batches: Annotated[tuple[Handed, ...], list_of(record_check(Handed))] = ()  # held, not answered
-    process: Blob = b""  # names the process, whatever sessions it has
+    known: Text = ""  # session_file of the session to which last_seq belongs
+    # held, or committed and not answered
+    batches: Annotated[tuple[Handed, ...], list_of(record_check(Handed))] = ()
+    process: Blob = b""  # names the process, the same in all its sessions
     resume: Text = ""  # the snapshot that the feed is to go on from
-    generation: Signed = -1  # the feed's, as it was told before
+    generation: Signed = -1  # the feed's, as another owner or an earlier session announced it
     host: Text = ""  # where the trainer runs, for people
-    term: Count = 0  # number of the server's start that let it in last, where states outlive that
+    term: Count = 0  # of the start of the server that last let it in, where states outlive a start
     committed: Counts = ()  # partition and token of the last acknowledged commit in each partition
     restart: Flag = False  # the feed is to be started from its beginning
-    owner: Signed = -1  # which of the server's owners is greeted; -1: any
-    run: Count = 0  # of a trainer with a rank: as the first owner that it greeted has told it
-    share: Count = 0  # of the feed, for which it takes the server …
-    shares: Count = 1  # … of so many; 0: it asks which share the server has
+    owner: Signed = -1  # number of the greeted owner of the server; -1: any
+    run: Count = 0  # for a trainer with a rank: as announced by the first owner that it greeted
+    share: Count = 0  # the share of the feed that the trainer expects at this server …
+    shares: Count = 1  # … out of this number; 0: it asks which share the server has
     group: Text = ""  # of trainers that all get the same batches …
     members: Count = 0  # … and how many they are
 
 
 @message(FROM_TRAINER, 2)
 class Attach:
-    """The content of the session's file: proof that both ends see the same memory."""
+    """The content of the session's file: proof that both ends map the same memory."""
 
     session: Count
     proof: Blob
-    last_seq: Count = 0  # of the deliveries that came; what follows is sent, in case, again
+    last_seq: Count = 0  # number of the last delivery that came; the server resends later ones
 
 
 @message(FROM_TRAINER, 4)
 class Renew:
-    """Heartbeat: alive, and these leases are held."""
+    """Heartbeat: the trainer is alive and holds these leases."""
 
     session: Count
     window: Count
     last_seq: Count
     held: Counts = ()
-    mapped: Counts = ()  # batches in shared memory that are read, or will be, of the deliveries …
-    mapped_upto: Count = 0  # … up to this number; 0 says nothing about memory
-    blocked_s: Seconds = 0.0  # that the trainer waited for batches, since it connected …
-    busy_s: Seconds = 0.0  # … and was busy with them
-    ended: Flag = False  # the trainer has heard that the feed has ended, or failed
-    yields: Flag = False  # serve all others first: it prefers its own host's server
-    awaited_s: Seconds = 0.0  # of blocked_s, that it waited for a batch of this very owner
+    # batches in shared memory that the trainer still maps, among the deliveries …
+    mapped: Counts = ()
+    mapped_upto: Count = 0  # … up to this number; 0: no statement about memory
+    blocked_s: Seconds = 0.0  # time that the trainer waited for batches since it connected …
+    busy_s: Seconds = 0.0  # … and time that it was busy with them
+    ended: Flag = False  # the trainer knows that the feed has ended, or failed
+    yields: Flag = False  # serve all others first: this trainer prefers its own host's server
+    awaited_s: Seconds = 0.0  # part of blocked_s in which it waited for a batch of this owner
 
 
 @message(FROM_TRAINER, 5)
@@ -168,7 +172,7 @@ class Drain:
 
 @message(FROM_TRAINER, 6)
 class Bye:
-    """The trainer leaves; what it holds goes to others."""
+    """The trainer leaves; batches that it holds go to others."""
 
     session: Count
 
@@ -184,14 +188,14 @@ class Retarget:
 
 @message(FROM_TRAINER, 8)
 class Flush:
-    """States of lanes that stay with the trainer, as they are after a batch that it is done with.
+    """States of lanes that stay with the trainer, as they are after a committed batch.
 
     Frame 1 is a block of the states of some of its rows; it is answered after the last one.
     """
 
     session: Count
     request: Count  # the answer carries it
-    token: Count  # of the batch; 0: there is none
+    token: Count  # of that batch; 0: there is none
     rows: Counts = ()
     columns: Plain = ()  # per state: [offset, nbytes, shape]
     more: Flag = False  # another Flush of this request follows
@@ -199,15 +203,15 @@ class Flush:
 
 @message(FROM_TRAINER, 9)
 class Snapshot:
-    """Keep all of the feed's state, with everything that was answered to be committed.
+    """Store all of the feed's state, including every commit that was answered.
 
-    Servers that share a feed each keep their share, and then learn that all of them have.
+    Each server of a shared feed stores its share, and then learns that all have done so.
     """
 
     session: Count
     request: Count  # the answer carries it
-    name: Text = ""  # of the snapshot, where servers share the feed; else the server names it
-    whole: Flag = False  # every server has its share of the snapshot of this name
+    name: Text = ""  # of the snapshot, where servers share the feed; else the server chooses one
+    whole: Flag = False  # every server has stored its share of the snapshot of this name
 
 
 @message(FROM_TRAINER, 10)
@@ -229,10 +233,10 @@ class Resize:
 
 @message(FROM_TRAINER, 12)
 class Take:
-    """Ask for one batch of segments with so many rows; 0 withdraws the request.
+    """Ask for one batch of segments with ``rows`` rows; 0 withdraws the request.
 
     Its Delivery has the number of the request in ``meta``, as "take".  Deliveries after
-    ``last_seq`` are not used: their rows go out again.
+    ``last_seq`` are not used: the server hands their rows out again.
     """
 
     session: Count
@@ -249,7 +253,7 @@ class Welcome:
     library: Text
     session: Count
     feed: Text
-    schema: Plain  # of a batch, see schema.py
+    schema: Plain  # the schema of a batch, see schema.py
     heartbeat_s: Seconds
     lease_ttl_s: Seconds
     max_credits: Count
@@ -260,10 +264,10 @@ class Welcome:
     channel: Text = ""  # the path of a Unix socket on the server's host, for all further messages
     #: A feed that others have used: finished, batches, since and until (Unix time).
     used: Plain = None
-    owner: Count = 0  # which of the server's owners answers: each leases its own partitions
+    owner: Count = 0  # number of the answering owner: each leases its own partitions
     owners: Count = 1  # how many there are: owner k has the partitions p with p mod owners = k
     partitions: Count = 1  # of the feed, of all owners
-    run: Count = 0  # the trainers with ranks that train together, see Hello
+    run: Count = 0  # number of the common run of all ranks, see Hello
 
 
 @message(FROM_SERVER, 2)
@@ -276,16 +280,16 @@ class Refused:
 
 @message(FROM_SERVER, 5)
 class Pulse:
-    """Answer to Renew: what the feed waits for, in words."""
+    """Answer to Renew: describes, in words, what the feed waits for."""
 
     session: Count
     waiting: Text = ""
-    exhausted: Flag = False  # every batch was handed out: those not committed are in hands
+    exhausted: Flag = False  # every batch was handed out: trainers hold all uncommitted ones
 
 
 @message(FROM_SERVER, 6)
 class Ended:
-    """Nothing more will come: the feed is done (``code`` empty), or failed, or the server stops."""
+    """No more batches come: the feed is done (``code`` empty), or failed, or the server stops."""
 
     session: Count
     code: Text = ""
@@ -302,7 +306,7 @@ class Unknown:
 
 @message(FROM_SERVER, 8)
 class Retired:
-    """These segments hold nothing any more and can be unmapped."""
+    """These segments are empty for good and can be unmapped."""
 
     session: Count
     segments: Annotated[tuple[str, ...], list_of(check_text)]
@@ -310,7 +314,7 @@ class Retired:
 
 @message(FROM_SERVER, 9)
 class Answered:
-    """The answer to a request: what it brings, or an error's code and text.
+    """The answer to a request: its result, or an error's code and text.
 
     A Snapshot is answered by its token, a Retarget or Resize by ``[partition, first batch]`` for
     each partition, and Stats by the counts by name.
@@ -325,10 +329,10 @@ class Answered:
 
 @message(FROM_SERVER, 10)
 class Passed:
-    """In place of a delivery: it was the turn of a partition that makes no more batches.
+    """Takes the place of a delivery where it is the turn of a partition that makes no more batches.
 
-    For a trainer of lanes ``seq`` lies beyond every window that it can have sent before, so nothing
-    comes in place of these until it asks again.
+    For a trainer of lanes ``seq`` lies beyond every window that it can have sent before, so no
+    delivery comes until it asks again.
     """
 
     session: Count
@@ -338,10 +342,10 @@ class Passed:
 
 @message(FROM_SERVER, 11)
 class Idle:
-    """The trainer gets no batch after ``seq`` from this owner before it or others have acted.
+    """This owner has no batch after ``seq`` for the trainer until trainers have acted.
 
-    All that its partitions can make is in trainers' hands, or waits for states.  A later Deliver
-    ends it.
+    All batches that its partitions can make are in trainers' hands, or wait for states.  A later
+    Deliver ends this condition.
     """
 
     session: Count
@@ -350,9 +354,9 @@ class Idle:
 
 @message(FROM_SERVER, 12)
 class Full:
-    """The slab of this owner is full: no new batch of it stands before this place.
+    """The slab of this owner is full; its next new batch has this place or a later one.
 
-    It makes that one when trainers have committed others, perhaps for another trainer.
+    It makes that batch once trainers have committed others, perhaps for another trainer.
     """
 
     session: Count
@@ -362,20 +366,20 @@ class Full:
 
 @message(FROM_SERVER, 13)
 class ServedShare:
-    """The answer to a Hello for another share of the feed than the server's; opens no session."""
+    """The answer to a Hello for a share that the server does not have; it opens no session."""
 
     feed: Text
     share: Count
     shares: Count
     partitions: Count  # of the whole feed
     server: Text  # names the server, which may have several addresses
-    sessions: Count  # that trainers have with it
-    declaration: Plain  # a digest of each part of what it serves, by the part's name
+    sessions: Count  # number of sessions with trainers
+    declaration: Plain  # a digest of each part of its pipeline, by the part's name
 
 
 @message(FROM_SERVER, 14)
 class EpochBegun:
-    """No batch of an epoch before this one comes of this owner: all of them are committed."""
+    """This owner has no batch of an earlier epoch left: all of them are committed."""
 
     session: Count
     epoch: Count

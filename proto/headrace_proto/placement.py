@@ -6,8 +6,8 @@
 Servers of one feed may have different numbers of workers.  The numbers of servers and of workers
 move partitions to other processes, and change nothing else.
 
-A token carries the term of the start that gave it out.  Terms of share (i, n) are those t with
-t mod n = i, so no two servers of a feed give out the same token.
+A lease's token contains the term of the server's start that issued it.  Terms of share (i, n) are
+those t with t mod n = i, so no two servers of a feed issue the same token.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def owner_of(partition: int, owners: int, share: Share = WHOLE) -> int:
 
 
 def partitions_of(owner: int, owners: int, partitions: int, share: Share = WHOLE) -> range:
-    """Return the partitions that a worker of a server owns, of so many in the feed."""
+    """Return the partitions that a worker of a server owns, out of ``partitions`` of the feed."""
     index, servers = share
     return range(index + servers * owner, partitions, servers * owners)
 
@@ -43,7 +43,7 @@ def next_term(after: int, share: Share = WHOLE) -> int:
 def share_of(value: object) -> Share:
     """Return the share of a pair (i, n) or of a text "i/n"; TypeError or ValueError says why not.
 
-    The error's text follows on the words that name the value.
+    The error's text continues a sentence that names the value.
     """
     pair = value.split("/") if isinstance(value, str) else value
     if not isinstance(pair, (tuple, list)):

@@ -1,4 +1,4 @@
-"""Which process this is: known to the client and the server of one program, and to no other."""
+"""A name of this process, by which a client and a server in one program recognise each other."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from .errors import ProtocolError
 #: Facts of the rows beside the columns (``length``, ``label``, ``rate``) travel as
 #: columns whose names start with this; a user's can not.
 RESERVED = "@"
-#: The offsets of a ragged column travel as a column of this name and its own: int64 [B + 1].
-#: The column itself has the values of all rows, one after the other.
+#: Prefix of the column that has the offsets of a ragged column: int64 [B + 1].
+#: The ragged column itself has the values of all rows, one after the other.
 OFFSETS = "@offsets:"
 
 
@@ -42,7 +42,7 @@ class Field:
         return 0
 
     def admits(self, shape: tuple[int, ...]) -> bool:
-        """Whether an array of this shape fits."""
+        """Return whether an array of this shape fits."""
         return len(shape) == len(self.shape) and all(
             want is None or want == got for want, got in zip(self.shape, shape, strict=True)
         )
@@ -63,7 +63,7 @@ def schema_to_wire(schema: Schema) -> list[list[Any]]:
 
 
 def schema_from_wire(wire: Any) -> dict[str, Field]:
-    """The schema that a peer sent; ProtocolError when it is not one."""
+    """Return the schema that a peer sent; ProtocolError for anything else."""
     if not isinstance(wire, list) or len(wire) > limits.MAX_COLUMNS:
         raise ProtocolError(f"a schema is a list of at most {limits.MAX_COLUMNS} fields")
     schema: dict[str, Field] = {}

@@ -5,7 +5,7 @@
            └── 500 µs and more, one core, a quota of one: 0, sleep at once
 
 A process that sleeps is woken late and runs cold, which costs more than a short wait by polling.
-Polling pays only while the other end runs at the same time, and the answer is near.
+Polling pays only while the other end runs at the same time and answers soon.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: Waits that take so long are slept through: polling would cost more than the wake that it saves.
+#: Maximum time to poll: in longer waits polling costs more than the wake that it saves.
 _LONGEST_S = 500e-6
-#: A budget in recent waits: most answers come within it, though they vary.
+#: The budget as a multiple of the recent wait: most answers come within it, though they vary.
 _TIMES = 2.0
-#: Weight of the last wait in the recent one, and what one late answer counts at most.
+#: Weight of the last wait in the recent mean, and the most that one late answer counts.
 _WEIGHT, _MOST_S = 0.25, 2 * _LONGEST_S
-#: The share of spins that are worth it: weight of the last one, and where polling ends.  It takes
-#: eleven vain ones: two that slept ran in turns on one core, and until the kernel moves one of them
-#: to another core each spin of one holds up the other.
+#: The mean share of useful spins: weight of the last one, and the share below which polling ends,
+#: after eleven useless ones: two processes that slept shared a core, and until the kernel moves one
+#: of them to another core, each spin of one delays the other.
 _JUDGED, _TOO_FEW = 1 / 16, 0.5
-#: So long waits are slept through then, the first time and at most: each vain trial doubles it.
+#: Time without polling after that, at first and at most: each useless trial doubles it.
 _PAUSE_S, _MOST_PAUSE_S = 0.25, 30.0
 
 
@@ -40,13 +40,13 @@ class Spin:
         """``cores`` is how many this process may use at a time."""
         self._allowed = cores >= 2
         self._recent_s = inf
-        self._budget_s = 0.0  # of the wait under way
-        self._worth = 1.0  # share of the last spins
+        self._budget_s = 0.0  # for the current wait
+        self._worth = 1.0  # recent share of useful spins
         self._pause_s = _PAUSE_S
         self._again_at = 0.0
 
     def budget_s(self, now: float) -> float:
-        """How long the wait that begins may poll."""
+        """Return how long the wait that begins may poll."""
         polls = self._allowed and self._recent_s < _LONGEST_S and now >= self._again_at
         self._budget_s = _TIMES * self._recent_s if polls else 0.0
         return self._budget_s
@@ -58,10 +58,10 @@ class Spin:
         expects: bool = True,
         clock: Callable[[], float] = monotonic,
     ) -> T:
-        """Wait by ``poll``, which takes seconds; what it tells.
+        """Wait by ``poll``, which takes a timeout in seconds; return its result.
 
-        It is asked without sleep for as long as the budget allows, where anybody is expected to
-        come at all.  A look of no seconds is no wait.
+        It is called without sleep for as long as the budget allows, if a message is expected to
+        come at all.  With ``at_most_s=0`` it does not wait.
         """
         if at_most_s <= 0:
             return poll(0.0)
@@ -82,7 +82,7 @@ class Spin:
         return heard
 
     def waited(self, wait_s: float, now: float) -> None:
-        """The wait has ended, after ``wait_s``."""
+        """Note that a wait ended after ``wait_s``."""
         if self._budget_s:
             self._judge(wait_s <= self._budget_s, now)
         recent_s, wait_s = self._recent_s, min(wait_s, _MOST_S)

@@ -1,10 +1,10 @@
-"""The messages of each training step, and the packed layouts that they travel in.
+"""The messages of each training step, and their packed layouts.
 
     Step              layout op │ counts │ session window │ tokens … │ token frame size columns │ …
     Deliver, Outcome  layout op │ counts │ session │ tokens … │ faults │ item names columns meta │ …
 
-msgpack and a check per field cost more than all else that is done to such a message.  Packed, its
-numbers lie at fixed places, little-endian, and only what is rare in it (``meta``, ``faults``) is
+msgpack and a check per field cost more than all other handling of such a message.  Packed, its
+numbers lie at fixed places, little-endian, and only its rare parts (``meta``, ``faults``) are
 msgpack.  A message that does not fit its layout (an odd description of columns, a long name, too
 many bytes) goes by msgpack as any other: ``_pack_…`` returns None for it.
 
@@ -32,7 +32,7 @@ FROM_TRAINER, FROM_SERVER = Registry("trainer"), Registry("server")
 
 @record
 class Save:
-    """A batch of segments is done.  Its states, in the order of the feed's, are one block."""
+    """The commit of a batch of segments.  Its states, in the feed's order, are one block."""
 
     token: Count
     frame: Count = 0  # of this message; 0: the states stay with the trainer
@@ -72,7 +72,7 @@ class Delivery:
 
 @record
 class Deliver:
-    """Batches for a trainer, and what became of commits, as in Outcome."""
+    """Batches for a trainer, and answers to commits, as in Outcome."""
 
     session: Count
     items: Annotated[tuple[Delivery, ...], list_of(record_check(Delivery))]
@@ -88,7 +88,7 @@ class Outcome:
     session: Count
     committed: Counts = ()
     stale: Counts = ()
-    faults: Plain = ()  # [token, code, text]: these were refused for a reason of their own
+    faults: Plain = ()  # [token, code, text]: commits refused for a reason of their own
 
 
 #: First byte, op, how many commits, released, returned and saves follow; session, window.
@@ -100,11 +100,11 @@ _DELIVER = struct.Struct("<BBHHHHQ")
 #: seq, token, partition, number, rows, nbytes, offset, epoch, frame, copy_out; bytes of the
 #: segment's name, of the columns, of meta.
 _ITEM = struct.Struct("<QQQQQQQQHBBHH")
-#: A field of a record in a list, and a field of a message, have that much less room for nesting.
+#: Maximum nesting within a field of a record in a list, and within a field of a message.
 _IN_RECORD, _IN_MESSAGE = limits.MAX_HEADER_DEPTH - 3, limits.MAX_HEADER_DEPTH - 1
-#: Longest description of columns that is remembered; 64 of them take 5 MB at most.
+#: Maximum size of a description of columns that is remembered; 64 of them take at most 5 MB.
 _REMEMBERED_BYTES = 8192
-#: Errors that a value raises for which a layout has no room.
+#: Errors of packing a value that does not fit the layout.
 _NO_ROOM = (struct.error, OverflowError, TypeError, ValueError)
 
 
@@ -121,9 +121,9 @@ _MOST_PACKED = 64
 
 
 def _pack_columns(columns: Any) -> bytes:
-    """The description of a block's columns; an error of _NO_ROOM where it is an odd one.
+    """Pack the description of a block's columns; an error of _NO_ROOM where it does not fit.
 
-    Nobody changes a list that was packed.
+    A list that was packed must not be changed.
     """
     known = _packed_before.get(id(columns))
     if known is None or known[0] is not columns:
@@ -161,7 +161,7 @@ def _columns_of(packed: bytes) -> list[Any]:
     return columns
 
 
-#: Most batches of a feed lie alike: their columns are one and the same list, which nobody changes.
+#: Most batches of a feed have one layout: they share one list of columns, which nobody changes.
 _known_columns = lru_cache(64)(_columns_of)
 
 
@@ -222,7 +222,7 @@ def _unpack_step(data: bytes) -> Step:
 
 
 def _tokens(data: bytes, at: int, *counts: int) -> tuple[tuple[int, ...], int]:
-    """So many tokens in all, and where they end."""
+    """Unpack lists of tokens; return them and where they end."""
     total = sum(counts)
     if not total:
         return (), at
@@ -235,7 +235,7 @@ def _tokens(data: bytes, at: int, *counts: int) -> tuple[tuple[int, ...], int]:
 
 
 def _pack_answer(op: int, message: Deliver | Outcome, items: int) -> bytes | None:
-    """The first part of a Deliver, or an Outcome."""
+    """Pack the first part of a Deliver, or an Outcome."""
     committed, stale, faults = message.committed, message.stale, message.faults
     tokens = (*committed, *stale)
     if len(tokens) > limits.MAX_HEADER_ITEMS:
@@ -253,7 +253,7 @@ def _pack_answer(op: int, message: Deliver | Outcome, items: int) -> bytes | Non
 
 
 def _unpack_answer(data: bytes) -> tuple[int, int, tuple[Any, ...], int]:
-    """Session, number of items, (committed, stale, faults), and where these end."""
+    """Unpack session, number of items, (committed, stale, faults); return also their end."""
     _, _, committed, stale, items, odd, session = _DELIVER.unpack_from(data)
     tokens, start = _tokens(data, _DELIVER.size, committed, stale)
     end = start + odd

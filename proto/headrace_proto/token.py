@@ -1,9 +1,9 @@
-"""A snapshot's token: what a trainer keeps beside its model, and later goes on from.
+"""A snapshot's token, which a trainer keeps beside its model and later resumes from.
 
     {"headrace": 1, "feed": "speech", "snapshot": "20260102T030405Z-0123456789ab"}
 
-Plain JSON data.  It names a snapshot and holds nothing of it; ``url`` tells an operator where
-copies went, and no server follows one that a trainer brings.
+Plain JSON data.  It names a snapshot and contains none of it; ``url`` tells an operator where
+copies are; no server fetches from a URL that a trainer brings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 _FORMAT = 1
-#: The name of a snapshot: when it was made, and something that no other has.
+#: The name of a snapshot: its time, and a random part.
 SNAPSHOT = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{12}")
 #: The form of the time in it.
 STAMP = "%Y%m%dT%H%M%SZ"
@@ -43,7 +43,10 @@ class Token:
 
     @classmethod
     def from_plain(cls, argument: str, value: object) -> Token:
-        """The token of a mapping or of JSON text.  TypeError or ValueError name the argument."""
+        """Return the token of a mapping or of JSON text.
+
+        TypeError or ValueError names the argument.
+        """
         plain = value
         if isinstance(value, (str, bytes)):
             try:
