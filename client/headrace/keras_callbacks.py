@@ -147,9 +147,7 @@ class Checkpoint(KerasCallback):
         self._begin_with(position["epoch"] if begun is None else min(begun, epochs))
 
     def _begin_with(self, epoch: int | None) -> None:
-        """Have this ``fit`` begin with an epoch; None: let later ones begin with the epoch they
-        name.
-        """
+        """Have this ``fit`` begin with an epoch; None: let later ones begin where they name it."""
         if isinstance(self.model, keras.Model):
             self.model._initial_epoch = epoch
             return

@@ -232,9 +232,7 @@ class Lanes:
         self.release(batch.partition, batch.token)
 
     def hand_over_no_more(self, kept: LaneStates) -> None:
-        """Note that the server refuses these states; batches that are here still continue from
-        them.
-        """
+        """Note that the server refuses these states; batches here still continue from them."""
         for partition, one in self._kept.items():
             if one is kept:
                 self._kept[partition] = replace(kept, sequence_count=0 * kept.sequence_count)

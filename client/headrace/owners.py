@@ -90,9 +90,7 @@ class Owners:
             self._owner_of = self._merge.placement.owner_of
 
     def _regroup(self) -> list[Session]:
-        """Open a session with each owner of a server that was restarted with another number of
-        them.
-        """
+        """Open sessions with all owners of a server that restarted with another number of them."""
         sessions: list[Session] = []
         for share in sorted({session.share for session in self.sessions}):
             before = [session for session in self.sessions if session.share == share]

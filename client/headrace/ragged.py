@@ -66,9 +66,7 @@ class RaggedBatch(Batch):
         return value
 
     def _offsets(self, name: str) -> Any:
-        """Return the framework's array of a column's offsets, shared with a column of equal
-        offsets.
-        """
+        """Return the framework's array of offsets, shared with columns of equal offsets."""
         own = OFFSETS + name
         array = self.array(own)
         for other, value in list(self._cache.items()):

@@ -43,9 +43,7 @@ class Request(ABC):
         """Return its messages, each with the frames that follow the header."""
 
     def when_lost(self, session: int, number: int) -> Answered | None:
-        """Return the answer where a new session replaces the one asked; None: resend the request in
-        it.
-        """
+        """Return the answer that a new session implies; None: resend the request in it."""
         return None
 
     def at_end(self, session: int) -> Answered | None:

@@ -145,9 +145,7 @@ class SegmentLayout:
         return places
 
     def _expect(self, rows: int) -> list[tuple[list[int], tuple[int, ...], int] | None]:
-        """Return the shape and size of each column in a batch of ``rows`` rows, where they are
-        certain.
-        """
+        """Return shape and size of each column in a batch of ``rows`` rows, where certain."""
         expected: list[tuple[list[int], tuple[int, ...], int] | None] = []
         for name, field in self._fields:
             shape = (rows, *field.shape[1:])

@@ -73,9 +73,7 @@ class Link(Owners):
         self._takes = 0  # number of takes so far
 
     def again(self, resume: str, restart: bool = False) -> Link:
-        """Return another link to the same feed with the same options, which goes on from a
-        snapshot.
-        """
+        """Return another link with the same options, which goes on from a snapshot."""
         session = self.session.again(resume)
         session.restart = restart
         ahead = Ahead(self._ahead.asked)

@@ -184,9 +184,7 @@ class Wire:
         return heard
 
     def _hear_channel(self, channel: Channel) -> None:
-        """Receive from a channel, also from one that takes no more: the server's last message says
-        why it ends.
-        """
+        """Receive from a channel, even a broken one: its last message says why it ends."""
         if channel.waits:
             try:
                 channel.flush()

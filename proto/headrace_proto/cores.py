@@ -12,9 +12,7 @@ _OWN = Path("/proc/self/cgroup")
 
 
 def cores(root: Path = _ROOT, own: Path = _OWN) -> float:
-    """Return the number of cores by affinity, or fewer where a cgroup of this process has a CPU
-    quota.
-    """
+    """Return the number of cores by affinity, or by a lower CPU quota of a cgroup."""
     return min([float(len(os.sched_getaffinity(0))), *_quotas(root, own)])
 
 

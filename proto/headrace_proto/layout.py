@@ -93,9 +93,7 @@ def array_at(block: np.ndarray, slot: Slot) -> np.ndarray:
 def first_strings(
     block: np.ndarray, offset: int, nbytes: int, count: int, upto: int
 ) -> list[bytes]:
-    """Return the first ``upto`` of ``count`` byte strings in the layout of ``strings_at``, at
-    little cost.
-    """
+    """Return the first ``upto`` of ``count`` byte strings, laid out as for ``strings_at``."""
     upto = min(upto, count)
     ends = unpack_from(f"={upto + 1}q", block.data, offset)
     start = offset + 8 * (count + 1)

@@ -92,9 +92,7 @@ __all__ = [
 
 @record
 class Handed:
-    """A batch delivered before the server restarted, described so that the new server recognises
-    it.
-    """
+    """A batch delivered before the server restarted, by which the new server recognises it."""
 
     token: Count
     partition: Count

@@ -1,8 +1,8 @@
 """Keeps rows so that the classes come in the wanted mix.
 
-A class that makes up ``init`` of the input and shall make up ``target`` of the output is kept with
-probability r / max(r), where r = target / init: the mix is then right, and as little is rejected
-as can be.  The ratios are float32, as in TensorFlow's stratified_sample.  Whether a row is kept
+A row of a class with share ``init`` of the input and target share ``target`` is kept with
+probability r / max(r), where r = target / init: the mix is then right, and as few rows are rejected
+as possible.  The ratios are float32, as in TensorFlow's stratified_sample.  Whether a row is kept
 depends on its ordinal and the seed alone, so survivors keep their order and any worker agrees.
 """
 
@@ -20,7 +20,7 @@ _TOLERANCE: Final = 1e-6
 
 
 def probabilities(name: str, values: Any) -> np.ndarray:
-    """One probability per class, as float64; ValueError names the argument and what is wrong."""
+    """Return one probability per class, as float64; ValueError names the argument and the fault."""
     try:
         array = np.asarray(values)
         if array.dtype.kind == "c":
@@ -45,12 +45,12 @@ def probabilities(name: str, values: Any) -> np.ndarray:
 
 
 def rejected_fraction(init: Any, target: Any) -> float:
-    """The share of the input that acceptance will reject."""
+    """Return the share of the input that acceptance will reject."""
     return float(((1 - acceptance(init, target)) * probabilities("init_probs", init)).sum())
 
 
 def acceptance(init: Any, target: Any) -> np.ndarray:
-    """The probability with which a row of each class is kept."""
+    """Return the probability with which a row of each class is kept."""
     init = probabilities("init_probs", init)
     target = probabilities("target_probs", target)
     if len(init) != len(target):
@@ -82,9 +82,9 @@ def acceptance(init: Any, target: Any) -> np.ndarray:
 def keep(
     seed: int, stage: int, epoch: int, ordinals: np.ndarray, accept_probs: np.ndarray
 ) -> np.ndarray:
-    """A mask of the rows that are kept; ``accept_probs`` are one for each row (numbers or bools).
+    """Return a mask of the kept rows; ``accept_probs`` has one number or bool for each row.
 
-    Probability 1 always keeps and 0 never.  ``stage`` keeps apart several samplers of one seed.
+    Probability 1 always keeps and 0 never.  ``stage`` distinguishes several samplers of one seed.
     """
     sub_seed = chance.derive(seed, chance.ACCEPT, stage)
     kept: np.ndarray = chance.uniform(sub_seed, chance.ACCEPT, epoch, ordinals) < accept_probs

@@ -6,9 +6,9 @@
 
 Partitions take turns by (turn of their next batch, partition), which is the order in which the
 owner hands batches out.  So the worker always makes the batch that is wanted next, and a full slab
-holds earlier batches only.  A feed that nobody reads rests when it is a bounded way
+holds earlier batches only.  A feed that nobody reads rests when it is a bounded number of batches
 ahead, so that it takes neither turns nor room from the others.  It rests until a quarter of that
-was taken, so that a worker that waits for trainers wakes for several batches and not for each.
+is taken, so that a worker that waits for trainers wakes for several batches and not for each.
 
 A pipeline may set the bound: its *capacity* is the number of batches that each partition makes
 ahead, fewer or more than the default (``bounds``).
@@ -37,7 +37,7 @@ class _Feed:
     """Partition and bytes of batches made and not taken, oldest first."""
 
     untaken: deque[tuple[int, int]] = field(default_factory=deque)
-    of: dict[int, int] = field(default_factory=dict)  # how many of these each partition made
+    of: dict[int, int] = field(default_factory=dict)  # number of them by partition
     nbytes: int = 0
     taken: int = 0
     rests: bool = False
@@ -48,8 +48,8 @@ def bounds(
 ) -> tuple[int, int]:
     """Return how many batches a worker may make ahead of one feed, and their bytes.
 
-    A capacity beyond ``max_ahead`` has as many times its bytes, within a quarter of the slab: where
-    half of it is taken, trainers must copy what they get.
+    A capacity beyond ``max_ahead`` gets proportionally more bytes, within a quarter of the slab:
+    where half of the slab is used, trainers must copy batches.
     """
     if capacity is None:
         return max_ahead, max_ahead_bytes
@@ -79,9 +79,9 @@ class Ahead:
         feed.nbytes += nbytes
 
     def taken(self, feed: str, taken: int) -> None:
-        """Note that so many batches of a feed were taken, in the order in which they were made."""
+        """Note that ``taken`` batches of a feed were taken so far, in the order of their making."""
         here = self._feeds[feed]
-        for _ in range(min(taken - here.taken, len(here.untaken))):  # of segments none are counted
+        for _ in range(min(taken - here.taken, len(here.untaken))):  # for segments none are counted
             partition, nbytes = here.untaken.popleft()
             here.of[partition] -= 1
             here.nbytes -= nbytes

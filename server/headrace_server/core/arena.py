@@ -47,7 +47,7 @@ class _Segment:
     sizes: list[int] = field(default_factory=list)
 
     def carve(self, nbytes: int) -> int | None:
-        """The lowest offset with room for ``nbytes``, now occupied."""
+        """Occupy ``nbytes`` at the lowest offset with room for them; return that offset."""
         if self.free_bytes < nbytes:
             return None
         for i, size in enumerate(self.sizes):
@@ -97,9 +97,9 @@ class Arena:
         return self.used_bytes / self.budget_bytes
 
     def allocate(self, nbytes: int, grow: bool = True) -> Block | None:
-        """A block with room for ``nbytes``, at least one page; None if there is no room now.
+        """Return a block with room for ``nbytes``, at least one page; None if there is no room now.
 
-        Without ``grow`` no segment is added for it.
+        Without ``grow`` it adds no segment.
         """
         size = _whole_pages(nbytes)
         if grow and size > self.budget_bytes:
@@ -127,12 +127,12 @@ class Arena:
         self.used_bytes -= block.nbytes
 
     def take_new_segments(self) -> list[tuple[int, int]]:
-        """``(number, size)`` of the segments to create, once each."""
+        """Return ``(number, size)`` of the segments to create, once each."""
         new, self._new = self._new, []
         return new
 
     def take_retired(self) -> list[int]:
-        """Numbers of the segments to remove, once each."""
+        """Return the numbers of the segments to remove, once each."""
         retired, self._retired = self._retired, []
         return retired
 
@@ -143,7 +143,7 @@ class Arena:
         return block
 
     def _make_room(self, size: int) -> bool:
-        """Whether the budget admits a segment of ``size``, if need be by retiring empty ones."""
+        """Return whether the budget admits a segment of ``size``; retire empty ones if needed."""
         missing = self.reserved_bytes + size - self.budget_bytes
         retire: list[int] = []
         for number, segment in reversed(self._segments.items()):
@@ -164,7 +164,7 @@ class Arena:
         return True
 
     def _add_segment(self, size: int) -> int:
-        """Add a segment of the usual size, a larger one if need be, or of all that is left."""
+        """Add a segment of the usual size, larger if needed, or of the rest of the budget."""
         number, self._next_number = self._next_number, self._next_number + 1
         size = min(max(size, self.segment_bytes), self.budget_bytes - self.reserved_bytes)
         self._segments[number] = _Segment(size, size, [0], [size])

@@ -1,4 +1,5 @@
-"""The batches of segments in the order of arrival that nobody has, and who gets which.
+"""The batches of segments in the order of arrival that no trainer has, and which trainer gets
+which.
 
     credits of trainers ─► deal() ─┬─► next(): its trainer's
                                    └─► wants() ─► Want(partition, upto) ─► worker ─► made()
@@ -6,13 +7,13 @@
                 └─ withdrawn, or made twice ─► Release: its rows are ready again
 
 Any trainer gets any batch.  Partitions are asked in turn; one that has to wait for states (starved)
-keeps what it was asked for, and another is asked too.
+keeps its requests, and another is asked too.
 
-A *take* is a batch of a size that its trainer names, and of that trainer alone.  A partition makes
-it before all others.  The first batch that comes is granted, and the requests at other partitions
-are withdrawn, as is what was asked for ahead.  Since the first take no batch outlives its trainer:
-one that comes back is released, too.  So the next take finds all rows that nobody has, in their
-order, and gets as many as it names.
+A *take* is a request for a batch of a size that the trainer names.  A partition makes
+that batch before all others.  The first batch that comes is granted, and the requests at other
+partitions are withdrawn, and so are requests for prefetched batches.  After the first take no batch
+outlives its trainer: one that comes back is released, too.  So the next take finds all rows that no
+trainer has, in their order, and gets as many as it names.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from .trainers import Trainer
 
 @dataclass(slots=True)
 class _Take:
-    request: int  # names it at its trainer
+    request: int  # the trainer's number of this take
     rows: int
     stripe: int
-    asked: set[int] = field(default_factory=set)  # partitions
+    asked: set[int] = field(default_factory=set)  # partitions that were asked
     batch: Batch | None = None
 
 
 class Arrivals(SegmentSupply):
-    """The batches of ``order="arrival"`` that nobody has."""
+    """The batches of ``order="arrival"`` that no trainer has."""
 
     claims_wait = True
 
@@ -46,7 +47,7 @@ class Arrivals(SegmentSupply):
         self._sized = False  # whether there was ever a take
         self._ready = Line()
         self._again = Line()  # batches that came back
-        # Partitions that have ended, or all of whose epoch is done, where trainers take turns.
+        # Partitions that have ended or finished their epoch, where trainers take turns.
         self._over: list[int] = []
 
     @property
@@ -59,9 +60,9 @@ class Arrivals(SegmentSupply):
         here.starved = False
         if self._sized and (stripe := batch.meta.get("stripe", 0)) > self.stripe:
             return self._made_for_take(batch, stripe)
-        if self.stripe and batch.meta.get("stripe") != self.stripe:  # made for ranks that left
+        if self.stripe and batch.meta.get("stripe") != self.stripe:  # made for ranks that have left
             return False
-        if here.made > here.wanted:  # it crossed the Want that withdrew it, or a claim in vain
+        if here.made > here.wanted:  # it crossed the Want that withdrew it, or a refused claim
             here.wanted = here.made
             if self._sized:
                 self._release_rows(batch)
@@ -112,13 +113,13 @@ class Arrivals(SegmentSupply):
         return self._ready.rows() + self._again.rows()
 
     def next(self, session: int) -> Batch | None:
-        """Return the first batch that came back, else the first new one."""
+        """Return the first returned batch, else the first new one."""
         return self._again.pop() if self._again.count else self._ready.pop()
 
     def tell_passed(self, trainer: Trainer) -> None:
         """Answer a trainer with one ended partition in place of each batch that it asks for.
 
-        The trainer then knows whose turn it is, which may be another owner's.
+        The trainer then knows which partition is next, which may be another owner's.
         """
         while trainer.passed < len(self._over) and self._trainers.wants(trainer):
             self._pass_next(trainer)
@@ -131,20 +132,20 @@ class Arrivals(SegmentSupply):
         return True
 
     def missing(self) -> tuple[int, int] | None:
-        """Return number and partition of a batch that was asked for and can be made, if any."""
+        """Return number and partition of a requested batch that can be made, if any."""
         for number, p in self.partitions.items():
             if p.wanted > p.made and not p.ended and not p.starved:
                 return p.made, number
         return None
 
     def is_idle(self, session: int) -> bool:
-        """Whether no batch is here, and none of the partitions can make more."""
+        """Return whether no batch is here and no partition can make more."""
         if self._ready.count:
             return False
         return all(p.ended or p.starved or p.held for p in self.partitions.values())
 
     def put_back(self, session: int, batch: Batch) -> bool:
-        """Take a batch that came back; the first trainer that asks gets it."""
+        """Take a returned batch; the first trainer that asks gets it."""
         if self._sized:
             self._release_rows(batch)
             return False
@@ -152,7 +153,7 @@ class Arrivals(SegmentSupply):
         return True
 
     def wants(self, asking: Sequence[Asking]) -> list[Effect]:
-        """Return the requests to partitions that meet what trainers ask for."""
+        """Return the requests to partitions that satisfy the trainers' requests."""
         able = False
         needed = -self._again.count - self._ready.count
         for _, credits in asking:
@@ -211,12 +212,12 @@ class Arrivals(SegmentSupply):
                 self._ask(trainer, take)
 
     def _ask(self, trainer: Trainer, take: _Take) -> None:
-        """Ask the next partition that may make the batch, unless one is asked that can."""
+        """Ask the next partition that may make the batch, unless one that can make it was asked."""
         if any(not self.partitions[number].starved for number in take.asked):
             return
         turns = [next(self._turns) for _ in self.partitions]
         able = [n for n in turns if n not in take.asked and not self._is_over(n)]
-        # One that is starved may have enough for fewer rows.
+        # A starved partition may have enough rows for a smaller batch.
         able.sort(key=lambda number: self.partitions[number].starved)
         if able:
             while next(self._turns) != able[0]:
@@ -249,7 +250,7 @@ class Arrivals(SegmentSupply):
         return True
 
     def _asked_in_vain(self, partition: int) -> None:
-        """Note that a partition has ended, or rests, and makes nothing of what it was asked for."""
+        """Note that a partition has ended, or rests, and will not meet its requests."""
         for take in self.takes.values():
             take.asked.discard(partition)
 
@@ -266,7 +267,7 @@ class Arrivals(SegmentSupply):
         take.asked.clear()
 
     def _withdraw_wants(self) -> None:
-        """Have partitions make no more batches of the declared size than trainers still ask for."""
+        """Withdraw requests for batches of the declared size that no trainer asks for any more."""
         trainers = self._trainers
         asking = [*trainers.asking.values(), *trainers.yielding.values()]
         spare = sum(here.wanted - here.made for here in self.partitions.values())
@@ -280,7 +281,7 @@ class Arrivals(SegmentSupply):
                 self._hands.effects.append(Want(number, here.wanted))
 
     def _release_all(self, batches: Sequence[Batch]) -> None:
-        """Let the rows of batches that nobody has go out in others."""
+        """Release batches that no trainer has, so that their rows go out in others."""
         for batch in batches:
             self._release_rows(batch)
             self._hands.void(batch)

@@ -1,4 +1,4 @@
-"""Questions that several must answer before the asker gets one answer.
+"""Questions that several parties must answer before the asker gets one joined answer.
 
     ask(everyone, then) ─► number ─► answer(number, who, …) by each ─► take_done() ─► Gathered
                                      or it is overdue, or given up  ─►
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Gathered(Generic[W, A, T]):
-    """The answers to one question, and who has not answered."""
+    """The answers to one question, and the parties that have not answered."""
 
     then: T
     waiting: list[W]
@@ -43,18 +43,18 @@ class Asking(Generic[W, A, T]):
         return self._count
 
     def answer(self, number: int, who: W, answer: A) -> None:
-        """Take the first answer of each that was asked; ignore others."""
+        """Take an answer; ignore repeated ones, and those of parties that were not asked."""
         question = self.open.get(number)
         if question is not None and who in question.waiting:
             question.waiting.remove(who)
             question.answers[who] = answer
 
     def unanswered(self, who: W) -> list[tuple[int, T]]:
-        """Return the questions that one has not answered, to ask its next life again."""
+        """Return the questions that a party has not answered, to ask its next life."""
         return [(n, question.then) for n, question in self.open.items() if who in question.waiting]
 
     def take_done(self, now: float = -inf) -> list[Gathered[W, A, T]]:
-        """Return, once each, the questions that all have answered or that are overdue.
+        """Return, once each, the questions that are answered by all or overdue.
 
         At the time ``inf`` all are overdue.
         """

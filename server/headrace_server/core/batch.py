@@ -3,7 +3,7 @@
 offer(chunk) … ──► rows waiting ──► next_draft()        full batches
 finish()       ──►              ──► next_draft()        the rest, if smaller ones are allowed
 
-Another batch size reaches the rows that make no whole batch yet.  So a stream depends on the place
+A new batch size applies to the rows that make no whole batch yet.  So a stream depends on the place
 of the change among rows and batches, and not on how many batches were drafted by then.
 """
 
@@ -26,7 +26,7 @@ class PlainBatches(QueuedRows):
 
     def __init__(self, batch_size: int, allow_smaller_final_batch: bool = False) -> None:
         super().__init__()
-        self.batch_size = batch_size  # of batches that are not whole yet
+        self.batch_size = batch_size  # for batches that are not whole yet
         self._declared = batch_size
         self._older: deque[list[int]] = deque()  # number and size of whole batches of other sizes
         self.allow_smaller = allow_smaller_final_batch
@@ -48,7 +48,7 @@ class PlainBatches(QueuedRows):
 
     @property
     def _loose(self) -> int:
-        """Rows after the whole batches of older sizes."""
+        """The number of rows after the whole batches of older sizes."""
         if not self._older:
             return self._rows
         return self._rows - sum(count * size for count, size in self._older)
@@ -59,7 +59,7 @@ class PlainBatches(QueuedRows):
         return bool(self._older) or self.batch_size != self._declared
 
     def set_batch_size(self, batch_size: int) -> None:
-        """Make batches of another size of all rows that are in no whole batch."""
+        """Use another batch size for all rows that are in no whole batch."""
         whole = self._loose // self.batch_size
         if whole:
             self._older.append([whole, self.batch_size])
@@ -100,7 +100,7 @@ class PlainBatches(QueuedRows):
         return Draft(tuple(parts), {} if size == self._declared else RESIZED)
 
     def ready(self) -> int:
-        """Whole batches that were not taken."""
+        """Return the number of whole batches that were not taken."""
         older = sum(count for count, _ in self._older)
         return older + self._loose // self.batch_size
 

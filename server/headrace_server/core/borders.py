@@ -3,7 +3,7 @@
     partition ─► rests ─► all rest? ─► BeginEpoch ─► partition ─► begun ─┐
     batches of the epoch before ─► settled ──────────────────────────────┴─► EpochBegun ─► trainers
 
-A trainer that waits for a batch then knows that none of the epoch before will come.
+A trainer that waits then knows that no batch of an earlier epoch will come.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ class Borders(Standing):
     """The events of partitions at the border of an epoch."""
 
     def started(self, partition: int, number: int, turn: int = -1, epoch: int = 0) -> None:
-        """Let a plain partition begin at the batch where an earlier server was."""
+        """Let a plain partition begin at the batch that an earlier server had reached."""
         self._supply.start(partition, number, turn)
         if self._epochs is not None:
             self._epochs.begin(partition, epoch)
             self._begin(())
 
     def epoch_begun(self, partition: int, epoch: int, turn: int) -> None:
-        """Note that a partition has made all batches before an epoch, and the next one's turn."""
+        """Note that a partition has made all batches before an epoch; ``turn``: the next one's."""
         self._supply.begin_epoch(partition, turn)
         if self._epochs is not None:
             self._epochs.begin(partition, epoch)
         self._begin(())
 
     def epoch_rests(self, partition: int, epoch: int) -> None:
-        """Note that all of a partition's epoch is done, and that it rests at the border."""
+        """Note that a partition has finished an epoch and rests at its border."""
         if self._epochs is not None:
-            if self._supply.world:  # the order of rounds keeps epochs apart
+            if self._supply.world:  # rounds already come in the order of epochs
                 self._hands.effects.append(BeginEpoch(partition))
             else:
                 self._begin(self._epochs.rest(partition, epoch))
 
     def _end_epochs(self, partition: int) -> None:
-        """Note that a partition has made its last batch: others no longer wait for its epoch."""
+        """Note that a partition has made its last batch, so others do not wait for its epoch."""
         if self._epochs is not None:
             self._begin(self._epochs.end(partition))
 
     def _begin(self, partitions: Sequence[int]) -> None:
-        """Let partitions begin an epoch, and ask those for nothing that are ahead of others."""
+        """Let partitions begin an epoch; those ahead of others get no requests."""
         self._changed = True
         if self._epochs is not None and self.segmented:
             for partition in partitions:

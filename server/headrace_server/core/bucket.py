@@ -8,8 +8,8 @@ batch size.  With a budget (``max_padded_elements``) a batch also becomes full w
 that does not fit: with it, the padded length times the number of rows would exceed the budget.
 That row opens the next batch, so a row longer than the budget is a batch of its own.  A row costs
 at least one element, whatever its length.  Rows that are not padded (``ragged``) fill a budget with
-the sum of their lengths.  At the end of the input a batch that no row of any
-length would fit is a full one, not a remainder.
+the sum of their lengths.  At the end of the input, a batch into which no row of any
+length would fit counts as full, not as a remainder.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Buckets(QueuedRows):
         padding: Padding | None = None,
         ragged: bool = False,
     ) -> None:
-        """``padding`` gives the lengths that are padded to; None: the longest of each batch."""
+        """``padding`` has the padded lengths; None: pad to the longest row of each batch."""
         self._padding = padding
         self._ragged = ragged
-        self.batch_sizes = tuple(batch_sizes)  # of batches that are not full yet
+        self.batch_sizes = tuple(batch_sizes)  # for batches that are not full yet
         self._declared = self.batch_sizes
         self.resized = False  # whether batches may have other sizes than were declared
         self._sized = not allow_smaller_final_batch and max_padded_elements is None
@@ -62,9 +62,10 @@ class Buckets(QueuedRows):
         # Few values in a narrow type sort by radix, several times as fast.
         self._narrow = np.min_scalar_type(count - 1) if count <= 2**16 else np.dtype(np.int64)
         super().__init__(count)
-        self._full: deque[tuple[int, int]] = deque()  # bucket, rows: the first ones of its queue
+        # bucket, and number of rows from the front of its queue
+        self._full: deque[tuple[int, int]] = deque()
         self._open = [0] * count  # rows of each queue that are in no full batch
-        # The longest of the open rows, the sum of ragged ones; kept only with a budget.
+        # By queue: the longest open row, or the sum of ragged ones; kept only with a budget.
         self._longest = [0] * count
         self._with_lengths: bool | None = None
 
@@ -80,7 +81,7 @@ class Buckets(QueuedRows):
             lengths = np.maximum(lengths[order], 0)
         counts = np.bincount(ids, minlength=len(self._queues))
         buckets = counts.nonzero()[0].tolist()
-        full: list[tuple[int, int, int]] = []  # the row that filled it, bucket, rows
+        full: list[tuple[int, int, int]] = []  # position of the last row, bucket, number of rows
         start = 0
         for bucket in buckets:
             stop = start + int(counts[bucket])
@@ -100,9 +101,9 @@ class Buckets(QueuedRows):
         self._full.extend((bucket, size) for _, bucket, size in full)
 
     def set_batch_sizes(self, batch_sizes: Sequence[int]) -> None:
-        """Make batches of other sizes of all rows that are in no full batch.
+        """Use other batch sizes for all rows that are in no full batch.
 
-        Buckets that then have full batches come in their order.
+        Batches that become full by that come in the order of the buckets.
         """
         self.batch_sizes, self.resized = tuple(batch_sizes), True
         for bucket, size in enumerate(batch_sizes):
@@ -114,7 +115,7 @@ class Buckets(QueuedRows):
     def _fill_budget(
         self, bucket: int, rows: np.ndarray, lengths: np.ndarray
     ) -> list[tuple[int, int, int]]:
-        """Full batches of a bucket under the budget; a step for each batch, not for each row."""
+        """Find full batches of a bucket under the budget, in a step for each batch."""
         budget = self.max_padded_elements or 0
         size = self.batch_sizes[bucket] or len(rows) + MAX_COUNTER
         held, longest, at = self._open[bucket], self._longest[bucket], 0
@@ -132,7 +133,7 @@ class Buckets(QueuedRows):
                 padded = grown if self._padding is None else self._padding.padded(grown, bucket)
                 too_much = padded > budget // np.arange(held + 1, held + look + 1)
             if not held:
-                too_much[0] = False  # a row alone always fits
+                too_much[0] = False  # a batch of one row always fits
             misfit = int(too_much.argmax()) if too_much.any() else look
             if misfit:
                 held, longest, at = held + misfit, int(grown[misfit - 1]), at + misfit
@@ -167,7 +168,7 @@ class Buckets(QueuedRows):
         return budget is not None and longest * (self._open[bucket] + 1) > budget
 
     def _measured(self, bucket: int) -> int:
-        """The longest of a bucket's open rows, of ragged ones the sum."""
+        """Return the longest of a bucket's open rows, or the sum of ragged ones."""
         queue, count = self._queues[bucket], self._open[bucket]
         if not self._ragged:
             return queue.longest_of_last(count)
@@ -200,7 +201,7 @@ class Buckets(QueuedRows):
         return Draft(tuple(parts), meta)
 
     def ready(self) -> int:
-        """Full batches that were not taken."""
+        """Return the number of full batches that were not taken."""
         return len(self._full)
 
     def snapshot(self) -> dict[str, Any]:
@@ -211,7 +212,7 @@ class Buckets(QueuedRows):
             "max_padded_elements": self.max_padded_elements,
             "lengths": None if self._with_lengths is None else int(self._with_lengths),
             "full": [list(entry) for entry in self._full],
-            "waste": [],  # totals that earlier releases kept
+            "waste": [],  # a field of earlier releases
             **self._plain(),
         }
 
@@ -243,6 +244,6 @@ class Buckets(QueuedRows):
 
 
 def _costs(lengths: np.ndarray, budget: int) -> np.ndarray:
-    """The elements of ragged rows, cut just above the budget, so that their sum stays exact."""
+    """Return the elements of ragged rows, capped just above the budget to keep their sum exact."""
     costs: np.ndarray = np.clip(lengths, 1, budget + 1).astype(np.uint64)
     return costs

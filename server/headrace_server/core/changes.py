@@ -28,7 +28,7 @@ class Example:
     index: int  # insertion index
     chunk: int
     row: int
-    segment: int  # the next
+    segment: int  # number of the next segment
     count: int
     key: Key
     state: bytes  # all its states, concatenated
@@ -48,7 +48,7 @@ class Examples:
 
     @classmethod
     def of(cls, examples: Iterable[Example]) -> Examples:
-        """Examples as columns; their states become one column."""
+        """Return examples as columns; their states become one column."""
         listed = list(examples)
         numbers = np.array(
             [(e.line, e.index, e.chunk, e.row, e.segment, e.count) for e in listed], np.int64
@@ -58,7 +58,7 @@ class Examples:
 
     @classmethod
     def joined(cls, parts: Sequence[Examples]) -> Examples:
-        """The concatenation of all parts."""
+        """Return the concatenation of all parts."""
         parts = [part for part in parts if len(part)]
         if len(parts) < 2:
             return parts[0] if parts else cls()
@@ -74,7 +74,7 @@ class Examples:
 
     @classmethod
     def gathered(cls, parts: Sequence[tuple[Examples, np.ndarray]], memory: Memory) -> Examples:
-        """These rows of the parts, by insertion index; each state is copied once, to ``memory``."""
+        """Gather rows of the parts by insertion index; copy each state once, to ``memory``."""
         if len({part._form for part, _ in parts}) != 1:
             joined = cls.joined([part.take(rows) for part, rows in parts])
             return joined.take(np.argsort(joined.numbers[INDEX], kind="stable"))
@@ -107,20 +107,20 @@ class Examples:
         return tuple(-1 if isinstance(c, list) else c.shape[1] for c in self.states)
 
     def take(self, places: np.ndarray) -> Examples:
-        """Some of these examples."""
+        """Return some of these examples."""
         rows = places.tolist()
         states = [[c[i] for i in rows] if isinstance(c, list) else c[places] for c in self.states]
         return Examples(self.numbers[:, places], [self.keys[i] for i in rows], states)
 
     def packed(self) -> list[bytes]:
-        """All states of each example, concatenated."""
+        """Return the concatenated states of each example."""
         if not self.states:
             return [b""] * len(self)
         columns = [c if isinstance(c, list) else [row.tobytes() for row in c] for c in self.states]
         return [b"".join(row) for row in zip(*columns, strict=True)]
 
     def listed(self) -> list[Example]:
-        """Each example as an object."""
+        """Return each example as an object."""
         rows = zip(*self.numbers.tolist(), self.keys, self.packed(), strict=True)
         return [Example(*row) for row in rows]
 
@@ -128,7 +128,7 @@ class Examples:
 def _gathered(
     parts: Sequence[tuple[Examples, np.ndarray]], number: int, places: np.ndarray, memory: Memory
 ) -> Column:
-    """One state of these rows, each row at its place."""
+    """Gather one state of these rows, each row at its place."""
     first = parts[0][0].states[number]
     if isinstance(first, list):
         values = [part.states[number][row] for part, rows in parts for row in rows.tolist()]
@@ -136,14 +136,14 @@ def _gathered(
     whole, at = memory((len(places), first.shape[1])), 0
     for part, rows in parts:
         column = part.states[number]
-        assert not isinstance(column, list)  # the parts have one form
+        assert not isinstance(column, list)  # all parts have the same form
         whole[_span(places[at : at + len(rows)])] = column[_span(rows)]
         at += len(rows)
     return whole
 
 
 def _span(rows: np.ndarray) -> slice | np.ndarray:
-    """Consecutive rows as a slice, which numpy reads without a copy."""
+    """Return consecutive rows as a slice, which numpy reads without a copy."""
     if len(rows) and (np.diff(rows) == 1).all():
         return slice(int(rows[0]), int(rows[-1]) + 1)
     return rows
@@ -162,19 +162,19 @@ _NO_EXAMPLES = Examples()
 
 @dataclass(slots=True)
 class Change:
-    """The change of one commit.  ``done`` below ``base`` is not listed any more."""
+    """The change of one commit.  Numbers below ``base`` are removed from ``done``."""
 
     put: Examples = field(default_factory=lambda: _NO_EXAMPLES)
-    drop: list[int] = field(default_factory=list)  # lines of examples, after those that were put
+    drop: list[int] = field(default_factory=list)  # lines of examples to drop, after all puts
     done: list[int] = field(default_factory=list)
     base: int | None = None
-    chunks: dict[int, bytes] = field(default_factory=dict)  # how to read them again
+    chunks: dict[int, bytes] = field(default_factory=dict)  # cursors for reading chunks again
     drop_chunks: list[int] = field(default_factory=list)
     meta: dict[str, bytes] = field(default_factory=dict)
     tokens: list[int] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        """Whether anything changes."""
+        """Return whether anything changes."""
         lists = (self.drop, self.done, self.chunks, self.drop_chunks, self.meta, self.tokens)
         return any(lists) or self.base is not None or len(self.put) > 0
 

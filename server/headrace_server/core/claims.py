@@ -1,11 +1,11 @@
-"""Batches of an earlier server that trainers still have: each is set aside for its trainer.
+"""Batches of an earlier server that trainers still hold; each is reserved for its trainer.
 
     add() ─► Claim ─► partition ─► judged() ─┬─ "yes"   the lease stands again
                    made(): it is here ───────┤  "done"  the commit was stored before
                                              └─ "no"    the batch goes to others
 
-The life of a claim is the table ``CLAIM``.  No other trainer gets a batch that is claimed until its
-partition has judged the claim.  Every method returns the claims that ended by it.
+The life of a claim is the table ``CLAIM``.  No other trainer gets a claimed batch until its
+partition has judged the claim.  Every method returns the claims that it has ended.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ CLAIM = Transitions(
 
 @dataclass(slots=True)
 class ClaimedBatch(Lifecycle):
-    """A batch of an earlier server that a trainer has."""
+    """A batch of an earlier server that a trainer holds."""
 
     table: ClassVar = CLAIM
     session: int
     place: Any
-    expected: bool = False  # whether its commit is to come: the trainer sent it before
+    expected: bool = False  # whether a commit will come: the trainer sent it to the earlier server
     end: str = ""  # STANDS, DONE or GONE
-    batch: Batch | None = None  # set aside for it
-    saved: bool = False  # its commit came before the verdict …
-    payload: Any = None  # … with this
+    batch: Batch | None = None  # reserved for it
+    saved: bool = False  # whether its commit came before the verdict …
+    payload: Any = None  # … and the payload of that commit
 
     def ends(self, event: str) -> bool:
-        """Change the state by an event; whether the claim has ended."""
+        """Change the state by an event; return whether the claim has ended."""
         self.end = self.on(event) or ""
         return self.state is ENDED
 
@@ -93,11 +93,11 @@ class Claims(ABC):
 
     @abstractmethod
     def add(self, session: int, place: Any, saved: bool) -> Iterable[ClaimedBatch]:
-        """Note that a new session has a batch, or (``saved``) commits it and got no answer."""
+        """Note that a new session holds a batch, or (``saved``) has sent its commit."""
 
     @abstractmethod
     def judged(self, token: int, verdict: str, number: int) -> Iterable[ClaimedBatch]:
-        """Take a partition's verdict: "done" before, "yes" it can be, by this number, or "no"."""
+        """Take a partition's verdict: "done" earlier, "yes" it can be, as ``number``, or "no"."""
 
     def made(self, batch: Batch) -> Iterable[ClaimedBatch]:
         """Note that a batch was made."""
@@ -116,7 +116,7 @@ class Claims(ABC):
         return (claim,)
 
     def arrived(self, partition: int, token: int, stored: bool = False) -> None:
-        """Note that a commit is stored, or will not come: other claims may have waited for it."""
+        """Note that a commit is stored or will not come, for which other claims may have waited."""
         return
 
     def wait_for_others(self, others_come: bool) -> None:
@@ -130,10 +130,10 @@ class PlainClaims(Claims):
     def __init__(self, hands: Hands, supply: PlainSupply) -> None:
         super().__init__(hands)
         self._supply = supply
-        self._last: dict[tuple[int, int], int] = {}  # of each batch the last holder's token
+        self._last: dict[tuple[int, int], int] = {}  # by batch: the token of its last holder
 
     def add(self, session: int, place: Any, saved: bool) -> Iterable[ClaimedBatch]:
-        """Claim a batch for its last holder: of several the one with the highest token."""
+        """Claim a batch for its last holder: the one with the highest token."""
         token, order = place.token, (place.number, place.partition)
         claim = self.by_token[token] = ClaimedBatch(session, place, saved)
         self._ask(claim)
@@ -165,7 +165,7 @@ class PlainClaims(Claims):
         return self._after(verdict, claim)
 
     def _comes(self, place: Any) -> bool:
-        """Whether a batch that is not here will come, and be this claim's."""
+        """Return whether a batch that is not here will come and belong to this claim."""
         order = place.number, place.partition
         return self._last.get(order) == place.token and self._supply.stream.will_make(*order)
 

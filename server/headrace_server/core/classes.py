@@ -2,12 +2,12 @@
 
     offer(chunk) ─► one queue per class ─► batch n, once every class has the rows it owes to it
 
-How many rows each class owes to batch n is multinomial(batch_size, probs), by chance keyed by n.
-Rows of a batch are grouped by ascending class; each class is first in, first out.  A row that is
-not wanted now waits for its turn.  Reading must go on while any class is missing, so that
-something has to bound the rows of the classes that come too often:
+The numbers of rows by class in batch n are multinomial(batch_size, probs), drawn by chance keyed by
+n. Rows of a batch are grouped by ascending class; each class is first in, first out.  A row that is
+not wanted now waits for its turn.  Reading must go on while any class is missing, so two rules
+bound the waiting rows of frequent classes:
 
-* A class may always hold ``queue_capacity`` rows, and whatever it owes to the next batch: a flood
+* A class may always hold ``queue_capacity`` rows, and all that the next batch needs of it: a flood
   of one class neither displaces a rare one nor stops the feed.
 * Beyond that a row waits while fewer than ``max_examples_in_flight`` rows do, all classes together,
   and is dropped (counted as ``overflow``) otherwise.  No more rows ever wait between chunks than
@@ -33,24 +33,24 @@ from .accept import probabilities
 from .plan import RESIZED, Draft, Part
 from .row_queue import QueuedRows, RowQueue, decoded
 
-#: Changes of the mix that are remembered: a snapshot stays small whatever a trainer does.
+#: Maximum number of remembered changes of the mix, so that a snapshot stays small.
 _REMEMBERED: Final = 64
 
 
 def multinomial(count: int, probs: np.ndarray, seed: int, number: int) -> np.ndarray:
-    """The number of ``count`` draws that fall to each class, in draw ``number`` of this seed."""
+    """Return how many of ``count`` draws fall to each class, in draw ``number`` of this seed."""
     edges = np.cumsum(probs)
     counters = np.arange(number * count, (number + 1) * count)
     drawn = chance.uniform(seed, chance.CLASSES, 0, counters) * edges[-1]
     classes = np.searchsorted(edges, drawn, side="right")
-    last = int(np.flatnonzero(probs)[-1])  # a product may round up to the very last edge
+    last = int(np.flatnonzero(probs)[-1])  # a product may round up to the last edge
     return np.bincount(np.minimum(classes, last), minlength=len(probs))
 
 
 class ClassQueues(QueuedRows):
     """Shaper of ``.stratified_sample_unknown_dist``.  Fact: ``label``, ids in [0, K).
 
-    ``seed`` is the partition's own.
+    ``seed`` is that of the partition.
     ``meta`` is {"counts": rows of each class}.
     """
 
@@ -67,14 +67,15 @@ class ClassQueues(QueuedRows):
     ) -> None:
         super().__init__(num_classes)
         self.num_classes = num_classes
-        self.batch_size = batch_size  # of batches that are not formed yet
+        self.batch_size = batch_size  # for batches that are not formed yet
         self._declared = batch_size
         self.resized = False  # whether batches may have another size than was declared
         self.queue_capacity = queue_capacity
         self.max_examples_in_flight = max_examples_in_flight
         self._seed = chance.derive(seed, chance.CLASSES, 0)
         self._open = np.zeros(num_classes, np.int64)  # rows that are in no formed batch
-        self._formed: deque[np.ndarray] = deque()  # counts by class, of the first rows
+        # counts by class, taken from the front of the queues
+        self._formed: deque[np.ndarray] = deque()
         self.first_not_formed = 0  # number of the next batch to be formed
         self._changes: list[tuple[int, np.ndarray]] = [(0, self._mix(probs))]
         self._wanted = self._draw()
@@ -85,11 +86,11 @@ class ClassQueues(QueuedRows):
 
     @property
     def changes(self) -> list[tuple[int, list[float]]]:
-        """From which batch on which mix holds; the oldest of very many are forgotten."""
+        """First batch and proportions of each mix; the oldest are forgotten."""
         return [(number, probs.tolist()) for number, probs in self._changes]
 
     def set_probs(self, probs: Any) -> int:
-        """Another mix from the next batch on that is not yet formed; returns its number."""
+        """Use another mix from the first unformed batch on; return that batch's number."""
         mix, since = self._mix(probs), self.first_not_formed
         known = [change for change in self._changes if change[0] != since]
         self._changes = [*known, (since, mix)][-_REMEMBERED:]
@@ -102,7 +103,7 @@ class ClassQueues(QueuedRows):
         return since
 
     def set_batch_size(self, batch_size: int) -> None:
-        """Draw as many rows for each batch that is not yet formed."""
+        """Use another batch size for each unformed batch."""
         self.batch_size, self.resized = batch_size, True
         self._wanted = self._draw()
         self._form_all()
@@ -119,7 +120,7 @@ class ClassQueues(QueuedRows):
 
     def _draw(self) -> np.ndarray:
         seed = self._seed
-        if self.batch_size != self._declared:  # no draw of one size is a part of another's
+        if self.batch_size != self._declared:  # draws of different sizes must be independent
             seed = chance.derive(seed, chance.CLASSES, self.batch_size)
         return multinomial(self.batch_size, self.probs, seed, self.first_not_formed)
 
@@ -137,10 +138,11 @@ class ClassQueues(QueuedRows):
         labels = labels[wanted_rows]
         order = np.argsort(labels, kind="stable")  # positions grouped by class
         ends = np.cumsum(np.bincount(labels, minlength=self.num_classes))
-        nexts = ends - np.bincount(labels, minlength=self.num_classes)  # in order, by class
+        # index of the next row, by class
+        nexts = ends - np.bincount(labels, minlength=self.num_classes)
         kept = np.ones(len(labels), bool)
         at = 0
-        while True:  # a step for each batch: the rows up to the one that completes it
+        while True:  # one step for each batch: the rows up to the one that completes it
             need = np.maximum(self._wanted - self._open, 0)
             owing = np.flatnonzero(need)
             last = nexts[owing] + need[owing] - 1
@@ -162,14 +164,14 @@ class ClassQueues(QueuedRows):
             start += int(counts[label])
 
     def _admit(self, labels: np.ndarray, kept: np.ndarray, start: int, stop: int) -> None:
-        """Rows come to wait while one batch is gathered; those that find no place are marked."""
+        """Let rows wait while one batch is gathered; mark in ``kept`` those that find no room."""
         came = labels[start:stop]
         free = max(self.max_examples_in_flight - int(self._open.sum()), 0)
         if len(came) > free:
             places = np.maximum(self.queue_capacity, self._wanted) - self._open
             order = np.argsort(came, kind="stable")
             counts = np.bincount(came, minlength=self.num_classes)
-            before = np.empty(len(came), np.int64)  # rows of the same class that came before
+            before = np.empty(len(came), np.int64)  # number of earlier rows of the same class
             before[order] = np.arange(len(came)) - np.repeat(np.cumsum(counts) - counts, counts)
             crowded = before >= places[came]
             crowded[:free] = False
@@ -204,7 +206,7 @@ class ClassQueues(QueuedRows):
         return Draft(tuple(parts), meta)
 
     def waits_for(self) -> str:
-        """The rows that the next batch lacks, for the text of a deadline error."""
+        """Describe the rows that the next batch lacks, for the text of a deadline error."""
         if self._formed or self._finished:
             return "nothing"
         lacking = np.flatnonzero(self._wanted > self._open).tolist()
@@ -230,7 +232,7 @@ class ClassQueues(QueuedRows):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become the machine of a snapshot, with its mix, which may have been changed."""
+        """Restore a snapshot, with its mix, which may differ from the declared one."""
         number, changes, formed, waiting, finished, dropped = self._stored(
             state,
             {"number": int, "changes": list, "formed": list},

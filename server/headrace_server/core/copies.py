@@ -3,9 +3,9 @@
     rates ─► poisson() ─► counts ─► repeat_rows()    which rows, copies of a row side by side
                                 └─► copy_ordinals()  a key of its own for each copy's chance
 
-A row of a rate below 10 takes one draw: a uniform is held against the summed probabilities.  From
-10 on the rate is split evenly over draws of at most 9, and the row's count is their sum, which is
-Poisson again.  A draw costs no more than the copies that it leads to.
+A row with a rate below 10 takes one draw: a uniform is compared with the summed probabilities.
+From 10 on the rate is split evenly over draws of at most 9, and the row's count is their sum, which
+is Poisson again.  A draw costs no more than the copies that it leads to.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import numpy as np
 
 from . import chance
 
-#: Counts of larger rates are not exact in float64.
+#: Maximum rate: counts of larger rates are not exact in float64.
 MAX_RATE: Final = 2.0**52
-#: Copies made of one chunk: 128 MiB of row numbers.  More is a mistake in the data.
+#: Maximum copies made of one chunk: 128 MiB of row numbers.  More is a mistake in the data.
 MAX_COPIES: Final = 2**24
 
 _LARGE: Final = 10.0  # rates from here on take several draws
-_PIECE: Final = 9.0  # and this is the largest rate of each of them
-_DRAWS: Final = 1  # keeps keys of draws apart from those of copies that an earlier stage made
+_PIECE: Final = 9.0  # the largest rate of each of these draws
+_DRAWS: Final = 1  # distinguishes keys of draws from those of copies by an earlier stage
 
 
 def poisson(rates: Any, seed: int, stage: int, epoch: int, ordinals: np.ndarray) -> np.ndarray:
-    """The number of copies of each row, int64; ``rates`` are one per row, or one for all."""
+    """Return the number of copies of each row; ``rates``: one per row, or one for all."""
     rates = np.broadcast_to(np.asarray(rates, np.float64), ordinals.shape)
     bad = np.flatnonzero(~((rates >= 0) & (rates <= MAX_RATE)))
     if bad.size:
@@ -35,7 +35,7 @@ def poisson(rates: Any, seed: int, stage: int, epoch: int, ordinals: np.ndarray)
             f"row {bad[0]} has the rate {rates[bad[0]]}; a rate is finite, 0 or more, "
             "and at most 2**52"
         )
-    if rates.sum() > 2 * MAX_COPIES:  # its draws could not be held, and neither could its copies
+    if rates.sum() > 2 * MAX_COPIES:  # neither the draws nor the copies would fit in memory
         raise _too_many(rates, MAX_COPIES)
     sub_seed = chance.derive(seed, chance.COPIES, stage)
     if not (rates >= _LARGE).any():
@@ -49,7 +49,7 @@ def poisson(rates: Any, seed: int, stage: int, epoch: int, ordinals: np.ndarray)
 
 
 def _inverted(rates: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-    """The least k of which the summed probabilities of 0 … k exceed the uniform."""
+    """Return the least k for which the summed probabilities of 0 … k exceed the uniform."""
     counts = np.zeros(len(rates), np.int64)
     term = np.exp(-rates)
     reached = term.copy()
@@ -69,8 +69,8 @@ def _inverted(rates: np.ndarray, drawn: np.ndarray) -> np.ndarray:
 
 
 def repeat_rows(counts: np.ndarray, limit: int = MAX_COPIES) -> np.ndarray:
-    """Row numbers, each as often as counted, copies side by side."""
-    if counts.sum(dtype=np.float64) > limit:  # of int64 it could wrap around
+    """Return row numbers, each repeated by its count, copies side by side."""
+    if counts.sum(dtype=np.float64) > limit:  # a sum in int64 could wrap around
         raise _too_many(counts, limit)
     return np.repeat(np.arange(len(counts)), counts)
 
@@ -84,7 +84,8 @@ def _too_many(counts: np.ndarray, limit: int) -> ValueError:
 
 
 def copy_ordinals(ordinals: np.ndarray, counts: np.ndarray, use: int = 0) -> np.ndarray:
-    """A key for the chance of each copy: the first keeps its row's ordinal, others are hashed.
+    """Return a key for the chance of each copy: the first keeps its row's ordinal, others are
+    hashed.
 
     Keys of hashed copies fill 64 bits, negative ones too; of n copies two share a key with a
     chance of about n**2 / 2**65.

@@ -62,7 +62,7 @@ class Dispatcher(Borders):
             self._end_claims(self._claims.made(batch))
 
     def starved(self, partition: int) -> None:
-        """Note that a partition makes nothing before trainers commit something."""
+        """Note that a partition makes no batch before trainers commit."""
         self._supply.starved(partition)
         self._changed = True
 
@@ -72,11 +72,11 @@ class Dispatcher(Borders):
         self._changed = True
 
     def rounds_dealt(self, partition: int) -> DealtRounds:
-        """Return the rounds that this life has dealt of a partition, to be stored."""
+        """Return the rounds of a partition that this life has dealt, to be stored."""
         return self._supply.rounds_dealt(partition)
 
     def load_rounds(self, partition: int, dealt: DealtRounds) -> None:
-        """Load rounds that an earlier life has dealt to ranks, and that are not done."""
+        """Load unfinished rounds that an earlier life has dealt to ranks."""
         self._supply.load_rounds(partition, dealt)
 
     def partition_ended(self, number: int) -> None:
@@ -87,7 +87,7 @@ class Dispatcher(Borders):
         self._changed = True
 
     def kept(self, partition: int, number: int, code: str = "", text: str = "") -> None:
-        """Answer a commit: its partition has stored it, or says why it has not."""
+        """Answer a commit: its partition has stored it, or reports a fault."""
         lease = self._saving.pop((number, partition), None)
         if lease is None:
             return
@@ -99,14 +99,14 @@ class Dispatcher(Borders):
             self._supply.settled(batch)
             self._hands.settle(batch)
         if self._leases.unstored.get(session, 0) >= self._trainers.max_window:
-            self._trainers.ask(session)  # it was given no more
+            self._trainers.ask(session)  # it got no batches meanwhile
         for one in sorted({session, *lease.asked}) if lease.asked else (session,):
             self._answer(one, token)
         self._claims.arrived(partition, token, stored=True)
         self._changed = True
 
     def claimed(self, token: int, verdict: str, number: int) -> None:
-        """Take a partition's verdict on a claim: "done" before, "yes" it can be, or "no"."""
+        """Take a partition's verdict on a claim: "done" earlier, "yes" it can be, or "no"."""
         session = self._recalls.judged(token)
         if session is not None and verdict == "no":
             self._forsake(session)
@@ -118,7 +118,7 @@ class Dispatcher(Borders):
         self._changed = True
 
     def _forsake(self, session: int) -> None:
-        """Send a trainer away that counts on an undone commit; none of its commits count."""
+        """Send a trainer away whose earlier commit was undone; none of its commits count."""
         self._recalls.forsake(session)
         for claim in self._claims.by_token.values():
             if claim.session == session:
@@ -126,7 +126,7 @@ class Dispatcher(Borders):
         self._hands.effects.append(Rewound(session))
 
     def _end_claims(self, ended: Iterable[ClaimedBatch]) -> None:
-        """Let the leases of claims that have ended stand again, or give their batches to others."""
+        """Renew the leases of claims that have ended well, or give their batches to others."""
         for claim in ended:
             token, session, batch = claim.place.token, claim.session, claim.batch
             if claim.end is DONE:
@@ -143,11 +143,11 @@ class Dispatcher(Borders):
                 self.save(session, token, claim.payload)
             comes = claim.expected and claim.end is STANDS and self.leased_batch(session, token)
             if comes or self._leases.state(token) is SAVING:
-                continue  # others wait until its commit is stored
+                continue  # other claims wait until its commit is stored
             self._claims.arrived(claim.place.partition, token)
 
     def wait_for_others(self, others_come: bool) -> None:
-        """Set whether trainers of an earlier server may come: the caller pauses meanwhile."""
+        """Set whether trainers of an earlier server may still come; the caller pauses the feed."""
         self._claims.wait_for_others(others_come)
         self._changed = True
 
@@ -163,7 +163,7 @@ class Dispatcher(Borders):
         self._changed = True
 
     def window(self, session: int, upto: int) -> None:
-        """Let a session take deliveries up to this number."""
+        """Let a session receive deliveries up to number ``upto``."""
         trainer = self._trainers.present.get(session)
         if trainer is not None and upto > trainer.window:
             trainer.window = upto
@@ -171,14 +171,14 @@ class Dispatcher(Borders):
             self._changed = True
 
     def set_yields(self, session: int, yields: bool) -> None:
-        """Serve a session only where no other asks, or in its turn again."""
+        """Serve a session only when no other asks, or in its turn again."""
         self._changed = self._trainers.set_yields(session, yields) or self._changed
 
     def take(self, session: int, request: int, rows: int, last_seq: int) -> None:
-        """Let a session have one batch of so many rows, and nothing sent after ``last_seq``."""
+        """Promise a session a batch of ``rows`` rows; take back deliveries after ``last_seq``."""
         trainer, mine = self._trainers.present.get(session), self._leases.of_session(session)
         if rows and any(lease.batch.meta.get("take") == request for lease in mine):
-            return  # it crossed its batch, which is sent again after a reconnection
+            return  # the request crossed its batch, which is resent after a reconnection
         if trainer is not None and self._supply.take(trainer, request, rows):
             self._take_back([lease for lease in mine if lease.seq > last_seq], "returned")
         self._changed = True
@@ -194,7 +194,7 @@ class Dispatcher(Borders):
             self.save(session, token)
 
     def save(self, session: int, token: int, payload: Any = None) -> None:
-        """Commit a batch of a session; ``payload`` is the shell's, the states."""
+        """Commit a batch of a session with its states; only the shell reads ``payload``."""
         claim = self._claims.by_token.get(token)
         if claim is not None and (
             claim.session == session or claim.session not in self._trainers.present
@@ -208,7 +208,7 @@ class Dispatcher(Borders):
         verdict, lease = self._leases.commit(token, session)
         if lease is not None:
             batch = lease.batch
-            if batch.waits_in is not None:  # it had come back, and its commit came late
+            if batch.waits_in is not None:  # the batch had come back, and its commit came late
                 batch.wait_no_more()
             if self.stateful:
                 self._last_saved[session, batch.partition] = token, batch
@@ -231,7 +231,7 @@ class Dispatcher(Borders):
         self._hands.effects.append(answer)
 
     def _answer_stale(self, session: int, token: int) -> None:
-        """Answer a commit of a batch that is not this session's."""
+        """Answer a commit of a batch that this session does not hold."""
         self.counts["stale"] += self._leases.is_newly_stale(token)
         self._hands.effects.append(Answer(session, (), (token,)))
 
@@ -240,11 +240,11 @@ class Dispatcher(Borders):
         self._hands.effects.append(Answer(session, (), (), ((token, code, text),)))
 
     def flush(self, batch: Batch, payload: Any) -> None:
-        """Store states of lanes that come after those of the session's last save."""
+        """Store states of lanes that follow the session's last save."""
         self._hands.effects.append(StoreLanes(batch, payload))
 
     def give_back(self, session: int, tokens: tuple[int, ...]) -> None:
-        """Take back batches that a session returns unused."""
+        """Take batches that a session returns unused."""
         if tokens:
             mine = self._leases.of_session(session)
             self._take_back([lease for lease in mine if lease.token in tokens], "returned")
@@ -252,7 +252,7 @@ class Dispatcher(Borders):
     def renew(self, session: int, last_seq: int, held: frozenset[int], now: float) -> bool:
         """Renew the leases of a session by a heartbeat; False where the session is not known.
 
-        A batch that was delivered (its number is not after ``last_seq``) and that the trainer does
+        A delivered batch (its number is not after ``last_seq``) that the trainer does
         not hold was lost on the way, so it is taken back.
         """
         if not self.seen(session, now):
@@ -264,7 +264,7 @@ class Dispatcher(Borders):
         return True
 
     def adopt(self, session: int, tokens: tuple[int, ...], now: float) -> None:
-        """Give batches back to a trainer that was given up and returns as another session."""
+        """Give batches back to a trainer that was given up and returns as a new session."""
         if session not in self._trainers.present:
             raise ValueError(f"session {session} holds nothing before it has joined")
         for token in tokens:
@@ -295,17 +295,17 @@ class Dispatcher(Borders):
         if rank is None:
             return
         self._take_back_all(session)
-        self._recalls.believe(session)  # nobody is left whose commits could count
+        self._recalls.believe(session)  # the trainer is gone, with all its commits
         self._leave_lanes(session, rank)
 
     def _leave_lanes(self, session: int, rank: int) -> None:
-        """Let the sequences of a trainer go on in other lanes; no flush of them counts."""
+        """Let the sequences of a trainer continue in other lanes; flushes of them are refused."""
         for name in [name for name in self._last_saved if name[0] == session]:
             del self._last_saved[name]
         self._supply.leave(session, rank)
 
     def tick(self, now: float) -> list[int]:
-        """End leases that have expired.  Returns the sessions that were silent for too long."""
+        """End expired leases.  Return the sessions that were silent for too long."""
         expired = self._leases.expired(now)
         self.counts["expired"] += len(expired)
         self._take_back(expired, "expired")
@@ -317,24 +317,25 @@ class Dispatcher(Borders):
         self._changed = True
 
     def _take_back(self, leases: Iterable[Lease[Batch]], why: str) -> None:
-        """Take batches back from sessions that stay; all of a session where it has the states.
+        """Take batches back from sessions that stay; take all of them where the session has the
+        states.
 
-        There a batch that was sent again would go on from the states of a later one.
+        In that case a batch that was sent again would continue from the states of a later one.
         """
         for lease in leases:
             session = lease.session
             if not self._chained:
                 self._put_back(session, self._hands.take_back(lease, why))
-            elif self._leases.holds(session, lease.token):  # else it went with another
+            elif self._leases.holds(session, lease.token):  # else it went back with another one
                 self._take_back_all(session, why)
                 self._leave_lanes(session, self._trainers.present[session].rank)
             self._trainers.ask(session)
             self._changed = True
 
     def _put_back(self, session: int, batch: Batch) -> None:
-        """Let a batch that came back from a session wait for another trainer."""
+        """Let a returned batch wait for another trainer."""
         place = batch.meta.get("claimed")
-        if place is not None:  # its bytes were an earlier server's
+        if place is not None:  # the batch is of an earlier server, and so are its bytes
             self._hands.effects.append(Release(batch.partition, batch.number))
             self._hands.void(batch)
             self._claims.arrived(batch.partition, place.token)
@@ -342,7 +343,7 @@ class Dispatcher(Borders):
             self._hands.void(batch)
 
     def claim(self, session: int, place: Any, saved: bool = False) -> None:
-        """Note that a new session holds a batch of an earlier server, or will commit it again."""
+        """Note that a new session holds a batch of an earlier server, or will resend its commit."""
         token = place.token
         claim = self._claims.by_token.get(token)
         if claim is not None:
@@ -352,7 +353,7 @@ class Dispatcher(Borders):
             self._changed = True
 
     def recall(self, session: int, commit: Acknowledged) -> None:
-        """Ask whether a commit that an earlier server acknowledged is in the state."""
+        """Ask a partition whether the state has a commit that an earlier server acknowledged."""
         self._recalls.ask(session, commit.token)
         self._hands.effects.append(Claim(commit.partition, commit))
 
@@ -380,7 +381,7 @@ class Dispatcher(Borders):
         return effects
 
     def _send_again(self) -> None:
-        """Resend what sessions that reconnected have not received."""
+        """Resend batches that reconnected sessions have not received."""
         for session, (last_seq, leases) in self._resends.items():
             trainer = self._trainers.present.get(session)
             if trainer is None:

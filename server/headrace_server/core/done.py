@@ -1,4 +1,4 @@
-"""The progress of a partition: from where a later process reads on, and what it passes over.
+"""The progress of a partition: where a later process resumes reading, and what it skips.
 
     Lines      for segments.  Examples are numbered as they are read (their *lines*); a line is
                open until its example has begun and is stored, or has ended.  Reading goes on from
@@ -6,9 +6,9 @@
     Numbers    for plain batches.  Reading goes on from the cursor of the last batch before which
                all are done; done batches after it are listed
 
-Lines holds the chunks with an open line and the newest one, Numbers one cursor for each batch from
-the oldest that is not done.  The lists of what is passed over grow while the oldest stays open, by
-what is done above it and by nothing else.
+Lines holds the chunks with an open line and the newest chunk; Numbers holds one cursor for each
+batch from the oldest open one on.  The lists of skipped lines and batches grow while the oldest
+stays open, by those that are done after it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 @dataclass(slots=True)
 class _Chunk:
     first: int  # its first line
-    cursor: bytes  # for reading on from this chunk
+    cursor: bytes  # to resume reading at this chunk
     unsettled: int  # number of open lines
 
 
@@ -30,12 +30,13 @@ class Lines:
 
     def __init__(self, first: int = 0) -> None:
         self.next = first
-        self.base = -1  # the chunk from which reading goes on; -1 before the first
+        self.base = -1  # the chunk at which reading resumes; -1 before the first
         self.base_line = first
-        self._chunks: OrderedDict[int, _Chunk] = OrderedDict()  # only the newest has no open line
+        # only the newest may have no open line
+        self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
 
     def read(self, chunk: int, rows: int, cursor: bytes) -> bool:
-        """Add a chunk; whether reading now goes on from another one, which is to be stored."""
+        """Add a chunk; return whether reading now resumes at another one, which is to be stored."""
         newest = next(reversed(self._chunks), None)
         if newest is not None and not self._chunks[newest].unsettled:
             del self._chunks[newest]
@@ -44,7 +45,7 @@ class Lines:
         return self._advance()
 
     def closed(self, chunks: Iterable[int]) -> bool:
-        """Close a line of each of these chunks; whether the base has moved."""
+        """Close one line of each of these chunks; return whether the base has moved."""
         for number in chunks:
             chunk = self._chunks.get(number)
             if chunk is None or not chunk.unsettled:
@@ -55,11 +56,11 @@ class Lines:
         return self._advance()
 
     def line(self, chunk: int, row: int) -> int:
-        """Number of an open line, by its row of a chunk."""
+        """Return the number of an open line, by its chunk and row."""
         return self._chunks[chunk].first + row
 
     def is_open(self, chunk: int) -> bool:
-        """Whether a line of a chunk is open."""
+        """Return whether a line of a chunk is open."""
         known = self._chunks.get(chunk)
         return known is not None and known.unsettled > 0
 
@@ -105,7 +106,7 @@ class Numbers:
         return number < self.base or number in self._done
 
     def done(self, number: int) -> tuple[int, bytes] | None:
-        """Mark a batch as done; the new base and its cursor, if that has moved."""
+        """Mark a batch as done; return the new base and its cursor, if the base has moved."""
         if self.is_done(number):
             return None
         self._done.add(number)

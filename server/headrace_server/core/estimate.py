@@ -3,7 +3,7 @@
     labels of a chunk ─► counts, each row's own label included ─► estimate at that row ─► acceptance
 
 Every class starts with a count of 10.  The estimate at a row counts that very row and all before
-it, in integers, so it does not depend on how the rows are cut into chunks.  Estimates and ratios
+it, in integers, so it does not depend on how rows are divided into chunks.  Estimates and ratios
 are float32, as in accept.py.
 """
 
@@ -18,11 +18,11 @@ from .accept import probabilities
 from .plan import stored
 
 _START: Final = 10  # TensorFlow's: the first rows must not swing the estimate
-_BLOCK: Final = 2**18  # numbers computed at once; bounds memory where classes are many
+_BLOCK: Final = 2**18  # values computed at once; bounds memory with many classes
 
 
 class ClassEstimator:
-    """Counts classes, and judges rows by them and by the target mix."""
+    """Counts classes, and computes acceptance from the counts and the target mix."""
 
     def __init__(self, num_classes: int, target_probs: Any) -> None:
         self.num_classes = num_classes
@@ -35,11 +35,11 @@ class ClassEstimator:
         return int(self._counts.sum()) - self.num_classes * _START
 
     def set_target(self, target_probs: Any) -> None:
-        """Judge by another target from the next row on."""
+        """Use another target from the next row on."""
         self.target = self._checked_target(target_probs)
 
     def accept_estimated(self, labels: np.ndarray) -> np.ndarray:
-        """Count rows; returns the probability with which each of them is kept, float64 [n]."""
+        """Count rows; return the probability of keeping each of them, float64 [n]."""
         accepted = np.empty(len(labels), np.float64)
         wanted = self.target.astype(np.float32)[:, None]
         classes = np.arange(self.num_classes)[:, None]
@@ -68,11 +68,11 @@ class ClassEstimator:
         return {
             "counts": self._counts.tolist(),
             "rows": self.rows,
-            "changes": [[0, self.target.tolist()]],  # the last one holds
+            "changes": [[0, self.target.tolist()]],  # the last one is in force
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become the estimator of a snapshot; ValueError names the field that does not fit."""
+        """Restore a snapshot; ValueError names the field that does not fit."""
         counts, rows, changes = stored(
             state, "a class estimator", {"counts": list, "rows": int, "changes": list}
         )

@@ -8,7 +8,7 @@ has acknowledged, left, died, was given up ──► the server does not wait
 
 from __future__ import annotations
 
-#: Trainers of an earlier server greet this one every second.
+#: Time in which trainers of an earlier server return: they send a Hello every second.
 RETURN_S = 3.0
 
 
@@ -17,11 +17,11 @@ class Farewell:
 
     def __init__(self, lease_ttl_s: float) -> None:
         self._ttl_s = lease_ttl_s
-        self._away: dict[bytes, float] = {}  # until when each may come back
+        self._away: dict[bytes, float] = {}  # by nonce: the time until which it may come back
         self._ended_at: float | None = None
 
     def lost(self, trainer: bytes, seen: float) -> None:
-        """Note that the connection of a trainer is gone, which last spoke at ``seen``."""
+        """Note that the connection of a trainer is lost; its last message came at ``seen``."""
         self._away = {one: until for one, until in self._away.items() if until > seen}
         self._away[trainer] = seen + self._ttl_s
 
@@ -30,10 +30,10 @@ class Farewell:
         self._away.pop(trainer, None)
 
     def done(self, deaf: int, now: float, began_ended: bool = False) -> bool:
-        """Whether the server waits for no trainer, now that the feed has ended.
+        """Return whether the server waits for no trainer, now that the feed has ended.
 
-        ``deaf`` trainers are present and have not acknowledged it.  ``began_ended``: it had ended
-        before this server started.
+        ``deaf``: present trainers that have not acknowledged the end.  ``began_ended``: the feed
+        had ended before this server started.
         """
         if self._ended_at is None:
             self._ended_at = now

@@ -1,4 +1,4 @@
-"""A queue of slots: arrays go in, and any number comes out, first in first out."""
+"""A queue of slots: add arrays of any size, remove any number, first in first out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Fifo:
         self._count += len(slots)
 
     def get(self, n: int) -> np.ndarray:
-        """Remove the first ``n``, which must be there."""
+        """Remove and return the first ``n``; there must be that many."""
         self._count -= n
         taken = []
         while n:
@@ -37,14 +37,14 @@ class Fifo:
         return taken[0] if len(taken) == 1 else np.concatenate([_NONE, *taken])
 
     def remove(self, slots: np.ndarray) -> None:
-        """Remove these, wherever they are."""
+        """Remove these at any place in the queue."""
         left = self.get(self._count)
         left = left[~np.isin(left, slots)]
         if len(left):
             self.put(left)
 
     def first(self, n: int) -> np.ndarray:
-        """The first ``n``, which stay."""
+        """Return the first ``n`` and leave them."""
         slots = self.get(n)
         if n:
             self._parts.appendleft(slots)

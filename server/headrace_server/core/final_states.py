@@ -1,11 +1,11 @@
-"""The final states that a partition keeps: which ones, and which one a new example starts from.
+"""The final states that a partition keeps, and which of them a new example starts from.
 
     example ends ─► add() ─┬─► latest of its key ─► latest(key)   the next example of that key
                            └─► ring of the last ones ─► drawn()   any other new example
 
-An entry is a number, given out in order; the states themselves are the caller's.  It is dropped
-once neither part has it: ``most`` keys are kept and ``size`` entries of the ring, the oldest go
-first.  Ages are counted in examples: how many came in between the two.  So a feed with one trainer
+An entry is a number in ascending order; the caller holds the states.  It is dropped
+once neither part has it: the newest ``most`` keys and ``size`` entries of the ring are kept.
+The age of an entry is the number of examples that came in since.  So a feed with one trainer
 starts every example from the same state in each run.
 """
 
@@ -27,19 +27,19 @@ class FinalStates:
     def __init__(self, most: int = 0, max_age: int | None = None, size: int = 0) -> None:
         self._most, self._max_age, self._size = most, max_age, size
         self._entries: dict[int, _Entry] = {}
-        self._of_key: OrderedDict[bytes, int] = OrderedDict()  # the last that ended comes last
+        self._of_key: OrderedDict[bytes, int] = OrderedDict()  # the latest ended one is last
         self._ring: deque[int] = deque()
         self.next = 0  # number of the next entry
-        self.forgotten = 0  # keys that went since there are more than ``most``
-        self.expired = 0  # keys whose state became too old
+        self.forgotten = 0  # number of keys dropped because of ``most``
+        self.expired = 0  # number of keys whose state became too old
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def add(self, key: bytes, index: int, number: int | None = None) -> list[int]:
-        """Add the state of an example that ended; the entries that are dropped for it.
+        """Add the state of an example that ended; return the entries that are dropped for it.
 
-        ``number`` is that of an entry that is stored, which come in their order.
+        ``number``: of an entry from the journal; those come in their order.
         """
         number = self.next if number is None else number
         self.next = number + 1
@@ -75,7 +75,7 @@ class FinalStates:
         return self._max_age is not None and index - self._entries[number].index > self._max_age
 
     def _drop(self, number: int) -> bool:
-        """Drop an entry that no part has any more; whether that is so."""
+        """Drop an entry if neither part has it any more; return whether it was dropped."""
         entry = self._entries[number]
         if self._of_key.get(entry.key) == number or (self._ring and number >= self._ring[0]):
             return False
@@ -83,12 +83,12 @@ class FinalStates:
         return True
 
     def latest(self, key: bytes, index: int) -> int | None:
-        """The entry that an example starts from whose key ended before; None if there is none."""
+        """Return the entry of an earlier example of this key; None if there is none."""
         number = self._of_key.get(key)
         return None if number is None or self._is_old(number, index) else number
 
     def drawn(self, where: float, key: bytes) -> int | None:
-        """The entry at this part (0 … 1) of the ring, or the next one of another key."""
+        """Return the entry at this fraction (0 … 1) of the ring, or the next one of another key."""
         count = len(self._ring)
         first = int(where * count)
         for place in range(first, first + count):

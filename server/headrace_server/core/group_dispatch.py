@@ -1,11 +1,11 @@
-"""The dispatcher of a feed with groups: a layer over the dispatcher, which knows no members.
+"""The dispatcher of a feed with groups: a layer over the plain dispatcher, which knows no members.
 
     dispatcher ─► Send to the group ─► each member's waiting batches ─► Send to the member
     commit of a member ─┐
     commit of a member ─┴─ all have committed ─► commit of the group ─► Answer ─► all that asked
 
-A group gets no more than its slowest member takes.  Each member saves the states of segments; they
-are the same, so those that come last are stored.
+A group gets only as many batches as its slowest member takes.  Each member saves the states of
+segments; they are equal, so the last ones that arrive are stored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OF_A_TRAINER = (Send, Answer, Finish, EpochBegun, Rewound)
 
 
 class GroupDispatcher(GroupMembers):
-    """The dispatcher of a feed with groups.  It takes the place of one without, at its state."""
+    """The dispatcher of a feed with groups.  It replaces a plain one and takes over its state."""
 
     # The window of each member
 
@@ -83,7 +83,7 @@ class GroupDispatcher(GroupMembers):
         self._touched[group] = None
 
     def _send_later(self, group: Group, member: MemberPlace, token: int) -> None:
-        """Send a batch that a member has not got, or does not have any more, to it again."""
+        """Resend a batch that a member never got, or does not hold any more."""
         shared = group.batches[token]
         if shared.batch is not None:
             member.wait(token, shared.batch)
@@ -100,7 +100,8 @@ class GroupDispatcher(GroupMembers):
             return
         group, member = of
         shared = group.batches.get(token)
-        if shared is None and self._leases.state(token) == SAVING:  # of an earlier group
+        # it belonged to an earlier group
+        if shared is None and self._leases.state(token) == SAVING:
             shared = group.batches[token] = GroupBatch(None, saving=True)
             super().save(group.number, token)
         if shared is None:
@@ -117,7 +118,7 @@ class GroupDispatcher(GroupMembers):
         if len(shared.done) == group.size and shared.batch is not None and not shared.saving:
             shared.saving = True
             super().save(group.number, token, shared.payload)
-            if self._leases.state(token) == SAVING:  # else it went back with an earlier one
+            if self._leases.state(token) == SAVING:  # else it was taken back with an earlier one
                 for payload in shared.flushes:
                     super().flush(shared.batch, payload)
 
@@ -131,7 +132,7 @@ class GroupDispatcher(GroupMembers):
         super().flush(batch, payload)
 
     def _answer_late(self, session: int, token: int) -> None:
-        """Answer a commit of a batch that the group does not have, or has no more."""
+        """Answer a commit of a batch that the group does not have."""
         if self._leases.state(token) == ANSWERED:
             self._answer(session, token)
         else:
@@ -174,13 +175,13 @@ class GroupDispatcher(GroupMembers):
         super().recall(self._trainer_of(session), commit)
 
     def _has(self, group: Group, member: MemberPlace, token: int) -> None:
-        """Note that a member has a batch in hand, or its commit on the way."""
+        """Note that a member holds a batch, or that its commit is on the way."""
         if member not in group.batches[token].done and token not in member.sent:
             member.waiting.pop(token, None)
             member.sent[token] = 0
 
     def _share(self, group: Group, token: int, batch: Batch) -> None:
-        """Let all members have a batch that the group has got."""
+        """Hand a batch of the group to all members."""
         shared = group.batches.setdefault(token, GroupBatch(batch))
         shared.batch = batch
         for member in group.members:
@@ -189,7 +190,7 @@ class GroupDispatcher(GroupMembers):
         self._touched[group] = None
 
     def _settle_claims(self, group: Group) -> None:
-        """Note which claims of a group were judged."""
+        """Remove judged claims of a group."""
         for token in [token for token in group.claimed if token not in self._claims.by_token]:
             group.claimed.discard(token)
             self._touched[group] = None
@@ -238,7 +239,7 @@ class GroupDispatcher(GroupMembers):
         return passed
 
     def _shared(self, group: Group, effect: Effect) -> Iterable[Effect]:
-        """Return the effects of one for the group that its members need not wait for."""
+        """Return the effects for members of an effect for the group, if they need not wait."""
         self._touched[group] = None
         if isinstance(effect, Send):
             group.begun = True
@@ -256,14 +257,14 @@ class GroupDispatcher(GroupMembers):
     def _answers(self, group: Group, answer: Answer) -> Iterable[Effect]:
         """Return the answer to a commit of the group for each member that has asked."""
         tokens = [*answer.committed, *answer.stale, *(fault[0] for fault in answer.faults)]
-        tokens = [token for token in tokens if token in group.batches]  # else it is answered
+        tokens = [token for token in tokens if token in group.batches]  # the others are answered
         sessions = sorted({s for token in tokens for s in group.batches[token].asking})
         for token in tokens:
             self._drop(group, token)
         return [Answer(s, answer.committed, answer.stale, answer.faults) for s in sessions]
 
     def _lost(self, token: int) -> Iterable[Effect]:
-        """Note that a lease has ended without a commit; commits of some members do not count."""
+        """Note that a lease has ended without a commit; commits of members do not count."""
         for group in self._groups.values():
             if token in group.batches:
                 shared = group.batches[token]
@@ -273,11 +274,11 @@ class GroupDispatcher(GroupMembers):
         return ()
 
     def _serve(self, group: Group, member: MemberPlace, passed: list[Effect]) -> None:
-        """Send a member what it can take, and the news that it does not know."""
+        """Send a member the batches that it can take, and notices that it has not got."""
         if group.epoch > member.epoch:
             member.epoch = group.epoch
             passed.append(EpochBegun(member.session, member.epoch))
-        ready = not group.claimed  # else an earlier one may come
+        ready = not group.claimed  # else an earlier batch may come
         while ready and member.waiting and member.window > member.seq:
             token = next(iter(member.waiting))
             batch = member.waiting.pop(token)

@@ -1,16 +1,16 @@
-"""The trainers of groups at a dispatcher: who is there, and where each stands.
+"""The trainers of groups at a dispatcher: which are present, and the progress of each.
 
     Hello ─► admits() ─► True   a place is free: join_group()
                       ─► False  ask again, for the members may all be dead
                       ─► JoinRefused
 
-To the dispatcher a group is one trainer, whose number is negative.  While a member is missing the
+To the dispatcher a group is one trainer with a negative number.  While a member is missing, the
 others wait.  When no member is left, the group leaves, and its batches go to others.
 
 A trainer that takes a place beside others that have begun waits until these have shown that they
-live: a job that is started again as a whole must not join the members of the one before.  Where
-states stay with trainers it has none, so the lanes of all members begin again from the states that
-were handed over.
+live: a job that is restarted as a whole must not join the members of the earlier one.  Where
+states stay with trainers the new trainer has none, so the lanes of all members restart from the
+states that were flushed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .group_places import Group, MemberPlace
 from .handover import Batch, JoinRefused
 from .sequences import AT_TRAINER
 
-#: Maximum number of trainers that wait for a place; the oldest is forgotten.
+#: Maximum number of waiting trainers that are remembered; the oldest is forgotten.
 _REMEMBERED = 10_000
 
 
@@ -32,19 +32,20 @@ class GroupMembers(Dispatcher):
         self._groups: dict[str, Group] = {}
         self._by_number: dict[int, Group] = {}
         self._member_of: dict[int, tuple[Group, MemberPlace]] = {}  # by session
-        self._touched: dict[Group, None] = {}  # since effects were taken
-        self._asked: dict[bytes, float] = {}  # by nonce: when a trainer asked for a place first
+        self._touched: dict[Group, None] = {}  # groups that changed since effects were taken
+        # by nonce: time of a trainer's first request for a place
+        self._asked: dict[bytes, float] = {}
 
     # Members come and go
 
     def has_group(self, name: str) -> bool:
-        """Whether a member of this group is there."""
+        """Return whether a member of this group is present."""
         return name in self._groups
 
     def admits(self, name: str, size: int, nonce: bytes, rank: int, world: int, now: float) -> bool:
-        """Whether a trainer can join a group; False where it has to ask again.
+        """Return whether a trainer can join a group; False: it has to ask again.
 
-        JoinRefused where it differs from members that live, or there are as many as can be.
+        JoinRefused where it differs from living members, or where the group is complete.
         """
         group = self._groups.get(name)
         if group is None:
@@ -100,7 +101,7 @@ class GroupMembers(Dispatcher):
             shared.asking.discard(session)
         if group.present:
             trainer = self._trainers.present[group.number]
-            trainer.window = trainer.seq  # the others wait for it
+            trainer.window = trainer.seq  # the other members wait for it
         else:
             del self._groups[group.name], self._by_number[group.number]
             self._touched.pop(group, None)
@@ -122,7 +123,7 @@ class GroupMembers(Dispatcher):
     # Queries
 
     def _trainer_of(self, session: int) -> int:
-        """Return the session that the dispatcher knows: of a member that of its group."""
+        """Return the session that the dispatcher knows: for a member that of its group."""
         of = self._member_of.get(session)
         return session if of is None else of[0].number
 

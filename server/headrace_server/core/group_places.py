@@ -1,4 +1,4 @@
-"""Groups of trainers that all get the same batches: who is there, and what each has committed.
+"""Groups of trainers that all get the same batches: the places in a group, and their commits.
 
     Group ─┬─ MemberPlace: the batches that wait for its trainer, and those that it was sent
            ├─ MemberPlace …
@@ -20,7 +20,7 @@ MOST_MEMBERS, LONGEST_NAME = 1024, 100
 
 
 def check_group(name: str, members: int) -> None:
-    """JoinRefused where a trainer names a group that can not be."""
+    """Raise JoinRefused where a trainer names an impossible group."""
     if not name and members:
         raise JoinRefused(f"members={members} without group=: give both or neither")
     if len(name) > LONGEST_NAME:
@@ -31,7 +31,7 @@ def check_group(name: str, members: int) -> None:
 
 @dataclass(slots=True, eq=False)
 class MemberPlace:
-    """A place in a group, with what its trainer has not committed.  Session 0: it is away."""
+    """A place in a group, with its uncommitted batches.  Session 0: the trainer is away."""
 
     nonce: bytes
     session: int = 0
@@ -39,12 +39,12 @@ class MemberPlace:
     window: int = 0
     seq: int = 0  # number of its last delivery
     knows_end: bool = False
-    epoch: int = 0  # the epoch before which no batch comes, as far as it knows
-    waiting: dict[int, Batch] = field(default_factory=dict)  # to be sent, by token
-    sent: dict[int, int] = field(default_factory=dict)  # by token the number of the delivery
+    epoch: int = 0  # the least epoch of coming batches that was announced to it
+    waiting: dict[int, Batch] = field(default_factory=dict)  # batches to be sent, by token
+    sent: dict[int, int] = field(default_factory=dict)  # by token: number of the delivery
 
     def wait(self, token: int, batch: Batch) -> None:
-        """Let a batch be sent, in the order of tokens."""
+        """Queue a batch, in the order of tokens."""
         self.sent.pop(token, None)
         self.waiting[token] = batch
         self.waiting = dict(sorted(self.waiting.items()))
@@ -56,13 +56,13 @@ class MemberPlace:
 
 @dataclass(slots=True, eq=False)
 class GroupBatch:
-    """A batch that a group has; one of an earlier server is None until its claim is judged."""
+    """A batch of a group; one of an earlier server is None until its claim is judged."""
 
     batch: Batch | None
     done: set[MemberPlace] = field(default_factory=set)  # members that have committed it
     asking: set[int] = field(default_factory=set)  # sessions that wait for the answer
-    payload: Any = None  # of the member that committed it last: of segments the states
-    flushes: list[Any] = field(default_factory=list)  # states of lanes that come after these
+    payload: Any = None  # from the last commit of a member: for segments the states
+    flushes: list[Any] = field(default_factory=list)  # flushed states of lanes after this batch
     saving: bool = False
 
 
@@ -87,7 +87,7 @@ class Group:
         return [member for member in self.members if member.session]
 
     def fault(self, size: int, rank: int, world: int) -> str:
-        """Return why a trainer can not be of this group; "" where it can."""
+        """Return why a trainer can not join this group; "" where it can."""
         if size != self.size:
             return f"members={size} differs from {self.size}, that of the others in the group"
         if (rank, world) != (self.rank, self.world):
@@ -99,7 +99,7 @@ class Group:
         return ""
 
     def place_for(self, nonce: bytes) -> MemberPlace:
-        """Return the place that a trainer takes: its own, else one that is free, else a new one."""
+        """Return the place for a trainer: its own, else a free one, else a new one."""
         free = [member for member in self.members if not member.session]
         member = next((one for one in free if one.nonce == nonce), next(iter(free), None))
         if member is None:
@@ -115,7 +115,7 @@ class Group:
 
     @property
     def credits(self) -> int:
-        """Number of batches that the group can take now, as its slowest member can."""
+        """Number of batches that the group can take now, bounded by its slowest member."""
         present = self.present
         if len(present) < self.size or self.claimed:
             return 0

@@ -49,7 +49,7 @@ P = TypeVar("P")
 
 
 class _Here(dict[int, P]):
-    """Partitions by number.  ValueError for one that is not here."""
+    """The owner's partitions by number.  ValueError for any other number."""
 
     def __missing__(self, number: int) -> P:
         raise ValueError(f"partition {number} is none of those here: {[*self]}")
@@ -61,7 +61,7 @@ def of_numbers(numbers: Iterable[int], kind: type[P]) -> _Here[P]:
 
 
 class JoinRefused(ValueError):
-    """A trainer asked to join in a way that does not fit the feed."""
+    """A trainer's request to join does not fit the feed."""
 
 
 class Queue(Protocol):
@@ -72,24 +72,24 @@ class Queue(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """One batch on offer.  ``body`` is the shell's: where the bytes lie."""
+    """One batch on offer.  Only the shell reads ``body``: where the bytes lie."""
 
     partition: int
     number: int
     rows: int
     body: Any = None
     meta: Mapping[str, Any] = field(default_factory=dict)
-    epoch: int = 0  # of its first row
+    epoch: int = 0  # epoch of its first row
     turn: int = -1  # among the batches of all partitions; -1: its number
     rank: int = -1  # coordinated mode: the rank that gets it …
     round: int = -1  # … and in which round
-    waits_in: Queue | None = None  # none while it is leased
-    let_go: bool = False  # nobody gets it again
+    waits_in: Queue | None = None  # None while it is leased
+    let_go: bool = False  # no trainer gets it again
     freed: bool = False
     pins: set[Hashable] = field(default_factory=set)
 
     def wait_no_more(self) -> None:
-        """Leave the place where it waits, if it does."""
+        """Leave the queue in which it waits, if any."""
         if self.waits_in is not None:
             self.waits_in.remove(self)
             self.waits_in = None
@@ -100,7 +100,7 @@ class Batch:
 
     @property
     def place_in_line(self) -> tuple[int, int, int]:
-        """The sort key among batches that wait: by its round, if it has one."""
+        """The sort key among waiting batches: by its round, if it has one."""
         if self.round < 0:
             turn = self.number if self.turn < 0 else self.turn
             return (self.round, turn, self.partition)
@@ -108,7 +108,7 @@ class Batch:
 
 
 class Line:
-    """Batches that came back or were dealt, in their order."""
+    """Batches that came back or were dealt, in order."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[tuple[int, ...], Batch]] = []
@@ -123,7 +123,7 @@ class Line:
         heapq.heappush(self._heap, (batch.place_in_line, batch))
 
     def pop(self) -> Batch | None:
-        """Take the first batch; pass over entries of batches that wait no more."""
+        """Take the first batch; skip entries of batches that do not wait any more."""
         while self._heap:
             batch = heapq.heappop(self._heap)[1]
             if batch.waits_in is self:
@@ -132,11 +132,11 @@ class Line:
         return None
 
     def rows(self) -> int:
-        """Return the rows of all batches that wait."""
+        """Return the number of rows of all waiting batches."""
         return sum(batch.rows for batch in {b for _, b in self._heap if b.waits_in is self})
 
     def partitions(self) -> set[int]:
-        """Return the partitions whose batches wait."""
+        """Return the partitions of waiting batches."""
         return {batch.partition for _, batch in self._heap if batch.waits_in is self}
 
     def remove(self, batch: Batch, /) -> None:
@@ -169,7 +169,7 @@ class Send(_Effect):
 
 @record
 class Taken(_Effect):
-    """A batch left the stream of new ones: its partition may make another."""
+    """A batch left the stream of new ones, so its partition may make another."""
 
     batch: Batch
 
@@ -197,7 +197,7 @@ class Returned(_Effect):
 
 @record
 class Freed(_Effect):
-    """Nobody needs the bytes of this batch any more."""
+    """The bytes of this batch are not needed any more."""
 
     batch: Batch
 
@@ -211,7 +211,7 @@ class Finish(_Effect):
 
 @record
 class StoreCommit(_Effect):
-    """Store a commit, with the states of segments.  ``payload`` is the shell's."""
+    """Store a commit, with the states of segments.  Only the shell reads ``payload``."""
 
     batch: Batch
     payload: Any
@@ -220,7 +220,7 @@ class StoreCommit(_Effect):
 
 @record
 class StoreLanes(StoreCommit):
-    """Store the states of lanes as they are after a batch that was saved."""
+    """Store the states of lanes as they are after a saved batch."""
 
 
 @record
@@ -232,7 +232,7 @@ class FlushLost(_Effect):
 
 @record
 class Want(_Effect):
-    """Let a partition make batches (of a stripe of lanes) until it has made so many."""
+    """Let a partition make batches (of a stripe of lanes) up to number ``upto``."""
 
     partition: int
     upto: int
@@ -248,7 +248,7 @@ class BeginEpoch(_Effect):
 
 @record
 class PassOver(_Effect):
-    """Let a partition count a batch as done, which no trainer gets."""
+    """Let a partition count a batch as done that no trainer gets."""
 
     partition: int
     number: int
@@ -270,7 +270,7 @@ class Leave(_Effect):
 class Deal(_Effect):
     """Have a partition of segments form rounds of ``world`` batches; 0: batches for any trainer.
 
-    All that is out is ready again.  Ranks have the stripes from this number on.
+    All batches that are out become ready again.  Ranks have the stripes from ``stripe`` on.
     """
 
     partition: int
@@ -289,14 +289,14 @@ class Claim(_Effect):
 
 @record
 class Dealt(_Effect):
-    """Store the rounds of these partitions, which were dealt, or dealt anew."""
+    """Store the rounds of these partitions, which were dealt or dealt anew."""
 
     partitions: tuple[int, ...]
 
 
 @record
 class Release(_Effect):
-    """Let the rows of a claimed batch go out again: its trainer does not commit it."""
+    """Hand the rows of a claimed batch out again: its trainer does not commit it."""
 
     partition: int
     number: int
@@ -304,7 +304,7 @@ class Release(_Effect):
 
 @record
 class Reclaimed(_Effect):
-    """The lease of an earlier server stands again; an entry for the flight record alone."""
+    """A lease of an earlier server is valid again; an entry for the flight record alone."""
 
     token: int
 

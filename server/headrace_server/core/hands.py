@@ -1,11 +1,11 @@
-"""Batches in the hands of trainers: who has each, and when nobody needs its bytes any more.
+"""Batches in the hands of trainers: which trainer holds each, and when its bytes are free.
 
     made ─► grant ─► a trainer's ─► let_go ─► settle     Freed: once, when nobody has it pinned,
               ▲          │                               since it was let go of or void
               └─ take_back ─────► void
 
-A batch is let go of when its commit is judged, and settled when that is stored.  It is pinned by a
-trainer that maps it, or by a frame that is still being sent.
+A batch is let go when its commit is judged, and settled when the commit is stored.  It is pinned by
+a trainer that maps it, or by a frame that is still being sent.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .trainers import Trainer, Trainers
 
 
 class Hands:
-    """The batches of one feed that were made, its trainers, and the effects that are due."""
+    """The batches that one feed has made, its trainers, and pending effects."""
 
     def __init__(self, lease_ttl_s: float, term: int, trainers: Trainers) -> None:
         self.trainers = trainers
         self.leases: LeaseTable[Batch] = LeaseTable(lease_ttl_s, term)
         self.claims: Mapping[int, Any] = {}  # by token: batches of an earlier life, see claims.py
         self.effects: list[Effect] = []
-        self.open = 0  # batches made, and neither settled nor void
+        self.open = 0  # number of batches made that are neither settled nor void
         self.epochs: OpenEpochs | None = None  # where batches end with their epoch
         self.counts = {"batches": 0, "rows": 0, "redelivered": 0, "stale": 0, "expired": 0}
         self.dropped: dict[str, int] = {}
@@ -41,10 +41,11 @@ class Hands:
         self.effects.append(Send(session, seq, lease.token, batch))
 
     def resend(self, trainer: Trainer, last_seq: int, leases: Iterable[Lease[Batch]]) -> None:
-        """Send leases again that came after a delivery, and number the next ones after them.
+        """Resend leases after a delivery, and number the next ones after them.
 
         A batch that went to others meanwhile leaves no gap in the numbers, for a trainer computes
-        its window from the number of its last delivery.  One that it has saved meanwhile has come.
+        its window from the number of its last delivery.  A batch that it has saved meanwhile has
+        arrived.
         """
         trainer.seq = last_seq
         for lease in leases:
@@ -67,7 +68,7 @@ class Hands:
         self.close(batch)
 
     def void(self, batch: Batch) -> None:
-        """Drop a batch that nobody holds, without a commit."""
+        """Drop a batch that no trainer holds, without a commit."""
         token = self.leases.void(batch)
         if token is not None:
             self.effects.append(Returned(token, "voided"))
@@ -87,7 +88,7 @@ class Hands:
             self.let_go(batch)
 
     def let_go(self, batch: Batch) -> None:
-        """Free the bytes of a batch that nobody gets again, once nobody has it pinned."""
+        """Free the bytes of a batch that no trainer gets again, once its last pin is gone."""
         batch.let_go = True
         if not batch.pins:
             self._free(batch)

@@ -1,4 +1,5 @@
-"""The batches of lanes that nobody has: each trainer has a stripe, and gets its batches alone.
+"""The batches of lanes that no trainer has: each trainer has a stripe, and only it gets its
+batches.
 
     a trainer asks ─► a stripe in the partition with the fewest ─► Want(partition, upto, stripe)
                                                                   ─► made() ─► next(): its trainer's
@@ -7,8 +8,8 @@ The batches of a stripe are void when its trainer leaves.  Without states a stri
 last batches are done, and its trainer goes on in another partition.
 
 Where the feed has other owners, a trainer gets a stripe in another partition only once it knows
-that the one before has no work for it, for the turn may be another owner's.  So a window that
-crosses that message (``Passed``) asks for nothing: the number of the message lies beyond it.
+that the earlier one has no work for it, for it may be another owner's turn.  So a window that
+crosses that message (``Passed``) has no effect: the number of the message lies beyond it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from .trainers import Trainer
 class _Stripe:
     partition: int
     number: int
-    leaves: int  # of its partition, when it was opened
+    leaves: int  # number of left stripes of its partition when it was opened
     made: int = 0
     wanted: int = 0
     ready: Line = field(default_factory=Line)
@@ -38,13 +39,14 @@ class LaneQueues(SegmentSupply):
     """The batches of ``order="lanes"``, each for the trainer that has the stripe."""
 
     def _set_up(self) -> None:
-        self._spent: dict[int, list[_Stripe]] = {}  # by session: dry, with batches that may be out
+        # by session: dry stripes whose batches may be out
+        self._spent: dict[int, list[_Stripe]] = {}
         self._stripes: dict[int, _Stripe] = {}  # by session
         self._by_number: dict[int, int] = {}  # stripe → session
-        self._dry: set[int] = set()  # partitions without work for another stripe
-        # Stripes that trainers have left, by partition: their examples need another stripe.
+        self._dry: set[int] = set()  # partitions without work for a new stripe
+        # By partition: number of stripes that trainers have left; their examples need others.
         self._leaves = dict.fromkeys(self.partitions, 0)
-        #: By session: partitions without work for it, and the number of the Passed that said so.
+        #: By session: partitions without work for it, and the number of the Passed that told it.
         self._left: dict[int, dict[int, int]] = {}
         self.claims_wait = self.states == AT_SERVER
 
@@ -67,7 +69,7 @@ class LaneQueues(SegmentSupply):
     def dry(self, number: int) -> None:
         """Close a stripe without work; its trainer may get one in another partition.
 
-        It may get one in the same partition where another trainer has left that since, which the
+        It may get one in the same partition if another trainer has left it since, which the
         partition may not have known.
         """
         session = self._by_number.get(number)
@@ -110,7 +112,7 @@ class LaneQueues(SegmentSupply):
         return None if stripe is None else stripe.ready.pop()
 
     def missing(self) -> tuple[int, int] | None:
-        """Return number and partition of a batch that was asked for, if any."""
+        """Return number and partition of a requested batch, if any."""
         for stripe in self._stripes.values():
             if stripe.wanted > stripe.made:
                 return self.partitions[stripe.partition].made, stripe.partition
@@ -119,8 +121,8 @@ class LaneQueues(SegmentSupply):
     def tell_passed(self, trainer: Trainer) -> None:
         """Answer a trainer with the partitions that have no work for its lanes.
 
-        They stand in place of all batches that it has asked for; it asks again, here or elsewhere.
-        One that was lost with a connection is sent again: its number is beyond the last delivery.
+        They replace all batches that it has asked for; it asks again, here or elsewhere.
+        A message lost with a connection is resent: its number is beyond the last delivery.
         """
         session = trainer.session
         if session in self._stripes:
@@ -135,7 +137,7 @@ class LaneQueues(SegmentSupply):
             trainer.window = left[partition] = trainer.seq
 
     def is_idle(self, session: int) -> bool:
-        """Whether a trainer has no lanes, and could get none."""
+        """Return whether a trainer has no lanes and can get none."""
         return not (session in self._stripes or self._goes_on(session))
 
     def put_back(self, session: int, batch: Batch) -> bool:
@@ -155,13 +157,13 @@ class LaneQueues(SegmentSupply):
         return all(one.ended or number in self._dry for number, one in self.partitions.items())
 
     def claimed(self, batch: Batch) -> Batch:
-        """Count a claimed batch as made.  When it is saved its examples go on in any lanes."""
+        """Count a claimed batch as made.  Once it is saved, its examples continue in any lanes."""
         self.partitions[batch.partition].made += 1
         self._hands.open += 1
         return batch
 
     def wants(self, asking: Sequence[Asking]) -> list[Effect]:
-        """Return the requests to partitions; a trainer without lanes gets some where work is."""
+        """Return the requests to partitions; give trainers without lanes some where work is."""
         effects: list[Effect] = []
         for session, credits in asking:
             stripe = self._stripes.get(session) or self._open(session)
@@ -191,9 +193,9 @@ class LaneQueues(SegmentSupply):
         return stripe
 
     def _goes_on(self, session: int) -> bool:
-        """Whether a trainer has to save batches of an earlier life, whose examples it goes on with.
+        """Return whether a trainer has still to save batches of an earlier life.
 
-        It gets its lanes once they are stored, as it would without the death.
+        It continues their examples, so it gets lanes only once these saves are stored.
         """
         leases, claims = self._hands.leases, self._hands.claims
         return (
@@ -206,13 +208,13 @@ class LaneQueues(SegmentSupply):
         return [batch for stripe in self._stripes.values() for batch in stripe.ready.drain()]
 
     def leave(self, session: int, rank: int) -> None:
-        """Void the batches of a trainer that has left its lanes; its examples go on in others."""
+        """Void the batches of a trainer that left its lanes; its examples continue in others."""
         passed = self._left.pop(session, {})
         left = self._spent.pop(session, [])
         if session in self._stripes:
             left.append(self._close(session))
         self._left.pop(session, None)
-        if session in self._trainers.present:  # it gets other lanes, perhaps of the same partition
+        if session in self._trainers.present:  # it gets other lanes, maybe in the same partition
             self._left[session] = passed
         for stripe in left:
             self._dry.discard(stripe.partition)

@@ -10,12 +10,12 @@ come any more the batch is smaller, if that is allowed, and the stripe is dry wh
 empty.  If it is not allowed, a stripe that can not be filled takes nothing and is dry, and the
 machine drops examples that can fill no stripe.
 
-A stripe that is dry or left is closed for good, and its number is not used again.  Without states
-it is dry, and its trainer may be elsewhere, before its last batches are done.
+A stripe that is dry or left is closed for good, and its number is not reused.  Without states
+it is dry before its last batches are done, and its trainer may already work elsewhere.
 
 Where states stay with the trainer a batch is drafted before the one before it is done (``ahead``),
-and an example can go on in another lane only from its last state that is *kept* here.  Without any
-states it goes on after its last segment that is done.
+and an example can continue in another lane only from its last state that is *kept* here.  Without
+any states it continues after its last done segment.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class _Stripe:
     out: list[Segments] = field(default_factory=list)
     wanted: int = 0
     made: int = 0
-    over: bool = False  # no further drafts
-    reported: bool = False  # as dry
+    over: bool = False  # it gets no further drafts
+    reported: bool = False  # whether it was reported as dry
 
 
 class Lanes(InStep):
@@ -56,7 +56,7 @@ class Lanes(InStep):
         self.through: list[int] = []
         self._crowded = False  # more examples came back than there are places
         self._gone: set[int] = set()  # stripes that were closed
-        self.rewound = 0  # segments that were done, and are handed out again
+        self.rewound = 0  # number of done segments that are handed out again
 
     def _come_back(self, slots: np.ndarray) -> None:
         self._slots.done[slots] = self._slots.kept[slots] = self._slots.segment[slots]
@@ -67,7 +67,7 @@ class Lanes(InStep):
     def _places(self) -> int | None:
         """How many examples may be in flight.
 
-        Where more return, begun stripes are filled anyway: else they could wait for each other.
+        When more examples return, begun stripes are filled anyway; otherwise they could deadlock.
         """
         if self.capacity is None or not self._crowded:
             return self.capacity
@@ -92,7 +92,7 @@ class Lanes(InStep):
     # Stripes
 
     def want(self, upto: int, stripe: int = 0) -> None:
-        """Allow a trainer's batches, or rounds of ranks, until there have been ``upto``."""
+        """Allow a trainer's batches, or rounds of ranks, up to number ``upto``."""
         if self.members is not None:
             self.members.wanted = max(self.members.wanted, upto)
             return
@@ -115,7 +115,7 @@ class Lanes(InStep):
         return stripe
 
     def leave(self, stripe: int, instead: int = -1) -> None:
-        """Close a trainer's stripe: its examples go on from kept states; a rank has another."""
+        """Close a trainer's stripe; its examples continue from kept states."""
         gone = self._stripes.pop(stripe, None)
         if self.members is not None and gone is not None:
             self.members.leave(stripe, instead)
@@ -141,24 +141,24 @@ class Lanes(InStep):
         self._drop_leftovers()
 
     def _reenter(self, slots: np.ndarray) -> None:
-        """Take examples back into the capacity, whose last segments were handed out."""
+        """Count examples as in flight again whose last segments were handed out."""
         super()._reenter(slots)
         self._crowded |= self.capacity is not None and self.in_flight > self.capacity
 
     def take_dry(self) -> list[int]:
-        """Stripes that ran dry since the last call.  They are closed; orphans may need new ones."""
+        """Return stripes that ran dry since the last call; they are closed."""
         dry, self._dry = self._dry, []
         return dry
 
     def take_through(self) -> list[int]:
-        """Slots of examples that ended or were dropped, whose kept states can be dropped."""
+        """Return slots of ended or dropped examples, whose kept states can be dropped."""
         through, self.through = self.through, []
         return through
 
     # Segments
 
     def next_draft(self) -> Segments | None:
-        """The next batch, if one is wanted and possible."""
+        """Return the next batch, if one is wanted and possible."""
         if self.members is not None:
             return self._next_member()
         for number, stripe in list(self._stripes.items()):
@@ -172,16 +172,16 @@ class Lanes(InStep):
             lanes = (stripe.lanes >= 0).nonzero()[0]
             small = len(lanes) < self.batch_size
             if not len(lanes) or (small and not self.allow_small):
-                if min(self._stripes) >= 0:  # else those of a claim come back
+                if min(self._stripes) >= 0:  # else examples of a claimed batch come back
                     self._run_dry(number, stripe)
             else:
                 return self._draft(number, stripe, lanes)
         return None
 
     def _fill(self, stripes: list[_Stripe], some: bool = False) -> bool:
-        """Put examples in empty lanes, first where the fewest are taken; ``some``: at the end, too.
+        """Put examples in empty lanes, fewest used first; ``some``: allow a partial fill.
 
-        False if that has to wait for more input.
+        Return False if that has to wait for more input.
         """
         empty = [(stripe.lanes < 0).nonzero()[0].tolist() for stripe in stripes]
         there = self.ready
@@ -202,7 +202,7 @@ class Lanes(InStep):
         return True
 
     def _next_slots(self, n: int) -> list[int]:
-        """Take the slots of ``n`` examples that are ready, those first that were in lanes."""
+        """Take the slots of ``n`` ready examples, orphans first."""
         orphans = [heapq.heappop(self._orphans)[1] for _ in range(min(n, len(self._orphans)))]
         return [*orphans, *self._fresh.get(n - len(orphans)).tolist()]
 
@@ -222,9 +222,9 @@ class Lanes(InStep):
         return batch
 
     def claim(self, slots: np.ndarray, segments: np.ndarray) -> Segments | None:
-        """Make the batch again that a trainer has from before a restart.
+        """Rebuild a batch that a trainer holds from before a restart.
 
-        None if a segment is not the next of its example, or is in other lanes.
+        Return None if a segment is not the next of its example, or is in other lanes.
         """
         taken = [slot for one in self._stripes.values() for slot in one.lanes]
         taken += [slot for batch in self._out.values() for slot in batch.slots]
@@ -233,11 +233,11 @@ class Lanes(InStep):
         if self.ahead or not fits or (self._slots.segment[slots] != segments).any():
             return None
         number, lanes = min([0, *self._stripes]) - 1, np.arange(len(slots))
-        self._put(self._open(number), lanes, slots)  # a stripe that ends when the batch is saved
+        self._put(self._open(number), lanes, slots)  # a stripe that closes with the save
         return self._draft(number, self._stripes[number], lanes)
 
     def release(self, batch: Segments) -> None:
-        """Take a claimed batch back: its examples go on in the lanes of others."""
+        """Take a claimed batch back: its examples continue in other trainers' lanes."""
         self.leave(batch.stripe)
 
     # Rounds of ranks
@@ -258,7 +258,7 @@ class Lanes(InStep):
         ]
 
     def _end_rounds(self, members: RoundMembers) -> list[Segments]:
-        """Drop what is in lanes, once no member is out: no whole round can be formed."""
+        """Drop the examples in lanes, once no member is out, if no whole round can be formed."""
         if not members.out:
             for lanes in [self._stripes[number].lanes for number in members.stripes]:
                 self._drop(lanes[lanes >= 0], "cancelled" if self.cancelled else "remainder")
@@ -327,7 +327,7 @@ class Lanes(InStep):
             self._drop_leftovers()
 
     def _drop_leftovers(self) -> None:
-        """Drop examples that can fill no stripe any more, if small batches are not allowed."""
+        """Drop examples that can not fill a stripe any more, if small batches are not allowed."""
         if self._closed and not self.allow_small and self._slots.live < self.most_rows:
             self._drop(self._fresh.get(len(self._fresh)), "remainder")
             self._drop_orphans("remainder")
@@ -337,9 +337,9 @@ class Lanes(InStep):
         self._drop(np.array([slot for _, slot in orphans], np.int64), reason)
 
     def saved(self, batch: Segments) -> np.ndarray | None:
-        """Mark a batch as done: places of the rows whose states are wanted.
+        """Mark a batch as done; return the places of the rows whose states are needed.
 
-        None if nothing can be saved any more: the feed was cancelled, or the stripe is closed.
+        Return None where nothing can be saved: the feed was cancelled, or the stripe is closed.
         """
         stripe = self._stripes.get(batch.stripe)
         if stripe is None:
@@ -360,11 +360,11 @@ class Lanes(InStep):
             self._slots.kept[slots] = done
         through = self._slots.done[batch.slots] == batch.counts
         ended = batch.slots[through]
-        if turn or np.count_nonzero(through & going):  # out of turn: others may share examples
+        if turn or np.count_nonzero(through & going):  # out of order: others may share examples
             for other in stripe.out:
                 ended = ended[~np.isin(ended, other.slots)]
         self._end(ended)
-        if batch.stripe < 0:  # that of a claim: its examples go on in the same rows
+        if batch.stripe < 0:  # a claimed batch: its examples continue in the same rows
             self.places = [(batch.indices[going], batch.lanes[going]), *self.places]
             self.leave(batch.stripe)
         self._drop_leftovers()
@@ -379,7 +379,7 @@ class Lanes(InStep):
         self.through.extend(slots.tolist())
 
     def keep(self, batch: Segments, rows: np.ndarray) -> np.ndarray:
-        """Note states of rows after a batch; the rows whose states are still of use."""
+        """Note kept states of rows after a batch; return the rows whose states are still useful."""
         if batch.stripe not in self._stripes:
             return rows[:0]
         slots, after = batch.slots[rows], batch.segments[rows] + 1

@@ -1,4 +1,4 @@
-"""Leases: which trainer holds which batch, until when, and whose commit counts.
+"""Leases: which trainer holds which batch, until when, and which trainer's commit counts.
 
     grant ─► held ── commit ──► saving ── stored, refused ──► answered
                │ ▲                 ▲
@@ -9,8 +9,8 @@
 
 The life of a token is the table ``LEASE``: each event looks up what follows.  A token is larger
 than every token before it.  Only the last holder of a batch can commit it, also
-when its lease has ended but nobody got the batch since: work is kept, not wasted.  A commit is
-answered when its partition has stored it; one that comes again is answered as the first one was.
+when its lease has ended but no trainer got the batch since, so its work is not lost.  A commit is
+answered when its partition has stored it; a repeated commit gets the same answer.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .transitions import Transitions
 
 B = TypeVar("B", bound=Hashable)
 
-#: Answered and stale tokens that are remembered, for commits that are sent again.
+#: Number of answered and of stale tokens that are remembered, for resent commits.
 _REMEMBERED = 65_536
-#: Earlier leases of a batch that an error lists.
+#: Maximum number of earlier leases of a batch that an error lists.
 _LONGEST_STORY = 8
 
 #: Token, code and text of a commit that was not stored.
@@ -38,9 +38,9 @@ class CommitVerdict(Enum):
     """The outcome of a commit."""
 
     COMMITTED = "StoreCommit"  # it counts, and is to be stored
-    WAITING = "Answer, when it is stored"  # it came before
+    WAITING = "Answer, when it is stored"  # it was sent before
     DUPLICATE = "Answer, as before"
-    STALE = "Answer: stale"  # the batch went to somebody else, or never was this token's
+    STALE = "Answer: stale"  # another trainer has the batch, or the token was never its lease
 
     def __str__(self) -> str:
         return self.value
@@ -88,17 +88,17 @@ LEASE = Transitions(
 
 @dataclass(slots=True)
 class Lease(Generic[B]):
-    """One token; of a batch that is granted again each holder has another."""
+    """One token; each holder of a batch has another one."""
 
     token: int
     batch: B
-    session: int  # that holds it, or has committed it
+    session: int  # the session that holds it, or has committed it
     deadline: float
     since: float
     seq: int
     state: str = HELD
-    asked: tuple[int, ...] = ()  # other sessions that are answered when the commit is stored
-    story: tuple[str, ...] = ()  # how this and earlier leases of the batch have ended
+    asked: tuple[int, ...] = ()  # other sessions to answer when the commit is stored
+    story: tuple[str, ...] = ()  # the ends of this and earlier leases of the batch
 
     def __str__(self) -> str:
         return f"batch {self.batch}"
@@ -132,11 +132,11 @@ class LeaseTable(Generic[B]):
         self.ttl_s = ttl_s
         self.first = self._counter = term << 32
         self._leases: dict[int, Lease[B]] = {}  # by token: held, free and saving, as granted
-        self._of_batch: dict[B, Lease[B]] = {}  # the last one of each
-        self._by_session: dict[int, dict[int, Lease[B]]] = {}  # held …
-        self._held = 0  # … and how many these are
+        self._of_batch: dict[B, Lease[B]] = {}  # the last lease of each batch
+        self._by_session: dict[int, dict[int, Lease[B]]] = {}  # held leases …
+        self._held = 0  # … and their number
         self._answers: OrderedDict[int, Fault | None] = OrderedDict()  # by token
-        self._stale: OrderedDict[int, None] = OrderedDict()  # tokens that were counted as such
+        self._stale: OrderedDict[int, None] = OrderedDict()  # tokens that were counted as stale
         self.unstored: dict[int, int] = {}  # by session: commits that are being stored
 
     def __len__(self) -> int:
@@ -148,7 +148,7 @@ class LeaseTable(Generic[B]):
         return len(self._by_session.get(session, ()))
 
     def holds(self, session: int, token: int) -> bool:
-        """Whether a session holds this lease."""
+        """Return whether a session holds this lease."""
         return token in self._by_session.get(session, ())
 
     def state(self, token: int) -> str:
@@ -161,7 +161,7 @@ class LeaseTable(Generic[B]):
     # A batch
 
     def grant(self, batch: B, session: int, seq: int, now: float) -> Lease[B]:
-        """Lease a batch; earlier tokens of it count no more."""
+        """Lease a batch; its earlier tokens become invalid."""
         story: tuple[str, ...] = ()
         last = self._of_batch.get(batch)
         if last is not None:
@@ -195,9 +195,10 @@ class LeaseTable(Generic[B]):
         return lease.batch
 
     def void(self, batch: B) -> int | None:
-        """Take a batch from everybody: a late commit of its last holder does not count.
+        """Invalidate all leases of a batch, so that a late commit of its last holder does not
+        count.
 
-        Returns its token, if it was anybody's.
+        Return its last token, if it had one.
         """
         lease = self._of_batch.get(batch)
         if lease is None:
@@ -207,23 +208,23 @@ class LeaseTable(Generic[B]):
         return lease.token
 
     def adopt(self, token: int, session: int, now: float) -> B | None:
-        """Let a lease that has ended stand again, for a trainer that is back as another session.
+        """Renew an ended lease for a trainer that is back as another session.
 
-        Returns the batch, where nobody got it meanwhile.
+        Return the batch, if no trainer got it meanwhile.
         """
         lease = self._leases.get(token)
         if lease is None or lease.state is (following := LEASE.on("adopt")[lease.state][0]):
             return None
         lease.state = following
         lease.session, lease.deadline, lease.since, lease.seq = session, now + self.ttl_s, now, 0
-        del self._leases[token]  # it is the last one of those that are held
+        del self._leases[token]  # reinsert it as the newest of the held ones
         self._hold(lease)
         return lease.batch
 
     # Its commit
 
     def commit(self, token: int, session: int) -> tuple[CommitVerdict, Lease[B] | None]:
-        """Judge a commit; the lease is returned where the commit is to be stored."""
+        """Judge a commit; return also the lease where the commit is to be stored."""
         lease = self._leases.get(token)
         if lease is None:
             return _COMMIT[ANSWERED if token in self._answers else OVER][1], None
@@ -241,7 +242,7 @@ class LeaseTable(Generic[B]):
         return verdict, None
 
     def stored(self, lease: Lease[B], code: str = "", text: str = "") -> None:
-        """End a commit: its partition has stored it, or says why it has not."""
+        """End a commit: its partition has stored it, or reports a fault."""
         lease.state, _ = LEASE.follow("refused" if code else "stored", lease.state, lease)
         session, token = lease.session, lease.token
         del self._leases[token], self._of_batch[lease.batch]
@@ -260,7 +261,7 @@ class LeaseTable(Generic[B]):
         return self._answers.get(token)
 
     def is_newly_stale(self, token: int) -> bool:
-        """Whether a commit that came too late is to be counted: once, however often it is sent."""
+        """Return whether to count a late commit: once, however often it is sent."""
         if token in self._stale:
             return False
         self._stale[token] = None
@@ -276,14 +277,14 @@ class LeaseTable(Generic[B]):
         self._note_answer(token, None)
 
     def admit(self, token: int, batch: B, session: int, now: float) -> None:
-        """Let a lease that an earlier server has granted stand again."""
+        """Make a lease of an earlier server valid again."""
         state, _ = LEASE.follow("admit", self.state(token), _Token(token))
         lease = Lease(token, batch, session, now, now, 0, state)
         self._leases[token] = self._of_batch[batch] = lease
         self.adopt(token, session, now)
 
     def issued(self, token: int) -> bool:
-        """Whether this token was given out, here or by an earlier server."""
+        """Return whether this token was issued, here or by an earlier server."""
         return 0 < token <= self._counter
 
     # Queries

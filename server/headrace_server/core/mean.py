@@ -2,7 +2,7 @@
 
     rates(weights of a group) ─► rate = weight * overall / mean
 
-The mean at a group includes that group.  With ``warmup`` the mean of group number t (from 1) has
+The mean at a group includes that group.  With ``warmup`` the mean at group number t (from 1) has
 the decay min((t - 1) / min(t, warmup), mean_decay): the plain mean of the first ``warmup`` groups,
 then an exponential one.  With ``warmup=None`` it is the exponential average from 0, divided by
 1 - mean_decay**t.
@@ -28,11 +28,11 @@ class RunningMean:
     mean_decay: float = 0.999
     warmup: int | None = 10
     _groups: int = 0
-    _average: float = 0.0  # before the division by 1 - mean_decay**t, where there is one
+    _average: float = 0.0  # before the division by 1 - mean_decay**t, if any
     _power: float = 1.0  # mean_decay**groups
 
     def rates(self, weights: np.ndarray) -> np.ndarray:
-        """The rates of rows that are one group, however many they are."""
+        """Return the rates of rows that form one group of any size."""
         weights = np.asarray(weights, np.float64)
         if not len(weights):
             return weights
@@ -69,11 +69,11 @@ class RunningMean:
             "groups": self._groups,
             "average": self._average,
             "power": self._power,
-            "pending": [],  # rows that earlier releases could hold back
+            "pending": [],  # a field of earlier releases, which could hold rows back
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become the mean of a snapshot; ValueError names the field that does not fit."""
+        """Restore a snapshot; ValueError names the field that does not fit."""
         groups, average, power, pending = stored(
             state,
             "a running mean",

@@ -1,4 +1,4 @@
-"""The rounds of one partition of segments: the member that each rank gets, and what is not done.
+"""The rounds of one partition of segments: the member for each rank, and unfinished members.
 
     ready rows ─► a round, a member for each rank ─► drafted ─► out ─► done
                                                         ▲        │ its lanes were left
@@ -7,9 +7,10 @@
 A *member* is the batch of one rank in one round: a block of ``batch_size`` rows, of which those
 without an example are empty.  The members of a round are drafted together, and a round that was
 drafted never changes.  The next round is drafted when all members of the last one are done, so it
-depends on nothing but what was read and saved.  Where a batch needs no states of the server, it is
-drafted as soon as trainers want it.  Where no batch crosses the border of an epoch, the number of a
-round begins with its epoch, so all partitions' rounds of an epoch come before those of the next.
+depends only on the rows read and the states saved.  Where a batch needs no states of the server, it
+is drafted as soon as trainers want it.  Where no batch crosses the border of an epoch, the number
+of a round begins with its epoch, so all partitions' rounds of an epoch come before those of the
+next.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from .slots import RoundMember, Segments
 
 #: Number of a round, and a rank.
 Place = tuple[int, int]
-#: They name a member in the claim of a trainer, as two integers of this form.
+#: Form in which a trainer's claim names a round and a rank.
 _CLAIM = "<qq"
 
 
 def place_of(claim: bytes) -> Place | None:
-    """Round and rank that a claim names; None where it names segments."""
+    """Return the round and rank that a claim names; None where it names segments."""
     if len(claim) != calcsize(_CLAIM):
         return None
     at, rank = unpack(_CLAIM, claim)
@@ -61,7 +62,7 @@ class RoundMembers:
     """The members of one partition's rounds that are not done."""
 
     def __init__(self, world: int, run: int, stripe: int, size: int, epoch: int = 0) -> None:
-        """``size``: rows of a member's block.  Ranks have the stripes from this number on.
+        """``size``: rows of a member's block.  Ranks have the stripes from ``stripe`` on.
 
         ``epoch``: of the first round, where no batch crosses the border of an epoch.
         """
@@ -70,14 +71,14 @@ class RoundMembers:
         self.size = size
         self.stripes = list(range(stripe, stripe + world))
         self.next_round = epoch << TURN_BITS
-        self.wanted = 0  # rounds, since these members began …
-        self.rounds = 0  # … and how many there were
+        self.wanted = 0  # number of rounds wanted since these members began …
+        self.rounds = 0  # … and number of rounds drafted
         self.drafted: deque[Segments] = deque()  # not planned yet
         self.out: dict[Place, Segments] = {}  # drafted, and not done
-        self.again: dict[Place, MemberRows | None] = {}  # to be drafted; None: of any rows
+        self.again: dict[Place, MemberRows | None] = {}  # to be drafted again; None: with any rows
         self.over = False  # whether no round follows
         self.newest: list[Segments] = []  # the members of the last round that was drafted
-        self.moved = False  # whether anything changed since it was stored
+        self.moved = False  # whether it changed since it was stored
 
     @property
     def rows(self) -> int:
@@ -92,7 +93,7 @@ class RoundMembers:
         self.moved = True
 
     def next_member(self, rank: int) -> RoundMember:
-        """The place of a rank's batch in the round that is drafted."""
+        """Return the place of a rank's batch in the round that is being drafted."""
         return RoundMember(self.next_round, rank, self.size)
 
     def done(self, batch: Segments) -> None:
@@ -102,7 +103,7 @@ class RoundMembers:
         self.moved = True
 
     def leave(self, stripe: int, instead: int) -> None:
-        """Give a rank another stripe; its members that are not done are drafted again."""
+        """Give a rank another stripe; its unfinished members are drafted again."""
         rank = self.stripes.index(stripe)
         self.stripes[rank] = instead
         for place in [place for place in self.out if place[1] == rank]:
@@ -114,7 +115,7 @@ class RoundMembers:
 
     @property
     def left(self) -> list[list[int]]:
-        """Round and rank of the members that are not done."""
+        """Round and rank of unfinished members."""
         return sorted([*place] for place in (*self.out, *self.again))
 
     def newest_rows(self) -> list[list[Any]]:
@@ -129,19 +130,19 @@ class RoundMembers:
 
 
 class InStep(Sequences):
-    """Sequences whose batches may be members of rounds: the part of both orders."""
+    """Sequences whose batches may be members of rounds: a common part of both orders."""
 
-    members: RoundMembers | None = None  # None: batches are of any trainer
-    first_stripe = 0  # of batches of any trainer in the order of arrival
+    members: RoundMembers | None = None  # None: batches are for any trainer
+    first_stripe = 0  # of batches for any trainer in the order of arrival
     ahead = False  # whether a batch is drafted before the one before it is done
-    sized = False  # whether a trainer ever named the size of a batch
-    #: Insertion indices and lanes of examples that go on, for the stripes that open next.
+    sized = False  # whether a trainer has ever named the size of a batch
+    #: Insertion indices and lanes of unfinished examples, for the stripes that open next.
     places: Sequence[tuple[np.ndarray, np.ndarray]] = ()
 
     def deal(self, world: int, run: int, stripe: int, epoch: int = 0) -> None:
-        """Draft rounds for so many ranks from now on, or with 0 batches for any trainer.
+        """Draft rounds for ``world`` ranks from now on; 0: batches for any trainer.
 
-        All that is out is ready again, with the states that are kept here.
+        All batches that are out become ready again, with the states that are kept here.
         """
         self.members = None
         self._recall()
@@ -152,9 +153,9 @@ class InStep(Sequences):
         self._adapt_to_rows()
 
     def resume_rounds(self, members: RoundMembers, rows: dict[Place, MemberRows]) -> None:
-        """Go on with the rounds of an earlier process; ``rows``: of the last round.
+        """Resume the rounds of an earlier process; ``rows``: of the last round.
 
-        The members that are not done are in ``again``.
+        Unfinished members go to ``again``.
         """
         self.members = members
         self._open_stripes()
@@ -173,13 +174,13 @@ class InStep(Sequences):
 
     @property
     def _ranks(self) -> RoundMembers:
-        """The members, where batches are of ranks."""
+        """The members, where batches are for ranks."""
         assert self.members is not None
         return self.members
 
     @property
     def most_rows(self) -> int:
-        """Number of rows that are drafted together: of a batch, or of a round."""
+        """Number of rows that are drafted together: those of a batch, or of a round."""
         return self.batch_size if self.members is None else self.members.rows
 
     def begin_epoch(self) -> None:
@@ -197,7 +198,7 @@ class InStep(Sequences):
         return members.drafted.popleft()
 
     def _draft_more(self) -> bool:
-        """Draft what comes next; False if it has to wait for states or input."""
+        """Draft the next batch or round; return False if it has to wait for states or input."""
         members = self._ranks
         if members.again:
             return self._draft_again(min(members.again))
@@ -215,7 +216,7 @@ class InStep(Sequences):
         return bool(parts)
 
     def _draft_again(self, place: Place) -> bool:
-        """Draft a member of ``again``; False if its rows have to be read before."""
+        """Draft a member of ``again``; return False if its rows must be read first."""
         members = self._ranks
         rows = members.again[place]
         member = RoundMember(*place, members.size)
@@ -227,7 +228,7 @@ class InStep(Sequences):
             slots = self.find(rows.indices)
             if (slots < 0).any() and not self._closed:
                 return False
-            there = (slots >= 0).nonzero()[0]  # others were left out since
+            there = (slots >= 0).nonzero()[0]  # others have been left out since
             there = there[self._slots.segment[slots[there]] == rows.segments[there]]
             batch = self._same_rows(member, slots[there], rows.lanes[there])
         del members.again[place]
@@ -235,7 +236,7 @@ class InStep(Sequences):
         return True
 
     def will_make(self, place: Place) -> bool:
-        """Whether a member is drafted again, or was, with the rows that it had."""
+        """Return whether a member is or will be drafted again with the same rows."""
         members = self.members
         known = members is not None and (place in members.again or place in members.out)
         return known and not self.ahead
@@ -245,7 +246,7 @@ class InStep(Sequences):
         members = self.members
         if members is not None and (
             members.drafted or members.again or (self.ahead and members.out)
-        ):  # one without rows, too, is made again where its rank leaves
+        ):  # a member without rows, too, is made again when its rank leaves
             return False
         return super().done
 
@@ -253,22 +254,22 @@ class InStep(Sequences):
 
     @abstractmethod
     def _recall(self) -> None:
-        """Take all back that is out."""
+        """Take back all batches that are out."""
 
     @abstractmethod
     def _drop_leftovers(self) -> None:
-        """Drop what can fill no batch and no round any more, if these must not be smaller."""
+        """Drop examples that can not fill a batch or a round any more, unless it may be smaller."""
 
     @abstractmethod
     def _round(self) -> list[Segments]:
-        """The members of the next round; empty if that has to wait, or if there is none."""
+        """Return the members of the next round; empty if it has to wait, or there is none."""
 
     @abstractmethod
     def _same_rows(self, member: RoundMember, slots: np.ndarray, lanes: np.ndarray) -> Segments:
-        """A member of exactly these rows, which are ready."""
+        """Make a member of exactly these rows, which are ready."""
 
     def _any_rows(self, member: RoundMember) -> Segments | None:
-        """A member of the rows that its rank has now."""
+        """Make a member of the rows that its rank has now."""
         raise ValueError(f"the rows of {member} are not known")
 
     def _open_stripes(self) -> None:
@@ -276,5 +277,5 @@ class InStep(Sequences):
         return
 
     def _keep_lanes(self, rank: int, rows: MemberRows) -> None:
-        """Put rows that go on after a member that is done in its lanes."""
+        """Put the unfinished rows of a done member in its lanes."""
         return

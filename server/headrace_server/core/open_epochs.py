@@ -1,11 +1,11 @@
-"""The epoch that one owner's partitions of a feed are in, where batches end with their epoch.
+"""The current epoch of one owner's partitions of a feed, where batches end with their epoch.
 
     made ─► open batches of an epoch ─► closed ──┐
     partition: begins ─► makes … ─► rests ───────┴─► current: no batch of an earlier epoch comes
                   ▲                    │
                   └── all rest, or have ended
 
-Partitions of a plain feed go on by themselves: the order of their batches keeps epochs apart.
+Partitions of a plain feed go on by themselves, since their batches come in the order of epochs.
 Those of segments have no such order.  Each *rests* when the examples of its epoch have ended, and
 all begin the next one together.
 """
@@ -20,14 +20,14 @@ class OpenEpochs:
     """The epochs of the partitions, and those of batches that are made and not settled."""
 
     def __init__(self, partitions: Iterable[int]) -> None:
-        self._of = dict.fromkeys(partitions, 0)  # of partitions that have not ended
+        self._of = dict.fromkeys(partitions, 0)  # epoch by partition, without ended ones
         self._resting: set[int] = set()
         self._open: Counter[int] = Counter()
         self.last = 0  # the latest epoch that a partition has begun
 
     @property
     def current(self) -> int:
-        """The least epoch of which a batch may come; the last one once all have ended."""
+        """The least epoch of coming batches; the last one once all partitions have ended."""
         least = [*self._of.values(), *self._open]
         return min(least, default=self.last)
 
@@ -37,7 +37,7 @@ class OpenEpochs:
         return min(self._open, default=None)
 
     def is_ahead(self, partition: int) -> bool:
-        """Whether a partition is to make nothing: it rests, or others are in an earlier epoch."""
+        """Return whether a partition should wait: it rests, or others are in an earlier epoch."""
         here = self._of.get(partition)
         return here is not None and (partition in self._resting or here > min(self._of.values()))
 
@@ -49,9 +49,9 @@ class OpenEpochs:
         self.last = max(epoch, self.last)
 
     def rest(self, partition: int, epoch: int) -> list[int]:
-        """Note that all of a partition's epoch is done; return the partitions that begin the next.
+        """Note that a partition has finished its epoch; return the partitions that begin the next.
 
-        A partition may say so again, even when the next one was begun for it.
+        A partition may report it again, even when its next epoch was begun.
         """
         if self._of.get(partition) == epoch:
             self._resting.add(partition)

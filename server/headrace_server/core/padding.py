@@ -5,8 +5,8 @@
     pad_to_boundary, bucket … 32     13                     32
     pad_to={"x": 20}                 13                     20, in every batch
 
-A size of ``pad_to`` is the size of its column; else a boundary is reached first, and a multiple
-after it.  The last bucket has no boundary.
+A size of ``pad_to`` is the size of its column.  Otherwise a size is rounded up to a boundary, then
+to a multiple.  The last bucket has no boundary.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-#: Lengths beyond this are no lengths of arrays; rounding them up could exceed 64 bits.
+#: Maximum length of an array; rounding up a larger number could exceed 64 bits.
 _LONGEST = 2**62
 
 
@@ -27,13 +27,13 @@ class Padding:
     multiple: int = 1
     #: The upper boundary of each bucket but the last.
     boundaries: Sequence[int] = ()
-    #: By column the size of each dimension that may vary; None: as the other rules give it.
+    #: By column: size of each dimension that varies; None: by the other rules.
     sizes: Mapping[str, Sequence[int | None]] = field(default_factory=dict)
-    #: The size of the column whose length counts in a budget, if it has one.
+    #: The fixed size of the column whose length counts in a budget, if any.
     length: int | None = None
 
     def padded(self, lengths: np.ndarray, bucket: int) -> np.ndarray:
-        """The length that a budget counts for rows of a bucket with these longest lengths."""
+        """Return the padded length of a bucket's rows with these longest lengths, for a budget."""
         if self.length is not None:
             return np.full_like(lengths, self.length)
         if bucket < len(self.boundaries):
@@ -46,7 +46,8 @@ class Padding:
     def shape(
         self, name: str, dims: Sequence[int | None], largest: Sequence[int], bucket: int
     ) -> list[int]:
-        """The padded sizes of dimensions that are ``largest`` in a batch; ``dims`` that are not
+        """Return the padded sizes of dimensions that are ``largest`` in a batch; ``dims`` that are
+        not
         None do not vary."""
         sizes = self.sizes.get(name, ())
         shape = []

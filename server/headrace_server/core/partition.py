@@ -6,13 +6,13 @@
                 ─► None      the input has ended and everything was planned
 
 The life of its input is the table ``PARTITION``.
-Without ``across_batches`` the shape ends with each epoch as at the end of the input, and takes the
+Without ``across_batches`` the shape ends each epoch as it ends the input, and takes the
 rows of the next one when its last batch was planned.  A batch then has a *turn* among those of all
 partitions: its epoch, then its number in the epoch.  With it, its turn is its number.
 
 The machine never sees payload.  A chunk is known by the read that makes it, and reads are
-repeatable, so the whole state is small plain data: ``cursor()`` is how another machine goes on
-after the last plan, or with that plan while it is *held*, for want of room for its batch.
+repeatable, so the whole state is small plain data: with ``cursor()`` another machine goes on
+after the last plan, or with that plan while it is *held* because its batch has no room.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VERSION = 1
 #: Number of empty epochs in a row after which a partition ends.  A single epoch of a small
 #: partition may be empty by chance, if stages drop rows.
 _HOPELESS_EPOCHS = 1000
-#: A turn is the epoch, and in this many bits below it the number of the batch in the epoch.
+#: Number of bits for the number in the epoch; the bits above them are the epoch.
 TURN_BITS = 32
 _FIELDS: dict[str, type | tuple[type, ...]] = {
     "epoch": int,
@@ -72,7 +72,7 @@ PARTITION = Transitions(
 
 
 class Rest:
-    """Nothing can be done until trainers save or want something, or the input is closed."""
+    """No step is possible until trainers save states or ask for batches, or the input is closed."""
 
 
 class Partition:
@@ -96,16 +96,17 @@ class Partition:
         self._waits = waits
         self._first_of_epoch = 0  # number of its first plan, without ``across_batches``
         self._closed = False
-        self.epoch = 0  # that is read; of the next plan, too, without ``across_batches``
+        # the epoch that is read; without ``across_batches`` also that of the next plan
+        self.epoch = 0
         self._position: Position | None = start if epochs is None or epochs > 0 else None
         self._epoch_rows = 0
-        self._empty_epochs = 0  # in a row
+        self._empty_epochs = 0  # number of them in a row
         self._next_chunk = 0
-        self.next_number = 0  # of the next new plan
+        self.next_number = 0  # number of the next new plan
         self._reading: Read | None = None
         self.state = ENDED if self._position is None else OPEN
-        self._reads: dict[int, Read] = {}  # of chunks of which rows wait
-        self.held: Plan | None = None  # a plan without room for its batch, still the next one
+        self._reads: dict[int, Read] = {}  # reads of chunks with waiting rows
+        self.held: Plan | None = None  # the next plan, if its batch has no room yet
 
     def _on(self, event: str) -> None:
         self.state, _ = PARTITION.follow(event, self.state, self)
@@ -114,7 +115,7 @@ class Partition:
         return f"chunk {self._next_chunk}"
 
     def history(self) -> str:
-        """Return how far it is, for the text of an error."""
+        """Describe its position, for the text of an error."""
         return f"the partition is {self.state}, in epoch {self.epoch}, plan {self.next_number}"
 
     @property
@@ -124,7 +125,7 @@ class Partition:
 
     @property
     def next_epoch(self) -> int:
-        """The epoch of the newest rows that wait for a plan, else of the next ones to be read.
+        """The epoch of the newest rows that wait for a plan, or else of the next rows to be read.
 
         A rare bucket may hold rows of much earlier epochs.
         """
@@ -132,15 +133,15 @@ class Partition:
         return max(waiting, default=self.epoch)
 
     def turn_of(self, number: int) -> int:
-        """The turn of the next plan, or of the last one, by its number."""
+        """Return the turn of the next plan, or of the last one, by its number."""
         if self.across_batches:
             return number
         return (self.epoch << TURN_BITS) + number - self._first_of_epoch
 
     def next_step(self, limit: int) -> Read | Plan | type[Rest] | None:
-        """The next step; ``limit`` bounds the rows of a read, and does not change any plan."""
+        """Return the next step; ``limit`` bounds the rows of a read and does not affect plans."""
         if self.state is READING:
-            self._on("read")  # which raises
+            self._on("read")  # raises IllegalEvent
         if self.held is not None:
             plan, self.held = self.held, None
             return plan
@@ -184,13 +185,13 @@ class Partition:
         self._on("arrived, the last" if self._position is None else "arrived")
 
     def failed(self) -> None:
-        """Take a read back that failed, so that it is the next one again."""
+        """Take back a failed read, so that it is the next one again."""
         if self.state is READING:
             self._reading = None
             self._on("failed")
 
     def close(self, cancel: bool = False) -> None:
-        """Read no more, not even what was to be read next.
+        """Stop reading, and cancel the pending read.
 
         With ``cancel`` rows that were read and not planned are dropped.
         """
@@ -210,7 +211,7 @@ class Partition:
 
     @property
     def _goes_on(self) -> bool:
-        """Whether another epoch comes after this one, which has ended, and is not across batches.
+        """Whether another epoch follows this ended one, and no batch crosses the border.
 
         An epoch without a plan counts as an empty one.
         """
@@ -221,13 +222,13 @@ class Partition:
 
     @property
     def _empty_epochs_in_all(self) -> int:
-        """The number of empty epochs in a row, with the current one."""
+        """The number of empty epochs in a row, including the current one."""
         empty = self.next_number == self._first_of_epoch
         return self._empty_epochs + 1 if empty else 0
 
     @property
     def at_border(self) -> bool:
-        """Whether all of this epoch is done, and the next one comes."""
+        """Whether this epoch is finished and another one follows."""
         ended = self.state is FINISHED and self.held is None
         return ended and self._shaper.done and self._goes_on
 
@@ -244,7 +245,7 @@ class Partition:
         self._shaper.begin_epoch()
 
     def chunks(self) -> set[int]:
-        """Chunks whose payload is still needed to assemble plans to come."""
+        """Return the chunks whose payload is needed for future plans."""
         return self._with_held(self._shaper.chunks())
 
     def _with_held(self, chunks: set[int]) -> set[int]:
@@ -253,15 +254,15 @@ class Partition:
         return chunks
 
     def epoch_of(self, chunk: int) -> int:
-        """The epoch that a chunk was read in, while something refers to it."""
+        """Return the epoch in which a chunk was read, while plans may refer to it."""
         return self._reads[chunk].epoch
 
     def dropped(self) -> Mapping[str, int]:
-        """Rows dropped by the shape, by reason."""
+        """Return the number of rows dropped by the shape, by reason."""
         return self._shaper.dropped()
 
     def reading(self) -> dict[str, Any]:
-        """State of the input, before the current read."""
+        """Return the state of the input before the current read."""
         return {
             "epoch": self.epoch,
             "epoch_rows": self._epoch_rows,
@@ -270,17 +271,17 @@ class Partition:
         }
 
     def take_number(self) -> int:
-        """The number of a plan, or of a batch that was not planned here."""
+        """Take the next number, for a plan or for a batch that was not planned here."""
         self.next_number += 1
         return self.next_number - 1
 
     @property
     def reads_nothing(self) -> bool:
-        """Whether more could be read, but nothing is to be."""
+        """Whether no read is due, though more could be read."""
         return self.state is OPEN and (self._position is None or not self._shaper.hungry)
 
     def next_read(self, limit: int) -> Read | None:
-        """A read although no batch is wanted; None if nothing is left or there is no room."""
+        """Return a read though no batch is wanted; None at the end of the input or without room."""
         if self._position is None or not self._shaper.hungry:
             return None
         self._on("read")
@@ -288,7 +289,7 @@ class Partition:
         return self._reading
 
     def resume_reading(self, state: Mapping[str, Any], next_chunk: int) -> None:
-        """Go on from a state of the input, with chunks from this number on."""
+        """Resume from a state of the input; number chunks from ``next_chunk`` on."""
         self.epoch, self._epoch_rows, self._empty_epochs, self._position = stored(
             state,
             "a partition's input",
@@ -303,9 +304,10 @@ class Partition:
         self._reads = {chunk: read for chunk, read in self._reads.items() if chunk in needed}
 
     def cursor(self) -> dict[str, Any]:
-        """Plain data from which another machine goes on; it repeats a read that has not arrived.
+        """Return plain data from which another machine resumes; it repeats a read that has not
+        arrived.
 
-        ``uncommitted`` lists the plan that is held.
+        ``uncommitted`` lists the held plan.
         """
         chunks = self._with_held(self._shaper.chunks())
         state = {
@@ -331,9 +333,9 @@ class Partition:
         return state
 
     def restore(self, state: Mapping[str, Any]) -> list[Read]:
-        """Become what a cursor describes; returns the reads whose chunks are needed again.
+        """Restore a cursor; return the reads whose chunks are needed again.
 
-        ValueError when the state is of another version or another shape; nothing is changed then.
+        ValueError, and no change, when the state is of another version or another shape.
         """
         version, shape = stored(state, "a partition", {"version": object, "shape": object})
         if version != VERSION:
@@ -366,5 +368,5 @@ class Partition:
 
 
 def first_number(state: Mapping[str, Any]) -> int:
-    """Number of the first plan that comes from a cursor."""
+    """Return the number of the first plan after a cursor."""
     return int(min([state["next_number"], *(plan[0] for plan in state.get("uncommitted", ()))]))

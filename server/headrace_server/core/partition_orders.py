@@ -27,11 +27,11 @@ class Order:
     """
 
     count: int  # number of orders up to this one
-    read: int  # rows of the source read before it
+    read: int  # number of rows read from the source before it
     number: int  # of the first batch planned after it
     kind: str
     what: Any
-    since: int = 0  # the first batch that shows it
+    since: int = 0  # the first batch that it affects
 
     def to_plain(self) -> list[Any]:
         return [self.count, self.read, self.number, self.kind, self.what, self.since]
@@ -69,19 +69,19 @@ class Orders:
         return order
 
     def await_place(self, order: Order) -> None:
-        """Let the order that was just given take effect at its place, which is still to come."""
+        """Let the last order take effect later, at its place."""
         self._pending.append(order)
 
     def will(self, kind: str) -> bool:
-        """Whether an order of this kind is pending."""
+        """Return whether an order of this kind is pending."""
         return any(order.kind == kind for order in self._pending)
 
     def known(self, kind: str, what: Any) -> bool:
-        """Whether such an order was given before."""
+        """Return whether an equal order was given before."""
         return any((order.kind, order.what) == (kind, what) for order in self._given)
 
     def to_plain(self) -> list[Any]:
-        """The orders as stored."""
+        """Return the orders in their stored form."""
         return [order.to_plain() for order in self._given]
 
     def load(self, plain: list[Any]) -> None:
@@ -89,11 +89,11 @@ class Orders:
         self._given = [Order(*one) for one in plain]
 
     def restore(self, count: int) -> None:
-        """Go on from a cursor at which ``count`` orders had taken effect."""
+        """Resume from a cursor at which ``count`` orders had taken effect."""
         self._pending = deque(order for order in self._given if order.count > count)
 
     def limit(self, read: int, limit: int) -> int:
-        """Maximum number of rows of a read that does not pass the place of an order."""
+        """Return the maximum number of rows of a read that stops at the place of an order."""
         left = self._pending[0].read - read if self._pending else 0
         return min(limit, left) if left > 0 else limit
 

@@ -3,12 +3,12 @@
     position ─► (left, right) ─► left += f(right), right += f(left), … ─► example
 
 A Feistel network over pairs of digits: position = left * b + right, with left < a and right < b.
-Each round adds a keyed hash of one digit to the other, modulo that one's radix, which can be
-undone: so the whole is a bijection of 0 … a*b-1.  A number of n or more goes through again
+Each round adds a keyed hash of one digit to the other, modulo the other's radix, which can be
+undone: so the whole is a bijection of 0 … a*b-1.  A result of n or more goes through again
 until it falls below ("cycle walking"), which makes it a bijection of 0 … n-1.
 
 Radices near the square root of n are taken rather than powers of two: a*b then exceeds n by less
-than a, and hardly anything goes through twice.  With powers of two up to three of four would.
+than a, and few numbers go through twice.  With powers of two up to three in four would.
 
 Small n takes a sorted table instead: all n! orders are equally likely there, which a Feistel
 network can not promise, and the table is no larger than a chunk.
@@ -23,9 +23,9 @@ import numpy as np
 
 from .chance import SHUFFLE, bits
 
-#: The hash of a digit is scaled from 32 bits, so digits stay near 31 bits.
+#: Maximum n: the hash of a digit is scaled from 32 bits, so digits stay near 31 bits.
 MAX_LENGTH: Final = 2**62
-#: Up to here the table: 8 KiB, sorted in some 30 microseconds.
+#: Maximum n for the table: 8 KiB, sorted in about 30 microseconds.
 _TABLE_LENGTH: Final = 1024
 #: Three rounds on each digit.  Measured over 12,000 seeds at n = 1,100: with four the examples at
 #: neighbouring positions are still correlated (34 standard deviations), with five no longer.
@@ -37,7 +37,10 @@ _HALF: Final = np.uint64(32)
 
 
 class Permutation:
-    """The order of ``n`` examples under a seed in an epoch.  Holds some keys, or a small table."""
+    """The order of ``n`` examples for a seed and an epoch.
+
+    It holds some keys, or a small table.
+    """
 
     def __init__(self, n: int, seed: int, epoch: int) -> None:
         if not 0 <= n <= MAX_LENGTH:
@@ -58,11 +61,11 @@ class Permutation:
         ]
 
     def at(self, positions: np.ndarray) -> np.ndarray:
-        """The example (int64) at each position (integers in 0 … n-1, in any order)."""
+        """Return the example (int64) at each position (integers in 0 … n-1, in any order)."""
         if positions.dtype.kind not in "iu":
             raise TypeError(f"positions are integers, not {positions.dtype}")
         x = positions.astype(np.uint64).reshape(-1)
-        # A negative position is a huge one by now.
+        # As uint64 a negative position is huge.
         if x.size and int(x.max()) >= self.n:
             raise ValueError(f"positions of a permutation of {self.n} lie in 0 … {self.n - 1}")
         if self._table is not None:
@@ -79,7 +82,7 @@ class Permutation:
         return x.view(np.int64).reshape(positions.shape)
 
     def _pass(self, x: np.ndarray) -> None:
-        """One pass through all rounds, in place."""
+        """Pass numbers through all rounds once, in place."""
         a, b = self._radices
         left, scratch = x // b, np.empty_like(x)
         right = x

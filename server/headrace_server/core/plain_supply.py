@@ -1,4 +1,4 @@
-"""The batches of a plain feed that nobody has, and which trainer gets which.
+"""The batches of a plain feed that no trainer has, and which trainer gets which.
 
     made() ─► stream ───────────┐
     put_back() ─► waiting again ┴─► next in turn ─┬─ trainers in turn
@@ -26,13 +26,13 @@ from .trainers import Trainer
 
 
 class PlainSupply(Supply):
-    """The supply of a feed whose batches any trainer can have."""
+    """The supply of a feed whose batches any trainer may get."""
 
     def __init__(self, partitions: Sequence[int], hands: Hands) -> None:
         super().__init__(hands)
         self._partitions = tuple(partitions)
         self.stream = Stream(self._partitions)
-        self._again = Line()  # batches that came back and belong to no rank
+        self._again = Line()  # returned batches that belong to no rank
         self._rounds = Rounds(0)
         self._redealing = Redealing()
         self._run = -1  # number of the last run of trainers, see runs.py; -1: none yet
@@ -43,7 +43,7 @@ class PlainSupply(Supply):
     def made(self, batch: Batch) -> bool:
         self.stream.made(batch)
         self._full = False
-        # Before ranks have joined, the batch only waits.
+        # Until ranks have joined, the batch only waits.
         if self.world and self._redealing.made(batch):
             self.pick(*batch.order)
             self._deal_again(batch)
@@ -91,7 +91,7 @@ class PlainSupply(Supply):
             self._hands.effects.append(Dealt(self._partitions))
 
     def _place(self) -> None:
-        """Deal batches that were made before a rank joined to the ranks that they are for."""
+        """Deal batches, made before any rank had joined, to their ranks."""
         for order in self._redealing.orders:
             batch = self.pick(*order)
             if batch is not None and self._redealing.take(batch):
@@ -127,7 +127,7 @@ class PlainSupply(Supply):
     # Claims
 
     def pick(self, number: int, partition: int) -> Batch | None:
-        """Take a batch out of its turn, if it is here; its partition may make another."""
+        """Take a batch out of turn, if it is here; its partition may make another."""
         placed = self._redealing.picked((number, partition))
         if placed is not None:
             return placed
@@ -163,7 +163,8 @@ class PlainSupply(Supply):
                     due.append(rank)
             if credits <= 0:
                 asking.pop(trainer.session, None)
-            elif batch is not None and not ranked:  # others have waited for longer
+            # returned batches go to trainers that have waited for longer
+            elif batch is not None and not ranked:
                 asking.move_to_end(trainer.session)
             elif not ranked:
                 break
@@ -179,12 +180,13 @@ class PlainSupply(Supply):
                 self._hands.drop(batch, "incomplete_round")
             members = self._rounds.add(fresh)
             for member in members:
-                self._hands.leases.void(member)  # from here on it is this rank's
+                self._hands.leases.void(member)  # from here on it belongs to this rank
                 trainers.due.append(member.rank)
             if members:
                 self._redealing.dealt(members)
                 self._hands.effects.append(Dealt((fresh.partition,)))
-            if fresh.partition not in self._coming():  # rounds of others waited for its rounds
+            # rounds of other partitions waited for its rounds
+            if fresh.partition not in self._coming():
                 trainers.due.extend(trainers.by_rank)
         return batch
 
@@ -197,11 +199,11 @@ class PlainSupply(Supply):
         return self._rounds.pop(rank, self._coming())
 
     def _coming(self) -> set[int]:
-        """Return the partitions that have batches to deal, or may get some."""
+        """Return the partitions that have or may get batches to deal."""
         return {*self.stream.live, *self._again.partitions()}
 
     def _fresh(self) -> Batch | None:
-        """Return a batch that came back, else the next of the stream."""
+        """Return a returned batch, else the next of the stream."""
         if self._again.count:
             return self._again.pop()
         batch = self.stream.next()
@@ -219,10 +221,10 @@ class PlainSupply(Supply):
             self._tell_full()
 
     def _tell_full(self) -> None:
-        """Tell trainers that ask for a batch which one this owner makes next, once each.
+        """Tell each waiting trainer once which batch this owner makes next.
 
-        A trainer that has an earlier batch of another owner then takes that one.  Otherwise two
-        trainers could wait for each other: each for the owner whose batches the other one holds.
+        A trainer that has an earlier batch from another owner then takes that one.  Otherwise two
+        trainers could deadlock, each waiting for the owner whose batches the other one holds.
         """
         following = self.stream.following()
         for trainer in self._trainers.asking.values():

@@ -12,7 +12,7 @@ import numpy as np
 Position = Any
 
 
-#: Types of a setting, as plain data.
+#: Types of a setting in plain data.
 _SETTING = (int, float, list, type(None))
 
 
@@ -50,15 +50,15 @@ class Part:
         return cls(plain[0], np.array(plain[1], np.int64))
 
 
-#: Description of a batch whose number of rows need not be the one that was declared.
+#: Meta of a batch whose number of rows may differ from the declared one.
 RESIZED: Mapping[str, Any] = {"resized": True}
-#: A property of a feed whose trainers take batches of their own sizes: none comes ahead of these.
+#: Property of a feed whose trainers name sizes of batches: it prefetches none.
 SIZED: Mapping[str, Any] = {"sized": True}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """A batch that a shaper has decided: its rows in order, and its description."""
+    """A batch decided by a shaper: its rows in order, and its description."""
 
     parts: tuple[Part, ...]
     meta: Mapping[str, Any] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Draft:
         return sum(len(part) for part in self.parts)
 
     def of_chunks(self) -> Iterable[int]:
-        """Numbers of the chunks that the rows come from."""
+        """Return the numbers of the chunks from which the rows come."""
         return [part.chunk for part in self.parts]
 
 
@@ -81,14 +81,14 @@ class Plan:
 
 
 def packed_integers(values: np.ndarray) -> bytes:
-    """Integers from 0 on as plain data: their width in bytes, then each in that width."""
+    """Return non-negative integers as plain data: their width in bytes, then each in that width."""
     most = int(values.max()) if len(values) else 0
     width = 2 if most < 1 << 16 else 4 if most < 1 << 32 else 8
     return b"%d" % width + values.astype(f"<u{width}").tobytes()
 
 
 def unpacked_integers(plain: bytes | list[int]) -> np.ndarray:
-    """The packed integers, or those of a list, as earlier releases stored them."""
+    """Unpack integers, or those of a list, as earlier releases stored them."""
     if isinstance(plain, list):
         return np.array(plain, np.int64)
     width = plain[:1].decode() if isinstance(plain, bytes) else ""
@@ -100,10 +100,10 @@ def unpacked_integers(plain: bytes | list[int]) -> np.ndarray:
 def stored(
     state: Any, what: str, kinds: Mapping[str, type | tuple[type, ...]], **settings: Any
 ) -> list[Any]:
-    """The fields of stored plain data, in the order of ``kinds``.
+    """Return the fields of stored plain data, in the order of ``kinds``.
 
-    ValueError names a field that is missing or is not what it should be, or one of the
-    ``settings`` that the snapshot was taken with another value of.
+    ValueError names a field that is missing or invalid, or an entry of
+    ``settings`` that had another value when the snapshot was taken.
     """
     values = []
     for name, kind in {**dict.fromkeys(settings, _SETTING), **kinds}.items():
@@ -123,7 +123,7 @@ def stored(
 
 
 class Shaper(Protocol):
-    """Decides which rows make a batch.  Sees columns of facts about rows, never payload."""
+    """Decides which rows make a batch.  It sees columns of facts about rows, never payload."""
 
     kind: str
 
@@ -133,7 +133,7 @@ class Shaper(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether no draft can come any more, once the input has ended and there is none."""
+        """Whether no draft can follow, given that the input has ended and no draft is left."""
 
     def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
         """Take a chunk's rows, in order, with the facts (length, label …) that this shape needs."""
@@ -149,18 +149,18 @@ class Shaper(Protocol):
         """Take rows again, after ``finish`` and the last draft."""
 
     def next_draft(self) -> Any:
-        """The next batch that is possible now, or None."""
+        """Return the next batch if one is possible now, else None."""
 
     def chunks(self) -> set[int]:
-        """Chunks with waiting rows."""
+        """Return the chunks with waiting rows."""
 
     def waiting(self) -> int:
-        """Rows that wait, those of batches that were not drafted yet included."""
+        """Return the number of waiting rows, including those of full batches."""
 
     def dropped(self) -> Mapping[str, int]:
-        """Rows dropped so far, by reason."""
+        """Return the number of rows dropped so far, by reason."""
 
     def snapshot(self) -> dict[str, Any]: ...
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a snapshot; ValueError names the field that does not fit."""
+        """Restore a snapshot; ValueError names the field that does not fit."""

@@ -1,11 +1,11 @@
-"""Rounds that were dealt to ranks, so that a later life deals them again as they were.
+"""Rounds that were dealt to ranks, so that a later life deals them again unchanged.
 
     this life    dealt(members) ─► dealt_of() ─► stored, whole      settled(batch): forgotten
     the next     load(…) ─► begin(run) ─► take(batch): its rank and round ─► waits_for(rank, round)
 
-All ranks get equally many batches only if each batch left of a dealt round goes to the rank that
-lacks it, before any batch of a later round.  The trainers of another run lack the same batches of a
-round only where no rank has done its own: begun rounds are forgotten for them.
+All ranks get equally many batches only if each remaining batch of a dealt round goes to the rank
+that lacks it, before any batch of a later round.  The trainers of another run lack the same batches
+of a round only where no rank has done its own: begun rounds are forgotten for them.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _Place = tuple[int, int]
 
 @record
 class DealtRounds:
-    """The dealt rounds of one partition that are not done."""
+    """The unfinished dealt rounds of one partition."""
 
     world: int
     run: int
     next_round: int
-    members: Sequence[Sequence[int]]  # number, round and rank of each
+    members: Sequence[Sequence[int]]  # number, round and rank of each member
 
     def to_plain(self) -> list[Any]:
         return [self.world, self.run, self.next_round, self.members]
 
     def left(self, first: int, done: Container[int]) -> DealtRounds:
-        """Return the rounds without done batches: those before ``first``, and these."""
+        """Return the rounds without done batches: those before ``first``, and those in ``done``."""
         members = [one for one in self.members if one[0] >= first and one[0] not in done]
         return DealtRounds(self.world, self.run, self.next_round, members)
 
@@ -46,10 +46,11 @@ class Redealing:
     """The dealt rounds of one feed."""
 
     def __init__(self) -> None:
-        self._dealt: dict[_Order, Batch] = {}  # dealt by this life, and not settled
+        self._dealt: dict[_Order, Batch] = {}  # dealt by this life and not settled
         self._before: dict[int, DealtRounds] = {}  # by partition, until the first trainer joins
-        self._known: dict[_Order, tuple[int, int]] = {}  # round and rank, dealt by the life before
-        self._placed: dict[_Order, Batch] = {}  # batches of these that are made again
+        # round and rank, as dealt by the earlier life
+        self._known: dict[_Order, tuple[int, int]] = {}
+        self._placed: dict[_Order, Batch] = {}  # those of these batches that were made again
 
     # Rounds of this life
 
@@ -58,12 +59,12 @@ class Redealing:
         self._dealt.update((member.order, member) for member in members)
 
     def settled(self, batch: Batch) -> None:
-        """Forget a batch that is done."""
+        """Forget a done batch."""
         self._dealt.pop(batch.order, None)
         self._placed.pop(batch.order, None)
 
     def dealt_of(self, partition: int) -> list[list[int]]:
-        """Return number, round and rank of a partition's batches that are dealt and not done."""
+        """Return number, round and rank of a partition's dealt, unfinished batches."""
         dealt = [
             [o[0], b.round, b.rank]
             for o, b in self._dealt.items()
@@ -73,7 +74,7 @@ class Redealing:
         return sorted([*dealt, *known])
 
     def begun(self, world: int) -> set[_Place]:
-        """Return the rounds with which some of so many ranks are done and others are not."""
+        """Return the rounds that some of ``world`` ranks have done and others have not."""
         left = Counter((b.round, b.partition) for b in self._dealt.values() if b.round >= 0)
         left.update(self._left_before())
         return {place for place, count in left.items() if count < world}
@@ -81,21 +82,21 @@ class Redealing:
     # Rounds of the life before
 
     def _left_before(self) -> Counter[_Place]:
-        """Return how many batches are not made again of each round."""
+        """Return, by round, how many batches are not made again yet."""
         return Counter((at, order[1]) for order, (at, _) in self._known.items())
 
     def load(self, partition: int, dealt: DealtRounds) -> None:
-        """Load the batches of a partition that the life before dealt and no rank has done."""
+        """Load the batches of a partition that an earlier life dealt and no rank has done."""
         self._before[partition] = dealt
         self._known.update({(number, partition): (at, rank) for number, at, rank in dealt.members})
 
     @property
     def loaded(self) -> bool:
-        """Whether rounds of the life before are known, and no trainer has joined yet."""
+        """Whether rounds of an earlier life are known and no trainer has joined yet."""
         return bool(self._before)
 
     def begin(self, run: int, world_size: int) -> dict[int, int]:
-        """Keep the rounds with which the run of the first trainer goes on.
+        """Keep the rounds that the run of the first trainer continues.
 
         Returns the next round of each partition.
         """
@@ -113,11 +114,11 @@ class Redealing:
 
     @property
     def orders(self) -> list[_Order]:
-        """Numbers and partitions of the batches that are not made again yet."""
+        """Numbers and partitions of batches that are still to be made again."""
         return list(self._known)
 
     def forget(self, rounds: Iterable[_Place] | None = None) -> None:
-        """Forget these rounds, so that their batches are dealt anew; all, if none are named."""
+        """Forget these rounds, or all if none are named; their batches are dealt anew."""
         gone = set[_Place]() if rounds is None else set(rounds)
         kept = {} if rounds is None else self._known
         self._known = {
@@ -125,11 +126,11 @@ class Redealing:
         }
 
     def forget_one(self, order: _Order) -> None:
-        """Forget a batch that is not made again."""
+        """Forget a batch that will not be made again."""
         self._known.pop(order, None)
 
     def ended(self, partition: int, number: int | None = None) -> None:
-        """Forget the batches of a partition that will not come: all, or those before ``number``."""
+        """Forget batches of a partition that will not come: all, or those before ``number``."""
         if self._known:
             self._known = {
                 order: place
@@ -138,14 +139,14 @@ class Redealing:
             }
 
     def made(self, batch: Batch) -> bool:
-        """Give a new batch the round and the rank that it had.  False where it had none."""
+        """Give a new batch its earlier round and rank.  Return False where it had none."""
         if not self._known:
             return False
         self.ended(batch.partition, batch.number)
         return self.take(batch)
 
     def take(self, batch: Batch) -> bool:
-        """Give a batch the round and the rank that it had.  False where it had none."""
+        """Give a batch its earlier round and rank.  Return False where it had none."""
         place = self._known.pop(batch.order, None)
         if place is None:
             return False
@@ -154,7 +155,7 @@ class Redealing:
         return True
 
     def picked(self, order: _Order) -> Batch | None:
-        """Take a batch, out of its turn, that was made again and waits for its rank."""
+        """Take out of turn a batch that was made again and waits for its rank."""
         batch = self._placed.get(order)
         if batch is None or batch.waits_in is None:  # it is in the stream, or leased
             return None
@@ -162,7 +163,7 @@ class Redealing:
         return batch
 
     def waits_for(self, rank: int, place: _Place) -> bool:
-        """Whether a rank has to get another batch before that of this round."""
+        """Return whether a rank must get another batch before that of this round."""
         return any(
             of == rank and (before, order[1]) < place for order, (before, of) in self._known.items()
         )

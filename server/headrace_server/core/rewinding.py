@@ -1,4 +1,4 @@
-"""Whether a trainer that goes on from a snapshot joins a feed, or has it taken back first.
+"""Whether a trainer with a snapshot joins the feed as it is, or has the feed rewound first.
 
 The beginning of a feed is like a snapshot: ``connect(restart=True)`` takes the feed back to it, but
 never while trainers use the feed that did not ask for it.
@@ -10,12 +10,12 @@ never while trainers use the feed that did not ask for it.
                        S is the beginning, others use it?     refuse
                        else                                   take the feed back to S
 
-A trainer that has worked under a start which this state does not know proves that an earlier state
-was put back: its work is undone.
+A trainer that has worked under a start unknown to this state proves that an earlier state
+was restored: its work is undone.
 
 So a group of trainers that all restart with the token of one checkpoint takes the feed back once.
 A trainer that dies alone and comes back finds the others at work and joins them.  A trainer of the
-same process does not count as another: a notebook that begins again means it.
+same process does not count as another: a notebook that begins again does so on purpose.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from enum import Enum
 
 from headrace_proto.errors import FeedInUse
 
-#: In place of the name of a snapshot: the state before the first batch.
+#: Takes the place of a snapshot's name: the state before the first batch.
 BEGINNING = "beginning"
 
-#: Report of an owner to the others of a feed: an earlier server has seen a batch done …
+#: An owner's report to the other owners: batches of an earlier server are done …
 USED = "used"
 #: … and a trainer has committed since the feed was taken back.
 TOUCHED = "touched"
 
-#: Maximum number of trainers that wait for judgement; the oldest is forgotten.
+#: Maximum number of waiting trainers that are remembered; the oldest is forgotten.
 _REMEMBERED = 10_000
 
 
@@ -52,9 +52,9 @@ class PresentTrainer:
     """A trainer that counts as present."""
 
     process: bytes
-    resumed: str  # the snapshot of its token, or BEGINNING; "" if it brought none
+    resumed: str  # the snapshot of its token, or BEGINNING; "": without a token
     seen: float
-    uses: bool = True  # it has not acknowledged the end of the feed
+    uses: bool = True  # whether it has not acknowledged the end of the feed
 
 
 class Rewinding:
@@ -77,14 +77,14 @@ class Rewinding:
         self.untouched = untouched
         self._starts = frozenset(starts)
         self._first = starts[0] if starts else 0  # earlier starts may have been forgotten
-        self._asked: dict[bytes, float] = {}  # by nonce: when it asked first
+        self._asked: dict[bytes, float] = {}  # by nonce: time of its first request
 
     def of_another_generation(self, generation: int) -> bool:
-        """Whether a trainer counts on undone work.  -1: it comes for the first time."""
+        """Return whether a trainer relies on undone work.  -1: it comes for the first time."""
         return generation not in (-1, self.generation)
 
     def unknown_start(self, starts: Iterable[int]) -> int | None:
-        """Return a start under which a trainer has worked and that this state does not know."""
+        """Return a start under which a trainer has worked, but which this state does not know."""
         if not self._starts:
             return None
         return next((n for n in starts if n >= self._first and n not in self._starts), None)

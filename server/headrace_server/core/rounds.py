@@ -5,8 +5,8 @@
                                                                 └── push() ┘
 
 Each partition numbers its rounds, and their order is by (round, partition).  Ranks take them in
-this order, whichever owners have the partitions: a round waits until no earlier one can come.  A
-round that was dealt never changes: a batch of it that comes back goes to the same rank again.
+this order, for any division of partitions among owners: a round waits until no earlier one can
+come.  A dealt round never changes: a returned batch goes to the same rank again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Rounds:
 
     def __init__(self, world: int) -> None:
         self.world = world
-        #: By partition, kind and epoch: batches of a round that is not complete.
+        #: Batches of incomplete rounds, by partition, kind and epoch.
         self._groups: dict[tuple[int, Any, int], list[Batch]] = {}
         self._dealt = [Line() for _ in range(world)]
         self.next_round: dict[int, int] = {}  # by partition
@@ -49,9 +49,9 @@ class Rounds:
         return group
 
     def begin_epoch(self, batch: Batch) -> list[Batch]:
-        """Return the batches of rounds that end with their epoch, if a new batch is of a later one.
+        """Return the batches of incomplete rounds, if a new batch belongs to a later epoch.
 
-        Its rounds come after all rounds of the epoch before, of whatever partition.
+        The new epoch's rounds come after all rounds of the earlier epoch, in all partitions.
         """
         number = batch.turn >> TURN_BITS << TURN_BITS
         if number <= self.next_round.get(batch.partition, 0):
@@ -64,14 +64,15 @@ class Rounds:
         return left
 
     def place(self, member: Batch) -> bool:
-        """Take a member of a round that its partition has formed; whether the round is whole."""
+        """Take a member of a round that its partition formed; return whether the round is whole."""
         self._dealt[member.rank].push(member)
         return self.pass_by(member.round, member.partition, member.rank)
 
     def pass_by(self, at: int, partition: int, rank: int) -> bool:
-        """Note that a member of a round was made, in the order of ranks; whether it was the last.
+        """Note that a member of a round was made, in the order of ranks; return whether it is the
+        last.
 
-        No rank gets its member before.
+        No rank gets its member before the last one is made.
         """
         whole = rank == self.world - 1 and at >= self.next_round.get(partition, 0)
         if whole:
@@ -79,7 +80,7 @@ class Rounds:
         return whole
 
     def begin_at(self, partition: int, number: int) -> None:
-        """Go on after the rounds of a partition before this one."""
+        """Continue a partition's rounds with round ``number``."""
         self.next_round[partition] = max(number, self.next_round.get(partition, 0))
 
     def next_place(self, partition: int) -> _Place:
@@ -87,7 +88,7 @@ class Rounds:
         return self.next_round.get(partition, 0), partition
 
     def take(self, at: int, partition: int, rank: int) -> Batch | None:
-        """Take a rank's batch of a round out of its turn, if it waits."""
+        """Take a rank's batch of a round out of turn, if it waits."""
         found = None
         for batch in self.drain(rank):
             if (batch.round, batch.partition) == (at, partition):
@@ -97,7 +98,7 @@ class Rounds:
         return found
 
     def drain(self, rank: int) -> list[Batch]:
-        """Take all batches that wait for a rank."""
+        """Take all batches waiting for a rank."""
         return self._dealt[rank].drain()
 
     def waiting(self, rank: int) -> int:
@@ -105,15 +106,15 @@ class Rounds:
         return len(self._dealt[rank])
 
     def rows(self, rank: int) -> int:
-        """Return how many rows they have."""
+        """Return the number of rows that wait for a rank."""
         return self._dealt[rank].rows()
 
     def go_on(self, next_round: Mapping[int, int]) -> None:
-        """Go on after rounds of an earlier life."""
+        """Continue after rounds of an earlier life."""
         self.next_round = dict(next_round)
 
     def peek(self, rank: int) -> Batch | None:
-        """Return what ``pop`` would return if no earlier round could come."""
+        """Return the batch that ``pop`` would return if no earlier round could come."""
         batch = self._dealt[rank].pop()
         if batch is not None:
             self._dealt[rank].push(batch)
@@ -122,7 +123,8 @@ class Rounds:
     def pop(self, rank: int, coming: Iterable[int]) -> Batch | None:
         """Return the batch of a rank's next round, if it was dealt.
 
-        ``coming``: partitions that may have more rounds; none of these may come first.
+        ``coming``: partitions that may have more rounds; an earlier round of one of them comes
+        first.
         """
         batch = self._dealt[rank].pop()
         if batch is None:
@@ -134,15 +136,15 @@ class Rounds:
         return None
 
     def push(self, batch: Batch) -> None:
-        """Take a batch that was dealt and came back."""
+        """Take a dealt batch that came back."""
         self._dealt[batch.rank].push(batch)
 
     def undeal(self) -> list[Batch]:
-        """Return all batches that wait here, to be dealt for another world size."""
+        """Return all waiting batches, to be dealt for another world size."""
         return [*map(_undealt, self._of_dealt()), *self.drop()]
 
     def realign(self, begun: Container[_Place]) -> list[Batch]:
-        """Return the batches of rounds that only some ranks have done; they are dealt anew."""
+        """Return the remaining batches of half-done rounds, to be dealt anew."""
         left = []
         for batch in self._of_dealt():
             if (batch.round, batch.partition) in begun:

@@ -15,12 +15,12 @@ import numpy as np
 
 from .plan import Part, packed_integers, stored, unpacked_integers
 
-#: Counters saturate here: what is sent and stored are 64-bit integers.
+#: Maximum of a counter: messages and snapshots have 64-bit integers.
 MAX_COUNTER = 2**63 - 1
 
 
 class RowQueue:
-    """Rows that wait, first in first out; each may bring its length."""
+    """Waiting rows, first in first out, each with or without a length."""
 
     __slots__ = ("_segments", "rows")
 
@@ -33,7 +33,7 @@ class RowQueue:
         self.rows += len(rows)
 
     def take(self, count: int) -> tuple[list[Part], int, int]:
-        """The first rows, the largest of their lengths, and their sum (0 where none are known)."""
+        """Remove rows; return them, their largest length, and the sum of lengths (0 if unknown)."""
         parts, longest, total = [], 0, 0
         self.rows -= count
         while count:
@@ -65,7 +65,7 @@ class RowQueue:
         return max((int(lengths.max()) for lengths in self.last(count)), default=0)
 
     def last(self, count: int) -> Iterator[np.ndarray]:
-        """The lengths of the last rows, in parts, from the last one back."""
+        """Yield the lengths of the last rows, in parts, from the last row backwards."""
         for _, _, lengths in reversed(self._segments):
             if not count or lengths is None:
                 break
@@ -77,7 +77,7 @@ class RowQueue:
         return {chunk for chunk, _, _ in self._segments}
 
     def to_plain(self) -> list[list[Any]]:
-        """Each stretch as [chunk, rows] or [chunk, rows, lengths]; see ``packed_integers``."""
+        """Return each stretch as [chunk, rows] or [chunk, rows, lengths], with packed integers."""
         return [
             [chunk, packed_integers(rows)]
             if lengths is None
@@ -98,13 +98,13 @@ class RowQueue:
 
 def _part(chunk: int, rows: np.ndarray) -> Part:
     first, last = int(rows[0]), int(rows[-1])
-    if last - first + 1 == len(rows):  # rows of a chunk ascend in every queue
+    if last - first + 1 == len(rows):  # rows of a chunk are in ascending order
         return Part(chunk, slice(first, last + 1))
     return Part(chunk, rows)
 
 
 class QueuedRows:
-    """Rows in queues, of which batches are drafted: the part that shapes with queues share."""
+    """Rows in queues, from which batches are drafted: the part that shapes with queues share."""
 
     kind: str
     hungry = True
@@ -127,7 +127,7 @@ class QueuedRows:
         self._finished = False
 
     def waiting(self) -> int:
-        """Rows held, those of drafted batches that were not taken included."""
+        """Return the number of rows held, including those of untaken batches."""
         return sum(queue.rows for queue in self._queues)
 
     def chunks(self) -> set[int]:
@@ -137,7 +137,7 @@ class QueuedRows:
         return self._dropped
 
     def _plain(self) -> dict[str, Any]:
-        """The part of a snapshot that ``_unpacked`` reads."""
+        """Return the part of a snapshot that ``_unpacked`` reads."""
         return {
             "waiting": [
                 [i, queue.to_plain()] for i, queue in enumerate(self._queues) if queue.rows
@@ -149,7 +149,7 @@ class QueuedRows:
     def _stored(
         self, state: Mapping[str, Any], own: Mapping[str, Any], **settings: Any
     ) -> list[Any]:
-        """The fields of a snapshot: those of its own shape, then ``waiting`` and the totals."""
+        """Return the fields of a snapshot: the shape's own, then ``waiting`` and the totals."""
         kinds = {**own, "waiting": list, "finished": bool, "dropped": dict}
         return stored(state, f"a shape {self.kind!r}", kinds, **settings)
 
@@ -161,7 +161,7 @@ class QueuedRows:
 
 
 def decoded(name: str, read: Callable[[], Any]) -> Any:
-    """The content of a field of a snapshot, or a ValueError that names the field."""
+    """Decode a field of a snapshot; ValueError names the field."""
     try:
         return read()
     except (TypeError, ValueError, IndexError, OverflowError) as error:

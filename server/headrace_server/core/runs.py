@@ -1,9 +1,9 @@
-"""Which run a trainer with a rank belongs to: the law by which ranks stay in step.
+"""Which run a trainer with a rank belongs to: the rule that keeps ranks in step.
 
 A *run* is the trainers that train together, one of each rank, and all of them get the same rounds.
-So a run begins with whole rounds: the batches left of a round that others have begun are dealt anew
-(rounds.py).  A rank that dies alone and comes back is of the same run, and goes on after its own
-last commit.
+So a run begins with whole rounds: remaining batches of a round that an earlier run has begun are
+dealt anew (rounds.py).  A rank that dies alone and comes back belongs to the same run, and goes on
+after its own last commit.
 
     Hello ─► judge() ─► the run that it names
                         a new one, where no trainer of the last run is left
@@ -11,9 +11,9 @@ last commit.
                      ─► None: ask again, for nobody knows yet whether one is
                      ─► JoinRefused: it names a run that is over
 
-One process decides, for each owner of a feed sees other parts of the same deaths: a trainer greets
-owner 0 first, which names its run, and tells the other owners.  Runs are numbered upwards, those of
-a later life of an owner after those of an earlier one.
+One owner decides, since owners notice the same deaths at different times: a trainer greets
+owner 0 first, which assigns its run, and tells the run to the other owners.  Numbers of runs
+ascend, those of a later life of an owner after those of an earlier one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .trainers import Trainer
 
 #: A number from the wire must leave room for the runs after it.
 MAX_RUN = 1 << 62
-#: Maximum number of trainers that wait for judgement; the oldest is forgotten.
+#: Maximum number of waiting trainers that are remembered; the oldest is forgotten.
 _REMEMBERED = 10_000
 
 
@@ -35,13 +35,13 @@ class Runs:
 
     def __init__(self, term: int = 0) -> None:
         self.current = 0  # the last run that a trainer joined; 0: none
-        self._first = term << 32  # runs that begin here have larger numbers
+        self._first = term << 32  # runs that this life begins have larger numbers
         self._world = 0
-        self._ranks: set[int] = set()  # of the current run that have joined here
-        self._asked: dict[bytes, float] = {}  # by nonce: when a trainer asked first
+        self._ranks: set[int] = set()  # ranks of the current run that have joined here
+        self._asked: dict[bytes, float] = {}  # by nonce: time of a trainer's first request
 
     def goes_on(self, run: int) -> None:
-        """Note a run of an earlier owner, whose trainers may come back."""
+        """Note a run of an earlier life, whose trainers may come back."""
         self.current = max(self.current, run)
 
     def judge(
@@ -68,11 +68,11 @@ class Runs:
             del self._asked[next(iter(self._asked))]
         there = {trainer.rank: trainer.seen > asked for trainer in present}
         if not named and not there:
-            # Trainers of an owner before this one are on their way, if they live.
+            # Trainers of an earlier life are on their way, if they live.
             returns = bool(self.current) and not self._ranks and now < asked + RETURN_S
             return None if returns else max(self.current, self._first) + 1
         if there and named not in (0, self.current):
-            return None  # the others are dead, and that was not noticed here yet
+            return None  # the others are dead, which this owner has not noticed yet
         if rank in there and not there[rank]:
             return None
         if named:

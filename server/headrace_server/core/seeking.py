@@ -24,14 +24,14 @@ class FoundExample:
 
     @property
     def where(self) -> str:
-        """The state as a text."""
+        """The state in words."""
         if self.out is not None:
             return "out"
         return "ready" if self.segment else "not begun"
 
 
 def found_in(slots: Slots, key: Hashable, out: Iterable[Segments]) -> Iterator[FoundExample]:
-    """Examples of a key that have a slot; ``out`` are the batches that are out, oldest first."""
+    """Return a key's examples that have a slot; ``out``: batches that are out, oldest first."""
     batches = list(out)
     for slot, epoch in slots.of_name(key):
         count, segment = int(slots.count[slot]), int(slots.segment[slot])

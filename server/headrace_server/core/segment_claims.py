@@ -2,13 +2,13 @@
 
     add() ─► [ of a partition, by token ] ─► Claim, one after the other ─► judged() ─► arrived()
 
-A batch is made from the states of earlier ones.  So a partition judges a claim whose commit is to
-come before the claims of later tokens, and makes no new batch meanwhile.  A claim that it refuses
-may name rows that exist only after another trainer's commit: it stays doubtful until no such commit
-can come.  Lanes whose states are not at the server are not claimed.
+A batch is made from the states of earlier ones.  So a partition judges a claim whose commit will
+come before it judges claims of later tokens, and makes no new batch meanwhile.  A claim that it
+refuses may name rows that exist only after another trainer's commit: it stays open until no such
+commit can come.  Lanes whose states are not at the server are not claimed.
 
-Ranks claim members of rounds, which were stored with the commits that they depend on.  Such a claim
-stands once its member was made again: of a group a trainer that lacks it gets it, too.
+Ranks claim members of rounds, which were stored with the commits on which they depend.  Such a
+claim ends well once its member was made again; in a group, members that lack it get it, too.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ class SegmentClaims(Claims):
     def __init__(self, hands: Hands, supply: SegmentSupply) -> None:
         super().__init__(hands)
         self.supply = supply
-        #: By partition that is held: tokens of queued claims, the oldest last.
+        #: By held partition: tokens of queued claims, the oldest last.
         self._unsaid: dict[int, list[int]] = {}
-        self._awaited: dict[int, int] = {}  # by partition: token of the claim that others wait for
-        self._void: dict[int, int] = {}  # by token: partition of claims that are judged in vain
+        self._awaited: dict[int, int] = {}  # by partition: token of the claim for which others wait
+        # by token: partition of claims whose verdict does not matter
+        self._void: dict[int, int] = {}
 
     def serve(self, supply: SegmentSupply) -> None:
-        """Claim batches of another supply from now on; trainers of the one before have left."""
+        """Claim batches of another supply from now on; trainers of the earlier one have left."""
         for token, claim in self.by_token.items():
             if claim.batch is not None:
                 self._hands.void(claim.batch)
@@ -71,7 +72,7 @@ class SegmentClaims(Claims):
         return ()
 
     def _is_sound(self, session: int, place: Any) -> bool:
-        """Whether a claim names segments, or with ranks the trainer's own member of a round."""
+        """Return whether a claim names segments, or with ranks the trainer's own member."""
         if not self.supply.world:
             return bool(place.rows) and len(place.segments) == _BYTES_PER_ROW * place.rows
         member, trainer = place_of(place.segments), self._hands.trainers.present.get(session)
@@ -90,7 +91,7 @@ class SegmentClaims(Claims):
         claim = self.by_token.get(token)
         if claim is None:
             partition = self._void.pop(token, -1)
-            if verdict == "yes" and partition >= 0:  # it has taken a number of its partition
+            if verdict == "yes" and partition >= 0:  # the partition has assigned it a number
                 self.supply.partitions[partition].made += 1
             return ()
         if isinstance(self.supply, SegmentRounds):
@@ -110,7 +111,8 @@ class SegmentClaims(Claims):
         return (claim,)
 
     def _may_be_made_up(self, claim: ClaimedBatch) -> bool:
-        """Whether another trainer may still save the states that a claimed batch was made of.
+        """Return whether another trainer may still save the states from which a claimed batch was
+        made.
 
         Other trainers may greet, or have claims that are not judged yet.
         """
@@ -123,7 +125,7 @@ class SegmentClaims(Claims):
         )
 
     def _out_again(self, place: Any, number: int) -> Batch:
-        """Return the batch of a claim, which its partition counts as out under this number."""
+        """Return the batch of a claim, which its partition counts as out under ``number``."""
         batch = Batch(place.partition, number, place.rows, None, {"claimed": place})
         return self.supply.claimed(batch)
 
@@ -132,7 +134,7 @@ class SegmentClaims(Claims):
     def _judged_member(
         self, rounds: SegmentRounds, claim: ClaimedBatch, verdict: str
     ) -> Iterable[ClaimedBatch]:
-        """Let a claim stand if its member is here, or let it wait until it was made again."""
+        """Accept a claim if its member is here, or let it wait until the member was made again."""
         if verdict == "yes" and claim.batch is None:
             member = _member_of(claim)
             claim.batch = rounds.pick(*member)
@@ -158,7 +160,7 @@ class SegmentClaims(Claims):
         return super().partition_ended(number) if self.supply.world else ()
 
     def arrived(self, partition: int, token: int, stored: bool = False) -> None:
-        if not (self.by_token or self._awaited or self._unsaid):  # as after every usual commit
+        if not (self.by_token or self._awaited or self._unsaid):  # the usual case after a commit
             return
         if stored:
             self._judge_again(partition)
@@ -175,7 +177,7 @@ class SegmentClaims(Claims):
             self.supply.hold(partition, False)
 
     def _judge_again(self, partition: int) -> None:
-        """Have a partition judge refused claims again, for it may know their rows by now."""
+        """Have a partition judge refused claims again, since it may know their rows by now."""
         again = [
             token
             for token, claim in self.by_token.items()
@@ -198,5 +200,5 @@ class SegmentClaims(Claims):
 def _member_of(claim: ClaimedBatch) -> _Member:
     """Return the member that a rank claims."""
     member = place_of(claim.place.segments)
-    assert member is not None  # it is sound
+    assert member is not None  # checked by ``_is_sound``
     return member[0], claim.place.partition, member[1]

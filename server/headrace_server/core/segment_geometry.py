@@ -33,7 +33,7 @@ class Geometry:
         return self.left + self.num_unroll + self.right
 
     def counts(self, steps: np.ndarray, firsts: np.ndarray | None = None) -> np.ndarray:
-        """Number of segments of examples with these steps, of which each has one at least."""
+        """Return the number of segments of examples with these steps, at least one each."""
         if firsts is None:
             if self.stride == self.num_unroll:
                 whole: np.ndarray = -(-steps // self.stride)
@@ -45,12 +45,14 @@ class Geometry:
         return np.where(after > 0, 1 + rest, 1)
 
     def padded(self, steps: np.ndarray) -> np.ndarray:
-        """Steps up to the end of the last segment, without a phase."""
+        """Return the number of steps up to the end of the last segment, without a phase."""
         last: np.ndarray = (self.counts(steps) - 1) * self.stride + self.num_unroll
         return last
 
     def begins(self, segments: np.ndarray, firsts: np.ndarray | None = None) -> np.ndarray:
-        """The first step of segments of their own; ``firsts`` are those of their examples."""
+        """Return the first own step of segments; ``firsts``: the first segments' steps of their
+        examples.
+        """
         begins = segments * self.stride
         if firsts is None:
             return begins
@@ -58,21 +60,22 @@ class Geometry:
         return shifted
 
     def sizes(self, segments: np.ndarray, firsts: np.ndarray | None = None) -> np.ndarray:
-        """Steps of segments of their own, as far as the example has them."""
+        """Return the number of own steps of segments that the example has."""
         whole = np.full_like(segments, self.num_unroll)
         return whole if firsts is None else np.where(segments == 0, firsts, whole)
 
     def parts(self, begin: int, size: int) -> list[tuple[int, int, int]]:
-        """The steps of one segment: first, end, and steps of room, of each part in the batch.
+        """Return first step, end, and room in steps of each part of a segment in the batch.
 
-        The context before the segment goes with its own steps.  A first step below 0 is no step.
+        The context before the segment is in one part with its own steps.  Steps below 0 do not
+        exist.
         """
         own = (begin - self.left, begin + size, self.left + self.num_unroll)
         after = begin + size
         return [own, (after, after + self.right, self.right)] if self.right else [own]
 
     def left_lengths(self, totals: np.ndarray, begins: np.ndarray) -> np.ndarray:
-        """Real steps of the context before segments."""
+        """Return the number of real steps of the context before segments."""
         first = np.maximum(begins - self.left, 0)
         lengths: np.ndarray = np.maximum(np.minimum(begins, totals) - first, 0)
         return lengths
@@ -80,6 +83,6 @@ class Geometry:
     def right_lengths(
         self, totals: np.ndarray, begins: np.ndarray, sizes: np.ndarray
     ) -> np.ndarray:
-        """Real steps of the context after segments."""
+        """Return the number of real steps of the context after segments."""
         lengths: np.ndarray = np.minimum(np.maximum(totals - begins - sizes, 0), self.right)
         return lengths

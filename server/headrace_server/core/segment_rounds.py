@@ -1,12 +1,12 @@
-"""The batches of segments that ranks get: whole rounds of each partition, in one order.
+"""The batches of segments for ranks: whole rounds of each partition, in one order.
 
     ranks ask ─► Want(partition, rounds) ─► made() × ranks ─► a whole round ─► next(): each its own
                                               ▲
     a rank leaves: its batches wait for it ───┘ or, with states that it had alone, are made again
 
-Ranks take rounds by (round, partition), whichever owners have the partitions, so all take the same
-ones.  A partition that has ended is passed over.  Partitions form the rounds (members.py), and have
-stored one before a batch of it goes out.
+Ranks take rounds by (round, partition), for any division of partitions among owners, so all take
+the same ones.  A partition that has ended is passed over.  Partitions form the rounds (members.py),
+and have stored a round before its batches go out.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ class SegmentRounds(SegmentSupply):
         self._rounds = Rounds(world)
 
     def _set_up(self) -> None:
-        #: By rank: members of another stripe are of an earlier run, or of a trainer that has left.
+        #: By rank: its stripe; members of others belong to an earlier run or a trainer that has
+        #: left.
         self._stripes: list[int] = []
-        self._left: dict[int, int] = {}  # rank by stripe that it has left
-        #: By partition: rounds that were asked for, and those that came.
+        self._left: dict[int, int] = {}  # rank, by the stripe that it has left
+        #: By partition: number of rounds asked for, and of those that came.
         self._asked = dict.fromkeys(self.partitions, 0)
         self._came = dict.fromkeys(self.partitions, 0)
-        #: Ranks that lack a member of a round, which is made again.
+        #: Ranks that lack a member of a round, until it is made again.
         self._lacking: defaultdict[_Place, set[int]] = defaultdict(set)
-        self._resumed: set[int] = set()  # partitions that have to make members again
+        self._resumed: set[int] = set()  # partitions that must make members again
 
     def begin(self, stripe: int) -> None:
         """Give each rank a stripe, from this number on."""
@@ -80,7 +81,7 @@ class SegmentRounds(SegmentSupply):
         return True
 
     def _found(self, at: int, partition: int, rank: int) -> None:
-        """Note that a member which a rank lacked is here."""
+        """Note that a member is here which a rank lacked."""
         if self._lacking:
             lacking = self._lacking[at, partition]
             lacking.discard(rank)
@@ -107,8 +108,8 @@ class SegmentRounds(SegmentSupply):
     def leave(self, session: int, rank: int) -> None:
         """Keep the batches of a rank for its next trainer.
 
-        Where its states were in its memory they are void, and made again from those that it has
-        handed over.
+        Where its states were in its memory, the batches are void and made again from the states
+        that it has flushed.
         """
         if self.states == AT_SERVER:
             return
@@ -129,11 +130,11 @@ class SegmentRounds(SegmentSupply):
     # Claims
 
     def pick(self, at: int, partition: int, rank: int) -> Batch | None:
-        """Take a claimed member that was made again out of its turn."""
+        """Take out of turn a claimed member that was made again."""
         return self._rounds.take(at, partition, rank)
 
     def make_again(self, at: int, partition: int, rank: int) -> bool:
-        """Have a claimed member made again; whether it will come."""
+        """Have a claimed member made again; return whether it will come."""
         comes = rank in self._lacking.get((at, partition), ())
         if comes:
             self._hands.effects.append(Want(partition, max(1, self._asked[partition])))
@@ -176,7 +177,8 @@ class SegmentRounds(SegmentSupply):
         needed = max(n - self._rounds.waiting(rank) for rank, n in here.items())
         needed -= sum(coming.values())
         first = min(live, key=self._rounds.next_place, default=-1)
-        while live and (needed > 0 or not coming[first]):  # others' rounds wait for the first
+        # rounds of other partitions wait for the first one
+        while live and (needed > 0 or not coming[first]):
             number = min(live, key=lambda n: (self._rounds.next_place(n)[0] + coming[n], n))
             self._asked[number] += 1
             coming[number] += 1
@@ -202,9 +204,9 @@ class SegmentRounds(SegmentSupply):
 
 
 def following(before: SegmentSupply, hands: Hands, run: int, world: int) -> SegmentSupply:
-    """Return the supply for the trainers of a run, or with no ranks for any trainers.
+    """Return the supply for the trainers of a run, or, without ranks, for any trainers.
 
-    All that is out goes out again, but for the rounds of an earlier life of this run.
+    All batches that are out go out again, except rounds of an earlier life of this run.
     """
     for batch in before.drain():
         hands.void(batch)
@@ -225,7 +227,7 @@ def following(before: SegmentSupply, hands: Hands, run: int, world: int) -> Segm
 
 
 def check_rows(world_size: int, batch_size: int, capacity: int | None) -> None:
-    """JoinRefused where a partition can not have the examples of a whole round in flight."""
+    """Raise JoinRefused where a partition can not have the examples of a whole round in flight."""
     rows = world_size * batch_size
     if capacity is not None and capacity < rows:
         raise JoinRefused(

@@ -1,9 +1,9 @@
-"""The batches of segments that nobody has: the part that both orders and rounds of ranks share.
+"""The batches of segments that no trainer has: the common part of both orders and of rounds.
 
 trainers that ask ─► deal() ─┬─► next(): granted
                              └─► wants(): asked of partitions
 
-A batch of segments is decided when a trainer asks for it, for its states may just have come.  So
+A batch of segments is formed when a trainer asks for it, since states may have just come.  So
 partitions make as many batches as trainers ask for, and no more.
 """
 
@@ -21,7 +21,7 @@ from .sequences import AT_SERVER
 from .supply import Supply
 from .trainers import Trainer
 
-#: A trainer and how many batches may be sent to it now.
+#: A trainer, and the number of batches that it takes now.
 Asking = tuple[int, int]
 
 
@@ -31,27 +31,28 @@ class PartitionDemand:
     wanted: int = 0
     ended: bool = False
     starved: bool = False
-    held: bool = False  # claims on it are being judged: ask it for nothing
-    epoch: int = 0  # where no batch crosses its border
-    rests: bool = False  # others are in an earlier epoch, where batches end with theirs
+    held: bool = False  # claims on it are being judged: send it no requests
+    epoch: int = 0  # where batches end with their epoch
+    # whether it waits for others in an earlier epoch, where batches end with theirs
+    rests: bool = False
 
 
 class SegmentSupply(Supply):
-    """The parts that both orders and rounds of ranks share.  ``states``: where they are kept."""
+    """The common part of both orders and of rounds.  ``states``: where states are kept."""
 
-    run = 0  # of ranks
-    takes: Mapping[int, object] = {}  # by session: what trainers with sizes of their own ask for
-    claims_wait = False  # whether a claim may name rows that another's commit brings
+    run = 0  # number of the ranks' run
+    takes: Mapping[int, object] = {}  # requests for batches of a named size, by session
+    claims_wait = False  # whether a claim may name rows that depend on another's commit
 
     def __init__(self, partitions: Sequence[int], hands: Hands, states: str = AT_SERVER) -> None:
         super().__init__(hands)
         self.partitions = of_numbers(partitions, PartitionDemand)
         self.states = states
-        #: The kind of supply for trainers without ranks.
+        #: The class of supply for trainers without ranks.
         self.unranked: type[SegmentSupply] = type(self)
-        self.stripe = 0  # the first of this supply
-        self.next_stripe = 0  # that no supply of the feed has used
-        self.loaded: dict[int, DealtRounds] = {}  # by partition: dealt by an earlier life
+        self.stripe = 0  # the first stripe of this supply
+        self.next_stripe = 0  # the first that no supply of the feed has used
+        self.loaded: dict[int, DealtRounds] = {}  # rounds dealt by an earlier life, by partition
         self._set_up()
 
     @abstractmethod
@@ -63,14 +64,14 @@ class SegmentSupply(Supply):
             self.loaded[partition] = dealt
 
     def go_on_from(self, before: SegmentSupply) -> None:
-        """Take over the partitions of another supply, which has ended."""
+        """Take over the partitions of an earlier supply."""
         self.partitions = before.partitions
         self.stripe = self.next_stripe = before.next_stripe
         for here in self.partitions.values():
             here.wanted, here.starved, here.held = here.made, here.rests, False
 
     def take_stripes(self, n: int) -> int:
-        """Take so many numbers of stripes; return the first."""
+        """Reserve ``n`` numbers of stripes; return the first."""
         self.next_stripe += n
         return self.next_stripe - n
 
@@ -94,7 +95,7 @@ class SegmentSupply(Supply):
         here.made += 1
 
     def hold(self, partition: int, held: bool) -> None:
-        """Ask a partition for nothing while claims on it are being judged, or ask it again."""
+        """Send a partition no requests while claims on it are being judged, or ask it again."""
         self.partitions[partition].held = held
 
     def set_rests(self, partition: int, rests: bool) -> None:
@@ -105,12 +106,12 @@ class SegmentSupply(Supply):
 
     @abstractmethod
     def _on_rests(self, partition: int, rests: bool) -> None:
-        """Ask a partition for nothing while it rests, or ask it again."""
+        """Send a partition no requests while it rests, or ask it again."""
 
     def claimed(self, batch: Batch) -> Batch:
         """Count a claimed batch as made and wanted; return it.
 
-        The Want is sent again: one that crossed the claim did not count this batch.
+        Its Want is sent again: a Want that crossed the claim did not count this batch.
         """
         here = self.partitions[batch.partition]
         here.made += 1
@@ -146,7 +147,7 @@ class SegmentSupply(Supply):
             self._hands.effects += self.wants(asking)
 
     def deal_takes(self) -> None:
-        """Grant batches of sizes that trainers named, and ask partitions for them."""
+        """Grant batches of named sizes, and ask partitions for them."""
 
     def tell(self, paused: bool) -> None:
         for trainer in self._trainers.asking.values():
@@ -156,7 +157,7 @@ class SegmentSupply(Supply):
 
     @abstractmethod
     def tell_passed(self, trainer: Trainer) -> None:
-        """Answer a trainer that asks for batches with the partitions that have none for it."""
+        """Tell a trainer that asks for batches which partitions have none for it."""
 
     @abstractmethod
     def next(self, session: int) -> Batch | None:
@@ -168,7 +169,7 @@ class SegmentSupply(Supply):
 
     @abstractmethod
     def is_idle(self, session: int) -> bool:
-        """Whether a trainer that asks gets no batch before trainers have acted."""
+        """Return whether a trainer that asks gets no batch before trainers have acted."""
 
     def _pass(self, partition: int, trainer: Trainer) -> None:
         trainer.seq, trainer.idle = trainer.seq + 1, False

@@ -5,16 +5,16 @@
     back ───┘                      └─► saved(): back, for its next segment
 
 A draft takes the ready segments with the smallest insertion indices.  Examples begin in the order
-of their indices, so those that came *back* are older than *fresh* ones, and the order is: back by
-index, then fresh.  After a restart a fresh example may be older, if the states of another trainer
-were stored and its own were not; then the draft sorts its rows.
+of their indices, so *returned* ones are older than *fresh* ones, and the order is: returned ones by
+index, then fresh ones.  After a restart a fresh example may be older, if the states of another
+trainer were stored and those of its own trainer were not; then the draft sorts its rows.
 
-A trainer may ask for a batch of a size of its own, by a stripe that no other batch has.  It comes
+A trainer may ask for a batch of a named size, with a stripe that no other batch has.  It comes
 before all other batches, and these wait until there are enough rows for it.
 
 After the end of the input small batches are drafted at once if they are allowed.  If not, the
-machine drops the rest as soon as fewer than a batch of examples are unfinished; once a size was
-asked for, as soon as they are fewer than the next batch needs.
+machine drops the rest as soon as too few examples for a batch are unfinished; after a size was
+named, as soon as they are too few for the next batch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NONE = np.empty(0, np.int64)
 
 
 class _Returned:
-    """Slots that came back, the smallest insertion index first.
+    """Returned slots, the smallest insertion index first.
 
     They are a few sorted runs, each less than half as long as the one before when it was added.  So
     the cost of a batch grows with the logarithm of their number.
@@ -74,7 +74,7 @@ class _Returned:
         return slots
 
     def first(self, n: int) -> np.ndarray:
-        """Indices and slots that include the first ``n``, unsorted; they stay."""
+        """Return unsorted indices and slots that include the first ``n``; leave them."""
         if not self._runs:
             return np.empty((2, 0), np.int64)
         return np.concatenate([run[:, :n] for run in self._runs], axis=1)
@@ -87,16 +87,16 @@ class SegmentQueue(InStep):
 
     def _set_up(self) -> None:
         self._back = _Returned()
-        self._returning = 0  # rows in them that will come back
+        self._returning = 0  # number of their rows that will come back
         self._wanted = 0
         self._made = 0
-        self._claimed: set[int] = set()  # batches in _out from before a restart
-        self._takes: dict[int, int] = {}  # rows, by stripe: batches of sizes of their own
+        self._claimed: set[int] = set()  # numbers of batches in _out from before a restart
+        self._takes: dict[int, int] = {}  # number of rows by stripe: batches of named sizes
 
     def want(self, upto: int, stripe: int = 0) -> None:
-        """Allow batches until there have been ``upto``, fewer than before too, or so many rounds.
+        """Allow batches, or rounds, up to number ``upto``, which may be less than before.
 
-        With a stripe: allow one batch of ``upto`` rows, or with 0 of them no longer.
+        With a stripe: allow one batch of ``upto`` rows; 0 withdraws that.
         """
         if self.members is not None:
             self.members.wanted = max(self.members.wanted, upto)
@@ -111,12 +111,12 @@ class SegmentQueue(InStep):
 
     def begin_epoch(self) -> None:
         super().begin_epoch()
-        self._wanted = self._made  # what was wanted at the border is asked for again
+        self._wanted = self._made  # trainers ask again for batches wanted at the border
         self._takes.clear()
 
     @property
     def starved(self) -> bool:
-        """Whether a batch is wanted that needs states which trainers have."""
+        """Whether a wanted batch needs states that trainers have."""
         if self.members is not None:
             return False
         wants = self._made < self._wanted or bool(self._takes)
@@ -128,7 +128,7 @@ class SegmentQueue(InStep):
 
     @property
     def ready(self) -> int:
-        """Number of segments that could be taken now."""
+        """Number of segments that can be taken now."""
         return len(self._back) + len(self._fresh)
 
     @property
@@ -190,7 +190,7 @@ class SegmentQueue(InStep):
         return self._lend(self._slots.segments(slots, stripe, lanes, member=member))
 
     def _lend(self, batch: Segments, claimed: bool = False) -> Segments:
-        """Count a batch as out; ``claimed``: its trainer has it from before a restart."""
+        """Count a batch as out; ``claimed``: its trainer holds it from before a restart."""
         last = batch.slots[batch.last]
         if claimed:
             self._claimed.add(id(batch))
@@ -201,7 +201,7 @@ class SegmentQueue(InStep):
         return batch
 
     def _joined(self, back: np.ndarray, fresh: np.ndarray) -> np.ndarray:
-        """Returned and fresh slots together, by insertion index."""
+        """Return returned and fresh slots together, by insertion index."""
         slots, index = np.concatenate([back, fresh]), self._slots.index
         if len(back) and index[back[-1]] > index[fresh[0]]:
             slots = slots[index[slots].argsort()]
@@ -233,7 +233,7 @@ class SegmentQueue(InStep):
     def saved(self, batch: Segments) -> np.ndarray | None:
         """Mark a batch as done: places of the rows whose states are wanted.
 
-        None if the feed was cancelled, so that nothing can be saved any more.
+        Return None if the feed was cancelled, so that saves are not possible any more.
         """
         self._take_back(batch)
         if self.members is not None:
@@ -260,7 +260,7 @@ class SegmentQueue(InStep):
     def claim(self, slots: np.ndarray, segments: np.ndarray) -> Segments | None:
         """Make the batch again that a trainer has from before a restart.
 
-        None if a segment is not the next of its example, or was handed out again, or if the
+        Return None if a segment is not the next of its example, or was handed out again, or if the
         insertion indices do not ascend, as those of every batch do.
         """
         if (slots < 0).any() or (np.diff(self._slots.index[slots]) <= 0).any():
@@ -275,7 +275,7 @@ class SegmentQueue(InStep):
         return self._lend(self._slots.segments(slots), claimed=True)
 
     def _withdraw(self, slots: np.ndarray) -> None:
-        """Take these out of what is ready."""
+        """Remove these from the ready slots."""
         back = self._back.get(len(self._back))
         self._come_back(back[~np.isin(back, slots)])
         self._fresh.remove(slots)
@@ -297,14 +297,15 @@ class SegmentQueue(InStep):
         if id(batch) in self._claimed:
             self._claimed.discard(id(batch))
         else:
-            for chunk in self._slots.chunk[last].tolist():  # their payload is needed again
+            # the payload of their chunks is needed again
+            for chunk in self._slots.chunk[last].tolist():
                 self._uses[chunk] = self._uses.get(chunk, 0) + 1
         self._returning -= len(batch) - len(last)
         self._reenter(last)
         self._back.put(batch.indices, batch.slots)
 
     def _drop_leftovers(self) -> None:
-        """Drop what is ready if it can not fill a batch any more and must not be smaller."""
+        """Drop ready segments that can not fill a batch any more, unless it may be smaller."""
         if self.members is not None or not self.sized:
             self._drop_fewer_than(self.most_rows)
 

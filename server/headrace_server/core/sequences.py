@@ -4,8 +4,8 @@
 
 An admitted example gets a *slot*, its row in all tables (slots.py), and the next insertion index;
 its key is then in flight.  Its place in ``capacity`` is free when its last segment is taken, its
-slot when that segment is done, and with ``until_done`` the next example of its key waits for that.
-Subclasses decide which segments are taken when: `SegmentQueue` (order of arrival) and `Lanes`.
+slot when that segment is done; with ``until_done`` the next example of its key waits for that, too.
+Subclasses decide the order of segments: `SegmentQueue` (order of arrival) and `Lanes`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .slots import Segments, Slots
 FIRST_INDEX = -(2**63)
 #: … with the partition in these bits after the sign.
 PARTITION_BITS = 12
-#: Number of examples admitted and not begun above which nothing is read ahead.
+#: Number of admitted, unbegun examples above which no reads happen ahead.
 READ_AHEAD = 1024
 
 
@@ -37,12 +37,12 @@ class _Offered:
 
     keys: Sequence[Hashable]
     counts: np.ndarray
-    columns: np.ndarray  # for the tables
+    columns: np.ndarray  # columns of the tables
     line: int  # of its first example
-    known: np.ndarray | None  # per row: one of the marks below; None: all are new
+    known: np.ndarray | None  # by row: one of the marks below; None: all are new
 
     def seek(self, key: Hashable, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Epoch and number of segments of each example with this key."""
+        """Return epoch and number of segments of each example with this key."""
         for row in range(start, stop):
             epoch, name = cast("tuple[int, Hashable]", self.keys[row])
             if name == key and (self.known is None or not self.known[row]):
@@ -63,10 +63,10 @@ class Sequences(ABC):
     """
 
     kind = "sequences"
-    rewound = 0  # segments that were done, and are handed out again
+    rewound = 0  # number of done segments that are handed out again
     through: Sequence[int] = ()  # see ``take_through``
-    until_done = False  # whether an example waits until the one before of its key is done
-    slots_kind = Slots  # of the tables
+    until_done = False  # whether an example waits until the earlier one of its key is done
+    slots_kind = Slots  # class of the tables
     _slots: Slots
 
     def __init__(
@@ -93,7 +93,7 @@ class Sequences(ABC):
         self._uses: dict[int, int] = {}  # chunk → examples of it that still need its payload
         self.refused: list[tuple[int, int]] = []  # see ``take_refused``
         self._out: dict[int, Segments] = {}  # in trainers' hands, the oldest first
-        self._landed: set[Hashable] = set()  # keys of which the last segment is in _out
+        self._landed: set[Hashable] = set()  # keys whose last segment is in _out
         self._slots = self.slots_kind(min(capacity or READ_AHEAD, READ_AHEAD))
         self.find, self.key_of = self._slots.find, self._slots.key_of
         self.keys_of = self._slots.keys_of
@@ -118,7 +118,7 @@ class Sequences(ABC):
         """Take a chunk's examples, in order: the ``key`` of each and its ``count`` of segments.
 
         ``line`` is the number of the first, and ``known`` marks those that an earlier process
-        dealt with: they are not admitted, and have had their insertion index.
+        handled: they are not admitted again, and already have their insertion index.
         """
         if self._finished:
             raise ValueError(f"chunk {chunk} is offered after the input has ended")
@@ -142,11 +142,11 @@ class Sequences(ABC):
             self._offered.clear()
 
     def begin_epoch(self) -> None:
-        """Take examples again, once all of the epoch before have ended."""
+        """Take examples again, once all of the earlier epoch have ended."""
         self._finished = False
 
     def take_refused(self) -> list[tuple[int, int]]:
-        """Chunk and row of examples that were not admitted, since their key was in flight."""
+        """Return chunk and row of examples that were refused because their key was in flight."""
         refused, self.refused = self.refused, []
         return refused
 
@@ -157,7 +157,7 @@ class Sequences(ABC):
 
     @property
     def _closed(self) -> bool:
-        """Whether no example will be admitted any more."""
+        """Whether no more examples will be admitted."""
         return self._finished and not self._waiting
 
     def _admit(self) -> None:
@@ -189,7 +189,7 @@ class Sequences(ABC):
     def _let_in(
         self, chunk: int, offered: _Offered, start: int, end: int
     ) -> tuple[list[int], list[int]]:
-        """The rows that are admitted out of a range, and their insertion indices."""
+        """Admit rows out of a range; return them and their insertion indices."""
         keys, known, reserve = offered.keys, offered.known, self._slots.reserve
         rows, indices = [], []
         for row in range(start, end):
@@ -207,7 +207,7 @@ class Sequences(ABC):
         return rows, indices
 
     def resume(self, begun: Examples) -> np.ndarray:
-        """Go on with examples that an earlier process began; their slots."""
+        """Resume examples that an earlier process began; return their slots."""
         slots = self._slots.resume(begun)
         self.in_flight += len(slots)
         for chunk, uses in Counter(begun.numbers[CHUNK].tolist()).items():
@@ -221,20 +221,20 @@ class Sequences(ABC):
 
     @property
     def slots(self) -> int:
-        """Size of the tables: slots are below this.  It only grows."""
+        """Size of the tables, above all slots.  It only grows."""
         return len(self._slots)
 
     # Segments
 
     @abstractmethod
     def want(self, upto: int, stripe: int = 0) -> None:
-        """Allow batches until there have been ``upto``."""
+        """Allow batches up to number ``upto``."""
 
     @abstractmethod
     def saved(self, batch: Segments) -> np.ndarray | None:
         """Mark a batch as done: places of the rows whose states are wanted.
 
-        None if nothing can be saved any more.
+        Return None if saves are not possible any more.
         """
 
     @property
@@ -244,11 +244,11 @@ class Sequences(ABC):
 
     @property
     def content(self) -> bool:
-        """Whether no batch is wanted that is not made, and no stripe is about to run dry."""
+        """Whether all wanted batches are made, and no stripe is about to run dry."""
         return False
 
     def claim(self, slots: np.ndarray, segments: np.ndarray) -> Segments | None:
-        """Make the batch again that a trainer has from before a restart; None if not its own."""
+        """Rebuild a batch that a trainer holds from before a restart; None if it may not."""
         return None
 
     def release(self, batch: Segments) -> None:
@@ -256,7 +256,7 @@ class Sequences(ABC):
         return
 
     def leave(self, stripe: int, instead: int = -1) -> None:
-        """Close the stripe of a trainer that left; its rank, if it has one, gets another."""
+        """Close the stripe of a trainer that left; its rank, if any, gets stripe ``instead``."""
         return
 
     def keep(self, batch: Segments, rows: np.ndarray) -> np.ndarray:
@@ -264,11 +264,11 @@ class Sequences(ABC):
         return rows[:0]
 
     def take_dry(self) -> list[int]:
-        """Stripes of lanes that ran dry since the last call."""
+        """Return stripes of lanes that ran dry since the last call."""
         return []
 
     def take_through(self) -> list[int]:
-        """Slots of examples in lanes that ended or were dropped since the last call."""
+        """Return slots of examples in lanes that ended or were dropped since the last call."""
         return []
 
     def _hand_out(self, batch: Segments) -> None:
@@ -295,7 +295,7 @@ class Sequences(ABC):
         self._landed.difference_update(self.keys_of(slots))
 
     def _end(self, slots: np.ndarray) -> None:
-        """Free examples of which all segments are done."""
+        """Free the slots of examples whose segments are all done."""
         if self.until_done:
             self._landed.difference_update(self.keys_of(slots))
             self._admit()
@@ -320,7 +320,7 @@ class Sequences(ABC):
             self._dropped[reason] = self._dropped.get(reason, 0) + segments
 
     def _drop(self, slots: np.ndarray, reason: str) -> None:
-        """Drop examples in flight, and count the segments that they had left."""
+        """Drop examples in flight, and count their remaining segments."""
         left = self._slots.count[slots] - self._slots.segment[slots]
         self._note_dropped(reason, int(left.sum()))
         self._leave_capacity(slots)
@@ -329,20 +329,20 @@ class Sequences(ABC):
 
     @abstractmethod
     def expected(self) -> Segments | None:
-        """The next full batch, if the oldest one out is saved before it; None if unknown."""
+        """Return the next full batch if the oldest one out is saved first; None if unknown."""
 
     # Queries
 
     def chunks(self) -> set[int]:
-        """Chunks whose payload is still needed."""
+        """Return the chunks whose payload is still needed."""
         return set(self._uses)
 
     def dropped(self) -> Mapping[str, int]:
-        """Segments dropped so far, by reason."""
+        """Return the number of segments dropped so far, by reason."""
         return self._dropped
 
     def standing(self) -> dict[str, int]:
-        """Number of segments by what they wait for.
+        """Return the number of segments by the reason of their wait.
 
         ``ready`` wait for nothing, ``leased`` for the states of a trainer; ``full`` counts examples
         that wait for a place of the capacity.
@@ -354,9 +354,9 @@ class Sequences(ABC):
         }
 
     def sizes(self) -> dict[str, int]:
-        """Number of ready and of incomplete segments, and of examples in flight.
+        """Return the number of ready and of incomplete segments, and of examples in flight.
 
-        A segment of an admitted example is ready when nothing but its batch is missing, and
+        A segment of an admitted example is ready when it only waits for a batch, and
         incomplete until the state before it is saved.
         """
         ready = self.takeable
@@ -366,7 +366,7 @@ class Sequences(ABC):
     @property
     @abstractmethod
     def ready(self) -> int:
-        """Number of segments that could be taken now, those of begun lanes excepted."""
+        """Number of segments that can be taken now, except those of begun lanes."""
 
     @property
     def takeable(self) -> int:
@@ -379,7 +379,7 @@ class Sequences(ABC):
         return 0
 
     def seek(self, key: Hashable) -> list[FoundExample]:
-        """The examples of a key, each in its epoch."""
+        """Return the examples of a key in all epochs."""
         waiting = ((self._offered[chunk], start, stop) for chunk, start, stop in self._waiting)
         return [
             *found_in(self._slots, key, self._out.values()),
@@ -391,7 +391,7 @@ class Sequences(ABC):
         ]
 
     def oldest_out(self) -> Segments | None:
-        """The batch that has been out for the longest time."""
+        """Return the batch that has been out for the longest time."""
         return next(iter(self._out.values()), None)
 
     @property

@@ -23,7 +23,7 @@ _NUMBERS = ("line", "index", "chunk", "row", "segment", "count")  # as in Exampl
 
 
 class RoundMember(NamedTuple):
-    """The place of a batch in a round of ranks, and how many rows its block has."""
+    """The place of a batch in a round of ranks, and the number of rows of its block."""
 
     round: int
     rank: int
@@ -35,10 +35,10 @@ class Segments:
     """A batch: one segment of each of some examples; never changed."""
 
     slots: np.ndarray
-    numbers: np.ndarray  # rows as in Examples
-    stripe: int = 0  # of lanes
+    numbers: np.ndarray  # one row for each of the names in Examples
+    stripe: int = 0  # stripe of its lanes
     lanes: np.ndarray = field(default_factory=lambda: _NONE)
-    #: Places in the batch where a lane has a new example.
+    #: Rows of the batch whose lanes have new examples.
     starts: np.ndarray = field(default_factory=lambda: _NONE)
     member: RoundMember | None = None  # with ranks; ``lanes`` are then the places in its block
     lines: np.ndarray = field(init=False)  # number of the example as it was read
@@ -62,7 +62,7 @@ class Segments:
         return set(self.chunks.tolist())
 
     def same(self, other: Segments) -> bool:
-        """Whether this batch has the same segments in the same places."""
+        """Return whether this batch has the same segments in the same places."""
         return (
             self.stripe == other.stripe
             and self.numbers.tobytes() == other.numbers.tobytes()
@@ -74,7 +74,7 @@ class Segments:
 class Slots:
     """The tables, indexed by slot, and the keys."""
 
-    #: Tables beside these numbers, which start at 0 for each example.
+    #: Names of further tables, which start at 0 for each example.
     counters: tuple[str, ...] = ()
 
     chunk: np.ndarray
@@ -82,20 +82,20 @@ class Slots:
     count: np.ndarray
     index: np.ndarray
     line: np.ndarray
-    segment: np.ndarray  # the next one
+    segment: np.ndarray  # number of the next segment
 
     def __init__(self, size: int) -> None:
-        self.live = 0  # in use
+        self.live = 0  # number of slots in use
         self._names = (*_NUMBERS, *self.counters)
-        self._resumed = False  # whether some were begun by an earlier process
+        self._resumed = False  # whether an earlier process began some examples
         self._key_of: dict[int, Hashable] = {}
-        self._slot_of: dict[Hashable, int] = {}  # of keys in flight; -1 before there is one
+        self._slot_of: dict[Hashable, int] = {}  # by key in flight; -1 before it has a slot
         self._free: list[int] = []
-        self._tables = np.empty((len(self._names), 0), np.int64)  # a row each
+        self._tables = np.empty((len(self._names), 0), np.int64)  # one row for each table
         self._grow(size)
 
     def __len__(self) -> int:
-        """Size of the tables."""
+        """Return the size of the tables."""
         return self._tables.shape[1]
 
     def _grow(self, size: int) -> None:
@@ -110,9 +110,9 @@ class Slots:
     # Examples come
 
     def reserve(self, key: Hashable, line: int) -> bool:
-        """Put a key in flight; False if an earlier example has it in flight.
+        """Put a key in flight; return False if an earlier example has it in flight.
 
-        A later example may have it too, if an earlier process began that one.
+        A later example may also have it, if an earlier process began that example.
         """
         slot = self._slot_of.get(key)
         if slot is not None and not (self._resumed and slot >= 0 and self.line[slot] > line):
@@ -121,7 +121,7 @@ class Slots:
         return True
 
     def columns(self, chunk: int, counts: np.ndarray, line: int) -> np.ndarray:
-        """Columns for the tables of all examples of a chunk, but for their indices."""
+        """Return columns for the tables of all examples of a chunk, without their indices."""
         columns = np.zeros((len(self._names), len(counts)), np.int64)
         rows = np.arange(len(counts))
         columns[LINE], columns[CHUNK], columns[ROW], columns[COUNT] = (
@@ -135,7 +135,7 @@ class Slots:
     def enter(
         self, columns: np.ndarray, indices: Sequence[int], keys: Sequence[Hashable]
     ) -> np.ndarray:
-        """Add examples of one chunk whose keys are reserved; their slots."""
+        """Add examples of one chunk whose keys are reserved; return their slots."""
         slots = self._take(len(keys))
         self._tables[:, slots] = columns
         self.index[slots] = indices
@@ -143,7 +143,7 @@ class Slots:
         return slots
 
     def resume(self, begun: Examples) -> np.ndarray:
-        """Add examples that an earlier process began; their slots."""
+        """Add examples that an earlier process began; return their slots."""
         self._resumed = True
         slots = self._take(len(begun))
         self._numbers[:, slots] = begun.numbers
@@ -188,26 +188,26 @@ class Slots:
     # Queries
 
     def left(self) -> int:
-        """Number of segments from the next one of each example on."""
+        """Return the number of remaining segments, including the next one of each example."""
         slots = np.fromiter(self._key_of, np.int64, len(self._key_of))
         return int((self.count[slots] - self.segment[slots]).sum())
 
     def key_of(self, slot: int) -> Hashable:
-        """Key of an example that has not ended."""
+        """Return the key of an example that has not ended."""
         return self._key_of[slot]
 
     def keys_of(self, slots: np.ndarray) -> list[Hashable]:
-        """Keys of examples that have not ended."""
+        """Return the keys of examples that have not ended."""
         keys = self._key_of
         return [keys[slot] for slot in slots.tolist()]
 
     def of_name(self, name: Hashable) -> list[tuple[int, int]]:
-        """Slot and epoch of each example whose key is (epoch, name)."""
+        """Yield slot and epoch of each example whose key is (epoch, name)."""
         keys = ((slot, cast("tuple[int, Hashable]", key)) for slot, key in self._key_of.items())
         return [(slot, key[0]) for slot, key in keys if key[1] == name]
 
     def find(self, indices: np.ndarray) -> np.ndarray:
-        """Slots by insertion index; -1 for an example that is not here."""
+        """Return slots by insertion index; -1 for an example that is not here."""
         there = {int(self.index[slot]): slot for slot in self._key_of}
         return np.array([there.get(index, -1) for index in indices.tolist()], np.int64)
 
@@ -220,7 +220,7 @@ class Slots:
         further: np.ndarray | None = None,
         member: RoundMember | None = None,
     ) -> Segments:
-        """The next segments of examples as a batch; ``further`` is added to their numbers."""
+        """Return the next segments of examples as a batch; add ``further`` to their numbers."""
         numbers = self._numbers.take(slots, 1)
         if further is not None:
             numbers[SEGMENT] += further
@@ -232,5 +232,5 @@ class LaneSlots(Slots):
 
     counters = ("done", "kept")
 
-    done: np.ndarray  # number of segments that are done
-    kept: np.ndarray  # number of segments before the state that is kept here
+    done: np.ndarray  # number of done segments
+    kept: np.ndarray  # number of segments before the kept state

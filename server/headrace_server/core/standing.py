@@ -1,4 +1,4 @@
-"""The parts of a dispatcher, and the queries: where batches and trainers of a feed stand."""
+"""The parts of a dispatcher, and queries for the status of a feed's batches and trainers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Standing:
     """The parts of the machine, and the queries.
 
     ``term`` makes the tokens of one start of an owner differ from those of all others.
-    ``order`` is that of a feed of segments, "arrival" or "lanes"; "" for a plain feed.
-    ``states``: where those of segments are kept.
+    ``order``: "arrival" or "lanes" for a feed of segments; "" for a plain feed.
+    ``states``: where states of segments are kept.
     ``shared``: whether other owners have partitions of the feed.
     ``across_batches``: whether a batch may hold rows of two epochs.
     """
@@ -44,7 +44,7 @@ class Standing:
     ) -> None:
         self.segmented = bool(order)  # whether batches are of segments …
         self.stateful = self.segmented and states != NOWHERE  # … and committed by states
-        #: Whether each batch of a trainer goes on from states in its memory.
+        #: Whether each batch of a trainer continues from states in its memory.
         self._chained = order == "lanes" and states == AT_TRAINER
         self._trainers = Trainers(max_window, self._held_by, shared)
         self._hands = hands = Hands(lease_ttl_s, term, self._trainers)
@@ -61,13 +61,14 @@ class Standing:
         else:
             plain = PlainSupply(partitions, hands)
             self._supply, self._claims = plain, PlainClaims(hands, plain)
-        self._saving: dict[tuple[int, int], Lease[Batch]] = {}  # commits to be stored, by order
-        #: By session and partition: token and batch.
+        # commits to be stored, by partition and number
+        self._saving: dict[tuple[int, int], Lease[Batch]] = {}
+        #: Token and batch of the last save, by session and partition.
         self._last_saved: dict[tuple[int, int], tuple[int, Batch]] = {}
-        #: By session that reconnected: the last delivery received, and the leases after it.
+        #: By reconnected session: the last delivery received, and the leases after it.
         self._resends: dict[int, tuple[int, list[Lease[Batch]]]] = {}
         self._paused = False
-        self._changed = False  # since things were handed out
+        self._changed = False  # since the last hand-out
         self.counts, self.dropped = hands.counts, hands.dropped
         self.pin, self.unpin = hands.pin, hands.unpin
 
@@ -86,7 +87,7 @@ class Standing:
         """Return the number of batches that count against the credits of a session.
 
         Commits that wait to be stored count from ``max_window`` on: a trainer whose partition does
-        not keep up gets no more, so the backlog is bounded.
+        not keep up gets no more batches, so the backlog is bounded.
         """
         most = self._trainers.max_window
         if session in self._recalls.doubted:
@@ -101,7 +102,8 @@ class Standing:
         return not (self._hands.open or self._claims.by_token or self._supply.open)
 
     def exhausted(self, session: int, last_seq: int) -> bool:
-        """Whether no batch is left for a session that has received deliveries up to this number.
+        """Return whether no batch is left for a session that has received deliveries up to
+        ``last_seq``.
 
         Every batch is committed then, or in the hands of a trainer.
         """
@@ -113,11 +115,11 @@ class Standing:
     # Batches
 
     def holds(self, session: int, token: int) -> bool:
-        """Whether a session holds this lease."""
+        """Return whether a session holds this lease."""
         return self._leases.holds(session, token)
 
     def leased_batch(self, session: int, token: int) -> Batch | None:
-        """Return the batch of a token that the session can commit, or that is claimed."""
+        """Return the batch of a token that the session can commit or claims."""
         claim = self._claims.by_token.get(token)
         if claim is not None:
             place = claim.place
@@ -125,27 +127,27 @@ class Standing:
         return self._leases.batch_of(token, session)
 
     def last_saved(self, session: int, token: int) -> Batch | None:
-        """Return the batch of a token, if the session has saved no later one of its partition."""
+        """Return the batch of a token, unless the session has saved a later one there."""
         for (of, _), (saved, batch) in self._last_saved.items():
             if (of, saved) == (session, token):
                 return batch
         return None
 
     def _skipped(self, session: int, token: int) -> list[Lease[Batch]]:
-        """Return the leases of a session on batches before this one in its lanes."""
+        """Return the session's leases of earlier batches in the same lanes."""
         batch, held = self._leases.batch_of(token, session), self._leases.of_session(session)
         partition = -1 if batch is None else batch.partition
         return [one for one in held if one.token < token and one.batch.partition == partition]
 
     def lost_lanes(self, session: int, token: int) -> bool:
-        """Whether the lease of a batch has ended, so that its lanes can not be flushed.
+        """Return whether the lease of a batch has ended, so that its lanes can not be flushed.
 
-        False where the session has still to save the batch, or the token was never given out.
+        Return False where the session has still to save the batch, or the token was never issued.
         """
         return self._leases.issued(token) and not self._leases.holds(session, token)
 
     def holder(self, partition: int, number: int) -> tuple[int, float] | None:
-        """Return the session that holds a batch, and since when."""
+        """Return the session that holds a batch, and the time of its grant."""
         for lease in self._leases.held():
             if lease.batch.order == (number, partition):
                 return lease.session, lease.since
@@ -153,7 +155,7 @@ class Standing:
 
     @property
     def paused(self) -> bool:
-        """Whether nothing more is handed out; commits still count."""
+        """Whether no more batches are handed out; commits still count."""
         return self._paused
 
     @paused.setter
@@ -163,12 +165,12 @@ class Standing:
 
     @property
     def leased(self) -> int:
-        """Number of batches in trainers' hands, on their way there, or not answered."""
+        """Number of batches in trainers' hands, on their way there, or with unanswered commits."""
         return len(self._leases) + len(self._saving)
 
     @property
     def in_doubt(self) -> int:
-        """Number of batches that a trainer may have done without our knowing it yet."""
+        """Number of batches that a trainer may have committed without our knowledge."""
         return self.leased + len(self._claims.by_token)
 
     @property
@@ -178,7 +180,7 @@ class Standing:
         return claims.others_come or (self.segmented and bool(claims.by_token))
 
     def standing(self) -> dict[str, int]:
-        """Return how many batches wait where, of those that are made and not settled.
+        """Return the number of made, unsettled batches by the place where they wait.
 
         ``ready`` are new, ``returned`` came back or were dealt to a rank, ``leased`` are held by
         trainers, the commits of ``saving`` are being stored.
@@ -188,7 +190,7 @@ class Standing:
         return {"ready": ready, "returned": returned, "leased": leased, "saving": saving}
 
     def sizes(self) -> dict[str, int]:
-        """Return what waits here: batches ready and in flight; of segments how many are ready."""
+        """Return the number of batches ready and in flight; of segments only of ready ones."""
         if self.segmented:
             return {"ready": self._supply.waiting_rows()}
         standing = self.standing()
@@ -206,11 +208,11 @@ class Standing:
 
     @property
     def ranked(self) -> Collection[Trainer]:
-        """Trainers that have ranks."""
+        """The trainers that have ranks."""
         return self._trainers.by_rank.values()
 
     def standing_of(self, session: int) -> dict[str, int]:
-        """Return how many batches a trainer holds and takes; empty where it is not there."""
+        """Return how many batches a trainer holds and takes; empty where it is not present."""
         trainer = self._trainers.present.get(session)
         if trainer is None:
             return {}
@@ -223,7 +225,7 @@ class Standing:
     # Texts
 
     def named(self, session: int) -> str:
-        """Return a trainer with its rank, if it has one, for people."""
+        """Return a trainer's name with its rank, if it has one, for people."""
         trainer = self._trainers.present.get(session)
         rank = "" if trainer is None or trainer.rank < 0 else f" (rank {trainer.rank})"
         return f"trainer {session}{rank}"

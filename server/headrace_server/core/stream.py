@@ -3,9 +3,9 @@
     made(0/0) made(1/0) … ─► one line for each partition ─► next(): 0/0 1/0 2/0  0/1 1/1 …
 
 The turn of a batch is its number.  Where batches end with their epoch it is its epoch and its
-number in the epoch, and a partition that begins the next epoch (``begin_epoch``) keeps no other
-waiting.  Each turn goes to the partition whose next batch is the first by (turn, partition), and
-waits for that batch.  So the order depends neither on which partition was faster, nor on the
+number in the epoch, and a partition that begins the next epoch (``begin_epoch``) does not block
+others.  Each turn belongs to the partition whose next batch is the first by (turn, partition), and
+waits for that batch.  So the order depends neither on the speed of partitions, nor on the
 batches that an earlier server has handed out.  The partitions are those of one owner, which need
 not be all.
 """
@@ -30,11 +30,12 @@ class _Partition:
 
 
 class Stream:
-    """The batches that were made and not yet taken."""
+    """The batches that are made and not yet taken."""
 
     def __init__(self, partitions: Iterable[int]) -> None:
         self._partitions = of_numbers(partitions, _Partition)
-        self._live = len(self._partitions)  # number that have batches or will make some
+        # number of partitions that have batches or will make some
+        self._live = len(self._partitions)
         # Heap of the least next turn of each partition, and the partition.
         self._turns = [(0, partition) for partition in self._partitions]
 
@@ -59,7 +60,7 @@ class Stream:
         here.ready.append(batch)
 
     def start(self, partition: int, number: int, turn: int = -1) -> None:
-        """Let a partition go on where an earlier server was: with this batch, or a later one."""
+        """Let a partition continue where an earlier server was: with this batch or a later one."""
         here = self._partitions[partition]
         here.next_number = max(here.next_number, number)
         here.next_turn = max(here.next_turn, number if turn < 0 else turn)
@@ -81,11 +82,11 @@ class Stream:
         return None
 
     def waiting(self) -> int:
-        """Return how many batches are here, and not taken."""
+        """Return how many batches are here."""
         return sum(len(here.ready) for here in self._partitions.values())
 
     def will_make(self, number: int, partition: int) -> bool:
-        """Whether a batch may still come."""
+        """Return whether a batch may still come."""
         here = self._partitions[partition]
         return not here.ended and number >= here.next_number
 
@@ -115,19 +116,19 @@ class Stream:
         return [p for p, here in self._partitions.items() if here.ready or not here.ended]
 
     def following(self) -> tuple[int, int] | None:
-        """Return turn and partition of the batch that trainers wait for, if they do."""
+        """Return turn and partition of the batch for which trainers wait, if any."""
         turn = self._turn()
         return None if turn is None or self._partitions[turn[1]].ready else turn
 
     def missing(self) -> tuple[int, int] | None:
-        """Return number and partition of the batch that trainers wait for, if they do."""
+        """Return number and partition of the batch for which trainers wait, if any."""
         following = self.following()
         if following is None:
             return None
         return self._partitions[following[1]].next_number, following[1]
 
     def _turn(self) -> tuple[int, int] | None:
-        """Return the least next turn and the partition whose it is."""
+        """Return the least next turn and its partition."""
         turns = self._turns
         while turns:
             turn, partition = turns[0]

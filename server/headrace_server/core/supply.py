@@ -1,4 +1,4 @@
-"""The batches that nobody has: the interface of all supplies, and what most of them do not need.
+"""The batches that no trainer has: the interface of all supplies, with defaults.
 
 made(), put_back() ─► supply ─► deal(): granted to trainers that ask
                              ─► tell(): told when to ask elsewhere
@@ -18,8 +18,8 @@ from .trainers import Trainer
 class Supply:
     """The supply of one feed, or of some of its partitions."""
 
-    world = 0  # how many ranks trainers have; 0: none
-    states = NOWHERE  # where those of segments are kept
+    world = 0  # number of ranks; 0: trainers have none
+    states = NOWHERE  # where states of segments are kept
 
     def __init__(self, hands: Hands) -> None:
         self._hands = hands
@@ -29,20 +29,21 @@ class Supply:
 
     @abstractmethod
     def made(self, batch: Batch) -> bool:
-        """Take the next batch of a partition; False where its trainer is gone."""
+        """Take the next batch of a partition; return False where its trainer is gone."""
 
     @abstractmethod
     def end(self, partition: int) -> None:
         """Note that no more batches of a partition will come."""
 
     def start(self, partition: int, number: int, turn: int = -1) -> None:
-        """Go on where an earlier server was: with this batch of a partition, or one after it."""
+        """Continue where an earlier server was: with this batch of a partition or a later one."""
 
     def begin_epoch(self, partition: int, turn: int) -> None:
         """Note that the next batch of a partition is of the next epoch, and has this turn."""
 
     def set_rests(self, partition: int, rests: bool) -> None:
-        """Set whether a partition of segments makes no batch, for others are in an earlier epoch.
+        """Set whether a partition of segments makes no batch because others are in an earlier
+        epoch.
 
         Partitions without segments never rest.
         """
@@ -59,26 +60,31 @@ class Supply:
     # From trainers
 
     def start_run(self, run: int, world_size: int) -> None:
-        """Prepare for a trainer of a run: with the first one all go on with the same round."""
+        """Prepare for a trainer of a run; the first one determines the round that all continue
+        with.
+        """
 
     def take(self, trainer: Trainer, request: int, rows: int) -> bool:
-        """Let a trainer have a batch of so many rows next; 0: no longer.  Whether that is new."""
+        """Promise a trainer a batch of ``rows`` rows next; 0 withdraws that.
+
+        Return whether it is new.
+        """
         raise ValueError("batches of a size of their own come of segments in the order of arrival")
 
     @abstractmethod
     def put_back(self, session: int, batch: Batch) -> bool:
-        """Take a batch that came back from a session; False where nobody may have it."""
+        """Take a batch that a session returned; return False where no trainer may get it."""
 
     def leave(self, session: int, rank: int) -> None:
-        """Void the batches that only a trainer which has left could have."""
+        """Void the batches that only a trainer which has left could get."""
 
     # Rounds of ranks
 
     def load_rounds(self, partition: int, dealt: DealtRounds) -> None:
-        """Note rounds that an earlier life has dealt to ranks, and that are not done."""
+        """Load unfinished rounds that an earlier life has dealt to ranks."""
 
     def rounds_dealt(self, partition: int) -> DealtRounds:
-        """Return the rounds that this life has dealt of a partition, to be stored.
+        """Return the rounds of a partition that this life has dealt, to be stored.
 
         None where the partition itself stores them.
         """
@@ -88,14 +94,14 @@ class Supply:
 
     @abstractmethod
     def deal(self, paused: bool) -> None:
-        """Grant what can be granted, and ask partitions for more."""
+        """Grant batches, and ask partitions for more."""
 
     @abstractmethod
     def tell(self, paused: bool) -> None:
-        """Tell trainers that have other owners, once, that they get nothing here for now."""
+        """Tell trainers with other owners, once, that they get no batch here for now."""
 
     def serve_yielding(self, paused: bool) -> None:
-        """Serve the trainers that yield, for no other asks."""
+        """Serve the trainers that yield, since no other asks."""
         trainers = self._trainers
         trainers.swap()
         self.deal(paused)
@@ -109,17 +115,17 @@ class Supply:
         """Whether batches are here, or will come."""
 
     def is_exhausted(self, trainer: Trainer) -> bool:
-        """Whether nothing is left for a trainer: as long as a batch is out, more may follow."""
+        """Return whether no batch is left for a trainer; while a batch is out, more may follow."""
         return False
 
     @abstractmethod
     def missing(self) -> tuple[int, int] | None:
-        """Return number and partition of the batch that trainers wait for, if they do."""
+        """Return number and partition of the batch for which trainers wait, if any."""
 
     @abstractmethod
     def waiting(self) -> int:
-        """Return how many new batches nobody has taken."""
+        """Return how many new batches no trainer has taken."""
 
     def waiting_rows(self) -> int:
-        """Return how many segments are in batches that nobody has."""
+        """Return how many segments are in batches that no trainer has."""
         return 0

@@ -1,12 +1,12 @@
-"""The trainers of one feed: who is there, how much each takes, whose turn it is.
+"""The trainers of one feed: which are present, how many batches each takes, and whose turn it is.
 
     join() ─► present ── window grew, or something came back ─► asking, the longest waiting first
                  │                                              due: ranks, each for its own round
                  └── leave()                             yielding: served where no other asks
 
 All trainers have a rank or none has.  A trainer asks with a window: the number of the last
-delivery that it takes.  It never holds more than ``max_window`` batches, whatever it asks for.
-A trainer that prefers the server of its own host yields at all others.
+delivery that it takes.  It never holds more than ``max_window`` batches, even if it asks for more.
+A trainer that prefers its own host's server yields to others at all other servers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import islice
 
 from .handover import JoinRefused
 
-#: Maximum world size: a number from the wire must not become more queues.
+#: Maximum world size, since a number from the wire determines the number of queues.
 MAX_WORLD = 65_536
 
 
@@ -32,15 +32,15 @@ class Trainer:
     window: int = 0
     seq: int = 0
     knows_end: bool = False  # of the feed
-    passed: int = 0  # number of ended partitions that it knows of
-    idle: bool = False  # whether it knows that it gets none before trainers act
-    epoch: int = 0  # the epoch before which no batch comes, as far as it knows
-    full: tuple[int, int] | None = None  # the next batch of this owner, as far as it knows
-    yields: bool = False  # to all others that ask
+    passed: int = 0  # number of ended partitions of which it knows
+    idle: bool = False  # whether it knows that no batch comes before trainers act
+    epoch: int = 0  # the least epoch of coming batches that was announced to it
+    full: tuple[int, int] | None = None  # the next batch of this owner that was announced to it
+    yields: bool = False  # whether others that ask go first
 
 
 class Trainers:
-    """The trainers of one feed; ``held`` returns how many batches a session has.
+    """The trainers of one feed; ``held`` returns the number of batches that a session holds.
 
     ``shared``: the feed has other owners, too.
     """
@@ -51,14 +51,14 @@ class Trainers:
         self._held = held
         self.present: dict[int, Trainer] = {}  # by session
         self.by_rank: dict[int, Trainer] = {}
-        # Those that want more batches.  Where the first of them can not be served, none can, until
-        # a batch comes.
+        # The trainers that want more batches.  Where the first of them can not be served, none can,
+        # until a batch comes.
         self.asking: OrderedDict[int, Trainer] = OrderedDict()
         self.yielding: OrderedDict[int, Trainer] = OrderedDict()
-        self.due: deque[int] = deque()  # ranks that may have a batch dealt to them
+        self.due: deque[int] = deque()  # ranks for which a dealt batch may wait
 
     def check(self, session: int, rank: int, world_size: int, world: int) -> None:
-        """JoinRefused where a new session does not fit the others, which are of ``world`` ranks."""
+        """Raise JoinRefused where a session does not fit the others, with ``world`` ranks."""
         if session in self.present:
             raise ValueError(f"session {session} is there already")
         if rank < 0 and not world_size:
@@ -85,7 +85,7 @@ class Trainers:
             self.by_rank[rank] = trainer
 
     def leave(self, session: int) -> int | None:
-        """Remove a session; return its rank, -1 for none.  None where it is not known."""
+        """Remove a session; return its rank (-1: none), or None where it is not known."""
         trainer = self.present.pop(session, None)
         if trainer is None:
             return None
@@ -94,12 +94,12 @@ class Trainers:
         return trainer.rank
 
     def forget(self, session: int) -> None:
-        """Take back what a session has asked for."""
+        """Withdraw the requests of a session."""
         self.asking.pop(session, None)
         self.yielding.pop(session, None)
 
     def set_yields(self, session: int, yields: bool) -> bool:
-        """Let a session without rank yield to others, or not; whether that is new."""
+        """Let a session without rank yield to others, or not; return whether that is new."""
         trainer = self.present.get(session)
         if trainer is None or trainer.yields == yields or trainer.rank >= 0:
             return False
@@ -109,15 +109,15 @@ class Trainers:
         return True
 
     def swap(self) -> None:
-        """Let the trainers that yield be those that ask, or the others again."""
+        """Exchange the trainers that yield with those that ask."""
         self.asking, self.yielding = self.yielding, self.asking
 
     def wants(self, trainer: Trainer) -> bool:
-        """Whether it takes another batch now."""
+        """Return whether it takes another batch now."""
         return trainer.window > trainer.seq and self._held(trainer.session) < self.max_window
 
     def has_room(self, session: int) -> bool:
-        """Whether it may hold another batch."""
+        """Return whether it may hold another batch."""
         return self._held(session) < self.max_window
 
     def credits(self, trainer: Trainer) -> int:
@@ -125,7 +125,7 @@ class Trainers:
         return min(trainer.window - trainer.seq, self.max_window - self._held(trainer.session))
 
     def ask(self, session: int) -> None:
-        """Let the next hand-out look at a trainer, if it wants more."""
+        """Consider a trainer at the next hand-out, if it wants more."""
         trainer = self.present.get(session)
         if session in self.asking and not self.by_rank:
             return
@@ -135,11 +135,11 @@ class Trainers:
                 self.due.append(trainer.rank)
 
     def silent(self, now: float, ttl_s: float) -> list[int]:
-        """Return the sessions that sent nothing for so long."""
+        """Return the sessions that were silent for ``ttl_s``."""
         return [t.session for t in self.present.values() if t.seen + ttl_s <= now]
 
     def absent(self, world: int) -> str:
-        """Return which of so many ranks have not joined, for people; "" when all have."""
+        """Return which of ``world`` ranks have not joined, for people; "" when all have."""
         missing = world - len(self.by_rank)
         if not missing:
             return ""

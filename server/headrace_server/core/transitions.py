@@ -1,12 +1,12 @@
-"""The life of a thing as a table: (event, state) → (next state, effect), or why that is an error.
+"""The life of an object as a table: (event, state) → (next state, effect), or an error.
 
     LEASE = Transitions("lease", moves={"commit": {HELD: (SAVING, …), …}, …}, errors={…})
     COMMIT = LEASE.on("commit")              its moves alone, where every state has one
     lease.state, effect = COMMIT[lease.state]
     lease.state, effect = LEASE.follow("take back", lease.state, lease)    where that may be illegal
 
-A table answers every event in every state, by a move or by an error that has a text; one with a
-hole is refused.  docs/transitions.md shows the tables, drawn by ``drawn``.
+A table answers every event in every state, by a move or by an error with a text; a table with a
+gap is refused.  docs/transitions.md shows the tables, drawn by ``drawn``.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ class Thing(Protocol):
     """An object whose life is a table."""
 
     def history(self) -> str:
-        """Return what has happened to it, for the text of an error."""
+        """Return its recent history, for the text of an error."""
 
 
-#: Events of a life that an error lists.
+#: Maximum number of events that an error lists.
 _LONGEST_STORY = 8
 
 
 class IllegalEvent(ValueError):
-    """An event that the state of a thing does not allow; the text gives the recent history."""
+    """An event that the state of an object does not allow; the text gives its recent history."""
 
 
 class Transitions:
-    """The table of one kind of thing."""
+    """The table of one kind of object."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Transitions:
         moves: Mapping[str, Moves],
         errors: Mapping[str, tuple[str, tuple[str, ...]]],
     ) -> None:
-        """``errors``: by event, the end of an error that begins with a name, and its states."""
+        """``errors``: by event, the end of an error's text (a name precedes it), and its states."""
         self.kind = kind
         self.states = states
         self._moves = moves
@@ -61,7 +61,7 @@ class Transitions:
             raise ValueError(f"a {kind} has moves to {unknown}, which are none of its states")
 
     def on(self, event: str) -> Moves:
-        """Return the moves of an event; states in which it is an error are missing."""
+        """Return the moves of an event, without states in which it is an error."""
         return self._moves[event]
 
     def follow(self, event: str, state: str, thing: Thing) -> tuple[str, Any]:
@@ -72,7 +72,7 @@ class Transitions:
         return move
 
     def drawn(self) -> Iterator[str]:
-        """Yield the lines of a diagram: by state the events with what they lead to, and errors."""
+        """Yield the lines of a diagram: by state, the events with their moves, and errors."""
         wide, long = max(map(len, self.states)), max(map(len, self._moves))
         for state in self.states:
             start = state
@@ -94,10 +94,10 @@ class Transitions:
 
 @dataclass(slots=True, kw_only=True)
 class Lifecycle:
-    """A thing whose life is a table, and that remembers its last events."""
+    """An object whose life is a table, and that remembers its last events."""
 
     table: ClassVar[Transitions]
-    state: str = ""  # the table's first one at first
+    state: str = ""  # initially the table's first state
     story: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
