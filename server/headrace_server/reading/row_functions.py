@@ -17,15 +17,12 @@ from typing import Any
 import numpy as np
 
 from headrace_proto.errors import DataError
-from headrace_proto.schema import Field
 
 from ..pipeline.examples import names_fault
 from .chunk import Chunk
 from .draws import Draws
 from .reader import BadRecords
-from .user_columns import Given, collect, columns_of, examples_of, learn, user_function
-
-Fields = Mapping[str, Field]
+from .user_columns import Fields, Given, Results, columns_of, examples_of, user_function
 
 
 class RowFunction:
@@ -137,12 +134,11 @@ def _mask_fault(result: Any, n: int) -> str:
 class Map:
     def __init__(self, function: RowFunction, schema: Fields | None) -> None:
         self._function = function
-        self._fields = schema
-        self._declared = schema is not None
+        self._results = Results(schema)
         self.draws = function.draws
 
     def fields_after(self, before: Fields | None) -> Fields | None:
-        return self._fields
+        return self._results.fields
 
     def apply(self, chunk: Chunk, before: Fields, bad: BadRecords) -> Chunk:
         given: dict[str, Given]
@@ -168,33 +164,15 @@ class Map:
     ) -> Chunk:
         remedy = (
             "this is what its schema declares"
-            if self._declared
+            if self._results.declared
             else "that is what its first results showed: declare schema= where results differ"
         )
 
-        def report(row: int, name: str, text: str) -> None:
-            fault = f"gave column {name!r}: {text}; {remedy}"
-            bad.report(self._function.fault(chunk, row, fault), "wrong_type")
+        def error_of(row: int | None, name: str, text: str) -> DataError:
+            text = f"no column: {text}" if row is None else f"column {name!r}: {text}; {remedy}"
+            return self._function.fault(chunk, row, f"gave {text}")
 
-        fields, wrong = self._fields, set[int]()
-        try:
-            if fields is None:
-                fields, wrong = learn(given, before, len(chunk), report)
-                if fields is None:
-                    return chunk.take(slice(0, 0))
-            columns, keep = collect(given, fields, len(chunk), wrong, report)
-        except DataError:
-            raise
-        except (ValueError, TypeError) as error:  # of a dtype that is not allowed, mostly
-            fault = self._function.fault(chunk, None, f"gave no column: {error}", error)
-            bad.report(fault, "wrong_type", len(chunk))
-            return chunk.take(slice(0, 0))
-        if keep is None:
-            self._fields = fields
-            return chunk.with_columns(columns)
-        if len(keep):
-            self._fields = fields
-        return chunk.take(keep).with_columns(columns)
+        return self._results.put(chunk, given, before, bad, error_of)
 
     def fault(self, result: Any, n: int | None, names: list[str] | None = None) -> str:
         """The fault of a result as a whole, or ""; a vectorized one must have ``n`` rows."""
@@ -203,7 +181,7 @@ class Map:
                 f"gave {result!r:.60}, a {type(result).__name__}; a map gives a dict of column to "
                 "value (return the dict, also where it was changed in place)"
             )
-        wanted = names if self._fields is None else list(self._fields)
+        wanted = names if self._results.fields is None else list(self._results.fields)
         if wanted and (len(result) != len(wanted) or any(name not in result for name in wanted)):
             return f"gave the columns {list(result)}; the others of this run are {wanted}"
         if not wanted:

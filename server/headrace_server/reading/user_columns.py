@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from headrace_proto import dtypes
+from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
 from ..pipeline.examples import Misfit, cast, infer_field
@@ -32,11 +33,16 @@ from .columns import (
     ragged_of,
     row_of,
 )
+from .reader import BadRecords
 
 #: One value per row: a list, an array [n, …] (of objects: strings or arrays), or a column.
 Given = Any
 #: Called with row, column and what is wrong.  Returns only where the row is to be dropped.
 Report = Callable[[int, str, str], None]
+
+#: Makes the error of a row, of which a column holds the wrong value, or (None) of all rows.
+ErrorOf = Callable[[int | None, str, str], DataError]
+Fields = Mapping[str, Field]
 
 _COLUMNS = (Strings, Ragged, RaggedStrings)
 
@@ -82,8 +88,47 @@ def examples_of(chunk: Chunk) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in zip(*listed, strict=True)]
 
 
-def learn(
-    given: Mapping[str, Given], before: Mapping[str, Field], n: int, report: Report
+class Results:
+    """Makes columns of what a function gives, by the fields declared or shown by its first rows."""
+
+    def __init__(self, fields: Fields | None) -> None:
+        self.fields = fields
+        self.declared = fields is not None
+
+    def put(
+        self,
+        chunk: Chunk,
+        given: Mapping[str, Given],
+        before: Fields,
+        bad: BadRecords,
+        error_of: ErrorOf,
+    ) -> Chunk:
+        """The rows of a chunk with the columns given for them; others are reported."""
+
+        def report(row: int, name: str, text: str) -> None:
+            bad.report(error_of(row, name, text), "wrong_type")
+
+        fields, wrong = self.fields, set[int]()
+        try:
+            if fields is None:
+                fields, wrong = _learn(given, before, len(chunk), report)
+                if fields is None:
+                    return chunk.take(slice(0, 0))
+            columns, keep = collect(given, fields, len(chunk), wrong, report)
+        except DataError:
+            raise
+        except (ValueError, TypeError) as error:  # of a dtype that is not allowed, mostly
+            bad.report(error_of(None, "", str(error)), "wrong_type", len(chunk))
+            return chunk.take(slice(0, 0))
+        if keep is not None:
+            chunk = chunk.take(keep)
+        if len(chunk):
+            self.fields = fields
+        return chunk.with_columns(columns)
+
+
+def _learn(
+    given: Mapping[str, Given], before: Fields, n: int, report: Report
 ) -> tuple[dict[str, Field] | None, set[int]]:
     """The fields that ``n`` rows show (None where no row is left), and the rows reported.
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from headrace_server.reading.sources import record_streams as streams
-from headrace_server.reading.sources.record_streams import Place
+from headrace_server.reading.sources.record_streams import Place, packed, unpacked
 from tests.unit.readers import opened
 
 
 def test_a_place_travels_as_bytes() -> None:
     place = Place(2**40, 7, 9)
-    assert Place.unpacked(place.packed()) == place
-    assert Place.unpacked(b"") == Place(0, 0, 0)
+    assert unpacked(Place, packed(place)) == place
+    assert unpacked(Place, b"") == Place(0, 0, 0)
     with pytest.raises(ValueError, match="2 bytes are no position"):
-        Place.unpacked(b"xx")
+        unpacked(Place, b"xx")
 
 
 def test_few_files_are_open_at_once_and_none_after_close(

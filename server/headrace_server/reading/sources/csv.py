@@ -27,7 +27,15 @@ from headrace_server.files.manifest import DataFile
 from headrace_server.pipeline.declaration import Feature, Source
 from headrace_server.reading.reader import Opening, StreamReader
 
-from .record_streams import DAMAGE, Damaged, FileWalk, Place, StreamRecord, file_streams, open_plain
+from .record_streams import (
+    DAMAGE,
+    Damaged,
+    FileRecords,
+    Place,
+    StreamRecord,
+    file_streams,
+    open_plain,
+)
 
 _PROBED_ROWS = 1000
 #: A cell may be as long as this; the csv module's own limit is 128 KiB.
@@ -191,7 +199,7 @@ class _Text:
         self._stream.close()
 
 
-class _Rows(FileWalk):
+class _Rows(FileRecords):
     """A walk over the examples of a file.
 
     With ``group_by`` the row after a group has been read when the group ends: it waits here.

@@ -21,8 +21,8 @@ from headrace_server.reading.reader import BadRecords, Opening, Reader
 
 from .example_rows import Row, RowPart, reader_of_rows
 from .factory import Factory, raised
-from .function_batches import FunctionBatches
-from .record_streams import Place, StreamRecord, Streams
+from .function_batches import batch_streams
+from .record_streams import Place, RecordWalk, StreamRecord, record_streams
 
 
 def open_reader(opening: Opening) -> Reader:
@@ -30,22 +30,19 @@ def open_reader(opening: Opening) -> Reader:
     factory = Factory(source.options)
     name = factory.name
     if source.options.get("batched"):
-        return FunctionBatches(factory, source.features, bad)
+        return batch_streams(factory, source.features, bad)
     if factory.shards is None:
         made = factory.make(0)
         if hasattr(made, "__len__") and hasattr(made, "__getitem__"):
             return reader_of_rows([_sequence_part(name, made, bad)], source.features)
         factory.made[0] = made
     streams = factory.shards or 1
-    return Streams(
-        [name] * streams,
-        lambda stream, place: _Examples(factory, stream, place, bad),
-        source.features,
-        bad,
-        offsets=False,
-        most_open=streams,  # to start one anew may cost as much as all that was read of it
-        examples=factory.first_examples(streams),
-    )
+
+    def walk(stream: int, place: Place) -> RecordWalk:
+        return RecordWalk(name, _Examples(factory, stream, place, bad), bad, offsets=False)
+
+    # To start a stream anew may cost as much as all that was read of it.
+    return record_streams(streams, walk, source.features, streams, factory.first_examples(streams))
 
 
 def _not_columns(row: Any) -> str:
@@ -72,7 +69,7 @@ def _sequence_part(name: str, examples: Any, bad: BadRecords) -> RowPart:
 
 
 class _Examples:
-    """A walk over what one call of the function gave."""
+    """The records that one call of the function gave."""
 
     def __init__(self, factory: Factory, stream: int, place: Place, bad: BadRecords) -> None:
         self.place, self._bad = place, bad

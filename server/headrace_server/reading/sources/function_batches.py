@@ -9,25 +9,23 @@ fit are bad alone.  The arrays are copied, since a generator may fill them again
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from itertools import chain, islice
 from typing import Any, Final
 
 import numpy as np
 
 from headrace_proto.errors import DataError
-from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.pipeline.examples import names_fault
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import take
 from headrace_server.reading.reader import BadRecords
-from headrace_server.reading.user_columns import collect, learn
+from headrace_server.reading.user_columns import Fields, Results
 
 from .declared_columns import default_column
 from .factory import Factory, raised
-from .record_streams import Place
+from .record_streams import Place, Streams
 
 #: Rows of one batch: their numbers alone weigh 128 MiB.
 MAX_ROWS: Final = 2**24
@@ -35,151 +33,151 @@ MAX_ROWS: Final = 2**24
 _PROBED: Final = 64
 
 
-@dataclass(slots=True)
-class _Walk:
-    """An iterator, the place of the next row, and the batch that holds it once it was read."""
+def batch_streams(
+    factory: Factory, features: Mapping[str, Feature] | None, bad: BadRecords
+) -> Streams:
+    """A stream for each shard."""
+    streams = factory.shards or 1
+    batches = _Batches(factory.name, features)
+    if features is None:
+        _learn(batches, factory, streams)
 
-    place: Place  # record: of the batch; byte: the row in it; row: the rows of the stream before it
-    batches: Iterator[Any]
-    batch: Chunk | None = None
-    rows: int = 0  # of the batch, those that are bad included
+    def walk(stream: int, place: Place) -> _Walk:
+        return _Walk(batches, factory, stream, place, bad)
+
+    return Streams(batches.fields, streams, walk, most_open=streams)
 
 
-class FunctionBatches:
-    """A StreamReader over what a function gives for each of its shards."""
+class _Batches:
+    """Makes chunks of the batches of a function."""
 
-    def __init__(
-        self, factory: Factory, features: Mapping[str, Feature] | None, bad: BadRecords
-    ) -> None:
-        self._factory, self._bad = factory, bad
-        self.streams = factory.shards or 1
+    def __init__(self, name: str, features: Mapping[str, Feature] | None) -> None:
+        self.name = name
         self._defaults = {
             name: default_column(name, feature)
             for name, feature in (features or {}).items()
             if feature.has_default
         }
-        self._declared = features is not None
-        if features is not None:
-            self.fields: Mapping[str, Field] = {n: f.field for n, f in features.items()}
-        else:
-            self.fields = self._learnt()
-        self._walks: dict[int, _Walk] = {}
+        fields = None if features is None else {n: f.field for n, f in features.items()}
+        self._results = Results(fields)
 
-    def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
-        place = Place.unpacked(position)
-        walk = self._walks.pop(stream, None)
-        if walk is None or walk.place != place:
-            walk = _Walk(place, self._factory.iterator(stream, place.record))
-        parts: list[Chunk] = []
-        left = limit
-        while left:
-            if walk.batch is None and not self._fill(walk):
-                return self._joined(parts), None
-            parts.append(self._rows(walk, left))
-            left -= len(parts[-1])
-        self._walks[stream] = walk
-        return self._joined(parts), walk.place.packed()
+    @property
+    def fields(self) -> Fields:
+        """The declared fields, or those that the first batch with rows showed."""
+        return self._results.fields or {}
 
-    def _fill(self, walk: _Walk) -> bool:
-        """Read the batch of a walk; False at its end."""
-        self._bad.progress()
-        try:
-            given = next(walk.batches)
-        except StopIteration:
-            return False
-        except Exception as error:  # a generator that raised gives nothing more
-            self._bad.report(DataError(f"{self._where(walk)}: {raised(error)}"))
-            return False
-        walk.batch = self._batch(walk, given)
-        return True
-
-    def _rows(self, walk: _Walk, limit: int) -> Chunk:
-        """The next rows of a walk's batch."""
-        assert walk.batch is not None
-        start, number, before = walk.place.byte, walk.place.record, walk.place.row
-        stop = min(len(walk.batch), start + limit)
-        chunk = walk.batch.take(slice(start, stop))
-        if stop < len(walk.batch):
-            walk.place = Place(stop, number, before)
-        else:
-            walk.place, walk.batch = Place(0, number + 1, before + walk.rows), None
-        return chunk
-
-    def _joined(self, parts: list[Chunk]) -> Chunk:
-        full = [part for part in parts if len(part)]
-        return Chunk.join(full) if full else self._nothing()
-
-    def _batch(self, walk: _Walk, given: Any) -> Chunk:
-        """The rows of a batch that fit; those that do not are reported."""
-        where = self._where(walk)
+    def chunk(self, given: Any, place: Place, bad: BadRecords) -> tuple[Chunk, int]:
+        """The rows of a batch that fit, and the number of all; those that do not are reported."""
+        where = f"{self.name}, batch {place.record}"
         fault, n = _shape_fault(given)
-        fault, walk.rows = fault or self._columns_fault(given), n
+        fault = fault or self._names_fault(given)
         if fault:
-            self._bad.report(DataError(f"{where}: {fault}"), "wrong_type", max(1, n))
-            return self._nothing()
-        ordinals = walk.place.row + np.arange(n)
-        origin = Origin.single(self._factory.name, ordinals)
+            bad.report(DataError(f"{where}: {fault}"), "wrong_type", max(1, n))
+            return self.nothing(), n
+        ordinals = place.row + np.arange(n)
+        chunk = Chunk({}, ordinals, Origin.single(self.name, ordinals))
+        values = {name: _own(given[name]) for name in self.fields or given if name in given}
+        for name in self._defaults.keys() - given.keys():
+            values[name] = take(self._defaults[name], np.zeros(n, np.int64))
 
-        def report(row: int, name: str, text: str) -> None:
-            remedy = "" if self._declared else "; declare the features of the source"
-            error = f"{where}, row {row}, column {name!r}: {text}{remedy}"
-            self._bad.report(DataError(error), "wrong_type")
+        def error_of(row: int | None, name: str, text: str) -> DataError:
+            if row is None:
+                return DataError(f"{where}: {text}")
+            remedy = "" if self._results.declared else "; declare the features of the source"
+            return DataError(f"{where}, row {row}, column {name!r}: {text}{remedy}")
 
-        none = np.zeros(n, np.int64)
-        values = {
-            name: _own(given[name]) if name in given else take(self._defaults[name], none)
-            for name in self.fields
-        }
-        try:
-            columns, keep = collect(values, self.fields, n, set(), report)
-        except DataError:
-            raise
-        except (ValueError, TypeError) as error:
-            self._bad.report(DataError(f"{where}: {error}"), "wrong_type", n)
-            return self._nothing()
-        if keep is not None:
-            ordinals, origin = ordinals[keep], origin.take(keep)
-        return Chunk(columns, ordinals, origin)
+        chunk = self._results.put(chunk, values, {}, bad, error_of) if n else chunk
+        return (chunk if len(chunk) else self.nothing()), n
 
-    def _columns_fault(self, given: Mapping[str, Any]) -> str:
+    def nothing(self) -> Chunk:
+        """A chunk without rows."""
+        return Chunk.empty(self.fields, self.name)
+
+    def _names_fault(self, given: Mapping[str, Any]) -> str:
         """The fault of the names of a batch's columns, or ""."""
-        for name in self.fields:
+        fields = self.fields
+        for name in fields:
             if name not in given and name not in self._defaults:
                 return f"it has no column {name!r}, only {', '.join(given)}"
-        if not self._declared and (more := given.keys() - self.fields.keys()):
+        if fields and not self._results.declared and (more := given.keys() - fields.keys()):
             return f"the first batch has no column {min(more)!r}; declare the features"
         return ""
 
-    def _learnt(self) -> Mapping[str, Field]:
-        """The fields that the first batch with rows shows; it is read once more in its turn."""
-        name = self._factory.name
-        for stream in range(self.streams):
-            batches = self._factory.iterator(stream, 0)
-            seen: list[Any] = []
-            try:
-                for given in islice(batches, _PROBED):
-                    seen.append(given)
-                    fault, n = _shape_fault(given)
-                    if fault:
-                        raise DataError(f"{name}, batch {len(seen) - 1}: {fault}")
-                    if n:
-                        self._factory.made[stream] = chain(seen, batches)
-                        return _shown(given, n, f"{name}, batch {len(seen) - 1}")
-            except DataError:
-                raise
-            except Exception as error:
-                raise DataError(f"{name}, batch {len(seen)}: {raised(error)}") from error
-            self._factory.made[stream] = chain(seen, batches)
-        raise DataError(f"{name} gives no batch with rows: declare the features")
 
-    def _where(self, walk: _Walk) -> str:
-        return f"{self._factory.name}, batch {walk.place.record}"
+def _learn(batches: _Batches, factory: Factory, streams: int) -> None:
+    """Learn the fields from the first batch with rows, which is read once more in its turn."""
+    for stream in range(streams):
+        iterator = factory.iterator(stream, 0)
+        seen: list[Any] = []
+        try:
+            for given in islice(iterator, _PROBED):
+                seen.append(given)
+                batches.chunk(given, Place(0, len(seen) - 1), BadRecords())
+                if batches.fields:
+                    break
+        except DataError:
+            raise
+        except Exception as error:
+            raise DataError(f"{factory.name}, batch {len(seen)}: {raised(error)}") from error
+        factory.made[stream] = chain(seen, iterator)
+        if batches.fields:
+            return
+    raise DataError(f"{factory.name} gives no batch with rows: declare the features")
 
-    def _nothing(self) -> Chunk:
-        return Chunk.empty(self.fields, self._factory.name)
+
+class _Walk:
+    """A walk over the rows of batches.
+
+    In its place ``record`` is the number of the batch, ``byte`` the row in it, and ``row`` the
+    number of rows of the stream before it.
+    """
+
+    def __init__(
+        self, batches: _Batches, factory: Factory, stream: int, place: Place, bad: BadRecords
+    ) -> None:
+        self.place, self._batches, self._bad = place, batches, bad
+        self._iterator = factory.iterator(stream, place.record)
+        self._batch: Chunk | None = None  # once it was read
+        self._rows = 0  # of the batch, those that are bad included
+
+    def read(self, limit: int) -> tuple[Chunk, bool]:
+        parts: list[Chunk] = []
+        goes_on = True
+        while limit and (goes_on := self._batch is not None or self._fill()):
+            part = self._next_rows(limit)
+            limit -= len(part)
+            if len(part):
+                parts.append(part)
+        return Chunk.join(parts) if parts else self._batches.nothing(), goes_on
+
+    def _fill(self) -> bool:
+        """Read the next batch; False at the end."""
+        self._bad.progress()
+        try:
+            given = next(self._iterator)
+        except StopIteration:
+            return False
+        except Exception as error:  # a generator that raised gives nothing more
+            where = f"{self._batches.name}, batch {self.place.record}"
+            self._bad.report(DataError(f"{where}: {raised(error)}"))
+            return False
+        self._batch, self._rows = self._batches.chunk(given, self.place, self._bad)
+        return True
+
+    def _next_rows(self, limit: int) -> Chunk:
+        """The next rows of the batch."""
+        assert self._batch is not None
+        start, number, before = self.place
+        stop = min(len(self._batch), start + limit)
+        chunk = self._batch.take(slice(start, stop))
+        if stop < len(self._batch):
+            self.place = Place(stop, number, before)
+        else:
+            self.place, self._batch = Place(0, number + 1, before + self._rows), None
+        return chunk
 
     def close(self) -> None:
-        self._walks.clear()
+        """Nothing is open."""
 
 
 def _shape_fault(given: Any) -> tuple[str, int]:
@@ -204,22 +202,6 @@ def _shape_fault(given: Any) -> tuple[str, int]:
     if n > MAX_ROWS:
         return f"it has {n} rows; at most {MAX_ROWS} can be in a batch", n
     return "", n
-
-
-def _shown(given: Mapping[str, Any], n: int, where: str) -> Mapping[str, Field]:
-    """The fields that a batch shows."""
-
-    def report(row: int, name: str, text: str) -> None:
-        raise DataError(f"{where}, row {row}, column {name!r}: {text}")
-
-    try:
-        fields, _ = learn(given, {}, n, report)
-    except DataError:
-        raise
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{where}: {error}") from None
-    assert fields is not None  # it has rows, and the fault of one is raised
-    return fields
 
 
 def _own(column: Any) -> Any:

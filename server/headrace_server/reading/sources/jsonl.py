@@ -20,7 +20,7 @@ from headrace_server.files.manifest import DataFile, open_map
 from headrace_server.reading.reader import BadRecords, Opening, Reader
 
 from .example_rows import Row, RowPart, reader_of_rows
-from .record_streams import FileWalk, Place, StreamRecord, file_streams, open_plain
+from .record_streams import FileRecords, Place, StreamRecord, file_streams, open_plain
 
 _NEWLINE = 10
 _SPACE = 32
@@ -100,7 +100,7 @@ def _part(file: DataFile, cache: IndexCache, bad: BadRecords) -> RowPart:
     return RowPart(file.path, len(starts), get, bad, starts)
 
 
-class _Lines(FileWalk):
+class _Lines(FileRecords):
     """A walk over the lines of a file that is compressed."""
 
     def next(self) -> StreamRecord | None:

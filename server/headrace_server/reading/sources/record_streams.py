@@ -1,6 +1,7 @@
-"""Streams that are read record by record: files, and what a function yields.
+"""Streams that are read from a place on: files, and what a function yields.
 
-    position ──► Walk (what is open, a place in it) ──► records ──► Schema ──► chunk
+    position ──► walk (what is open, its place) ──► chunk, and the position after it
+                   of records: ──► rows ──► Schema ──► chunk
 
 A position is a few integers: where the next record begins, and its number.  A walk is kept open
 after a read, so that the usual next call goes on without a seek; any other call starts one anew.
@@ -12,9 +13,10 @@ import gzip
 import struct
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple, Protocol, cast
+from itertools import chain
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -25,12 +27,15 @@ from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.reader import BadRecords, Opening
 
-from .example_rows import Row, schema_of
+from .example_rows import Row, Schema, schema_of
 
 #: The exceptions that reading a damaged compressed file raises.
 DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile)
 #: Files that are kept open.  A partition reads one at a time.
 _KEPT_WALKS = 4
+
+#: A named tuple of integers, all 0 at the beginning of a stream.
+P = TypeVar("P", bound=tuple[int, ...])
 
 
 class Place(NamedTuple):
@@ -40,19 +45,75 @@ class Place(NamedTuple):
     record: int = 0
     row: int = 0
 
-    def packed(self) -> bytes:
-        return _PLACE.pack(*self)
 
-    @classmethod
-    def unpacked(cls, position: bytes) -> Place:
-        if not position:
-            return cls()
-        if len(position) != _PLACE.size:
-            raise ValueError(f"{len(position)} bytes are no position in a file: {_PLACE.size} are")
-        return cls(*_PLACE.unpack(position))
+def packed(place: tuple[int, ...]) -> bytes:
+    """A place as a position."""
+    return struct.pack(f"<{len(place)}Q", *place)
 
 
-_PLACE = struct.Struct("<QQQ")
+def unpacked(kind: type[P], position: bytes) -> P:
+    """The place at a position."""
+    start = kind()
+    size = 8 * len(start)
+    if not position:
+        return start
+    if len(position) != size:
+        raise ValueError(f"{len(position)} bytes are no position in a file: {size} are")
+    return kind(*struct.unpack(f"<{len(start)}Q", position))
+
+
+class Walk(Protocol):
+    """One stream that is read forward."""
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        """The place of the next record."""
+
+    def read(self, limit: int) -> tuple[Chunk, bool]:
+        """At most so many examples, and whether the stream goes on."""
+
+    def close(self) -> None: ...
+
+
+class Streams:
+    """A StreamReader over walks."""
+
+    def __init__(
+        self,
+        fields: Mapping[str, Field],
+        streams: int,
+        walk: Callable[[int, Any], Walk],
+        place: type[tuple[int, ...]] = Place,
+        most_open: int = _KEPT_WALKS,
+    ) -> None:
+        """``walk`` starts one, of a stream from a place on."""
+        self.fields, self.streams = fields, streams
+        self._walk, self._place, self._most_open = walk, place, most_open
+        self._walks: OrderedDict[int, Walk] = OrderedDict()
+
+    def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
+        walk = self._at(stream, unpacked(self._place, position))
+        chunk, goes_on = walk.read(limit)
+        if goes_on:
+            return chunk, packed(walk.place)
+        self._walks.pop(stream).close()
+        return chunk, None
+
+    def _at(self, stream: int, place: tuple[int, ...]) -> Walk:
+        walk = self._walks.pop(stream, None)
+        if walk is not None and walk.place != place:
+            walk.close()
+            walk = None
+        if walk is None:
+            while len(self._walks) >= self._most_open:
+                self._walks.popitem(last=False)[1].close()
+            walk = self._walk(stream, place)
+        self._walks[stream] = walk
+        return walk
+
+    def close(self) -> None:
+        while self._walks:
+            self._walks.popitem()[1].close()
 
 
 @dataclass(slots=True)
@@ -66,8 +127,8 @@ class StreamRecord:
     ends: bool = False  # nothing can be read after it
 
 
-class Walk(Protocol):
-    """Records of one stream from a place on."""
+class Records(Protocol):
+    """The records of one stream from a place on."""
 
     @property
     def place(self) -> Place:
@@ -79,8 +140,8 @@ class Walk(Protocol):
     def close(self) -> None: ...
 
 
-class FileWalk:
-    """A walk over a file, which is opened when its first record is read."""
+class FileRecords:
+    """The records of a file, which is opened when the first one is read."""
 
     def __init__(self, file: DataFile, place: Place) -> None:
         self.place, self._file = place, file
@@ -124,113 +185,107 @@ class Damaged(Exception):
         self.reason = reason
 
 
-def _next(walk: Walk) -> StreamRecord | None:
-    """The next record of a walk; damage is reported as its last one."""
-    try:
-        return walk.next()
-    except EOFError as error:
-        text, reason = f"the compressed file is cut off ({error})", "truncated_file"
-    except DAMAGE as error:
-        text, reason = f"the compressed file is damaged ({error})", "corrupt_file"
-    except Damaged as error:
-        text, reason = str(error), error.reason
-    return StreamRecord(walk.place, None, text, reason, ends=True)
+@dataclass(slots=True, eq=False)
+class RecordWalk:
+    """A walk over records.  ``name`` stands in origins and errors.
+
+    ``offsets``: records have a byte in their stream.
+    """
+
+    name: str
+    records: Records
+    bad: BadRecords
+    offsets: bool = True
+    schema: Schema | None = None
+
+    @property
+    def place(self) -> Place:
+        return self.records.place
+
+    def read(self, limit: int) -> tuple[Chunk, bool]:
+        assert self.schema is not None
+        rows: list[Row] = []
+        places: list[Place] = []
+        goes_on = True
+        while goes_on and limit:
+            limit -= 1
+            record = self._next()
+            goes_on = record is not None and not record.ends
+            if record is None:
+                break
+            if record.row is None:
+                self.bad.report(self._error(record), record.reason)
+            else:
+                rows.append(record.row)
+                places.append(record.place)
+        byte, number, _ = np.array(places, np.int64).reshape(-1, 3).T.copy()
+        origin = Origin.single(self.name, number, byte if self.offsets else None)
+        chunk = self.schema.chunk(rows, number, origin, self.bad)[0]
+        return chunk, goes_on
+
+    def examples(self) -> Iterator[Row | DataError]:
+        """All rows, and the errors of records that can not be read; closes the walk."""
+        try:
+            while (record := self._next()) is not None:
+                yield self._error(record) if record.row is None else record.row
+                if record.ends:
+                    break
+        finally:
+            self.close()
+
+    def _next(self) -> StreamRecord | None:
+        """The next record; damage is reported as the last one."""
+        try:
+            return self.records.next()
+        except EOFError as error:
+            text, reason = f"the compressed file is cut off ({error})", "truncated_file"
+        except DAMAGE as error:
+            text, reason = f"the compressed file is damaged ({error})", "corrupt_file"
+        except Damaged as error:
+            text, reason = str(error), error.reason
+        return StreamRecord(self.place, None, text, reason, ends=True)
+
+    def _error(self, record: StreamRecord) -> DataError:
+        at = f", byte {record.place.byte}" if self.offsets else ""
+        return DataError(f"{self.name}, record {record.place.record}{at}: {record.wrong}")
+
+    def close(self) -> None:
+        self.records.close()
 
 
 def file_streams(
     opening: Opening,
-    walk: Callable[[DataFile, Place], Walk],
+    records: Callable[[DataFile, Place], Records],
     features: Mapping[str, Feature] | None,
 ) -> Streams:
-    """A stream per file."""
+    """A stream of records per file."""
     files = opening.files
-    names = [file.path for file in files]
-    return Streams(names, lambda stream, place: walk(files[stream], place), features, opening.bad)
+
+    def walk(stream: int, place: Place) -> RecordWalk:
+        file = files[stream]
+        return RecordWalk(file.path, records(file, place), opening.bad)
+
+    return record_streams(len(files), walk, features)
 
 
-class Streams:
-    """A StreamReader over walks.  ``names`` of the streams stand in origins and errors.
+def record_streams(
+    streams: int,
+    walk: Callable[[int, Place], RecordWalk],
+    features: Mapping[str, Feature] | None,
+    most_open: int = _KEPT_WALKS,
+    examples: Iterable[Row | DataError] | None = None,
+) -> Streams:
+    """Streams of records.
 
-    ``offsets``: records have a byte in their stream.  ``examples`` shows the first examples where
-    walks that are thrown away would cost too much.
+    ``examples`` shows the first examples where walks that are thrown away would cost too much.
     """
+    if examples is None:
+        examples = chain.from_iterable(walk(i, Place()).examples() for i in range(streams))
+    schema = schema_of(features, examples)
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        walk: Callable[[int, Place], Walk],
-        features: Mapping[str, Feature] | None,
-        bad: BadRecords,
-        offsets: bool = True,
-        most_open: int = _KEPT_WALKS,
-        examples: Iterable[Row | DataError] | None = None,
-    ) -> None:
-        self._names, self._walk, self._bad = tuple(names), walk, bad
-        self._offsets, self._most_open = offsets, most_open
-        self._walks: OrderedDict[int, Walk] = OrderedDict()
-        self._schema = schema_of(features, self._examples() if examples is None else examples)
+    def opened(stream: int, place: Place) -> RecordWalk:
+        started = walk(stream, place)
+        started.schema = schema
+        return started
 
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        return self._schema.fields
-
-    @property
-    def streams(self) -> int:
-        return len(self._names)
-
-    def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
-        walk = self._at(stream, Place.unpacked(position))
-        records: list[tuple[Place, Row]] = []
-        ended = False
-        for _ in range(limit):
-            record = _next(walk)
-            if record is None:
-                ended = True
-                break
-            if record.row is None:
-                self._bad.report(self._error(stream, record), record.reason)
-            else:
-                records.append((record.place, record.row))
-            if record.ends:
-                ended = True
-                break
-        if ended:
-            self._walks.pop(stream).close()
-        return self._chunk(stream, records), None if ended else walk.place.packed()
-
-    def close(self) -> None:
-        while self._walks:
-            self._walks.popitem()[1].close()
-
-    def _at(self, stream: int, place: Place) -> Walk:
-        walk = self._walks.pop(stream, None)
-        if walk is not None and walk.place != place:
-            walk.close()
-            walk = None
-        if walk is None:
-            while len(self._walks) >= self._most_open:
-                self._walks.popitem(last=False)[1].close()
-            walk = self._walk(stream, place)
-        self._walks[stream] = walk
-        return walk
-
-    def _error(self, stream: int, record: StreamRecord) -> DataError:
-        at = f", byte {record.place.byte}" if self._offsets else ""
-        return DataError(f"{self._names[stream]}, record {record.place.record}{at}: {record.wrong}")
-
-    def _chunk(self, stream: int, records: Sequence[tuple[Place, Row]]) -> Chunk:
-        ordinals = np.array([place.record for place, _ in records], np.int64)
-        offsets = np.array([place.byte for place, _ in records], np.int64)
-        origin = Origin.single(self._names[stream], ordinals, offsets if self._offsets else None)
-        return self._schema.chunk([row for _, row in records], ordinals, origin, self._bad)[0]
-
-    def _examples(self) -> Iterator[Row | DataError]:
-        for stream in range(self.streams):
-            walk = self._walk(stream, Place())
-            try:
-                while (record := _next(walk)) is not None:
-                    yield self._error(stream, record) if record.row is None else record.row
-                    if record.ends:
-                        break
-            finally:
-                walk.close()
+    return Streams(schema.fields, streams, opened, most_open=most_open)

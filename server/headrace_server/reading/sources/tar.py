@@ -21,7 +21,7 @@ from headrace_server.reading.columns import Strings
 from headrace_server.reading.reader import Opening, StreamReader
 
 from .npy import array_column, npy_array
-from .record_streams import FileWalk, Place, StreamRecord, file_streams, open_plain
+from .record_streams import FileRecords, Place, StreamRecord, file_streams, open_plain
 from .tar_members import Member, Members
 
 KEY = "__key__"
@@ -32,7 +32,7 @@ def open_reader(opening: Opening) -> StreamReader:
     return file_streams(opening, lambda file, at: _Groups(wanted, file, at), features)
 
 
-class _Groups(FileWalk):
+class _Groups(FileRecords):
     """A walk over the examples of a file."""
 
     def __init__(self, wanted: Collection[str] | None, file: DataFile, place: Place) -> None:

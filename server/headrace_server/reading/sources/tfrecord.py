@@ -11,15 +11,11 @@ and left out; else one more record is counted where the damage is, and reading t
 
 from __future__ import annotations
 
-import struct
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from headrace_proto.errors import DataError
-from headrace_proto.schema import Field
 from headrace_server.files.manifest import DataFile
 from headrace_server.files.mapped_files import MappedFiles
 from headrace_server.reading.chunk import Chunk, Origin
@@ -28,10 +24,10 @@ from headrace_server.reading.reader import BadRecords, IndexedReader, Opening, S
 
 from .example_parse import ExampleParser, Faults
 from .parts_reader import KeptRows, PartsReader, numbers_of
+from .record_streams import Streams
 from .tfrecord_frames import FOOT, HEAD, FrameIndex, bad_payloads, damage_reason, damage_text, scan
 from .tfrecord_streams import Compression, Frames, FrameStream, detect
 
-_POSITION: Final = struct.Struct("<QQ")
 #: Streams kept open at once; each holds a file, an inflater (some 50 kB) and a block.
 _OPEN_STREAMS = 32
 
@@ -51,7 +47,11 @@ def open_reader(opening: Opening) -> IndexedReader | StreamReader:
     compressions = [detect(file) if given == "auto" else given for file in opening.files]
     parser = ExampleParser(features, options.get("record", "auto") != "example")
     if any(compressions):
-        return _Streams(opening, parser, fields, compressions)
+
+        def walk(stream: int, place: _Position) -> _Walk:
+            return _Walk(opening, parser, stream, compressions[stream], place)
+
+        return Streams(fields, len(compressions), walk, _Position, _OPEN_STREAMS)
     return PartsReader(fields, [_Records(opening, parser)])
 
 
@@ -152,83 +152,67 @@ class _Records:
         self._files = MappedFiles(())
 
 
-class _Streams:
-    """Examples of compressed files, each read forward."""
+class _Position(NamedTuple):
+    """The number of a record, and its byte in the decompressed file."""
+
+    record: int = 0
+    byte: int = 0
+
+
+class _Walk:
+    """A walk over the records of a compressed file."""
 
     def __init__(
         self,
         opening: Opening,
         parser: ExampleParser,
-        fields: Mapping[str, Field],
-        compressions: Sequence[Compression],
+        stream: int,
+        compression: Compression,
+        place: _Position,
     ) -> None:
-        self.fields, self.streams = fields, len(opening.files)
+        self.place, self._stream = place, stream
         self._parser, self._bad = parser, opening.bad
         self._verify = opening.source.options.get("verify", True)
         self._names = tuple(file.path for file in opening.files)
-        self._sources = list(zip(opening.files, compressions, strict=True))
-        self._open: OrderedDict[int, FrameStream] = OrderedDict()
+        self._frames = FrameStream(opening.files[stream], compression, self._verify)
 
-    def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
-        at = _POSITION.unpack(position) if position else (0, 0)
-        frames = self._at(stream, *at).frames(limit)
-        chunk, faults = self._parse(stream, frames)
-        if faults and not self._bad.skip and min(faults) > 0:
+    def read(self, limit: int) -> tuple[Chunk, bool]:
+        at, name = self.place, self._names[self._stream]
+        if not self._frames.seek(at.byte):
+            raise DataError(
+                f"{name} ends before byte {at.byte} decompressed, where record {at.record} is to "
+                "be read: the position is of another file"
+            )
+        frames = self._frames.read(limit)
+        chunk, faults = self._parse(frames)
+        self.place = _Position(at.record + len(chunk), at.byte + frames.data.size)
+        if faults and not self._bad.skip and (good := min(faults)):
             # The records before the bad one go out now; the bad one raises when it is the next.
-            good = min(faults)
-            chunk, bad_at = chunk.take(slice(0, good)), chunk.origin
-            self._drop(stream)
-            assert bad_at.offset is not None
-            return chunk, _POSITION.pack(frames.first + good, int(bad_at.offset[good]))
+            self.place = _Position(at.record + good, at.byte + int(frames.starts[good]) - HEAD)
+            return chunk.take(slice(0, good)), True
+        self._frames.seek(self.place.byte)  # lets go of what was read
         _report(self._bad, chunk.origin, faults)
-        after = frames.first + len(chunk), frames.offset + frames.data.size
         if faults:
             chunk = chunk.take(np.delete(np.arange(len(chunk)), list(faults)))
         if frames.damage is None:
-            if frames.ended:
-                self._drop(stream)
-                return chunk, None
-            return chunk, _POSITION.pack(*after)
-        if self._bad.skip or after == at:
-            where = f"{self._names[stream]}, record {after[0]}, byte {after[1]} decompressed"
-            text = f"{where}: {frames.damage}; the rest of the file can not be read. {_REMEDY}"
-            self._drop(stream)
-            self._bad.report(DataError(text), frames.damage.reason)
-            return chunk, None
-        return chunk, _POSITION.pack(*after)
+            return chunk, not frames.ended
+        if not self._bad.skip and self.place != at:
+            return chunk, True
+        where = f"{name}, record {self.place.record}, byte {self.place.byte} decompressed"
+        text = f"{where}: {frames.damage}; the rest of the file can not be read. {_REMEDY}"
+        self._bad.report(DataError(text), frames.damage.reason)
+        return chunk, False
 
-    def _parse(self, stream: int, frames: Frames) -> tuple[Chunk, Faults]:
+    def _parse(self, frames: Frames) -> tuple[Chunk, Faults]:
         data, starts, lengths = frames.data, frames.starts, frames.lengths
         columns, faults = self._parser.parse(data, starts, lengths)
         if self._verify and starts.size:
             wrong = bad_payloads(data, starts, lengths)
             faults.update((int(row), _BAD_CHECKSUM) for row in wrong)
-        record = frames.first + np.arange(starts.size, dtype=np.int64)
-        file = np.full(starts.size, stream, np.int32)
-        origin = Origin(self._names, file, record, starts - HEAD + frames.offset)
+        record = self.place.record + np.arange(starts.size, dtype=np.int64)
+        file = np.full(starts.size, self._stream, np.int32)
+        origin = Origin(self._names, file, record, starts - HEAD + self.place.byte)
         return Chunk(columns, record, origin), faults
 
-    def _at(self, stream: int, record: int, offset: int) -> FrameStream:
-        """The stream, standing at a position: the one that is open, where it is not past it."""
-        found = self._open.get(stream)
-        if found is None or found.offset > offset:
-            self._drop(stream)
-            while len(self._open) >= _OPEN_STREAMS:
-                self._drop(next(iter(self._open)))
-            found = self._open[stream] = FrameStream(*self._sources[stream], self._verify)
-        self._open.move_to_end(stream)
-        if not found.seek(record, offset):
-            raise DataError(
-                f"{self._names[stream]} ends before byte {offset} decompressed, where record "
-                f"{record} is to be read: the position is of another file"
-            )
-        return found
-
-    def _drop(self, stream: int) -> None:
-        found = self._open.pop(stream, None)
-        if found is not None:
-            found.close()
-
     def close(self) -> None:
-        for stream in list(self._open):
-            self._drop(stream)
+        self._frames.close()

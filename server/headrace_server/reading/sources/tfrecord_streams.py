@@ -47,45 +47,42 @@ def detect(file: DataFile) -> Compression:
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Records back to back in one buffer; where the payloads lie, and where they came from."""
+    """Records back to back in one buffer, and where the payloads lie."""
 
     data: np.ndarray  # uint8
     starts: np.ndarray  # int64 [n]
     lengths: np.ndarray  # int64 [n]
-    first: int  # number of the first record in its stream
-    offset: int  # of the first byte of the data, in the decompressed stream
     ended: bool  # the stream ends here, in good order
     damage: Damaged | None  # the fault where these records end
 
 
 class FrameStream:
-    """One file being read.  ``record`` and ``offset`` (decompressed) are of the next record."""
+    """The frames of one file, from a byte of its decompressed content on."""
 
     def __init__(self, file: DataFile, compression: Compression, verify: bool) -> None:
-        self.record = 0
-        self.offset = 0
+        self._offset = 0
         self._verify = verify
         self._stream = open_stream(file)
         self._blocks = _inflated(file, self._stream, compression)
-        self._pending = bytearray()  # decompressed and not yet handed out
+        self._pending = bytearray()  # decompressed, from the offset on
         self._broken: Damaged | None = None
 
     def close(self) -> None:
         self._stream.close()
 
-    def seek(self, record: int, offset: int) -> bool:
-        """Goes forward to a position; False where the stream ends before it."""
-        while self.offset + len(self._pending) < offset:
-            self.offset += len(self._pending)
+    def seek(self, offset: int) -> bool:
+        """Goes forward to a byte; False where the stream ends before it."""
+        while self._offset + len(self._pending) < offset:
+            self._offset += len(self._pending)
             self._pending.clear()
             if not self._fill():
                 return False
-        del self._pending[: offset - self.offset]
-        self.record, self.offset = record, offset
+        del self._pending[: offset - self._offset]
+        self._offset = offset
         return True
 
-    def frames(self, limit: int) -> Frames:
-        """At most ``limit`` records from here on."""
+    def read(self, limit: int) -> Frames:
+        """At most ``limit`` records; the next read needs a seek to the byte where it begins."""
         bounds = [0]
         damage: Damaged | None = None
         try:
@@ -96,19 +93,7 @@ class FrameStream:
             damage, ended = error, False
         whole = np.array(bounds, np.int64)
         data = np.frombuffer(bytes(memoryview(self._pending)[: bounds[-1]]), np.uint8)
-        del self._pending[: bounds[-1]]
-        result = Frames(
-            data,
-            whole[:-1] + HEAD,
-            np.diff(whole) - (HEAD + FOOT),
-            self.record,
-            self.offset,
-            ended,
-            damage,
-        )
-        self.record += len(bounds) - 1
-        self.offset += bounds[-1]
-        return result
+        return Frames(data, whole[:-1] + HEAD, np.diff(whole) - (HEAD + FOOT), ended, damage)
 
     def _has(self, start: int, size: int) -> bool:
         """True if ``size`` bytes from ``start`` on are pending, after reading as far as needed."""
@@ -129,8 +114,8 @@ class FrameStream:
         return start + HEAD + length + FOOT
 
     def _cut_off(self, start: int) -> Damaged:
-        end = self.offset + len(self._pending)
-        begin = self.offset + start
+        end = self._offset + len(self._pending)
+        begin = self._offset + start
         text = f"truncated at byte {end}: the frame that begins at byte {begin} is not complete"
         return Damaged(text, "truncated_file")
 
