@@ -31,6 +31,9 @@ from .chunk import Chunk
 ORDINAL_BITS: Final = 40
 logger = logging.getLogger("headrace.data")
 
+#: By row what is wrong with it: the reason by its short name, and in words.
+Faults = dict[int, tuple[str, str]]
+
 #: Messages of bad records that are logged one by one; the rest is only counted.
 _LOGGED_ONE_BY_ONE = 20
 
@@ -55,6 +58,16 @@ class BadRecords:
             logger.warning("skipped: %s", error)
         if self.logged == _LOGGED_ONE_BY_ONE:
             logger.warning("skipped: further bad records are counted and not logged")
+
+
+def without(chunk: Chunk, faults: Faults, bad: BadRecords, after: str = ": ") -> Chunk:
+    """The rows of a chunk that have no fault; the others are reported, in their order."""
+    if not faults:
+        return chunk
+    for row in sorted(faults):
+        reason, text = faults[row]
+        bad.report(DataError(f"{chunk.origin.describe(row)}{after}{text}"), reason)
+    return chunk.take(np.delete(np.arange(len(chunk)), list(faults)))
 
 
 class _Readable(Protocol):

@@ -19,7 +19,7 @@ from headrace_proto import dtypes
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..pipeline.examples import Misfit, cast, infer_field
+from ..pipeline.examples import Misfit, infer_field
 from ..pipeline.forks import own
 from ..pipeline.naming import resolve
 from .chunk import Chunk
@@ -30,9 +30,9 @@ from .columns import (
     Strings,
     column_from_rows,
     field_of,
-    ragged_of,
     row_of,
 )
+from .fitting import fitted, misfit
 from .reader import BadRecords
 
 #: One value per row: a list, an array [n, …] (of objects: strings or arrays), or a column.
@@ -206,56 +206,30 @@ def _misfit(value: Given, i: int, field: Field) -> str:
         row = _row(value, i)
     except (ValueError, TypeError, IndexError) as error:
         return f"its row can not be taken out of its buffer: {error}"
-    try:
-        column_from_rows([row], field)
-    except (ValueError, TypeError, OverflowError) as error:
-        return f"{row!r:.60} {str(error).removeprefix('row 0: ')} (wanted {field})"
-    return ""
+    text = misfit(row, field)
+    return text and f"{row!r:.60} {text} (wanted {field})"
 
 
 def _fitted(value: Given, field: Field) -> Column:
     if isinstance(value, _COLUMNS):
-        if _goes(value, field):
-            return value
+        if _is_sound(value):
+            return fitted(value, field)
         return column_from_rows([value.row(i) for i in range(len(value))], field)
     if isinstance(value, np.ndarray) and value.dtype.kind not in "SUO":
-        return _dense(value, field)
+        return fitted(np.ascontiguousarray(value).reshape(value.shape), field)
     return column_from_rows(list(value), field)
 
 
-def _dense(value: np.ndarray, field: Field) -> Column:
-    """A numeric array [n, …] as a column: ragged where the field varies, whatever it shows."""
-    if field.dtype == dtypes.BYTES or not field.admits(value.shape[1:]):
-        raise ValueError(f"shape {list(value.shape[1:])} of {value.dtype} does not fit {field}")
-    array = np.ascontiguousarray(cast(value, field.dtype))
-    if field.ragged_dims:
-        return ragged_of(array, field.ragged_dims)
-    return array.reshape(value.shape)  # a 0-d array was made 1-d
-
-
-def _goes(column: Strings | Ragged | RaggedStrings, field: Field) -> bool:
-    """True if a column that a user made is sound, and of the field, as it is."""
-    shown = field_of(column)
-    if shown.dtype != field.dtype or len(shown.shape) != len(field.shape):
-        return False
+def _is_sound(column: Strings | Ragged | RaggedStrings) -> bool:
+    """True if a column that a user made lies within its buffers."""
     if isinstance(column, Strings):
-        stops = column.starts + column.lengths
-        return shown == field and _inside(column.starts, stops, column.data.size)
-    varying = field.ragged_dims
-    extents = column.extents
-    if extents.shape[1] != varying or any(
-        d is not None and (extents[:, i] != d).any() for i, d in enumerate(field.shape[:varying])
-    ):
-        return False
-    if column.inner != field.shape[varying:] or (extents < 0).any():
-        return False
+        return _inside(column.starts, column.starts + column.lengths, column.data.size)
     starts, counts = column.starts, column.counts
+    if (column.extents < 0).any():
+        return False
     if isinstance(column, Ragged):
-        stops = starts + counts * column.dtype.itemsize
-        return column.dtype.isnative and _inside(starts, stops, column.raw.size)
-    flat = column.flat
-    sound = _inside(flat.starts, flat.starts + flat.lengths, flat.data.size)
-    return sound and _inside(starts, starts + counts, len(flat))
+        return _inside(starts, starts + counts * column.dtype.itemsize, column.raw.size)
+    return _is_sound(column.flat) and _inside(starts, starts + counts, len(column.flat))
 
 
 def _inside(starts: np.ndarray, stops: np.ndarray, size: int) -> bool:

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_proto.schema import Field
-from headrace_server.reading.chunk import Origin
+from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import Rows
-from headrace_server.reading.sources.parts_reader import KeptRows, PartsReader
+from headrace_server.reading.sources.parts_reader import PartsReader
 
 
 class Numbers:
@@ -21,15 +21,12 @@ class Numbers:
         self._first, self._without = first, without
         self.closed = False
 
-    def read(self, rows: Rows) -> KeptRows:
+    def read(self, rows: Rows) -> Chunk:
         index = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         assert len(index)
         assert 0 <= index.min() <= index.max() < self.rows
-        which = np.array(
-            [i for i, n in enumerate(index) if n + self._first not in self._without], np.int64
-        )
-        kept = index[which]
-        return KeptRows({"n": kept + self._first}, Origin.single("f", kept), which)
+        kept = np.array([n for n in index if n + self._first not in self._without], np.int64)
+        return Chunk({"n": kept + self._first}, kept, Origin.single("f", kept))
 
     def close(self) -> None:
         self.closed = True

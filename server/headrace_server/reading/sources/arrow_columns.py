@@ -25,10 +25,10 @@ from headrace_proto import dtypes
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.reading.columns import Column, Ragged, RaggedStrings, Rows, Strings
+from headrace_server.reading.fitting import rows_of_items
 from headrace_server.reading.stretches import ranges
 
 from .column_parts import StoredRows
-from .declared_columns import rows_of_items
 
 #: A buffer as an array of bytes that holds it, and the byte at which it begins there.
 Placing = Callable[[Any], tuple[np.ndarray, int]]

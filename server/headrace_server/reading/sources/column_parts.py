@@ -9,7 +9,7 @@ A row that is wrong in any column is reported once and left out of all.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -24,18 +24,16 @@ from headrace_server.reading.columns import (
     column_from_rows,
     concatenate,
     row_count,
+    row_of,
     take,
 )
-from headrace_server.reading.reader import BadRecords, Opening
+from headrace_server.reading.fitting import clash, fitted, misfit
+from headrace_server.reading.reader import BadRecords, Faults, Opening, without
 
-from .declared_columns import clash, fitted
 from .example_rows import Schema, schema_of
-from .parts_reader import KeptRows, numbers_of
+from .parts_reader import numbers_of
 
 T = TypeVar("T")
-
-#: Row within a read -> reason and text.
-Wrong = dict[int, tuple[str, str]]
 
 
 class StoredRows(NamedTuple):
@@ -129,36 +127,29 @@ class ColumnPart:
     origin: Callable[[Rows], Origin]
     bad: BadRecords
 
-    def read(self, rows: Rows) -> KeptRows:
+    def read(self, rows: Rows) -> Chunk:
         try:
             held = self.columns()
         except DataError as error:
             self.bad.report(error, "corrupt_file", row_count(rows))
-            nothing = np.empty(0, np.int64)
-            columns: Mapping[str, Column] = Chunk.empty(self.schema.fields).columns
-            return KeptRows(columns, self.origin(nothing), nothing)
-        wrong: Wrong = {}
-        columns = {}
+            return replace(Chunk.empty(self.schema.fields), origin=self.origin(slice(0, 0)))
+        wrong: Faults = {}
+        columns: dict[str, Column] = {}
         for name, want in self.schema.fields.items():
             column = self._column(name, held.get(name), want, rows, wrong)
             if column is not None:
                 columns[name] = column
-        origin = self.origin(rows)
+        index, origin = numbers_of(rows), self.origin(rows)
         if not wrong:
-            return KeptRows(columns, origin)
-        for i in sorted(wrong):
-            reason, text = wrong[i]
-            self.bad.report(DataError(f"{origin.describe(i)}, {text}"), reason)
-        index = numbers_of(rows)
-        which = np.setdiff1d(np.arange(len(index)), np.fromiter(wrong, np.int64, len(wrong)))
-        kept = self.read(index[which])
-        return KeptRows(kept.columns, kept.origin, kept.of(which))
+            return Chunk(columns, index, origin)
+        kept = without(Chunk({}, index, origin), wrong, self.bad, ", ")
+        return self.read(kept.ordinals)
 
     def close(self) -> None:
         """Nothing is held that outlives the reader."""
 
     def _column(
-        self, name: str, stored: StoredColumn | None, want: Field, rows: Rows, wrong: Wrong
+        self, name: str, stored: StoredColumn | None, want: Field, rows: Rows, wrong: Faults
     ) -> Column | None:
         if stored is None:
             return take(self._default(name, want), np.zeros(row_count(rows), np.int64))
@@ -171,10 +162,13 @@ class ColumnPart:
             return None
         if stored.field == want:
             return held.column
-        column, misfits = fitted(held.column, want)
-        for i, rule in misfits:
-            wrong.setdefault(i, ("wrong_type", f"column {name!r}: {rule}"))
-        return column
+        try:
+            return fitted(held.column, want)
+        except ValueError:
+            for i in range(row_count(rows)):
+                if text := misfit(row_of(held.column, i), want):
+                    wrong.setdefault(i, ("wrong_type", f"column {name!r}: {text}"))
+        return None
 
     def _with_defaults(
         self,
@@ -183,7 +177,7 @@ class ColumnPart:
         want: Field,
         rows: Rows,
         missing: np.ndarray,
-        wrong: Wrong,
+        wrong: Faults,
     ) -> Column | None:
         if name not in self.schema.defaults:
             text = f"column {name!r}: it is null; give the feature a default"
@@ -191,7 +185,7 @@ class ColumnPart:
             return None
         index = numbers_of(rows)
         present = np.flatnonzero(~missing)
-        among: Wrong = {}
+        among: Faults = {}
         column = self._column(name, stored, want, index[present], among)
         for i, why in among.items():
             wrong.setdefault(int(present[i]), why)
@@ -204,7 +198,7 @@ class ColumnPart:
         return column_from_rows([self.schema.defaults[name]], want)
 
 
-def _add_all(wrong: Wrong, mask: np.ndarray, reason: str, text: str) -> None:
+def _add_all(wrong: Faults, mask: np.ndarray, reason: str, text: str) -> None:
     for i in np.flatnonzero(mask).tolist():
         wrong.setdefault(i, (reason, text))
 

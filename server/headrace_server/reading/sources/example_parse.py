@@ -15,6 +15,7 @@ import numpy as np
 
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.columns import Column
+from headrace_server.reading.reader import Faults
 
 from .example_columns import Filler
 from .example_layouts import RecordLayout, learn_layout
@@ -31,8 +32,6 @@ _LAYOUTS = 1024
 _TEMPLATES = 4
 _MIN_WALK = 8
 _NONE = np.empty(0, np.int64)
-
-Faults = dict[int, tuple[str, str]]
 
 
 class ExampleParser:

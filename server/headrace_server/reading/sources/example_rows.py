@@ -21,11 +21,11 @@ from headrace_server.pipeline.declaration import Feature
 from headrace_server.pipeline.examples import Misfit, infer_field
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import Rows, row_of
+from headrace_server.reading.fitting import default_column
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.user_columns import collect
 
-from .declared_columns import default_column
-from .parts_reader import KeptRows, PartsReader, numbers_of
+from .parts_reader import PartsReader, numbers_of
 
 #: Examples that are looked at: enough to see which dimensions vary, soon read.
 PROBED = 64
@@ -44,8 +44,8 @@ class Schema:
 
     def chunk(
         self, rows: Sequence[Row], ordinals: np.ndarray, origin: Origin, bad: BadRecords
-    ) -> tuple[Chunk, np.ndarray | None]:
-        """The rows that fit, and which they are (None: all); the others are reported."""
+    ) -> Chunk:
+        """The rows that fit; the others are reported."""
         wrong: set[int] = set()
 
         def report(i: int, name: str, text: str, reason: str = "wrong_type") -> None:
@@ -68,9 +68,8 @@ class Schema:
                 else:
                     report(i, name, f"it is missing; {remedy}", "missing_feature")
         columns, which = collect(given, self.fields, len(rows), wrong, misfit)
-        if which is None:
-            return Chunk(columns, ordinals, origin), None
-        return Chunk(columns, ordinals[which], origin.take(which)), which
+        chunk = Chunk({}, ordinals, origin)
+        return (chunk if which is None else chunk.take(which)).with_columns(columns)
 
 
 def schema_of(
@@ -158,23 +157,21 @@ class RowPart:
             fault.__cause__ = error.__cause__
             return fault
 
-    def read(self, rows: Rows) -> KeptRows:
-        numbers = numbers_of(rows)
+    def read(self, rows: Rows) -> Chunk:
         found: list[Row] = []
         sound: list[int] = []
-        for i, number in enumerate(numbers.tolist()):
+        for number in numbers_of(rows).tolist():
             row = self._row(number)
             if isinstance(row, DataError):
                 self.bad.report(row, "corrupt_record")
             else:
                 found.append(row)
-                sound.append(i)
-        which = np.array(sound, np.int64)
-        numbers = numbers[which]
+                sound.append(number)
+        numbers = np.array(sound, np.int64)
         offsets = None if self.offsets is None else self.offsets[numbers]
-        origin = Origin.single(self.name, numbers, offsets)
-        chunk, fitting = self.schema.chunk(found, numbers, origin, self.bad)
-        return KeptRows(chunk.columns, chunk.origin, which if fitting is None else which[fitting])
+        return self.schema.chunk(
+            found, numbers, Origin.single(self.name, numbers, offsets), self.bad
+        )
 
     def close(self) -> None:
         self.get = _closed  # so that the file that it reads from can be unmapped

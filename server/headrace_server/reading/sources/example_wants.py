@@ -13,8 +13,8 @@ from headrace_proto import dtypes
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.columns import Column, column_from_rows
+from headrace_server.reading.fitting import default_column
 
-from .declared_columns import default_column
 from .example_wire import BYTES, FLOATS, INTS, KIND_NAMES, FoundValues, Run
 
 _DTYPES: Final = {FLOATS: "a floating dtype", INTS: "an integer dtype"}

@@ -20,10 +20,10 @@ from headrace_server.pipeline.declaration import Feature
 from headrace_server.pipeline.examples import names_fault
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import take
+from headrace_server.reading.fitting import default_column
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.user_columns import Fields, Results
 
-from .declared_columns import default_column
 from .factory import Factory, raised
 from .record_streams import Place, Streams
 

@@ -1,8 +1,8 @@
 """Indexed readers of sources that come in parts: files, row groups, one mapped whole.
 
-    ordinals ──► part and row within it ──► SourcePart.read ──► columns ──► one chunk, in order
+    ordinals ──► part and row within it ──► SourcePart.read ──► chunks ──► one chunk, in order
 
-A part reads rows by slice or by index and gives those that it kept; it has reported the rest.
+A part reads rows by slice or by index, and leaves out those that it reported as bad.
 Rows of several parts are read part by part and then put in order.
 """
 
@@ -10,26 +10,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
 from headrace_proto.schema import Field
-from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.columns import Column, Rows
+from headrace_server.reading.chunk import Chunk
+from headrace_server.reading.columns import Rows
 from headrace_server.reading.reader import IndexedReader
-
-
-class KeptRows(NamedTuple):
-    """The rows that a part kept: columns, origin, and their places among the rows asked for."""
-
-    columns: Mapping[str, Column]
-    origin: Origin
-    which: np.ndarray | None = None  # int64, positions within the rows asked; None: all
-
-    def of(self, asked: np.ndarray) -> np.ndarray:
-        """The numbers, among those of the rows asked for, of the rows that were kept."""
-        return asked if self.which is None else asked[self.which]
 
 
 class SourcePart(Protocol):
@@ -39,8 +28,11 @@ class SourcePart(Protocol):
     def rows(self) -> int:
         """Number of examples."""
 
-    def read(self, rows: Rows) -> KeptRows:
-        """Rows by slice (with start and stop) or by int64 index, in that order."""
+    def read(self, rows: Rows) -> Chunk:
+        """Rows by slice (with start and stop) or by int64 index, in that order.
+
+        Ordinals are the numbers of rows in the part.  It has reported those that it leaves out.
+        """
 
     def close(self) -> None: ...
 
@@ -74,9 +66,7 @@ class PartsReader:
         while at < stop:
             i = bisect_right(self._starts, at) - 1
             base, end = self._starts[i], min(stop, self._starts[i + 1])
-            kept = self._parts[i].read(slice(at - base, end - base))
-            ordinals = np.arange(at, end)
-            chunks.append(_chunk(kept, ordinals))
+            chunks.append(self._read(i, slice(at - base, end - base)))
             at = end
         return Chunk.join(chunks) if chunks else Chunk.empty(self.fields)
 
@@ -87,20 +77,25 @@ class PartsReader:
         if ordinals.min() < 0 or ordinals.max() >= self.length:
             raise IndexError(f"examples {ordinals.min()} … {ordinals.max()} of {self.length}")
         if len(self._parts) == 1:
-            return _chunk(self._parts[0].read(ordinals), ordinals)
+            return self._read(0, ordinals)
         part = np.searchsorted(self._bounds, ordinals, side="right") - 1
         by_part = np.argsort(part, kind="stable")
         cuts = np.flatnonzero(np.diff(part[by_part])) + 1
         chunks, places = [], []
         for group in np.split(by_part, cuts):
             i = int(part[group[0]])
-            kept = self._parts[i].read(ordinals[group] - self._starts[i])
-            chunks.append(_chunk(kept, ordinals[group]))
-            places.append(kept.of(group))
+            chunk = self._read(i, ordinals[group] - self._starts[i])
+            chunks.append(chunk)
+            whole = len(chunk) == len(group)
+            places.append(group if whole else group[np.isin(ordinals[group], chunk.ordinals)])
         joined = Chunk.join(chunks)
         if len(chunks) == 1:  # the sort was stable: they are in order
             return joined
         return joined.take(np.argsort(np.concatenate(places)))
+
+    def _read(self, i: int, rows: Rows) -> Chunk:
+        chunk = self._parts[i].read(rows)
+        return replace(chunk, ordinals=chunk.ordinals + self._starts[i]) if i else chunk
 
     def close(self) -> None:
         for part in self._all_parts:
@@ -121,19 +116,13 @@ class ReaderPart:
         self._reader, self._names, self._start = reader, list(names), min(start, stop)
         self.rows = stop - self._start
 
-    def read(self, rows: Rows) -> KeptRows:
+    def read(self, rows: Rows) -> Chunk:
         if isinstance(rows, slice):
             chunk = self._reader.slice(rows.start + self._start, rows.stop + self._start)
         else:
             chunk = self._reader.take(rows + self._start)
-        columns, asked = {name: chunk.columns[name] for name in self._names}, numbers_of(rows)
-        whole = len(chunk) == len(asked)
-        which = None if whole else np.isin(asked + self._start, chunk.ordinals).nonzero()[0]
-        return KeptRows(columns, chunk.origin, which)
+        columns = {name: chunk.columns[name] for name in self._names}
+        return replace(chunk, columns=columns, ordinals=chunk.ordinals - self._start)
 
     def close(self) -> None:
         self._reader.close()
-
-
-def _chunk(kept: KeptRows, ordinals: np.ndarray) -> Chunk:
-    return Chunk(kept.columns, kept.of(ordinals), kept.origin)

@@ -220,7 +220,7 @@ class RecordWalk:
                 places.append(record.place)
         byte, number, _ = np.array(places, np.int64).reshape(-1, 3).T.copy()
         origin = Origin.single(self.name, number, byte if self.offsets else None)
-        chunk = self.schema.chunk(rows, number, origin, self.bad)[0]
+        chunk = self.schema.chunk(rows, number, origin, self.bad)
         return chunk, goes_on
 
     def examples(self) -> Iterator[Row | DataError]:

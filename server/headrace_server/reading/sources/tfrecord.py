@@ -19,11 +19,11 @@ from headrace_proto.errors import DataError
 from headrace_server.files.manifest import DataFile
 from headrace_server.files.mapped_files import MappedFiles
 from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.columns import Column, Rows, take
-from headrace_server.reading.reader import BadRecords, IndexedReader, Opening, StreamReader
+from headrace_server.reading.columns import Column, Rows
+from headrace_server.reading.reader import Faults, IndexedReader, Opening, StreamReader, without
 
-from .example_parse import ExampleParser, Faults
-from .parts_reader import KeptRows, PartsReader, numbers_of
+from .example_parse import ExampleParser
+from .parts_reader import PartsReader, numbers_of
 from .record_streams import Streams
 from .tfrecord_frames import FOOT, HEAD, FrameIndex, bad_payloads, damage_reason, damage_text, scan
 from .tfrecord_streams import Compression, Frames, FrameStream, detect
@@ -53,13 +53,6 @@ def open_reader(opening: Opening) -> IndexedReader | StreamReader:
 
         return Streams(fields, len(compressions), walk, _Position, _OPEN_STREAMS)
     return PartsReader(fields, [_Records(opening, parser)])
-
-
-def _report(bad: BadRecords, origin: Origin, faults: Faults) -> None:
-    """Reports faults in the order of the rows: raises the first, or counts them all."""
-    for row in sorted(faults):
-        reason, text = faults[row]
-        bad.report(DataError(f"{origin.describe(row)}: {text}"), reason)
 
 
 class _Records:
@@ -108,7 +101,7 @@ class _Records:
         where = f"{file.path}, record {index.count}, byte {at}"
         return DataError(damage_text(where, index.damage, at, file.size))
 
-    def read(self, rows: Rows) -> KeptRows:
+    def read(self, rows: Rows) -> Chunk:
         ordinals = numbers_of(rows)
         n = ordinals.size
         if len(self._names) == 1:
@@ -127,12 +120,7 @@ class _Records:
                 self.read(ordinals[: beyond[0]])
                 raise self._damage_error(int(file[beyond[0]]))
         columns, faults = self._parse(ordinals, frames + HEAD, self._bounds[bound + 1] - FOOT)
-        if not faults:
-            return KeptRows(columns, origin)
-        _report(self._bad, origin, faults)
-        which = np.delete(np.arange(n), list(faults))
-        columns = {name: take(column, which) for name, column in columns.items()}
-        return KeptRows(columns, origin.take(which), which)
+        return without(Chunk(columns, ordinals, origin), faults, self._bad)
 
     def _parse(
         self, ordinals: np.ndarray, starts: np.ndarray, stops: np.ndarray
@@ -191,9 +179,7 @@ class _Walk:
             self.place = _Position(at.record + good, at.byte + int(frames.starts[good]) - HEAD)
             return chunk.take(slice(0, good)), True
         self._frames.seek(self.place.byte)  # lets go of what was read
-        _report(self._bad, chunk.origin, faults)
-        if faults:
-            chunk = chunk.take(np.delete(np.arange(len(chunk)), list(faults)))
+        chunk = without(chunk, faults, self._bad)
         if frames.damage is None:
             return chunk, not frames.ended
         if not self._bad.skip and self.place != at:

@@ -1,4 +1,4 @@
-"""Columns as a file holds them become columns as they were declared.
+"""Columns as a file or a function gives them become columns as they were declared.
 
     dtype     where no value loses what it means
     shape     equal rank; a dimension declared fixed must have that size in every row, one
@@ -11,23 +11,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from headrace_proto import dtypes
 from headrace_proto.schema import Field
-from headrace_server.pipeline.declaration import Feature
-from headrace_server.pipeline.examples import as_array, cast
-from headrace_server.reading.columns import (
-    Column,
-    Ragged,
-    RaggedStrings,
-    column_from_rows,
-    ragged_of,
-)
-from headrace_server.reading.stretches import gather
 
-Misfits = list[tuple[int, str]]
+from ..pipeline.declaration import Feature
+from ..pipeline.examples import as_array, cast
+from .columns import Column, Ragged, RaggedStrings, column_from_rows, field_of, ragged_of
+from .stretches import gather
 
 
 def default_column(name: str, feature: Feature) -> Column:
@@ -58,57 +52,41 @@ def clash(have: Field, want: Field) -> str | None:
     return None
 
 
-def fitted(column: Column, want: Field) -> tuple[Column, Misfits]:
-    """The column as declared, or the rows that do not fit and why (then the column is void)."""
+def misfit(row: Any, want: Field) -> str:
+    """The reason why a row does not fit a field, or ""."""
+    try:
+        column_from_rows([row], want)
+    except (ValueError, TypeError, OverflowError) as error:
+        return str(error).removeprefix("row 0: ")
+    return ""
+
+
+def fitted(column: Column, want: Field) -> Column:
+    """The column as declared.  ValueError where a row does not fit: ``misfit`` says which."""
+    if text := clash(field_of(column), want):
+        raise ValueError(text)
     if isinstance(column, (Ragged, RaggedStrings)):
-        misfits = _misshapen(column, want)
-        if misfits:
-            return column, misfits
-    if want.dtype != dtypes.BYTES:
-        column, misfits = _cast(column, want.dtype)
-        if misfits:
-            return column, misfits
+        for size, extents in zip(want.shape, column.extents.T, strict=False):
+            if size is not None and (extents != size).any():
+                raise ValueError(f"a row has another shape than {want}")
+    if isinstance(column, (np.ndarray, Ragged)):
+        column = _cast(column, want.dtype)
     if isinstance(column, (Ragged, RaggedStrings)):
-        return (_narrowed(column, want) if want.ragged_dims else _dense(column, want)), []
-    return (ragged_of(column, want.ragged_dims) if want.ragged_dims else column), []
+        return _narrowed(column, want) if want.ragged_dims else _dense(column, want)
+    return ragged_of(column, want.ragged_dims) if want.ragged_dims else column
 
 
-def _misshapen(column: Ragged | RaggedStrings, want: Field) -> Misfits:
-    wrong = np.zeros(len(column), bool)
-    for i in range(column.extents.shape[1]):
-        if want.shape[i] is not None:
-            wrong |= column.extents[:, i] != want.shape[i]
-    return [
-        (i, f"shape {[*column.extents[i].tolist(), *column.inner]} does not fit {want}")
-        for i in np.flatnonzero(wrong).tolist()
-    ]
-
-
-def _cast(column: Column, want: str) -> tuple[Column, Misfits]:
-    assert isinstance(column, (np.ndarray, Ragged))
+def _cast(column: np.ndarray | Ragged, want: str) -> np.ndarray | Ragged:
     dtype = dtypes.numpy_dtype(want)
     if column.dtype == dtype:
-        return column, []
-    try:
-        if isinstance(column, np.ndarray):
-            return cast(column, want), []
-        counts = column.counts
-        raw = gather(column.raw, column.starts, counts * column.dtype.itemsize)
-        values = cast(raw.view(column.dtype), want)
-        starts = (np.cumsum(counts) - counts) * dtype.itemsize
-        return Ragged(values.view(np.uint8), dtype, starts, column.extents, column.inner), []
-    except ValueError:
-        return column, _uncastable(column, want)
-
-
-def _uncastable(column: np.ndarray | Ragged, want: str) -> Misfits:
-    misfits = []
-    for i in range(len(column)):
-        try:
-            cast(np.asarray(column[i] if isinstance(column, np.ndarray) else column.row(i)), want)
-        except ValueError as error:
-            misfits.append((i, str(error)))
-    return misfits
+        return column
+    if isinstance(column, np.ndarray):
+        return cast(column, want)
+    counts = column.counts
+    raw = gather(column.raw, column.starts, counts * column.dtype.itemsize)
+    values = cast(raw.view(column.dtype), want)
+    starts = (np.cumsum(counts) - counts) * dtype.itemsize
+    return Ragged(values.view(np.uint8), dtype, starts, column.extents, column.inner)
 
 
 def _narrowed(column: Ragged | RaggedStrings, want: Field) -> Column:

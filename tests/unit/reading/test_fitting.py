@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace_proto.schema import Field
 from headrace_server.reading.columns import Ragged, column_from_rows, field_of, row_of
-from headrace_server.reading.sources.declared_columns import clash, fitted, rows_of_items
+from headrace_server.reading.fitting import clash, fitted, misfit, rows_of_items
 from tests.unit.readers import plain
 from tests.unit.reading.test_columns import columns
 
@@ -28,10 +28,13 @@ def test_dimensions_become_fixed_or_varying(
         fixed = zip(have.shape, want.shape, strict=True)
         assert any(a is not None and b is not None and a != b for a, b in fixed)
         return
-    got, misfits = fitted(column, want)
     fits = [want.admits(np.shape(row_of(column, i))) for i in range(len(rows))]
-    assert [i for i, _ in misfits] == [i for i, fit in enumerate(fits) if not fit]
-    if not misfits:
+    assert [not misfit(row_of(column, i), want) for i in range(len(rows))] == fits
+    if not all(fits):
+        with pytest.raises(ValueError, match="another shape"):
+            fitted(column, want)
+    else:
+        got = fitted(column, want)
         assert [plain(row_of(got, i)) for i in range(len(rows))] == rows
         assert field_of(got).ragged_dims == want.ragged_dims
         assert type(got) is type(column_from_rows([], want))
@@ -39,7 +42,7 @@ def test_dimensions_become_fixed_or_varying(
 
 def test_a_new_view_copies_no_payload() -> None:
     column = column_from_rows([[[1.0, 2.0]], [[3.0, 4.0]] * 2], Field("float32", (None, None)))
-    got, _ = fitted(column, Field("float32", (None, 2)))
+    got = fitted(column, Field("float32", (None, 2)))
     assert isinstance(column, Ragged)
     assert isinstance(got, Ragged)
     assert got.raw is column.raw
@@ -47,13 +50,15 @@ def test_a_new_view_copies_no_payload() -> None:
 
 def test_dtypes_change_where_values_keep_their_meaning() -> None:
     ragged = column_from_rows([[1], [2, 300]], Field("int64", (None,)))
-    got, misfits = fitted(ragged, Field("float32", (None,)))
+    got = fitted(ragged, Field("float32", (None,)))
     assert [plain(row_of(got, i)) for i in range(2)] == [[1.0], [2.0, 300.0]]
-    assert misfits == []
-    _, misfits = fitted(ragged, Field("int8", (None,)))
-    assert [i for i, _ in misfits] == [1]
-    _, misfits = fitted(np.array([1.0, 1e300]), Field("float32"))
-    assert [i for i, _ in misfits] == [1]
+    for column, want in (
+        (ragged, Field("int8", (None,))),
+        (np.array([1, 1e300]), Field("float32")),
+    ):
+        with pytest.raises(ValueError, match="does not fit"):
+            fitted(column, want)
+        assert [bool(misfit(row_of(column, i), want)) for i in range(2)] == [False, True]
 
 
 @pytest.mark.parametrize(
