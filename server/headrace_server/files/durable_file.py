@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
+
+from headrace_proto.errors import ServerError
 
 #: Errors of a file system without room, and of a user's quota.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _REMEDY = "make room there"
+
+T = TypeVar("T")
 
 
 def room(path: str | os.PathLike[str], remedy: str = _REMEDY) -> str:
@@ -53,6 +59,16 @@ def write_durably(file: Path, text: str) -> None:
     with writing(file, len(text)):
         part.write_text(text)
         put_in_place(part, file)
+
+
+def read_json(file: Path, parse: Callable[[Any], T], remedy: str = "") -> T | None:
+    """Return what ``parse`` makes of a JSON file, and None where there is none."""
+    try:
+        return parse(json.loads(file.read_text()))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ServerError(f"{file} is damaged: {error!r:.200}.  {remedy}".rstrip(" .")) from None
 
 
 def put_in_place(part: Path, file: Path) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from headrace_proto.schema import Field
@@ -105,10 +105,6 @@ class ReadingOrder:
     reshuffle: bool = True  # another order in each epoch
     across_batches: bool = True  # whether a batch may hold examples of two epochs
 
-    def to_plain(self) -> Plain:
-        plain = [self.seed, self.window, self.epochs, self.reshuffle]
-        return plain if self.across_batches else [*plain, False]
-
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -174,20 +170,21 @@ class Declaration:
     def to_plain(self) -> Plain:
         return {
             "source": self.source.to_plain(),
-            "order": self.order.to_plain(),
-            "stages": [[stage.kind, dict(stage.options)] for stage in self.stages],
-            "shape": [self.shape.kind, dict(self.shape.options)],
-            "policy": [self.policy.on_bad_example, self.policy.max_bad_examples],
+            "order": asdict(self.order),
+            "stages": [{"stage": stage.kind, **stage.options} for stage in self.stages],
+            "shape": {"kind": self.shape.kind, **self.shape.options},
+            "policy": asdict(self.policy),
         }
 
     @classmethod
     def from_plain(cls, plain: Plain) -> Declaration:
+        shape = dict(plain["shape"])
         return cls(
             Source.from_plain(plain["source"]),
-            ReadingOrder(*plain["order"]),
-            tuple(Stage(kind, options) for kind, options in plain["stages"]),
-            Shape(*plain["shape"]),
-            Policy(*plain["policy"]),
+            ReadingOrder(**plain["order"]),
+            tuple(Stage(one.pop("stage"), one) for one in map(dict, plain["stages"])),
+            Shape(shape.pop("kind"), shape),
+            Policy(**plain["policy"]),
         )
 
     def uncounted(self) -> str:

@@ -15,9 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace_proto.errors import ServerError
-
-from ..files.durable_file import write_durably
+from ..files.durable_file import read_json, write_durably
 from ..pipeline.fingerprint import PYTHON, changes
 from .statedir import ConfigChanged
 
@@ -29,19 +27,14 @@ _FORMAT = 1
 
 def noted_functions(directory: Path) -> Any:
     """Return the digests that lie beside a feed's state; None where there are none."""
-    file = directory / FUNCTIONS
-    try:
-        known = json.loads(file.read_text())
-        if known["format"] != _FORMAT:
-            return None
-        return {"python": str(known["python"]), "functions": dict(known["functions"])}
-    except FileNotFoundError:
+    remedy = "Remove it to go on without a comparison of the functions"
+    return read_json(directory / FUNCTIONS, _functions, remedy)
+
+
+def _functions(known: Any) -> Any:
+    if known["format"] != _FORMAT:
         return None
-    except (ValueError, TypeError, KeyError) as error:
-        raise ServerError(
-            f"{file} is damaged: {error!r:.200}. Remove it to go on without a comparison of the "
-            "functions"
-        ) from None
+    return {"python": str(known["python"]), "functions": dict(known["functions"])}
 
 
 def check_functions(feed: str, known: Any, now: Mapping[str, Any], allow_change: bool) -> None:

@@ -50,7 +50,7 @@ from .journal_file import (
     sound,
 )
 
-__all__ = ["FoundRecord", "Journal", "JournalDamaged", "NoRoom", "Table", "create", "record_bytes"]
+__all__ = ["FoundRecord", "Journal", "JournalDamaged", "Lap", "NoRoom", "create", "record_bytes"]
 
 #: First size of a half, and the size that it grows to; only a larger table needs more.
 _LEAST_HALF, _USUAL_HALF = 1 << 20, 32 << 20
@@ -73,6 +73,47 @@ class NoRoom(Exception):
     """The half is full, so the next lap has to begin."""
 
 
+class Lap:
+    """One lap as it is written: the table that it begins with, and then commits."""
+
+    def __init__(self, fd: int, number: int, start: int, half: int) -> None:
+        self._fd = fd
+        self.number, self.opening = number, 0
+        self.start, self.stop = start, start + half
+        self.at, self.last = start, 0  # the place of the next record, the checksum of the last one
+
+    def write(self, parts: Sequence[Any], kind: int = TABLE) -> int:
+        """Write one record; return the place of its payload.  NoRoom where it does not fit."""
+        nbytes = sum(map(len, parts))
+        place, end = self.at, self.at + record_bytes(nbytes)
+        if end > self.stop:
+            raise NoRoom(f"a record would end at byte {end}, and the half at {self.stop}")
+        head = RECORD.pack(MAGIC, kind, self.number, place, nbytes, self.opening, self.last)
+        crc = crc32c.value(head)
+        for part in parts:
+            crc = crc32c.extend(crc, part)
+        whole = (head + SUM.pack(crc)).ljust(HEAD, b"\0")
+        _write_all(self._fd, place, [whole, *parts, bytes(padded(nbytes) - nbytes)])
+        self.at, self.last = end, int(crc)
+        return place + HEAD
+
+    def end_table(self) -> None:
+        """Complete the table; it is on the disk when this returns."""
+        os.fdatasync(self._fd)
+        place = self.write((), END) - HEAD
+        try:
+            os.fdatasync(self._fd)
+        except OSError:
+            # The next attempt overwrites this table, and an END alone would be taken for damage.
+            with contextlib.suppress(OSError):
+                _write_all(self._fd, place, [bytes(HEAD)])
+            raise
+
+    def go_on(self, fd: int, opening: int) -> None:
+        """Write commits by this descriptor from now on."""
+        self._fd, self.opening = fd, opening
+
+
 class Journal:
     """A journal that is open for writing.  One thread uses it."""
 
@@ -87,15 +128,15 @@ class Journal:
         #: The table and the commits of the valid lap, in their order.
         self.records = [r for r in walk.records if r.kind in (TABLE, COMMIT)]
         self._fd, self._synced = _opened(path, durable)
-        self._lap, self._opening = walk.lap, walk.opening + 1
-        self._at, self._last = walk.end, walk.last
-        self._stop = walk.start + self._half
+        self._lap = Lap(self._fd, walk.lap, walk.start, self._half)
+        self._lap.at, self._lap.last = walk.end, walk.last
+        self._lap.go_on(self._committing, walk.opening + 1)
         self._copy = os.fstat(self._fd).st_size == START + self._half
         self._renamed = False  # whether the new file's name is not yet on the disk
         try:
             self._mark(bytes(MARK.size + SUM.size))
             with contextlib.suppress(NoRoom):  # then the next lap begins before the next commit
-                self._write(OPENED, ())
+                self._lap.write((), OPENED)
         except BaseException:
             self._drop()
             raise
@@ -104,7 +145,7 @@ class Journal:
         """Return a payload of the valid lap; ValueError where its checksum fails."""
         whole = os.pread(self._fd, HEAD + nbytes, place - HEAD)
         found = sound(whole, 0, len(whole), place - HEAD)
-        if found is None or (found.lap, found.nbytes) != (self._lap, nbytes):
+        if found is None or (found.lap, found.nbytes) != (self._lap.number, nbytes):
             raise ValueError(f"the record at byte {place - HEAD} fails its checksum")
         return whole[HEAD:]
 
@@ -121,10 +162,13 @@ class Journal:
 
         With ``durable`` it is on the disk.  After an OSError the caller may write it again.
         """
-        return self._write(COMMIT, parts)
+        if self._renamed:
+            sync_directory(self._path.parent)
+            self._renamed = False
+        return self._lap.write(parts, COMMIT)
 
     @contextlib.contextmanager
-    def turn(self, table_bytes: int, next_bytes: int) -> Iterator[Table]:
+    def turn(self, table_bytes: int, next_bytes: int) -> Iterator[Lap]:
         """Begin the next lap; it becomes valid when the block, which writes the table, ends well.
 
         It has room for a table of so many bytes, records' headers included, and the next commit.
@@ -147,9 +191,9 @@ class Journal:
                     raise
         if fd >= 0:
             try:
-                table = Table(fd, self._laps, START, START + half)
-                yield table
-                table.end()
+                lap = Lap(fd, self._laps, START, half)
+                yield lap
+                lap.end_table()
                 opened = _opened(new, self._durable)
                 try:
                     os.replace(new, self._path)
@@ -164,12 +208,12 @@ class Journal:
             self._renamed = True  # from here on nothing fails: the other file is gone
             self._half, self._copy = half, False
         else:
-            start = START + self._half * (self._stop == START + self._half)
-            table = Table(self._fd, self._laps, start, start + self._half)
-            yield table
-            table.end()
-        self._lap, self._opening = self._laps, 1
-        self._at, self._stop, self._last = table.at, table.stop, table.last
+            start = START + self._half * (self._lap.start == START)
+            lap = Lap(self._fd, self._laps, start, self._half)
+            yield lap
+            lap.end_table()
+        lap.go_on(self._committing, 1)
+        self._lap = lap
 
     def close(self) -> None:
         """Close the file, and mark its end.
@@ -177,7 +221,7 @@ class Journal:
         With the mark, damage to the last commit can not pass for a commit that a crash cut short.
         """
         if self._fd >= 0:
-            mark = MARK.pack(MARK_MAGIC, self._lap, self._at, self._last)
+            mark = MARK.pack(MARK_MAGIC, self._lap.number, self._lap.at, self._lap.last)
             with contextlib.suppress(OSError):
                 if not self._durable:  # or the mark could outlive what it marks
                     os.fdatasync(self._fd)
@@ -190,57 +234,16 @@ class Journal:
         return -(-tables * table_bytes // START) * START
 
     def _mark(self, mark: bytes) -> None:
-        _write_all(self._synced if self._durable else self._fd, MARK_AT, [mark])
+        _write_all(self._committing, MARK_AT, [mark])
 
     def _drop(self) -> None:
         _close(self._fd, self._synced)
         self._fd = self._synced = -1
 
-    def _write(self, kind: int, parts: Sequence[Any]) -> int:
-        place = self._at
-        end = place + HEAD + padded(sum(map(len, parts)))
-        if end > self._stop:
-            raise NoRoom
-        if self._renamed:
-            sync_directory(self._path.parent)
-            self._renamed = False
-        fd = self._synced if self._durable else self._fd
-        self._last = _put(fd, kind, self._lap, place, self._opening, self._last, parts)
-        self._at = end
-        return place + HEAD
-
-
-class Table:
-    """The table of a lap that begins."""
-
-    def __init__(self, fd: int, lap: int, start: int, stop: int) -> None:
-        self._fd, self._lap = fd, lap
-        self.at, self.stop, self.last = start, stop, 0
-
-    def write(self, parts: Sequence[Any]) -> int:
-        """Write one record of the table; return the place of its payload."""
-        return self._write(TABLE, parts)
-
-    def end(self) -> None:
-        """Complete the table; it is on the disk when this returns."""
-        os.fdatasync(self._fd)
-        place = self._write(END, ()) - HEAD
-        try:
-            os.fdatasync(self._fd)
-        except OSError:
-            # The next attempt overwrites this table, and an END alone would be taken for damage.
-            with contextlib.suppress(OSError):
-                _write_all(self._fd, place, [bytes(HEAD)])
-            raise
-
-    def _write(self, kind: int, parts: Sequence[Any]) -> int:
-        place = self.at
-        end = place + HEAD + padded(sum(map(len, parts)))
-        if end > self.stop:
-            raise ValueError(f"the table exceeds its bound: {end} > {self.stop}")
-        self.last = _put(self._fd, kind, self._lap, place, 0, self.last, parts)
-        self.at = end
-        return place + HEAD
+    @property
+    def _committing(self) -> int:
+        """The descriptor for commits."""
+        return self._synced if self._durable else self._fd
 
 
 def create(
@@ -256,10 +259,10 @@ def create(
         half = -(-(table_bytes + record_bytes(0)) // START) * START
     fd = _new_file(new, half, 1 if table_bytes else 2)
     try:
-        first = Table(fd, 1, START, START + half)
+        lap = Lap(fd, 1, START, half)
         for parts in table:
-            first.write(parts)
-        first.end()
+            lap.write(parts)
+        lap.end_table()
         os.replace(new, path)
         sync_directory(path.parent)
     finally:
@@ -299,20 +302,6 @@ def _new_file(path: Path, half: int, halves: int) -> int:
         path.unlink(missing_ok=True)
         raise
     return fd
-
-
-def _put(
-    fd: int, kind: int, lap: int, place: int, opening: int, before: int, parts: Sequence[Any]
-) -> int:
-    """Write a record; return its checksum, over header and payload."""
-    nbytes = sum(map(len, parts))
-    head = RECORD.pack(MAGIC, kind, lap, place, nbytes, opening, before)
-    crc = crc32c.value(head)
-    for part in parts:
-        crc = crc32c.extend(crc, part)
-    whole = (head + SUM.pack(crc)).ljust(HEAD, b"\0")
-    _write_all(fd, place, [whole, *parts, bytes(padded(nbytes) - nbytes)])
-    return int(crc)
 
 
 def _write_all(fd: int, place: int, parts: list[Any]) -> None:

@@ -11,10 +11,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from headrace_proto.errors import ServerError
-
-from ..files.durable_file import write_durably
+from ..files.durable_file import read_json, write_durably
 
 
 def quarantine_file(state: str | Path, feed: str) -> Path:
@@ -40,20 +39,20 @@ class Omissions:
     @classmethod
     def read(cls, file: Path | None) -> Omissions:
         """Read a list; an empty one where there is no file."""
+        remedy = (
+            "It lists rows that are left out as [number, text] or [number, text, epoch]: mend it, "
+            "or resume from a snapshot"
+        )
+        return (file and read_json(file, cls._parsed, remedy)) or cls()
+
+    @classmethod
+    def _parsed(cls, listed: Any) -> Omissions:
         found = cls()
-        if file is None or not file.exists():
-            return found
-        try:
-            for row, text, *since in json.loads(file.read_text()):
-                if since:
-                    found.skip(int(row), Skipped(str(text), int(*since)))
-                else:
-                    found.deadly[int(row)] = str(text)
-        except (ValueError, TypeError) as error:
-            raise ServerError(
-                f"{file} is damaged: {error}.  It lists rows that are left out as [number, text] "
-                "or [number, text, epoch]: mend it, or resume from a snapshot"
-            ) from None
+        for row, text, *since in listed:
+            if since:
+                found.skip(int(row), Skipped(str(text), int(*since)))
+            else:
+                found.deadly[int(row)] = str(text)
         return found
 
     def skip(self, row: int, skipped: Skipped) -> None:
@@ -69,7 +68,8 @@ class Omissions:
             self.skip(row, skipped)
 
     def write(self, file: Path) -> None:
-        """Write the list; OSError where that fails."""
+        """Write the list, if it is not empty; OSError where that fails."""
         rows: list[tuple[int, str] | tuple[int, str, int]] = sorted(self.deadly.items())
         rows += [(row, s.reason, s.since) for row, s in sorted(self.skipped.items())]
-        write_durably(file, json.dumps(rows, indent=1))
+        if rows:
+            write_durably(file, json.dumps(rows, indent=1))

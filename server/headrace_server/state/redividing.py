@@ -17,8 +17,9 @@ from pathlib import Path
 from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE, Share
 
+from ..files.durable_file import read_json
 from .omissions import Omissions
-from .statedir import SHARE, STATES
+from .statedir import SHARE, SUFFIX, refuse_old
 
 _OMISSIONS = "quarantine.json"
 
@@ -27,22 +28,20 @@ def redivide(parts: Iterable[Path], share: Share, into: Path) -> None:
     """Move what a share needs from the snapshots of all shares of another number of servers."""
     left_out = Omissions()
     for part in parts:
+        refuse_old(part)
         for path in sorted(part.iterdir()):
-            if path.suffix in STATES:
+            if path.suffix == SUFFIX:
                 if int(path.stem) % share[1] == share[0]:
                     os.rename(path, into / path.name)
             elif path.name == _OMISSIONS:
                 left_out.add(Omissions.read(path))
             elif path.name in ("feed.json", "functions.json"):
                 os.replace(path, into / path.name)
-    if left_out.deadly or left_out.skipped:
-        left_out.write(into / _OMISSIONS)
+    left_out.write(into / _OMISSIONS)
     file = into / "feed.json"
-    try:
-        noted = json.loads(file.read_text())
-        noted.pop(SHARE, None)
-    except (OSError, ValueError, AttributeError) as error:
-        raise ServerError(f"{file} of the snapshot is damaged: {error!r:.200}") from None
+    noted = read_json(file, lambda plain: {n: plain[n] for n in plain.keys() - {SHARE}})
+    if noted is None:
+        raise ServerError(f"the snapshot lacks {file}")
     if share != WHOLE:
         noted[SHARE] = share
     file.write_text(json.dumps(noted, indent=1, sort_keys=True))

@@ -22,15 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE, Share
 
 from ..core.rewinding import BEGINNING
-from ..files.durable_file import sync_directory, write_durably, writing
+from ..files.durable_file import read_json, sync_directory, write_durably, writing
 from ..process.config import FeedConfig
 from .omissions import Omissions
 from .snapshots import BESIDE, LEAF, SETTLED, sync_file
-from .statedir import STATES, StateDirectory, described
+from .statedir import SUFFIX, StateDirectory, described, refuse_old
 
 logger = logging.getLogger("headrace.server")
 
@@ -53,15 +52,11 @@ class Resumption:
 
 def resumption(state: Path, feed: str) -> Resumption:
     """Read the generation of a feed."""
-    file = state / "feeds" / feed / GENERATION
-    try:
-        plain = json.loads(file.read_text())
-        before = str(plain.get("before", ""))
-        return Resumption(int(plain["generation"]), str(plain["snapshot"]), before)
-    except FileNotFoundError:
-        return Resumption()
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ServerError(f"{file} is damaged: {error!r:.200}") from None
+    return read_json(state / "feeds" / feed / GENERATION, _resumption) or Resumption()
+
+
+def _resumption(plain: Any) -> Resumption:
+    return Resumption(int(plain["generation"]), str(plain["snapshot"]), plain.get("before", ""))
 
 
 def last_snapshot(state: Path, feed: str, share: Share) -> str:
@@ -96,8 +91,9 @@ def prepare(
     with writing(new):
         new.mkdir(parents=True)
     if source is not None:
+        refuse_old(source)
         for path in sorted(source.iterdir()):
-            if path.suffix in STATES or path.name in BESIDE:
+            if path.suffix == SUFFIX or path.name in BESIDE:
                 with writing(new / path.name, path.stat().st_size):
                     shutil.copyfile(path, new / path.name)
                     sync_file(new / path.name)
@@ -143,12 +139,10 @@ def finish(state: Path) -> None:
 
 def _follow_files(file: Path, feed: FeedConfig) -> None:
     """Accept the same files at other places and with other times, as on another machine."""
-    try:
-        known = json.loads(file.read_text())
-        names, now = _names(known["files"]), described(feed)
-        source = known["pipeline"]["source"]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ServerError(f"{file} of the snapshot is damaged: {error!r:.200}") from None
+    found = read_json(file, lambda one: (one, one["pipeline"]["source"], _names(one["files"])))
+    if found is None:
+        return  # ``check_feed`` says that it is gone
+    (known, source, names), now = found, described(feed)
     if known["files"] == now["files"] or names != _names(now["files"]):
         return  # the same, or other files, which ``check_feed`` refuses
     logger.warning(
@@ -169,5 +163,4 @@ def _keep_quarantine(known: Path, new: Path) -> None:
     """Leave rows out, too, that were quarantined or skipped since the snapshot."""
     rows = Omissions.read(new)
     rows.add(Omissions.read(known))
-    if rows.deadly or rows.skipped:
-        rows.write(new)
+    rows.write(new)

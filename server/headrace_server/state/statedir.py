@@ -28,16 +28,13 @@ from typing import Any
 from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE, Share, next_term
 
-from ..files.durable_file import write_durably, writing
+from ..files.durable_file import read_json, write_durably, writing
 from ..pipeline.declaration import jsonable
 from ..pipeline.naming import stable_name
 from ..process.config import FeedConfig
-from .old_store import OLD_SUFFIX
 
 #: Suffix of a partition's file.
 SUFFIX = ".journal"
-#: … or that of an earlier release, until the store is opened.
-STATES = frozenset({SUFFIX, OLD_SUFFIX})
 _FORMAT = 1
 _FIELDS = frozenset({"format", "partitions", "pipeline", "files"})
 #: A field that is there where the feed has several servers.
@@ -67,7 +64,16 @@ def partition_path(directory: str | Path, feed: str, partition: int) -> Path:
 
 def has_states(directory: Path) -> bool:
     """Whether the state of a partition lies in a feed's directory."""
-    return any(path.suffix in STATES for path in directory.glob("*.*"))
+    return any(directory.glob(f"*{SUFFIX}"))
+
+
+def refuse_old(directory: Path) -> None:
+    """Raise ServerError for stores that were written before there were journals."""
+    if any(directory.glob("*.db")):
+        raise ServerError(
+            f"{directory} holds states of a headrace before 0.1.0 (K.db, in SQLite), and this one "
+            f"reads K{SUFFIX}. {_NEXT}"
+        )
 
 
 class StateDirectory:
@@ -229,14 +235,8 @@ def described(feed: FeedConfig) -> dict[str, Any]:
 
     The policy for bad examples is left out: these are never part of a state.
     """
-    declared = feed.declaration
-    plain = declared.to_plain()
-    pipeline = {
-        "source": plain["source"],
-        "order": dataclasses.asdict(declared.order),
-        "stages": [{"stage": stage.kind, **stage.options} for stage in declared.stages],
-        "shape": {"kind": declared.shape.kind, **declared.shape.options},
-    }
+    pipeline = feed.declaration.to_plain()
+    del pipeline["policy"]
     whole = {
         "format": _FORMAT,
         "partitions": feed.partitions,
@@ -251,14 +251,12 @@ def described(feed: FeedConfig) -> dict[str, Any]:
 
 def _known(file: Path) -> dict[str, Any] | None:
     """Read the feed that a state was noted for; None where there is none."""
-    try:
-        known = json.loads(file.read_text())
-    except FileNotFoundError:
+    refuse_old(file.parent)
+    known: Any = read_json(file, lambda plain: plain, _NEXT)
+    if known is None:
         if has_states(file.parent):
-            raise ServerError(f"{file} is gone, and states lie beside it. {_NEXT}") from None
+            raise ServerError(f"{file} is gone, and states lie beside it. {_NEXT}")
         return None
-    except ValueError as error:
-        raise ServerError(f"{file} is damaged: {error}. {_NEXT}") from None
     if not isinstance(known, dict) or known.keys() - {SHARE} != _FIELDS:
         raise ServerError(f"{file} is damaged: it lacks fields. {_NEXT}")
     if not isinstance(known["partitions"], int) or known["partitions"] < 1:

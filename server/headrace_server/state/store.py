@@ -27,7 +27,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,9 @@ from headrace_proto.errors import ServerError
 from ..core.changes import Change, Saved
 from ..files.durable_file import FULL, room, writing
 from ..process.rundir import MORE_SHARED_MEMORY
-from .journal import Journal, NoRoom, create, record_bytes
+from .journal import Journal, NoRoom, create
 from .ledger import Ledger, decoded, encoded
 from .mirror import Mirror
-from .old_store import OLD_SUFFIX, read_old
 
 logger = logging.getLogger("headrace.store")
 
@@ -63,14 +62,6 @@ class StoreDamaged(ServerError):
     """The file of a partition's state can not be trusted."""
 
 
-@dataclass(slots=True, eq=False)
-class _Copy:
-    target: Path
-    finished: threading.Event = field(default_factory=threading.Event)
-    withdrawn: bool = False
-    error: BaseException | None = None
-
-
 class Store:
     """The store of one partition."""
 
@@ -91,7 +82,7 @@ class Store:
         self.path = path
         self._wake_fd = wake_fd
         self._gathered: list[tuple[Change, Any]] = []
-        self._copies: list[_Copy] = []
+        self._copies: list[tuple[Path, Future[None]]] = []
         self._done: list[Any] = []
         self._changed = threading.Condition()
         self._closing = False
@@ -111,18 +102,11 @@ class Store:
 
     def _opened(self, durable: bool, begun: bool) -> Journal:
         new = self.path.with_name(self.path.name + ".new")
-        old = self.path.with_suffix(OLD_SUFFIX)
         with _named(self.path, self.in_memory):
             if not self.path.exists():
-                if begun:  # an old store beside it would hold an earlier state
+                if begun:
                     raise ValueError("it is gone, and commits were stored in it")
-                if old.exists():
-                    parts = encoded(read_old(old))
-                    create(self.path, [parts], record_bytes(sum(map(len, parts))))
-                else:
-                    create(self.path, [], in_memory=self.in_memory)
-            for one in old.parent.glob(f"{old.name}*"):  # with SQLite's own files
-                one.unlink()
+                create(self.path, [], in_memory=self.in_memory)
             new.unlink(missing_ok=True)  # from a lap that a crash cut short
             journal = Journal(self.path, durable, self.in_memory)
             try:
@@ -195,18 +179,15 @@ class Store:
         The store commits nothing meanwhile.  ServerError, and no file, where the copy can not be
         made or commits wait for a disk.
         """
-        copy = _Copy(target)
+        copied = Future[None]()
         with self._changed:
             self._begin()
-            self._copies.append(copy)
+            self._copies.append((target, copied))
             self._start()
-        while not copy.finished.wait(_RETRY_S):
-            with self._changed:
-                copy.withdrawn = bool(self.fault) and not copy.finished.is_set()
-            if copy.withdrawn:
-                raise ServerError(f"no copy to {target} can be made now: {self.fault}")
-        if copy.error is not None:
-            error = copy.error
+        while not wait([copied], _RETRY_S).done:
+            if (fault := self.fault) and copied.cancel():
+                raise ServerError(f"no copy to {target} can be made now: {fault}")
+        if error := copied.exception():
             if isinstance(error, OSError) and error.errno in FULL:
                 raise ServerError(f"{error.strerror}") from error  # it names the file
             raise ServerError(f"{target}: {error}") from error
@@ -244,7 +225,7 @@ class Store:
     # The thread
 
     def _run(self) -> None:
-        copies: list[_Copy] = []
+        copies: list[tuple[Path, Future[None]]] = []
         try:
             while True:
                 with self._changed:
@@ -258,15 +239,16 @@ class Store:
                     break
                 if batch:
                     self._commit(batch)
-                for copy in copies:
-                    self._copy(copy)
+                for target, copied in copies:
+                    if copied.set_running_or_notify_cancel():
+                        self._copy(target, copied)
         except BaseException as error:
             logger.error("%s: %s", self.path, error)
             with self._changed:
                 self._failure = error
-                for copy in copies + self._copies:
-                    copy.error = error
-                    copy.finished.set()
+                for _, copied in copies + self._copies:
+                    if not copied.done():
+                        copied.set_exception(error)
             self._wake()
         finally:
             self._close_files()
@@ -337,18 +319,18 @@ class Store:
                 ledger.apply([change], table.write(parts), sum(map(len, parts)))
         self._ledger = ledger
 
-    def _copy(self, copy: _Copy) -> None:
-        if not copy.withdrawn:
-            try:
-                if copy.target.exists():
-                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-                changes = self._ledger.table(self._journal.read)
-                nbytes = self._ledger.table_bytes()
-                with writing(copy.target, nbytes):
-                    create(copy.target, map(encoded, changes), nbytes)
-            except (ValueError, OSError) as error:
-                copy.error = error
-        copy.finished.set()
+    def _copy(self, target: Path, copied: Future[None]) -> None:
+        try:
+            if target.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+            changes = self._ledger.table(self._journal.read)
+            nbytes = self._ledger.table_bytes()
+            with writing(target, nbytes):
+                create(target, map(encoded, changes), nbytes)
+        except (ValueError, OSError) as error:
+            copied.set_exception(error)
+        else:
+            copied.set_result(None)
 
     def _wake(self) -> None:
         if self._wake_fd >= 0:

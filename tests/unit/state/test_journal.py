@@ -168,7 +168,7 @@ def test_a_table_that_was_not_ended_is_as_if_it_had_not_begun(tmp_path: Path):
 def test_a_table_that_is_larger_than_was_said_is_a_mistake_of_the_caller(tmp_path: Path):
     create(tmp_path / "j", [])
     journal = Journal(tmp_path / "j", True)
-    with pytest.raises(ValueError, match="exceeds its bound"), journal.turn(10, 10) as table:
+    with pytest.raises(NoRoom, match="would end at byte"), journal.turn(10, 10) as table:
         table.write([bytes(100_000)])
     journal.close()
     assert found(tmp_path / "j") == []

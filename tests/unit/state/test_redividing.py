@@ -53,5 +53,5 @@ def test_a_snapshot_without_its_declaration_is_damaged(tmp_path: Path):
     (part / "feed.json").unlink()
     into = tmp_path / "into"
     into.mkdir()
-    with pytest.raises(ServerError, match=r"feed\.json of the snapshot is damaged"):
+    with pytest.raises(ServerError, match=r"the snapshot lacks .*feed\.json"):
         redivide([part], (0, 2), into)

@@ -59,6 +59,16 @@ def snapshot(directory: StateDirectory) -> tuple[Path, str]:
     return shelf.fetch("plain", name)[0], name
 
 
+def test_a_snapshot_of_an_older_format_is_refused(directory: StateDirectory, tmp_path: Path):
+    path = stored(directory, b"now")
+    source = tmp_path / "snapshot"
+    shutil.copytree(path, source)
+    (source / "0.journal").rename(source / "0.db")
+    with pytest.raises(ServerError, match=r"snapshot holds states of .*K\.db, in SQLite"):
+        prepare(directory, feed(), source, "s" * 8)
+    assert (path / "0.journal").read_bytes() == b"now"
+
+
 def test_the_state_is_that_of_the_snapshot_and_what_was_there_is_kept(directory: StateDirectory):
     path = stored(directory, b"early")
     source, name = snapshot(directory)
