@@ -57,7 +57,7 @@ def replay(settings: ReplaySettings) -> Server:
     state = Path(settings.state_dir).absolute()
     name = feed_of(state, settings.feed)
     declaration = pipeline.declaration()
-    if states != "recorded" and not declaration.shape.options.get("states"):
+    if states != "recorded" and not declaration.shape.options.get("initial_states"):
         raise ValueError(f"states={states!r} needs a feed of segments with states: this has none")
     noted = served_as(state, name)
     partitions = int(served_as(state, name, "partitions"))
@@ -146,7 +146,7 @@ def _check(
             f"{gone[0]}: the oldest go (record_bytes), so begin after it"
         )
     options: Any = declaration.shape.options
-    if not options.get("states") or states == "initial":
+    if not options.get("initial_states") or states == "initial":
         return
     if not all(recorded.has_states(batch) for batch in script):
         raise ServerError(_NEEDS_STATES.format(which="these batches"))

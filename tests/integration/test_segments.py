@@ -185,8 +185,8 @@ def test_a_seed_shuffles_the_examples_and_every_segment_still_comes_once():
     options = full(examples).declaration().shape.options
     shaped = pipeline.batch_sequences_with_states(
         input_key="key",
-        input_sequences=options["sequences"],
-        input_context=options["context"],
+        input_sequences=options["input_sequences"],
+        input_context=options["input_context"],
         initial_states={"chain": "origin"},
         num_unroll=UNROLL,
         batch_size=4,

@@ -206,7 +206,9 @@ class _Surveyor:
             found.slab_bytes = 2 * batch_bytes  # made when wanted
             found.waiting_examples = options["capacity"]
             if options["state_placement"] != "trainer" and found.waiting_examples is not None:
-                states = (one for one in options["states"] if "dtype" in one and "shape" in one)
+                states = (
+                    one for one in options["initial_states"] if "dtype" in one and "shape" in one
+                )
                 state_bytes = sum(StateSource.of(one).blank(1).nbytes for one in states)
                 found.state_bytes = state_bytes * (found.waiting_examples + _carried(options))
         else:
@@ -286,7 +288,7 @@ def _weight(reader: Reader) -> int | None:
 
 def _carried(options: Any) -> int:
     """Return how many final states of ended examples a partition keeps at most."""
-    carries = [state["carry"] for state in options["states"] if "carry" in state]
+    carries = [state["carry"] for state in options["initial_states"] if "carry" in state]
     return sum({carry["by"]: carry.get("most", carry.get("size")) for carry in carries}.values())
 
 

@@ -121,18 +121,18 @@ class Cutting:
         self.at_trainer = options["state_placement"] == "trainer"
         self.small = bool(options["allow_small_batch"])
         self._pad = bool(options["pad"])
-        self.key = str(options["key"])
+        self.key = str(options["input_key"])
         self._unique = options["make_keys_unique"]
         self._seed = int(options["make_keys_unique_seed"] or 0)
-        self._length = options["length"]
+        self._length = options["input_length"]
         self._lengths: Values | None = None
         if self._length is not None:
             self._lengths = Values(shape.kind, "input_length", self._length, sequence=True)
-        self._sequences = columns_by_name(options["sequences"])
-        self._context = columns_by_name(options["context"])
+        self._sequences = columns_by_name(options["input_sequences"])
+        self._context = columns_by_name(options["input_context"])
         self.sequences = {name: known[column] for name, column in self._sequences.items()}
         self.context = {name: known[column] for name, column in self._context.items()}
-        self.states = [StateSource.of(plain) for plain in options["states"]]
+        self.states = [StateSource.of(plain) for plain in options["initial_states"]]
         self.stateless = not self.states
         carried = {state.name: state.carry for state in self.states if state.carry is not None}
         self.carried = bool(carried)

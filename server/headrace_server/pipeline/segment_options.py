@@ -26,33 +26,27 @@ _OWN_COLUMNS = 9
 #: that does not use them is the one that was stored before there were any.
 GEOMETRY = ("stride", "left", "right", "phase", "phase_seed")
 _MOST_STEPS = 2**31 - 1
-_AS_GIVEN = (
-    *("num_unroll", "batch_size", "capacity", "allow_small_batch", "pad"),
-    *("order", "state_placement"),
-)
+_COLUMNS = ("input_sequences", "input_context", "initial_states")
 
 
 def segmented(given: Mapping[str, Any], known: Mapping[str, Field] | None) -> dict[str, Any]:
     """The options of a shape of segments, from the checked arguments that declare it."""
-    options = {name: given[name] for name in _AS_GIVEN}
-    options["make_keys_unique"] = bool(given["make_keys_unique"])
-    options["make_keys_unique_seed"] = given["make_keys_unique_seed"] or 0
-    options["states"] = checked_states("initial_states", given["initial_states"])
+    options = {name: given[name] for name in given if name not in GEOMETRY}
+    options["initial_states"] = checked_states("initial_states", options["initial_states"])
     _check_states(options)
-    _check_keys(options, given["make_keys_unique_seed"])
+    _check_keys(options)
+    options["make_keys_unique_seed"] = options["make_keys_unique_seed"] or 0
     options |= _geometry(given)
-    if options["capacity"] is not None and options["capacity"] < options["batch_size"]:
-        rows = options["batch_size"]
+    capacity, rows = options["capacity"], options["batch_size"]
+    if capacity is not None and capacity < rows:
         raise ValueError(
-            f"capacity={options['capacity']} is too small: a batch is of batch_size={rows} "
-            f"examples in flight, so the least is {rows}"
+            f"capacity={capacity} is too small: a batch is of batch_size={rows} examples in "
+            f"flight, so the least is {rows}"
         )
-    options["key"], options["length"] = given["input_key"], given["input_length"]
-    options["sequences"] = checked_columns("input_sequences", "sequences", given["input_sequences"])
-    options["context"] = checked_columns(
-        "input_context", "context", given["input_context"], or_none=True
-    )
-    if options["length"] is None and not options["pad"]:
+    for kind in ("sequences", "context"):
+        name = f"input_{kind}"
+        options[name] = checked_columns(name, kind, options[name], or_none=kind == "context")
+    if options["input_length"] is None and not options["pad"]:
         raise ValueError(
             "input_length=None needs pad=True: without padding it must be said how many steps count"
         )
@@ -62,13 +56,13 @@ def segmented(given: Mapping[str, Any], known: Mapping[str, Field] | None) -> di
 
 def _check_states(options: Mapping[str, Any]) -> None:
     placement, order = options["state_placement"], options["order"]
-    if not options["states"] and order != "lanes":
+    if not options["initial_states"] and order != "lanes":
         raise ValueError(
             "initial_states is empty: at least one state must tie a segment to the next, since in "
             f"order={order!r} the segment is handed out when that state is saved; lanes without "
             "states are declared by order='lanes', batches of whole examples by .batch or .bucket"
         )
-    if not options["states"] and placement == "trainer":
+    if not options["initial_states"] and placement == "trainer":
         raise ValueError(
             "state_placement='trainer' needs a state, and initial_states is empty: without states "
             "leave state_placement out"
@@ -78,10 +72,11 @@ def _check_states(options: Mapping[str, Any]) -> None:
             f"state_placement='trainer' needs order='lanes', not {order!r}: a trainer finds a "
             "state that stays with it by its row, and only in lanes a row stays with its example"
         )
-    check_carried(options["states"], placement)
+    check_carried(options["initial_states"], placement)
 
 
-def _check_keys(options: Mapping[str, Any], seed: int | None) -> None:
+def _check_keys(options: Mapping[str, Any]) -> None:
+    seed = options["make_keys_unique_seed"]
     if seed is not None and not options["make_keys_unique"]:
         raise ValueError(
             f"make_keys_unique_seed={seed} needs make_keys_unique=True: keys stay as they are"
@@ -118,7 +113,7 @@ def _geometry(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_number_of_columns(options: Mapping[str, Any]) -> None:
-    columns = sum(len(options[kind]) for kind in ("sequences", "context", "states"))
+    columns = sum(len(options[name]) for name in _COLUMNS)
     most = limits.MAX_COLUMNS - _OWN_COLUMNS - ("left" in options) - ("right" in options)
     if columns > most:
         raise ValueError(
@@ -169,24 +164,24 @@ def fitted(options: Mapping[str, Any], known: Mapping[str, Field]) -> dict[str, 
 
     TypeError or ValueError, which names argument and column, where they do not go together.
     """
-    key = f"input_key={options['key']!r}"
-    field = field_of(key, options["key"], known)
+    key = f"input_key={options['input_key']!r}"
+    field = field_of(key, options["input_key"], known)
     if field.dtype != BYTES:
         raise TypeError(f"{key} is {field}; it must be of dtype bytes")
     if field.shape:
         raise ValueError(f"{key} is {field}; it must be one string per example")
     _fit_sequences(options, known)
-    for name, column in columns_by_name(options["context"]).items():
+    for name, column in columns_by_name(options["input_context"]).items():
         fixed_field(_named("input_context", name, column), column, known)
     states = []
-    for state in options["states"]:
+    for state in options["initial_states"]:
         if state["kind"] == "column":
             what = f"initial_states[{state['name']!r}]={state['value']!r}"
             brought = fixed_field(what, state["value"], known)
             state = {**state, "dtype": brought.dtype, "shape": list(brought.shape)}
         states.append(state)
     check_carried(states, options["state_placement"])
-    return {**options, "states": states}
+    return {**options, "initial_states": states}
 
 
 def _named(argument: str, name: str, column: str) -> str:
@@ -195,7 +190,7 @@ def _named(argument: str, name: str, column: str) -> str:
 
 def _fit_sequences(options: Mapping[str, Any], known: Mapping[str, Field]) -> None:
     first: tuple[str, int] | None = None  # of those whose number of steps is fixed
-    for name, column in columns_by_name(options["sequences"]).items():
+    for name, column in columns_by_name(options["input_sequences"]).items():
         what = _named("input_sequences", name, column)
         field = field_of(what, column, known)
         if not field.shape:

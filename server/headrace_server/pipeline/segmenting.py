@@ -12,13 +12,14 @@ threads.  Both calls declare the same shape.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 from .former import former
 from .initial import declared_state
 from .sampler_steps import Sampling
-from .segment_options import GEOMETRY, segmented
+from .segment_options import segmented
 from .selectors import Value
 from .steps import SEQUENCES
 
@@ -129,10 +130,11 @@ class Sequencing(Sampling):
         Every T is a multiple of ``num_unroll``, or ``num_unroll`` plus a multiple of ``stride``;
         ``input_length`` is the number of steps to use.
         """
-        absent = ("make_keys_unique", "make_keys_unique_seed", "phase", "phase_seed", "pad")
-        return self._in_segments(dict.fromkeys(absent) | {"pad": False} | vars())
+        return self._in_segments(vars() | {"pad": False})
 
     def _in_segments(self, given: dict[str, Any]) -> Self:
+        every = inspect.signature(Sequencing.batch_sequences_with_states).parameters
+        given = {name: given.get(name, argument.default) for name, argument in every.items()}
         needed = ("initial_states", "num_unroll", "batch_size")
         if missing := [name for name in needed if given[name] is _NEEDED]:
             raise TypeError(f"batch_sequences_with_states() lacks {', '.join(missing)}")
@@ -141,23 +143,14 @@ class Sequencing(Sampling):
 
 def declared_by(options: Mapping[str, Any]) -> str:
     """A call that declares the shape, as it is printed."""
-    arguments: dict[str, Any] = {
-        "input_key": options["key"],
-        "input_sequences": options["sequences"],
-        "input_context": options["context"],
-        "input_length": options["length"] and options["length"][1],
-        "initial_states": {state["name"]: declared_state(state) for state in options["states"]},
-        **{name: options[name] for name in ("num_unroll", "batch_size", "capacity")},
-        "allow_small_batch": options["allow_small_batch"],
-    }
-    name = "sequence_queueing_state_saver"
-    if options["pad"] or options["make_keys_unique"]:
-        name = "batch_sequences_with_states"
-        arguments["pad"] = options["pad"]
-        if options["make_keys_unique"]:
-            arguments["make_keys_unique"] = True
-            arguments["make_keys_unique_seed"] = options["make_keys_unique_seed"]
-    arguments["order"] = options["order"]
-    arguments["state_placement"] = options["state_placement"]
-    arguments |= {name: options[name] for name in GEOMETRY if name in options}
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+    shown = dict(options)
+    shown["input_length"] = options["input_length"] and options["input_length"][1]
+    states = options["initial_states"]
+    shown["initial_states"] = {state["name"]: declared_state(state) for state in states}
+    name = "batch_sequences_with_states"
+    if not options["make_keys_unique"]:
+        del shown["make_keys_unique"], shown["make_keys_unique_seed"]
+        if not options["pad"]:
+            name = "sequence_queueing_state_saver"
+            del shown["pad"]
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in shown.items())})"

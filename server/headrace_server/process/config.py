@@ -52,7 +52,7 @@ class FeedConfig:
     def states(self) -> str:
         """The place of the states of segments: "server", "trainer", or "none" without states."""
         options = self.declaration.shape.options
-        return str(options["state_placement"]) if options.get("states") else "none"
+        return str(options["state_placement"]) if options.get("initial_states") else "none"
 
     def to_plain(self) -> Any:
         name, declaration, files, *rest = (getattr(self, one.name) for one in fields(self))

@@ -57,7 +57,7 @@ class Intake:
         self.dropped: dict[str, int] = {}  # by reason; those that broke a rule start with "bad:"
         self._partition, self._partitions = partition, partitions
         keyed = partitions > 1 and by_key(declaration.shape.options)
-        self._key = str(declaration.shape.options["key"]) if keyed else None
+        self._key = str(declaration.shape.options["input_key"]) if keyed else None
         share = (0, 1) if keyed else (partition, partitions)
         self._reader = partition_reader(reader, declaration.order, *share)
         # With fewer streams than partitions each of them reads, and finds bad, the same records.

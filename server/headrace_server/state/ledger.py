@@ -15,7 +15,7 @@ import mmap
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import msgpack
@@ -26,13 +26,15 @@ from headrace_proto.codec import pack
 from ..core.changes import Change, Column, Examples, Saved
 from .journal import record_bytes
 
-# drop, drop_chunks, done, tokens, put, columns, 1 for a base; base; bytes of names and of it all
-_HEAD = struct.Struct("<7Iq2Q")
+#: Bytes of the head of a change, and of its columns of states.
+_SIZES = struct.Struct("<2Q")
 _NUMBERS = 6  # integers of an example
 #: Bytes of examples in one record of a table, about.
 _PIECE_BYTES = 4 << 20
-#: Upper bounds: bytes of a name, a number and their lengths beside a value, and of a key's length
-#: beside its bytes.
+#: Upper bounds: bytes of a head without its content, of an integer, of a name, a number and their
+#: lengths beside a value, and of a key's epoch and length beside its bytes.
+_HEAD_BYTES = 128
+_INTEGER_BYTES = 9
 _NAME_BYTES = 128
 _KEY_BYTES = 16
 
@@ -43,72 +45,49 @@ Read = Callable[[int, int], Data]
 def encoded(change: Change) -> list[Any]:
     """Return a change as buffers, to be written one after the other."""
     put = change.put
-    lists = (change.drop, change.drop_chunks, change.done, change.tokens)
-    names = pack([list(change.chunks.items()), list(change.meta.items()), put.keys])
-    widths, columns = [], list[Any]()
+    widths, columns = list[Any](), list[Any]()  # of a column of unequal states the length of each
     for column in put.states:
         if isinstance(column, list):
-            widths.append(-1)
-            columns += [np.array([*map(len, column)], np.int64).tobytes(), b"".join(column)]
+            widths.append([*map(len, column)])
+            columns.append(b"".join(column))
         else:
             widths.append(column.shape[1])
             columns.append(column.reshape(-1))
-    listed = [n for one in (*lists, widths) for n in one]
-    numbers = struct.pack(f"<{len(listed)}q", *listed)
-    nbytes = _HEAD.size + len(numbers) + put.numbers.nbytes + len(names) + sum(map(len, columns))
-    head = _HEAD.pack(
-        *map(len, lists),
-        len(put),
-        len(widths),
-        change.base is not None,
-        change.base or 0,
-        len(names),
-        nbytes,
-    )
-    return [b"".join((head, numbers, put.numbers.tobytes(), names)), *columns]
+    lists = (change.drop, change.drop_chunks, change.done, change.tokens)
+    named = (list(change.chunks.items()), list(change.meta.items()))
+    head = pack([*lists, change.base, *named, put.numbers.tobytes(), put.keys, widths])
+    return [_SIZES.pack(len(head), sum(map(len, columns))) + head, *columns]
 
 
 def decoded(data: Data) -> list[Change]:
-    """Return the changes of a record; their arrays are views of its bytes."""
+    """Return the changes of a record; their states are views of its bytes."""
     changes, at = [], 0
     while at < len(data):
-        end = at + _HEAD.unpack_from(data, at)[-1]
-        changes.append(_change(data, at, end))
-        at = end
+        head, rest = _SIZES.unpack_from(data, at)
+        at += _SIZES.size + head
+        changes.append(_change(data[at - head : at], data[at : at + rest]))
+        at += rest
     return changes
 
 
-def _change(data: Data, at: int, end: int) -> Change:
-    *counts, put, columns, based, base, names, _ = _HEAD.unpack_from(data, at)
-    at += _HEAD.size
-
-    def numbers(count: int) -> np.ndarray:
-        nonlocal at
-        at += 8 * count
-        found: np.ndarray = np.frombuffer(data, "<i8", count, at - 8 * count)
-        return found
-
-    drop, drop_chunks, done, tokens = (numbers(count).tolist() for count in counts)
-    widths = numbers(columns).tolist()
-    rows = numbers(_NUMBERS * put).reshape(_NUMBERS, put)
-    chunks, meta, keys = msgpack.unpackb(
-        data[at : at + names], strict_map_key=False, use_list=False
-    )
-    at += names
-    states: list[Column] = []
+def _change(head: Data, data: Data) -> Change:
+    fields = msgpack.unpackb(head, strict_map_key=False, use_list=False)
+    *lists, base, chunks, meta, numbers, keys, widths = fields
+    drop, drop_chunks, done, tokens = map(list, lists)
+    states, at = list[Column](), 0
     for width in widths:
-        if width < 0:
-            bounds = [at + 8 * put, *(at + 8 * put + np.cumsum(numbers(put))).tolist()]
+        if isinstance(width, tuple):
+            bounds = [*accumulate(width, initial=at)]
             states.append([bytes(data[a:b]) for a, b in pairwise(bounds)])
             at = bounds[-1]
         else:
-            states.append(np.frombuffer(data, np.uint8, put * width, at).reshape(put, width))
-            at += put * width
-    if at != end:
-        raise ValueError(f"a change of {end} bytes ends at {at}")
-    examples = Examples(rows, keys, states)
-    base_of = base if based else None
-    return Change(examples, drop, done, base_of, dict(chunks), drop_chunks, dict(meta), tokens)
+            found = np.frombuffer(data, np.uint8, len(keys) * width, at)
+            states.append(found.reshape(len(keys), width))
+            at += found.size
+    if at != len(data):
+        raise ValueError(f"a change with {len(data)} bytes of states has states of {at}")
+    examples = Examples(np.frombuffer(numbers, "<i8").reshape(_NUMBERS, -1), keys, states)
+    return Change(examples, drop, done, base, dict(chunks), drop_chunks, dict(meta), tokens)
 
 
 class _Record(NamedTuple):
@@ -184,10 +163,10 @@ class Ledger:
     def table_bytes(self) -> int:
         """Return an upper bound of the bytes that the records of ``table`` take."""
         named = [*self._chunks.values(), *self._meta.values()]
-        numbers = 8 * (len(self._done) + len(self._tokens))
-        first = record_bytes(_HEAD.size + numbers + sum(_NAME_BYTES + len(v) for v in named))
+        numbers = _INTEGER_BYTES * (len(self._done) + len(self._tokens))
+        first = record_bytes(_HEAD_BYTES + numbers + sum(_NAME_BYTES + len(v) for v in named))
         rest = sum(record.row_bytes * len(rows) for record, rows in self._live())
-        return first + rest + (rest // _PIECE_BYTES + 1) * record_bytes(_HEAD.size + _NAME_BYTES)
+        return first + rest + (rest // _PIECE_BYTES + 1) * record_bytes(_HEAD_BYTES)
 
     def table(self, read: Read) -> Iterator[Change]:
         """Yield the live state as changes for a new lap, one for each record."""
@@ -223,7 +202,7 @@ def _small_pages(shape: tuple[int, int]) -> np.ndarray:
 def _row_bytes(put: Examples) -> int:
     """Return an upper bound of the bytes of the largest of some examples."""
     states = sum(
-        8 + (max(map(len, column)) if isinstance(column, list) else column.shape[1])
+        _INTEGER_BYTES + (max(map(len, column)) if isinstance(column, list) else column.shape[1])
         for column in put.states
     )
     longest = max(map(len, [key for _, key in put.keys]))

@@ -19,7 +19,7 @@ from headrace_proto.placement import WHOLE, Share
 
 from ..files.durable_file import read_json
 from .omissions import Omissions
-from .statedir import SHARE, SUFFIX, refuse_old
+from .statedir import SHARE, SUFFIX
 
 _OMISSIONS = "quarantine.json"
 
@@ -28,7 +28,6 @@ def redivide(parts: Iterable[Path], share: Share, into: Path) -> None:
     """Move what a share needs from the snapshots of all shares of another number of servers."""
     left_out = Omissions()
     for part in parts:
-        refuse_old(part)
         for path in sorted(part.iterdir()):
             if path.suffix == SUFFIX:
                 if int(path.stem) % share[1] == share[0]:

@@ -29,7 +29,7 @@ from ..files.durable_file import read_json, sync_directory, write_durably, writi
 from ..process.config import FeedConfig
 from .omissions import Omissions
 from .snapshots import BESIDE, LEAF, SETTLED, sync_file
-from .statedir import SUFFIX, StateDirectory, described, refuse_old
+from .statedir import SUFFIX, StateDirectory, described
 
 logger = logging.getLogger("headrace.server")
 
@@ -91,7 +91,6 @@ def prepare(
     with writing(new):
         new.mkdir(parents=True)
     if source is not None:
-        refuse_old(source)
         for path in sorted(source.iterdir()):
             if path.suffix == SUFFIX or path.name in BESIDE:
                 with writing(new / path.name, path.stat().st_size):

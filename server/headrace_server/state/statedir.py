@@ -35,7 +35,7 @@ from ..process.config import FeedConfig
 
 #: Suffix of a partition's file.
 SUFFIX = ".journal"
-_FORMAT = 1
+_FORMAT = 2
 _FIELDS = frozenset({"format", "partitions", "pipeline", "files"})
 #: A field that is there where the feed has several servers.
 SHARE = "share"
@@ -65,15 +65,6 @@ def partition_path(directory: str | Path, feed: str, partition: int) -> Path:
 def has_states(directory: Path) -> bool:
     """Whether the state of a partition lies in a feed's directory."""
     return any(directory.glob(f"*{SUFFIX}"))
-
-
-def refuse_old(directory: Path) -> None:
-    """Raise ServerError for stores that were written before there were journals."""
-    if any(directory.glob("*.db")):
-        raise ServerError(
-            f"{directory} holds states of a headrace before 0.1.0 (K.db, in SQLite), and this one "
-            f"reads K{SUFFIX}. {_NEXT}"
-        )
 
 
 class StateDirectory:
@@ -251,7 +242,6 @@ def described(feed: FeedConfig) -> dict[str, Any]:
 
 def _known(file: Path) -> dict[str, Any] | None:
     """Read the feed that a state was noted for; None where there is none."""
-    refuse_old(file.parent)
     known: Any = read_json(file, lambda plain: plain, _NEXT)
     if known is None:
         if has_states(file.parent):
@@ -264,7 +254,7 @@ def _known(file: Path) -> dict[str, Any] | None:
     if known["format"] != _FORMAT:
         raise ServerError(
             f"{file} was written by another release of headrace (format {known['format']!r}, this "
-            f"one reads {_FORMAT})"
+            f"one reads {_FORMAT}). {_NEXT}"
         )
     return known
 
@@ -277,12 +267,14 @@ def _never(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, str]
     for name in ("kind", "num_unroll", "stride", "phase", "phase_seed"):
         for change in _differences(before.get(name), now.get(name), f"pipeline.shape.{name}"):
             yield change, "positions are counted in what that makes"
-    for change in _differences(_states(before), _states(now), "pipeline.shape.states"):
+    for change in _differences(_states(before), _states(now), "pipeline.shape.initial_states"):
         yield change, "states are stored as they were declared"
 
 
 def _states(shape: dict[str, Any]) -> dict[str, Any]:
-    return {state["name"]: [state["dtype"], state["shape"]] for state in shape.get("states", ())}
+    return {
+        state["name"]: [state["dtype"], state["shape"]] for state in shape.get("initial_states", ())
+    }
 
 
 def _files_unlike(old: list[Any], new: list[Any]) -> Iterator[str]:

@@ -73,5 +73,8 @@ def test_two_states_are_declared_where_they_are_to_be(lanes: bool, tmp_path: Pat
     Path(sequences.tfrecord_file(tmp_path)).touch()
     options = states.pipeline(tmp_path, lanes).declaration().shape.options
     assert options["state_placement"] == ("trainer" if lanes else "server")
-    assert [(s["name"], s["shape"]) for s in options["states"]] == [("a", [256]), ("b", [256])]
+    assert [(s["name"], s["shape"]) for s in options["initial_states"]] == [
+        ("a", [256]),
+        ("b", [256]),
+    ]
     assert (options["batch_size"], options["num_unroll"]) == (states.BATCH, states.UNROLL)

@@ -22,7 +22,7 @@ def batch(states, **more):
 
 
 def states_of(pipeline):
-    return pipeline.declaration().shape.options["states"]
+    return pipeline.declaration().shape.options["initial_states"]
 
 
 def test_a_carried_state_is_its_default_and_how_it_is_carried():

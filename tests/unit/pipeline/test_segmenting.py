@@ -126,11 +126,11 @@ def test_arguments_may_be_given_by_position():
 
 def test_what_is_declared():
     assert options(batch()) == {
-        "key": "utt",
-        "sequences": ["audio"],
-        "context": ["label"],
-        "length": None,
-        "states": [
+        "input_key": "utt",
+        "input_sequences": ["audio"],
+        "input_context": ["label"],
+        "input_length": None,
+        "initial_states": [
             {
                 "name": "lstm",
                 "kind": "zeros",
@@ -234,8 +234,12 @@ def test_every_argument_shows_in_what_is_declared():
             state_placement="trainer",
         )
     )
-    assert told["sequences"] == ["audio", "flags"] and told["context"] == ["label", "tag", "utt"]
-    assert told["length"] == ["function", "pkg.mod:length"]
+    assert told["input_sequences"] == ["audio", "flags"] and told["input_context"] == [
+        "label",
+        "tag",
+        "utt",
+    ]
+    assert told["input_length"] == ["function", "pkg.mod:length"]
     assert (told["num_unroll"], told["batch_size"]) == (2**31 - 1, 2**20)
     assert type(told["num_unroll"]) is int
     assert (told["capacity"], told["allow_small_batch"]) == (2**20, False)
@@ -243,7 +247,7 @@ def test_every_argument_shows_in_what_is_declared():
     assert (told["order"], told["state_placement"]) == ("lanes", "trainer")
     told = options(saver(order="lanes", state_placement="trainer", input_length="label"))
     assert (told["order"], told["state_placement"]) == ("lanes", "trainer")
-    assert told["length"] == ["column", "label"] and told["capacity"] is None
+    assert told["input_length"] == ["column", "label"] and told["capacity"] is None
 
 
 def test_the_lists_of_the_caller_stay_as_they_are():
@@ -253,28 +257,28 @@ def test_the_lists_of_the_caller_stay_as_they_are():
 
 
 def test_there_need_be_no_context():
-    assert options(batch(input_context=[]))["context"] == []
+    assert options(batch(input_context=[]))["input_context"] == []
     assert batch(input_context={}) == batch(input_context=[])
 
 
 def test_a_dict_names_columns_anew_and_two_names_may_share_one():
     named = {"later": "audio", "x": "audio", "b": "flags"}
     declared = options(batch(input_sequences=named, input_context={"y": "label"}))
-    assert declared["sequences"] == {"b": "flags", "later": "audio", "x": "audio"}
-    assert list(columns_by_name(declared["sequences"])) == ["b", "later", "x"]
-    assert declared["context"] == {"y": "label"}
+    assert declared["input_sequences"] == {"b": "flags", "later": "audio", "x": "audio"}
+    assert list(columns_by_name(declared["input_sequences"])) == ["b", "later", "x"]
+    assert declared["input_context"] == {"y": "label"}
 
 
 def test_a_dict_that_keeps_all_names_declares_what_the_list_does():
     same = batch(input_sequences={"flags": "flags", "audio": "audio"})
     assert same == batch(input_sequences=["audio", "flags"])
-    assert columns_by_name(options(same)["sequences"]) == {"audio": "audio", "flags": "flags"}
+    assert columns_by_name(options(same)["input_sequences"]) == {"audio": "audio", "flags": "flags"}
     assert batch(input_context={"label": "label"}) == batch()
 
 
 def test_lanes_may_have_no_states():
     declared = options(batch(initial_states={}, order="lanes"))
-    assert declared["states"] == [] and declared["state_placement"] == "server"
+    assert declared["initial_states"] == [] and declared["state_placement"] == "server"
     assert "initial_states={}" in shown(batch(initial_states={}, order="lanes"))
     with pytest.raises(ValueError, match="in order='arrival' the segment is handed out when that"):
         batch(initial_states={})
@@ -284,17 +288,17 @@ def test_lanes_may_have_no_states():
 
 def test_the_length_may_be_that_of_a_sequence():
     for name in ("audio", "flags", "twelve"):
-        assert options(batch(input_length=name))["length"] == ["column", name]
+        assert options(batch(input_length=name))["input_length"] == ["column", name]
 
 
 def test_a_column_may_serve_in_several_parts():
     declared = batch(input_sequences=["twelve"], input_context=["twelve", "utt"], num_unroll=5)
-    assert options(declared)["sequences"] == ["twelve"]
-    assert options(declared)["context"] == ["twelve", "utt"]
+    assert options(declared)["input_sequences"] == ["twelve"]
+    assert options(declared)["input_context"] == ["twelve", "utt"]
 
 
 def test_bools_and_a_fixed_number_of_steps_make_sequences_too():
-    assert options(batch(input_sequences=["flags", "nine"]))["sequences"] == ["flags", "nine"]
+    assert options(batch(input_sequences=["flags", "nine"]))["input_sequences"] == ["flags", "nine"]
     declared = batch(input_sequences=["twelve"], num_unroll=6, pad=False, input_length="label")
     assert options(declared)["num_unroll"] == 6
 
@@ -442,7 +446,7 @@ def test_a_mistake_is_told_where_the_schema_is_not_known(declare, arguments, err
 def test_what_needs_the_schema_is_told_when_it_is_known(arguments, error, text):
     declared = options(batch(unknown(), **arguments))
     if "input_length" in arguments:  # whose values are checked as they are read
-        assert declared["length"] == ["column", arguments["input_length"]]
+        assert declared["input_length"] == ["column", arguments["input_length"]]
         return
     with pytest.raises(error, match=text):
         fitted(declared, source().fields)
@@ -508,7 +512,7 @@ def test_only_the_number_of_steps_of_a_sequence_may_vary():
 
 def test_a_schema_that_comes_later_completes_what_was_declared():
     early, late = options(batch()), options(batch(unknown()))
-    brought = late["states"][1]
+    brought = late["initial_states"][1]
     assert (brought["dtype"], brought["shape"]) == (None, None)
     assert fitted(late, source().fields) == early
     assert (brought["dtype"], brought["shape"]) == (None, None)
@@ -523,7 +527,7 @@ def test_the_schema_is_that_of_the_last_stage():
         input_context=[],
         initial_states={"h": "i"},
     )
-    assert options(declared)["states"][0]["shape"] == [5]
+    assert options(declared)["initial_states"][0]["shape"] == [5]
     with pytest.raises(ValueError, match="input_key='utt' is not one of the columns audio, label"):
         batch(source().select(["audio", "label"]))
 

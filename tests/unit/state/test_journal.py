@@ -367,7 +367,7 @@ def test_a_file_of_another_version_is_refused_with_both(
 ):
     monkeypatch.setattr(module, "VERSION", 7)
     create(tmp_path / "j", [])
-    with pytest.raises(JournalDamaged, match="it is of version 7, and this release reads 2"):
+    with pytest.raises(JournalDamaged, match="it is of version 7, and this release reads 3"):
         Journal(tmp_path / "j", True)
 
 

@@ -63,8 +63,9 @@ def test_a_snapshot_of_an_older_format_is_refused(directory: StateDirectory, tmp
     path = stored(directory, b"now")
     source = tmp_path / "snapshot"
     shutil.copytree(path, source)
-    (source / "0.journal").rename(source / "0.db")
-    with pytest.raises(ServerError, match=r"snapshot holds states of .*K\.db, in SQLite"):
+    noted = (source / "feed.json").read_text()
+    (source / "feed.json").write_text(noted.replace('"format": 2', '"format": 1'))
+    with pytest.raises(ServerError, match=r"by another release .*format 1, this one reads 2"):
         prepare(directory, feed(), source, "s" * 8)
     assert (path / "0.journal").read_bytes() == b"now"
 
