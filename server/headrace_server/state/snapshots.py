@@ -30,11 +30,11 @@ from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE, Share
 from headrace_proto.token import SNAPSHOT, Token, new_snapshot
 
-from ..files.durable_file import sync_directory, write_durably, writing
+from ..files.durable_file import read_json, sync_directory, write_durably, writing
 from ..files.extras import PackageMissing, require
 from .redividing import redivide
 
-_FORMAT = 1
+_FORMAT = 2
 LEAF = "snapshot.json"
 BESIDE = ("feed.json", "functions.json", "quarantine.json")
 _PART = ".part"
@@ -227,7 +227,7 @@ def _write_leaf(directory: Path, feed: str, name: str, term: int) -> list[str]:
         "format": _FORMAT,
         "feed": feed,
         "snapshot": name,
-        "epoch": term,  # the name of the term in a stored snapshot
+        "term": term,
         "files": files,
     }
     leaf["sum"] = _sum_of(leaf)
@@ -237,29 +237,23 @@ def _write_leaf(directory: Path, feed: str, name: str, term: int) -> list[str]:
 
 def _check(directory: Path, feed: str, name: str) -> int:
     """Check a snapshot against its checksums; return its term."""
-    try:
-        leaf = json.loads((directory / LEAF).read_text())
-        made_by, files = leaf["format"], dict(leaf["files"])
-        named, term = (leaf["feed"], leaf["snapshot"]), int(leaf["epoch"])
-        expected_sum = leaf.pop("sum")
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise SnapshotDamaged(f"{directory / LEAF} is damaged: {error!r:.200}") from None
-    if made_by != _FORMAT:
+    leaf = read_json(directory / LEAF, dict) or {}
+    if leaf.get("format", _FORMAT) != _FORMAT:
         raise ServerError(
-            f"{directory} was written by another release of headrace (format {made_by!r:.40}, this "
-            f"one reads {_FORMAT})"
+            f"{directory} was written by another release of headrace (format "
+            f"{leaf['format']!r:.40}, this one reads {_FORMAT})"
         )
-    if expected_sum != _sum_of(leaf):
+    if leaf.pop("sum", None) != _sum_of(leaf):  # from here on it is what was stored
         raise SnapshotDamaged(f"{directory / LEAF} is damaged: it is not what was stored")
-    if named != (feed, name):
+    if (named := (leaf["feed"], leaf["snapshot"])) != (feed, name):
         raise SnapshotDamaged(f"{directory} says that it is {named}, not {(feed, name)}")
-    for file, expected in files.items():
+    for file, expected in leaf["files"].items():
         path = directory / file
         if Path(file).name != file or not path.exists():
             raise SnapshotDamaged(f"{path} is gone: the snapshot can not be used")
         if _sum(path) != expected:
             raise SnapshotDamaged(f"{path} is damaged: it is not what was stored")
-    return term
+    return int(leaf["term"])
 
 
 def _sum_of(leaf: dict[str, Any]) -> str:
