@@ -14,18 +14,15 @@ class Fifo:
 
     def __init__(self) -> None:
         self._parts: deque[np.ndarray] = deque()
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
+        self.count = 0
 
     def put(self, slots: np.ndarray) -> None:
         self._parts.append(slots)
-        self._count += len(slots)
+        self.count += len(slots)
 
     def get(self, n: int) -> np.ndarray:
         """Remove and return the first ``n``; there must be that many."""
-        self._count -= n
+        self.count -= n
         taken = []
         while n:
             part = self._parts.popleft()
@@ -38,7 +35,7 @@ class Fifo:
 
     def remove(self, slots: np.ndarray) -> None:
         """Remove these at any place in the queue."""
-        left = self.get(self._count)
+        left = self.get(self.count)
         left = left[~np.isin(left, slots)]
         if len(left):
             self.put(left)
@@ -48,5 +45,5 @@ class Fifo:
         slots = self.get(n)
         if n:
             self._parts.appendleft(slots)
-            self._count += n
+            self.count += n
         return slots

@@ -82,7 +82,7 @@ class Lanes(InStep):
 
     @property
     def ready(self) -> int:
-        return len(self._fresh) + len(self._orphans)
+        return self._fresh.count + len(self._orphans)
 
     @property
     def takeable(self) -> int:
@@ -309,11 +309,11 @@ class Lanes(InStep):
         if stripe is None or stripe.over or self._orphans:
             return None
         slots, empty = stripe.lanes.copy(), (stripe.lanes < 0).nonzero()[0]
-        if len(self._fresh) < len(empty):
+        if self._fresh.count < len(empty):
             return None
         slots[empty] = self._fresh.first(len(empty))
         starts = (stripe.started | (stripe.lanes < 0)).nonzero()[0]
-        return self._slots.segments(slots, number, np.arange(len(slots)), starts)
+        return self._slots.expected(slots, 0, number, np.arange(len(slots)), starts)
 
     def _run_dry(self, number: int, stripe: _Stripe) -> None:
         if not stripe.reported and (self.states == NOWHERE or not stripe.out):
@@ -329,7 +329,7 @@ class Lanes(InStep):
     def _drop_leftovers(self) -> None:
         """Drop examples that can not fill a stripe any more, if small batches are not allowed."""
         if self._closed and not self.allow_small and self._slots.live < self.most_rows:
-            self._drop(self._fresh.get(len(self._fresh)), "remainder")
+            self._drop(self._fresh.get(self._fresh.count), "remainder")
             self._drop_orphans("remainder")
 
     def _drop_orphans(self, reason: str) -> None:
@@ -358,7 +358,7 @@ class Lanes(InStep):
         self._slots.done[slots] = done = np.maximum(self._slots.done[slots], after)
         if self.states != AT_TRAINER:
             self._slots.kept[slots] = done
-        through = self._slots.done[batch.slots] == batch.counts
+        through = (self._slots.done[batch.slots] if refused else done) == batch.counts
         ended = batch.slots[through]
         if turn or np.count_nonzero(through & going):  # out of order: others may share examples
             for other in stripe.out:
@@ -391,7 +391,7 @@ class Lanes(InStep):
     def finish(self, drop: bool = False) -> None:
         super().finish(drop)
         if drop:
-            self._drop(self._fresh.get(len(self._fresh)), "cancelled")
+            self._drop(self._fresh.get(self._fresh.count), "cancelled")
             self._drop_orphans("cancelled")
             for stripe in self._stripes.values():
                 stripe.over = stripe.over or bool(stripe.out)

@@ -36,16 +36,13 @@ class _Returned:
 
     def __init__(self) -> None:
         self._runs: list[np.ndarray] = []  # [2, n]: insertion indices, slots
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
+        self.count = 0
 
     def put(self, indices: np.ndarray, slots: np.ndarray) -> None:
         """Add slots with ascending indices."""
         if not len(slots):
             return
-        self._count += len(slots)
+        self.count += len(slots)
         run = np.empty((2, len(slots)), np.int64)
         run[0], run[1] = indices, slots
         while self._runs and self._runs[-1].shape[1] <= 2 * run.shape[1]:
@@ -55,7 +52,7 @@ class _Returned:
 
     def get(self, n: int) -> np.ndarray:
         """Remove the first ``n``, which must be there."""
-        self._count -= n
+        self.count -= n
         if len(self._runs) == 1 and self._runs[0].shape[1] == n:
             whole: np.ndarray = self._runs.pop()[1]
             return whole
@@ -129,7 +126,7 @@ class SegmentQueue(InStep):
     @property
     def ready(self) -> int:
         """Number of segments that can be taken now."""
-        return len(self._back) + len(self._fresh)
+        return self._back.count + self._fresh.count
 
     @property
     def _next_out(self) -> int:
@@ -156,18 +153,23 @@ class SegmentQueue(InStep):
             del self._takes[stripe]
             self._wanted += 1
         batch = self._slots.segments(self._first(n), stripe)
-        last = batch.slots[batch.last]
-        self._need_no_payload(last)
+        self._need_no_payload(batch.ended)
         self._made += 1
-        self._returning += n - len(last)
+        self._returning += n - len(batch.ended)
         self._hand_out(batch)
         self._drop_leftovers()
         return batch
 
     def _first(self, n: int) -> np.ndarray:
         """Take the ready segments with the ``n`` smallest insertion indices."""
-        back = self._back.get(min(n, len(self._back)))
-        return back if len(back) == n else self._joined(back, self._fresh.get(n - len(back)))
+        if self._back.count >= n:
+            return self._back.get(n)
+        back = self._back.get(self._back.count)
+        fresh, index = self._fresh.get(n - len(back)), self._slots.index
+        slots = np.concatenate([back, fresh])
+        if len(back) and index[back[-1]] > index[fresh[0]]:
+            slots = slots[index[slots].argsort()]
+        return slots
 
     def _round(self) -> list[Segments]:
         rows, world = self._ranks.rows, self._ranks.world
@@ -191,21 +193,13 @@ class SegmentQueue(InStep):
 
     def _lend(self, batch: Segments, claimed: bool = False) -> Segments:
         """Count a batch as out; ``claimed``: its trainer holds it from before a restart."""
-        last = batch.slots[batch.last]
         if claimed:
             self._claimed.add(id(batch))
         else:
-            self._need_no_payload(last)
-        self._returning += len(batch) - len(last)
+            self._need_no_payload(batch.ended)
+        self._returning += len(batch) - len(batch.ended)
         self._hand_out(batch)
         return batch
-
-    def _joined(self, back: np.ndarray, fresh: np.ndarray) -> np.ndarray:
-        """Return returned and fresh slots together, by insertion index."""
-        slots, index = np.concatenate([back, fresh]), self._slots.index
-        if len(back) and index[back[-1]] > index[fresh[0]]:
-            slots = slots[index[slots].argsort()]
-        return slots
 
     def expected(self) -> Segments | None:
         if self.members is not None or self.sized:
@@ -216,7 +210,7 @@ class SegmentQueue(InStep):
             going = ~out.last
             slots = out.slots[going]
             further[: len(slots)] = 1
-        if len(self._back):
+        if self._back.count:
             indices, waiting = self._back.first(size)
             if out is not None:
                 indices = np.concatenate([indices, out.indices[going]])
@@ -224,11 +218,11 @@ class SegmentQueue(InStep):
             slots = np.concatenate([waiting, slots])[order]
             further[: len(order)] = order >= len(waiting)
         missing = size - len(slots)
-        if len(self._fresh) < missing:
+        if self._fresh.count < missing:
             return None
         if missing:
             slots = np.concatenate([slots, self._fresh.first(missing)])
-        return self._slots.segments(slots, further=further)
+        return self._slots.expected(slots, further)
 
     def saved(self, batch: Segments) -> np.ndarray | None:
         """Mark a batch as done: places of the rows whose states are wanted.
@@ -238,14 +232,13 @@ class SegmentQueue(InStep):
         self._take_back(batch)
         if self.members is not None:
             self.members.done(batch)
-        ended = batch.slots[batch.last]
         if id(batch) in self._claimed:
             self._claimed.discard(id(batch))
-            self._need_no_payload(ended)
+            self._need_no_payload(batch.ended)
         rows = (~batch.last).nonzero()[0]
         slots = batch.slots[rows]
         self._returning -= len(rows)
-        self._end(ended)
+        self._end(batch.ended)
         self._slots.segment[slots] = batch.segments[rows] + 1
         if self.cancelled and len(rows):
             self._drop(slots, "cancelled")
@@ -276,7 +269,7 @@ class SegmentQueue(InStep):
 
     def _withdraw(self, slots: np.ndarray) -> None:
         """Remove these from the ready slots."""
-        back = self._back.get(len(self._back))
+        back = self._back.get(self._back.count)
         self._come_back(back[~np.isin(back, slots)])
         self._fresh.remove(slots)
 
@@ -293,7 +286,7 @@ class SegmentQueue(InStep):
     def _make_ready(self, batch: Segments) -> None:
         """Make the segments of a batch that is out ready again."""
         self._take_back(batch)
-        last = batch.slots[batch.last]
+        last = batch.ended
         if id(batch) in self._claimed:
             self._claimed.discard(id(batch))
         else:
@@ -306,14 +299,16 @@ class SegmentQueue(InStep):
 
     def _drop_leftovers(self) -> None:
         """Drop ready segments that can not fill a batch any more, unless it may be smaller."""
-        if self.members is not None or not self.sized:
+        if self._finished and (self.members is not None or not self.sized):
             self._drop_fewer_than(self.most_rows)
 
     def _drop_fewer_than(self, rows: int) -> None:
+        if self.allow_small or not self._closed:
+            return
         coming = 0 if self.cancelled else self._returning
-        if self._closed and not self.allow_small and self.ready + coming < rows:
-            self._drop(self._back.get(len(self._back)), "remainder")
-            self._drop(self._fresh.get(len(self._fresh)), "remainder")
+        if self.ready + coming < rows:
+            self._drop(self._back.get(self._back.count), "remainder")
+            self._drop(self._fresh.get(self._fresh.count), "remainder")
 
     def finish(self, drop: bool = False) -> None:
         super().finish(drop)

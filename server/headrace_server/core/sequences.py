@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from .changes import CHUNK, Examples
+from .changes import CHUNK, INDEX, Examples
 from .fifo import Fifo
 from .seeking import FoundExample, found_in
 from .slots import Segments, Slots
@@ -111,7 +111,7 @@ class Sequences(ABC):
         """Whether more examples are wanted now."""
         places = self._places
         room = places is None or self.in_flight < places
-        ahead = bool(self._waiting) or len(self._fresh) >= self._read_ahead
+        ahead = bool(self._waiting) or self._fresh.count >= self._read_ahead
         return room and not ahead and not self._finished
 
     def offer(self, chunk: int, rows: int, facts: Mapping[str, Any]) -> None:
@@ -164,34 +164,34 @@ class Sequences(ABC):
         """Admit examples in order, while there is room."""
         while self._waiting:
             chunk, start, stop = self._waiting[0]
-            end = stop
             places = self._places
-            if places is not None:
-                end = min(stop, start + places - self.in_flight)
+            end = stop if places is None else min(stop, start + places - self.in_flight)
             offered = self._offered[chunk]
             if self._landed:
                 landed = (row for row in range(start, end) if offered.keys[row] in self._landed)
                 end = next(landed, end)
             if end <= start:
                 return
-            self._waiting.popleft()
             if end < stop:
-                self._waiting.appendleft((chunk, end, stop))
+                self._waiting[0] = chunk, end, stop
             else:
+                self._waiting.popleft()
                 del self._offered[chunk]
-            rows, indices = self._let_in(chunk, offered, start, end)
-            if rows:
-                at = slice(start, end) if len(rows) == end - start else rows
-                keys = [offered.keys[row] for row in rows]
-                self._fresh.put(self._slots.enter(offered.columns[:, at], indices, keys))
-                self.in_flight += len(rows)
+            columns, keys = offered.columns[:, start:end], offered.keys[start:end]
+            if offered.known is None and self._slots.are_new(keys):
+                first, self.next_index = self.next_index, self.next_index + len(keys)
+                columns[INDEX] = np.arange(first, self.next_index)
+            else:
+                rows = self._let_in(chunk, offered, start, end)
+                columns, keys = offered.columns[:, rows], [offered.keys[row] for row in rows]
+            if len(keys):
+                self._fresh.put(self._slots.enter(columns, keys))
+                self.in_flight += len(keys)
 
-    def _let_in(
-        self, chunk: int, offered: _Offered, start: int, end: int
-    ) -> tuple[list[int], list[int]]:
-        """Admit rows out of a range; return them and their insertion indices."""
+    def _let_in(self, chunk: int, offered: _Offered, start: int, end: int) -> list[int]:
+        """Admit rows out of a range, each with its insertion index; return them."""
         keys, known, reserve = offered.keys, offered.known, self._slots.reserve
-        rows, indices = [], []
+        rows = []
         for row in range(start, end):
             mark = 0 if known is None else known[row]
             if not mark and not reserve(keys[row], offered.line + row):
@@ -203,8 +203,8 @@ class Sequences(ABC):
                 self._release(chunk, 1)
             else:
                 rows.append(row)
-                indices.append(self.next_index - 1)
-        return rows, indices
+                offered.columns[INDEX, row] = self.next_index - 1
+        return rows
 
     def resume(self, begun: Examples) -> np.ndarray:
         """Resume examples that an earlier process began; return their slots."""
@@ -274,9 +274,9 @@ class Sequences(ABC):
     def _hand_out(self, batch: Segments) -> None:
         """Hand a batch out; free the places of examples that end with it."""
         self._out[id(batch)] = batch
-        self._leave_capacity(last := batch.slots[batch.last])
+        self._leave_capacity(batch.ended)
         if self.until_done:
-            self._landed.update(self.keys_of(last))
+            self._landed.update(self.keys_of(batch.ended))
         self._admit()
 
     def _take_back(self, batch: Segments) -> None:
@@ -306,9 +306,11 @@ class Sequences(ABC):
         self._slots.free(slots)
 
     def _need_no_payload(self, slots: np.ndarray) -> None:
-        if len(slots):
-            for chunk in self._slots.chunk[slots].tolist():
-                self._release(chunk, 1)
+        uses = self._uses
+        for chunk in self._slots.chunk[slots].tolist():
+            uses[chunk] -= 1
+            if not uses[chunk]:
+                del uses[chunk]
 
     def _release(self, chunk: int, rows: int) -> None:
         self._uses[chunk] -= rows

@@ -47,12 +47,14 @@ class Segments:
     rows: np.ndarray = field(init=False)  # in their chunks
     segments: np.ndarray = field(init=False)  # number of the segment in its example
     counts: np.ndarray = field(init=False)  # number of segments of the example
-    last: np.ndarray = field(init=False)  # mask of the last segments of their examples
+    last: np.ndarray = field(init=False)  # mask of the last segments of their examples …
+    ended: np.ndarray = field(init=False)  # … and the slots of these
 
     def __post_init__(self) -> None:
         numbers = self.numbers
         self.lines, self.indices, self.chunks, self.rows, self.segments, self.counts = numbers
         self.last = self.segments + 1 == self.counts
+        self.ended = self.slots[self.last]
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -61,13 +63,13 @@ class Segments:
         """Numbers of the chunks that the rows come from."""
         return set(self.chunks.tolist())
 
-    def same(self, other: Segments) -> bool:
+    def has(self, numbers: np.ndarray, stripe: int, lanes: np.ndarray, starts: np.ndarray) -> bool:
         """Return whether this batch has the same segments in the same places."""
         return (
-            self.stripe == other.stripe
-            and self.numbers.tobytes() == other.numbers.tobytes()
-            and self.lanes.tobytes() == other.lanes.tobytes()
-            and self.starts.tobytes() == other.starts.tobytes()
+            self.stripe == stripe
+            and self.numbers.tobytes() == numbers.tobytes()
+            and self.lanes.tobytes() == lanes.tobytes()
+            and self.starts.tobytes() == starts.tobytes()
         )
 
 
@@ -91,6 +93,7 @@ class Slots:
         self._key_of: dict[int, Hashable] = {}
         self._slot_of: dict[Hashable, int] = {}  # by key in flight; -1 before it has a slot
         self._free: list[int] = []
+        self._expected: Segments | None = None
         self._tables = np.empty((len(self._names), 0), np.int64)  # one row for each table
         self._grow(size)
 
@@ -108,6 +111,10 @@ class Slots:
             setattr(self, name, table)
 
     # Examples come
+
+    def are_new(self, keys: Sequence[Hashable]) -> bool:
+        """Whether these keys are different ones, none of which is in flight."""
+        return self._slot_of.keys().isdisjoint(keys) and len(set(keys)) == len(keys)
 
     def reserve(self, key: Hashable, line: int) -> bool:
         """Put a key in flight; return False if an earlier example has it in flight.
@@ -132,45 +139,39 @@ class Slots:
         )
         return columns
 
-    def enter(
-        self, columns: np.ndarray, indices: Sequence[int], keys: Sequence[Hashable]
-    ) -> np.ndarray:
+    def enter(self, columns: np.ndarray, keys: Sequence[Hashable]) -> np.ndarray:
         """Add examples of one chunk whose keys are reserved; return their slots."""
-        slots = self._take(len(keys))
+        slots = self._take(keys)
         self._tables[:, slots] = columns
-        self.index[slots] = indices
-        self._name(slots, keys)
         return slots
 
     def resume(self, begun: Examples) -> np.ndarray:
         """Add examples that an earlier process began; return their slots."""
         self._resumed = True
-        slots = self._take(len(begun))
+        slots = self._take(begun.keys)
         self._numbers[:, slots] = begun.numbers
-        self._name(slots, begun.keys)
         return slots
 
-    def _take(self, n: int) -> np.ndarray:
+    def _take(self, keys: Sequence[Hashable]) -> np.ndarray:
+        n = len(keys)
         if len(self._free) < n:
             self._grow(max(2 * len(self), self.live + n))
         numbers = self._free[: -n - 1 : -1]
         del self._free[len(self._free) - n :]
         self.live += n
-        return np.array(numbers, np.int64)
-
-    def _name(self, slots: np.ndarray, keys: Sequence[Hashable]) -> None:
-        numbers = slots.tolist()
         self._key_of.update(zip(numbers, keys, strict=True))
         self._slot_of.update(zip(keys, numbers, strict=True))
+        return np.array(numbers, np.int64)
 
     # Examples go
 
     def land(self, slots: np.ndarray) -> None:
         """End the flight of these examples' keys."""
+        key_of, slot_of = self._key_of, self._slot_of
         for slot in slots.tolist():
-            key = self._key_of[slot]
-            if self._slot_of.get(key) == slot:
-                del self._slot_of[key]
+            key = key_of[slot]
+            if slot_of.get(key) == slot:
+                del slot_of[key]
 
     def reenter(self, slots: np.ndarray) -> None:
         """Put the keys of these examples in flight again, if no other example has them."""
@@ -217,14 +218,28 @@ class Slots:
         stripe: int = 0,
         lanes: np.ndarray = _NONE,
         starts: np.ndarray = _NONE,
-        further: np.ndarray | None = None,
         member: RoundMember | None = None,
     ) -> Segments:
         """Return the next segments of examples as a batch; add ``further`` to their numbers."""
         numbers = self._numbers.take(slots, 1)
-        if further is not None:
-            numbers[SEGMENT] += further
+        expected, self._expected = self._expected, None
+        if expected is not None and member is None and expected.has(numbers, stripe, lanes, starts):
+            return expected
         return Segments(slots, numbers, stripe, lanes, starts, member)
+
+    def expected(
+        self,
+        slots: np.ndarray,
+        further: np.ndarray | int = 0,
+        stripe: int = 0,
+        lanes: np.ndarray = _NONE,
+        starts: np.ndarray = _NONE,
+    ) -> Segments:
+        """The batch that is expected next; ``further`` is added to the numbers of its segments."""
+        numbers = self._numbers.take(slots, 1)
+        numbers[SEGMENT] += further
+        self._expected = Segments(slots, numbers, stripe, lanes, starts)
+        return self._expected
 
 
 class LaneSlots(Slots):

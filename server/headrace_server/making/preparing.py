@@ -3,8 +3,8 @@
     expected batch ─► lent block, examples written ─► the batch that is wanted ─┬─► the same one
                                                                                 └─► another: dropped
 
-The machine decides the batch when it is wanted, as if nothing had been prepared, and only then the
-maker compares the two.  So a wrong guess costs time and changes nothing.  After n wrong guesses in
+The machine decides the batch when it is wanted, as if nothing had been prepared, and gives the
+expected one where it is that.  So a wrong guess costs time and changes nothing.  After n wrong guesses in
 a row it makes none for 2**n batches.
 """
 
@@ -69,7 +69,7 @@ class Preparing:
             self._pause = max(0, self._pause - 1)
             return None
         (written, block), self._ready = self._ready, None
-        if written.batch.same(batch):
+        if written.batch is batch:
             self._wrong = 0
             return (written, block) if self._slab.use(block) else None
         self._slab.give_back(block)

@@ -25,4 +25,4 @@ def test_slots_come_out_in_the_order_in_which_they_went_in(steps: list[tuple[str
         assert getattr(queue, step)(n).tolist() == known[:n]
         if step == "get":
             del known[:n]
-        assert len(queue) == len(known)
+        assert queue.count == len(known)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from headrace_server.core.changes import INDEX
 from headrace_server.core.slots import Slots
 from tests.unit.changes import begun
 
@@ -19,7 +20,8 @@ def entered(slots, keys, chunk=0, counts=None, index=0, line=0):
     assert all(slots.reserve(key, line + row) for row, key in enumerate(keys))
     counts = np.ones(n, np.int64) if counts is None else np.array(counts)
     columns = slots.columns(chunk, counts, line)
-    return slots.enter(columns, range(index, index + n), list(keys))
+    columns[INDEX] = range(index, index + n)
+    return slots.enter(columns, list(keys))
 
 
 def earlier(keys, lines):
@@ -69,7 +71,7 @@ def test_a_slot_is_used_again_and_its_counters_begin_anew():
 def test_a_key_is_in_flight_from_when_it_is_reserved_until_it_lands():
     slots = Slots(4)
     assert slots.reserve("a", 0) and not slots.reserve("a", 1)
-    first = slots.enter(slots.columns(0, np.array([2]), 0), [0], ["a"])
+    first = slots.enter(slots.columns(0, np.array([2]), 0), ["a"])
     assert not slots.reserve("a", 9)
     slots.land(first)
     assert slots.reserve("a", 9) and slots.key_of(int(first[0])) == "a"
@@ -109,3 +111,23 @@ def test_examples_are_found_by_insertion_index_while_they_are_there():
     slots.land(first[:1])
     slots.free(first[:1])
     assert slots.find(np.array([10, 11])).tolist() == [-1, first[1]]
+
+
+def test_keys_are_new_where_they_differ_and_none_is_in_flight():
+    slots = Slots(4)
+    first = entered(slots, "ab")
+    assert slots.are_new(["c", "d"]) and not slots.are_new(["c", "c"])
+    assert not slots.are_new(["c", "a"])
+    slots.land(first)
+    assert slots.are_new(["a", "b"])
+
+
+def test_a_batch_that_was_expected_is_the_one_that_comes():
+    slots = Slots(4)
+    first = entered(slots, "ab", counts=[3, 3])
+    expected = slots.expected(first, np.array([1, 0]))
+    slots.segment[first] += [1, 0]
+    assert slots.segments(first) is expected
+    assert slots.segments(first) is not expected, "it comes once"
+    expected = slots.expected(first, 1)
+    assert slots.segments(first) is not expected, "other segments came"
