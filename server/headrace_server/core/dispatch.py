@@ -218,7 +218,8 @@ class Dispatcher(Borders):
         elif verdict is CommitVerdict.WAITING:
             return
         elif verdict is CommitVerdict.STALE:
-            self._answer_stale(session, token)
+            self.counts["stale"] += self._leases.is_newly_stale(token)
+            self._hands.effects.append(Answer(session, (), (token,)))
         else:
             self._answer(session, token)
         self._trainers.ask(session)
@@ -226,14 +227,13 @@ class Dispatcher(Borders):
 
     def _answer(self, session: int, token: int) -> None:
         """Answer a commit that its partition has stored or refused."""
-        fault = self._leases.fault(token)
-        answer = Answer(session, (), (), (fault,)) if fault else Answer(session, (token,), ())
-        self._hands.effects.append(answer)
-
-    def _answer_stale(self, session: int, token: int) -> None:
-        """Answer a commit of a batch that this session does not hold."""
-        self.counts["stale"] += self._leases.is_newly_stale(token)
-        self._hands.effects.append(Answer(session, (), (token,)))
+        fault, effects = self._leases.fault(token), self._hands.effects
+        last = effects[-1] if effects and not fault else None
+        if isinstance(last, Answer) and last.session == session and last.committed:
+            effects[-1] = Answer(session, (*last.committed, token), ())  # one to several commits
+        else:
+            faults = (fault,) if fault else ()
+            effects.append(Answer(session, () if fault else (token,), (), faults))
 
     def refuse(self, session: int, token: int, code: str, text: str) -> None:
         """Answer a save that is not valid; the lease stands."""

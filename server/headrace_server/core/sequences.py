@@ -306,11 +306,8 @@ class Sequences(ABC):
         self._slots.free(slots)
 
     def _need_no_payload(self, slots: np.ndarray) -> None:
-        uses = self._uses
-        for chunk in self._slots.chunk[slots].tolist():
-            uses[chunk] -= 1
-            if not uses[chunk]:
-                del uses[chunk]
+        for chunk, uses in Counter(self._slots.chunk[slots].tolist()).items():
+            self._release(chunk, uses)
 
     def _release(self, chunk: int, rows: int) -> None:
         self._uses[chunk] -= rows
@@ -361,9 +358,8 @@ class Sequences(ABC):
         A segment of an admitted example is ready when it only waits for a batch, and
         incomplete until the state before it is saved.
         """
-        ready = self.takeable
-        incomplete = self._slots.left() - self._next_out - ready
-        return {"ready": ready, "incomplete": incomplete, "in_flight": self.in_flight}
+        incomplete = self._slots.left() - self._next_out - self.takeable
+        return {"ready": self.takeable, "incomplete": incomplete, "in_flight": self.in_flight}
 
     @property
     @abstractmethod

@@ -199,8 +199,7 @@ class Slots:
 
     def keys_of(self, slots: np.ndarray) -> list[Hashable]:
         """Return the keys of examples that have not ended."""
-        keys = self._key_of
-        return [keys[slot] for slot in slots.tolist()]
+        return list(map(self._key_of.__getitem__, slots.tolist()))
 
     def of_name(self, name: Hashable) -> list[tuple[int, int]]:
         """Yield slot and epoch of each example whose key is (epoch, name)."""

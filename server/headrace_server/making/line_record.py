@@ -106,16 +106,14 @@ class LineRecord:
             at += len(batch)
         places = (ended | goes_on).nonzero()[0]
         last = dict(zip(numbers[LINE, places].tolist(), places.tolist(), strict=True))
-        places = np.array([place for place in last.values() if not ended[place]], np.int64)
-        if len(places):
-            slots = np.concatenate([batch.slots for batch, _, _ in commits])[places]
+        ends = ended.tolist()
+        still = [place for place in last.values() if not ends[place]]
+        if still:
+            slots = np.concatenate([batch.slots for batch, _, _ in commits])[still]
             keys = [*chain.from_iterable(of_batch for _, _, of_batch in commits)]
-            put = Examples(
-                numbers.take(places, 1), [keys[place] for place in places.tolist()], states(slots)
-            )
+            put = Examples(numbers.take(still, 1), [keys[at] for at in still], states(slots))
             self._put(change, put, closed)
-        for line, chunk in numbers[LINE : CHUNK + 1 : CHUNK - LINE, ended].T.tolist():
-            self._end(change, line, chunk, closed)
+        self._end(change, numbers[LINE : CHUNK + 1 : CHUNK - LINE, ended].T.tolist(), closed)
         self._close(change, closed)
         return change
 
@@ -155,7 +153,7 @@ class LineRecord:
     def ended(self, line: int, chunk: int) -> Change:
         """Record that a stored example ended."""
         change, closed = Change(), list[int]()
-        self._end(change, line, chunk, closed)
+        self._end(change, [(line, chunk)], closed)
         self._close(change, closed)
         return change
 
@@ -166,18 +164,20 @@ class LineRecord:
         if not count:
             change.chunks[chunk] = self._reads[chunk]
 
-    def _end(self, change: Change, line: int, chunk: int, closed: list[int]) -> None:
-        if line in self._begun:
-            change.drop.append(line)
-            del self._begun[line]
-            self._stored[chunk] -= 1
-            if not self._stored[chunk]:
-                del self._stored[chunk]
-                change.drop_chunks.append(chunk)
-        else:
-            closed.append(chunk)
-        if line >= self.lines.base_line:
-            change.done.append(2 * line)
+    def _end(self, change: Change, ended: Iterable[Sequence[int]], closed: list[int]) -> None:
+        """End examples, each a line and its chunk."""
+        begun, stored, base = self._begun, self._stored, self.lines.base_line
+        for line, chunk in ended:
+            if begun.pop(line, None) is None:
+                closed.append(chunk)
+            else:
+                change.drop.append(line)
+                stored[chunk] -= 1
+                if not stored[chunk]:
+                    del stored[chunk]
+                    change.drop_chunks.append(chunk)
+            if line >= base:
+                change.done.append(2 * line)
 
     def _close(self, change: Change, closed: list[int]) -> None:
         self._moved |= self.lines.closed(closed)

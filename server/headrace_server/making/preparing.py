@@ -4,8 +4,8 @@
                                                                                 └─► another: dropped
 
 The machine decides the batch when it is wanted, as if nothing had been prepared, and gives the
-expected one where it is that.  So a wrong guess costs time and changes nothing.  After n wrong guesses in
-a row it makes none for 2**n batches.
+expected one where it is that.  So a wrong guess costs time and changes nothing.  After n wrong
+guesses in a row it makes none for 2**n batches.
 """
 
 from __future__ import annotations

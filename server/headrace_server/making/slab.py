@@ -65,6 +65,7 @@ class Slab:
         self._memory: dict[int, np.ndarray] = {}
         self._unmade: dict[int, int] = {}  # size by number: of the arena, not created yet
         self._lent: dict[int, Block] = {}  # by id: an equal block may be lent again later
+        self._lent_bytes = 0
         self._logged_full = False
         self.removed: list[str] = []  # names of segments that others may unmap
 
@@ -80,7 +81,7 @@ class Slab:
     @property
     def used_bytes(self) -> int:
         """Bytes of all blocks that are not lent."""
-        return self._arena.used_bytes - sum(block.nbytes for block in self._lent.values())
+        return self._arena.used_bytes - self._lent_bytes
 
     def name_of(self, block: Block) -> str:
         return segment_name(self._worker, self._life, block.segment)
@@ -106,6 +107,7 @@ class Slab:
         if block is None:
             return None
         self._lent[id(block)] = block
+        self._lent_bytes += block.nbytes
         if block.segment in self._unmade:
             self.give_back(block)
             return None
@@ -113,7 +115,10 @@ class Slab:
 
     def use(self, block: Block) -> bool:
         """Put a lent block to use for good; False if it was taken back."""
-        return self._lent.pop(id(block), None) is not None
+        if self._lent.pop(id(block), None) is None:
+            return False
+        self._lent_bytes -= block.nbytes
+        return True
 
     def give_back(self, block: Block) -> None:
         """Return a lent block."""

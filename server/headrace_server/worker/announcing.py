@@ -1,14 +1,13 @@
-"""Announcements of the batches that a worker makes within a moment.
+"""Announcements of the batches that a worker makes, and of segments that it removed.
 
-add(partition, batch) … ─► announce() ─► Made, one for each partition
+announce(partition, batch) ─► Made ─► desk        note() ─► partitions
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import Slot
 from headrace_proto.messages import FROM_SERVER, Deliver, Delivery
 
@@ -20,8 +19,6 @@ from .events import Made, Removed
 
 #: Fraction of the slab in use above which trainers copy batches out instead of holding them.
 _CROWDED = 0.5
-#: Number of batches that are announced at once, however recent they are.
-_BATCHES = 16
 #: Number of columns above which a description is checked against the limit of a header.
 _MANY_COLUMNS = 64
 #: Maximum number of cached lists of columns: most batches of a feed share a few.
@@ -36,51 +33,27 @@ class Announcer:
     def __init__(self, slab: Slab, send: Callable[..., None]) -> None:
         self._slab = slab
         self._send = send
-        self._ready: dict[_Name, tuple[Run, list[MadeBatch]]] = {}
-        self._batches = 0
+        self._unnoted: set[Run] = set()  # that have made batches ahead
         self._known: dict[int, tuple[list[Slot], list[Any]]] = {}  # columns by identity of slots
 
-    def add(self, name: _Name, run: Run, made: MadeBatch) -> None:
-        """Add a batch that a partition has made."""
-        if name not in self._ready:
-            self._ready[name] = run, []
-        self._ready[name][1].append(made)
-        self._batches += 1
+    def announce(self, name: _Name, run: Run, made: MadeBatch) -> None:
+        """Announce a batch.  ProtocolError where it fits no message: it has too many columns."""
+        slab, block, (feed, partition) = self._slab, made.block, name
+        columns, crowded = self._columns_of(made.slots), slab.fraction_used > _CROWDED
+        place = BlockPlace(slab.name_of(block), block.offset, made.nbytes, columns, crowded)
+        batch = Batch(partition, made.number, made.rows, place, made.meta, made.epoch, made.turn)
+        self._send(Made(feed, partition, [batch]))
+        if run.made_ahead:
+            self._unnoted.add(run)
+        if slab.removed:
+            self._send(Removed(tuple(slab.removed)))
+            slab.removed.clear()
 
-    @property
-    def full(self) -> bool:
-        """Whether to announce now, however recent the batches are."""
-        return self._batches >= _BATCHES
-
-    def announce(self) -> list[tuple[_Name, ProtocolError]]:
-        """Announce all batches; the partitions whose batches fit no message, and why."""
-        if not self._ready:
-            return []
-        ready, self._ready = self._ready, {}
-        self._batches = 0
-        failed = []
-        for name, (run, batches) in ready.items():
-            try:
-                message = self._message(name, run, batches)
-                run.announced()
-                self._send(message)
-            except ProtocolError as error:  # for example, too many columns
-                failed.append((name, error))
-        if self._slab.removed:
-            self._send(Removed(tuple(self._slab.removed)))
-            self._slab.removed.clear()
-        return failed
-
-    def _message(self, name: _Name, run: Run, batches: Sequence[MadeBatch]) -> Made:
-        crowded = self._slab.fraction_used > _CROWDED
-        placed = [self._placed(name[1], made, crowded) for made in batches]
-        return Made(*name, placed)
-
-    def _placed(self, partition: int, made: MadeBatch, crowded: bool) -> Batch:
-        block, columns = made.block, self._columns_of(made.slots)
-        place = BlockPlace(self._slab.name_of(block), block.offset, made.nbytes, columns, crowded)
-        meta, epoch, turn = dict(made.meta), made.epoch, made.turn
-        return Batch(partition, made.number, made.rows, place, meta, epoch, turn)
+    def note(self) -> None:
+        """Have partitions note how to go on after the batches that were announced."""
+        for run in self._unnoted:
+            run.announced()
+        self._unnoted.clear()
 
     def _columns_of(self, slots: list[Slot]) -> list[Any]:
         """The columns of a message: the same list for the same list of slots."""

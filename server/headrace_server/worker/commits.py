@@ -37,7 +37,7 @@ class Commits:
         if not self._stores.knows(name, token):
             code, text = run.saved(number, states, columns)
             self._stores.submit(name, run, () if code else (token,))
-        self._stores.answer(name, CommitsStored(*name, [[number, code, text]]))
+        self._stores.answer_commit(name, [number, code, text])
 
     def add(self, name: _Name, number: int, rows: int, token: int) -> None:
         """Note the commit of a batch without states, for ``take_done``."""

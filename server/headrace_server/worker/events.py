@@ -137,7 +137,7 @@ class CommitsStored:
 
     feed: str
     partition: int
-    batches: Sequence[Sequence[Any]]  # [number, code, text]
+    batches: list[list[Any]]  # [number, code, text]
 
 
 @record

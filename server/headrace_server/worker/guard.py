@@ -199,18 +199,14 @@ class Guard:
             self._suspect.discard(row)
 
 
-class _Step:
+class _Step(OwnProcess):
     """The context of a step: a class, since a generator would cost more with every batch."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
-        self._own = OwnProcess()
-
-    def __enter__(self) -> None:
-        self._own.__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        self._own.__exit__()
+        super().__exit__()
         if kind is None:
             self._guard.step_passed()
 

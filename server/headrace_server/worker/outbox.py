@@ -68,11 +68,11 @@ def delivery_of(effect: Send, frame: int | None) -> Delivery:
     batch = effect.batch
     place: BlockPlace = batch.body
     inline = frame is not None
-    meta = dict(batch.meta)
-    if batch.round >= 0:
-        meta["round"] = batch.round
-    elif batch.turn > batch.number:
-        meta["round"] = batch.turn
+    meta, at = batch.meta, batch.round
+    if at < 0 and batch.turn > batch.number:
+        at = batch.turn
+    if at >= 0:
+        meta = {**meta, "round": at}
     return Delivery(
         effect.seq,
         effect.token,

@@ -196,7 +196,8 @@ class Owner:
                 house.reception.hear_near()
             if door in ready and not self._door.is_full:
                 self._door.hear()
-            house.reception.hear(_BURST)
+            if door in ready or self._door.waits():
+                house.reception.hear(_BURST)
             if pipe in ready:
                 for order in self._pipe.read_orders():
                     house.obey(order)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace_proto.errors import HeadraceError, code_of
+from headrace_proto.errors import HeadraceError, ProtocolError, code_of
 from headrace_proto.schema import schema_to_wire
 
 from ..core.ahead import Ahead
@@ -135,17 +135,18 @@ class Partitions:
         turn: _Name | None = name
         while turn is not None and (made := self._step(turn)) is not None:
             run = self._running[turn]
-            self._note_made(turn, run, made)
+            if not self._announce(turn, run, made):
+                break
             now = time.monotonic()
             self._lacks.made(turn, now)
             if run.rests:
                 self._resting.add(turn)
-            if now >= until or self._announcer.full or not run.made_ahead:
+            if now >= until or not run.made_ahead:
                 break
             turn = self.ahead.turn(self._running, self._resting)
             if turn is not None and self._running[turn].reads_next:
                 break
-        self._announce()
+        self._announcer.note()
 
     def _step(self, name: _Name) -> MadeBatch | None:
         """Take one step of a partition; the batch that it made."""
@@ -157,7 +158,6 @@ class Partitions:
         except MemoryError:
             raise  # the next life repeats the step, and the diary has the rows
         except Exception as error:
-            self._announce()
             self._fail(feed, partition, error)
             return None
         if step is Resting:
@@ -171,9 +171,8 @@ class Partitions:
             self._send(AtBorder(feed, partition, run.epoch))
         if isinstance(step, MadeBatch):
             return step
-        self._announce()
-        if name in self._running:  # else an announced batch fitted no message: its feed failed
-            self._report(name, run, step)
+        self._announcer.note()
+        self._report(name, run, step)
         return None
 
     def _report(self, name: _Name, run: Run, step: object) -> None:
@@ -195,20 +194,20 @@ class Partitions:
             self._full = True  # only trainers can free a block
             self._lacks.full(self._running)
 
-    def _note_made(self, name: _Name, run: Run, made: MadeBatch) -> None:
-        """Record a batch, and have it announced."""
+    def _announce(self, name: _Name, run: Run, made: MadeBatch) -> bool:
+        """Record a batch and announce it; False where it fits no message, so its feed fails."""
         feed, partition = name
         if made.trace is not None:
             self._flight[feed].made(partition, made.number, made.rows, made.trace)
         self._blocks[feed, partition, made.number] = made.block
         if run.made_ahead:
             self.ahead.made(name, made.nbytes)
-        self._announcer.add(name, run, made)
-
-    def _announce(self) -> None:
-        """Announce all batches that are ready."""
-        for name, error in self._announcer.announce():
-            self._fail(*name, error)
+        try:
+            self._announcer.announce(name, run, made)
+        except ProtocolError as error:
+            self._fail(feed, partition, error)
+            return False
+        return True
 
     # Calls of the desks
 

@@ -34,7 +34,7 @@ from ..making.run import Run
 from ..state.mirror import Mirror
 from ..state.statedir import SUFFIX, partition_path
 from ..state.store import Store
-from .events import Replied, Waiting
+from .events import CommitsStored, Replied, Waiting
 
 logger = logging.getLogger("headrace.worker")
 
@@ -227,6 +227,16 @@ class Stores:
             self.send(message)
         else:
             self._of(name).messages.append(message)
+
+    def answer_commit(self, name: _Name, stored: list[Any]) -> None:
+        """Answer a commit, [number, code, text], as ``answer`` does: several by one message."""
+        gathered = self._gathered.get(name)
+        if gathered is not None and gathered.messages:
+            last = gathered.messages[-1]
+            if isinstance(last, CommitsStored):
+                last.batches.append(stored)
+                return
+        self.answer(name, CommitsStored(*name, [stored]))
 
     def copy(self, name: _Name, run: Run | None, question: int, directory: str) -> None:
         """Copy a partition's store in a thread, with all that has gathered; a reply follows."""

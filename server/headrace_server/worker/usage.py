@@ -38,8 +38,9 @@ class FeedUse:
 
     def now(self) -> None:
         """Note a commit."""
-        self._until = time.time()
-        self._since = min(self._since, self._until)
+        self._until = now = time.time()
+        if now < self._since:
+            self._since = now
 
     def total(self, ended: bool, batches: int) -> Usage:
         """Return the use by all servers; this one has stored so many batches."""

@@ -1,4 +1,4 @@
-"""What was made is told together and in order, once how to go on after it is noted."""
+"""Each batch is announced with its place, and segments that were removed after it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import Slot
 from headrace_server.making.run import MadeBatch
 from headrace_server.making.slab import Slab
@@ -18,13 +19,13 @@ PAGE = 4096
 
 
 class Run:
-    """A partition that says how many batches it has made."""
+    """A partition that makes batches ahead, and notes how to go on after them."""
 
-    def __init__(self) -> None:
-        self.made = self.noted = 0
+    made_ahead = True
+    noted = 0
 
     def announced(self) -> None:
-        self.noted = self.made
+        self.noted += 1
 
 
 class Bench:
@@ -34,16 +35,17 @@ class Bench:
         self.slab = Slab(directory, 0, 0, 8 * PAGE, 4 * PAGE)
         self.sent: list[Any] = []
         self.announcer = Announcer(self.slab, self.sent.append)
-        self.runs: dict[int, Run] = {}
+        self.made = 0
+        self.runs = Run(), Run()
 
     def make(self, partition: int = 0, columns: int = 1, pages: int = 1) -> MadeBatch:
-        run = self.runs.setdefault(partition, Run())
         block = self.slab.allocate(pages * PAGE)
         assert block is not None
         slots = [Slot("int64", (4,), 64 * i, 32) for i in range(columns)]
-        made = MadeBatch(run.made, 4, block, 64 * columns, slots, {"bucket": run.made})
-        run.made += 1
-        self.announcer.add(("f", partition), run, made)
+        made = MadeBatch(self.made, 4, block, 64 * columns, slots, {"bucket": self.made})
+        self.made += 1
+        run: Any = self.runs[partition]
+        self.announcer.announce(("f", partition), run, made)
         return made
 
     def told(self) -> list[Any]:
@@ -56,19 +58,27 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def test_each_partition_tells_all_it_has_made_at_once_and_notes_it(bench: Bench):
-    for partition in (0, 1, 0, 0):
+def test_a_batch_is_announced_with_its_description_and_its_place(bench: Bench):
+    for partition in (0, 1, 0):
         bench.make(partition)
-    assert bench.announcer.announce() == []
-    first, second = bench.told()
-    assert isinstance(first, Made) and first.partition == 0 and second.partition == 1
-    assert [batch.number for batch in first.batches] == [0, 1, 2]
-    assert [batch.body.offset for batch in first.batches] == [0, 2 * PAGE, 3 * PAGE]
-    assert [batch.meta for batch in first.batches] == [{"bucket": n} for n in range(3)]
-    assert {batch.body.segment for batch in first.batches} == {"slab-0-0-0"}
-    assert first.batches[0].body.columns == [[0, 32, [4]]]
-    assert [bench.runs[partition].noted for partition in (0, 1)] == [3, 1]
-    assert [b.number for b in second.batches] == [0]
+    told = bench.told()
+    assert all(isinstance(event, Made) for event in told)
+    assert [event.partition for event in told] == [0, 1, 0]
+    batches = [batch for event in told for batch in event.batches]
+    assert [batch.number for batch in batches] == [0, 1, 2]
+    assert [batch.body.offset for batch in batches] == [0, PAGE, 2 * PAGE]
+    assert [batch.meta for batch in batches] == [{"bucket": n} for n in range(3)]
+    assert {batch.body.segment for batch in batches} == {"slab-0-0-0"}
+    assert batches[0].body.columns == [[0, 32, [4]]]
+
+
+def test_partitions_note_once_how_to_go_on_after_what_was_announced(bench: Bench):
+    for partition in (0, 1, 0):
+        bench.make(partition)
+    assert [run.noted for run in bench.runs] == [0, 0]
+    bench.announcer.note()
+    bench.announcer.note()
+    assert [run.noted for run in bench.runs] == [1, 1]
 
 
 def test_columns_are_those_of_their_batch_whichever_were_told_before(bench: Bench):
@@ -82,40 +92,20 @@ def test_columns_are_those_of_their_batch_whichever_were_told_before(bench: Benc
     assert len(bench.announcer._known) <= module._MOST_KNOWN and told(other) == [[64, 32, [2, 2]]]
 
 
-def test_what_was_told_is_not_told_again(bench: Bench):
-    bench.make()
-    bench.announcer.announce()
-    assert len(bench.told()) == 1
-    assert bench.announcer.announce() == [] and bench.told() == []
-
-
-def test_it_is_full_with_many_batches(bench: Bench):
-    for _ in range(15):
-        bench.slab.free(bench.make().block)
-        assert not bench.announcer.full
-    bench.slab.free(bench.make().block)
-    assert bench.announcer.full
-    bench.announcer.announce()
-    assert not bench.announcer.full
-
-
-def test_a_batch_that_fits_no_message_is_told_of_and_the_others_go_out(bench: Bench):
-    bench.make(0, columns=8000)
+def test_a_batch_that_fits_no_message_is_refused(bench: Bench):
+    with pytest.raises(ProtocolError, match="limit"):
+        bench.make(0, columns=8000)
     bench.make(1)
-    ((name, error),) = bench.announcer.announce()
-    assert name == ("f", 0) and "limit" in str(error)
     (message,) = bench.told()
     assert message.partition == 1
 
 
 def test_a_slab_that_is_short_of_room_and_segments_that_went_are_told_along(bench: Bench):
     small = [bench.make() for _ in range(4)]
-    bench.announcer.announce()
     assert bench.told()[0].batches[0].body.crowded is False
     for made in small:
         bench.slab.free(made.block)
     bench.make(pages=8)
-    bench.announcer.announce()
     made, removed = bench.told()
     assert made.batches[0].body.crowded is True
     assert removed == Removed(("slab-0-0-0",))

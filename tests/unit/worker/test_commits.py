@@ -52,7 +52,7 @@ def test_a_save_that_is_refused_is_answered_with_why(at_work: Open):
     one, commits, run = at_work(durable=False, wanted=1)
     save(commits, run, 0)
     save(commits, run, 0)
-    told = [kept for event in one.until_sent(2) for kept in event.batches]
+    told = [kept for event in one.until_sent(1) for kept in event.batches]
     assert told == [[0, "", ""], [0, "stale", "batch 0 is not out"]]
 
 
@@ -61,7 +61,7 @@ def test_with_a_store_a_save_is_answered_when_it_is_committed(at_work: Open):
     save(commits, run, 0, 70)
     save(commits, run, 0, 71)
     assert one.sent == []
-    told = [kept for event in one.until_sent(2) for kept in event.batches]
+    told = [kept for event in one.until_sent(1) for kept in event.batches]
     assert told == [[0, "", ""], [0, "stale", "batch 0 is not out"]]
     one.stores.close()
     two, commits, run = at_work(durable=True, wanted=0)
