@@ -186,9 +186,8 @@ class Dispatcher(Borders):
     def commit(self, session: int, tokens: tuple[int, ...]) -> None:
         """Commit batches of a session that have no states."""
         if tokens and self.stateful:
-            text = "a batch of segments is committed by its states: save them"
-            faults = tuple((token, "state", text) for token in tokens)
-            self._hands.effects.append(Answer(session, (), (), faults))
+            why = "state", "a batch of segments is committed by its states: save them"
+            self._hands.effects.append(Answer(session, (), (), tuple((t, *why) for t in tokens)))
             return
         for token in tokens:
             self.save(session, token)
@@ -218,8 +217,7 @@ class Dispatcher(Borders):
         elif verdict is CommitVerdict.WAITING:
             return
         elif verdict is CommitVerdict.STALE:
-            self.counts["stale"] += self._leases.is_newly_stale(token)
-            self._hands.effects.append(Answer(session, (), (token,)))
+            self._answer_stale(session, token)
         else:
             self._answer(session, token)
         self._trainers.ask(session)
@@ -234,6 +232,11 @@ class Dispatcher(Borders):
         else:
             faults = (fault,) if fault else ()
             effects.append(Answer(session, () if fault else (token,), (), faults))
+
+    def _answer_stale(self, session: int, token: int) -> None:
+        """Answer a commit of a batch that is not this session's."""
+        self.counts["stale"] += self._leases.is_newly_stale(token)
+        self._hands.effects.append(Answer(session, (), (token,)))
 
     def refuse(self, session: int, token: int, code: str, text: str) -> None:
         """Answer a save that is not valid; the lease stands."""
@@ -383,13 +386,11 @@ class Dispatcher(Borders):
     def _send_again(self) -> None:
         """Resend batches that reconnected sessions have not received."""
         for session, (last_seq, leases) in self._resends.items():
-            trainer = self._trainers.present.get(session)
-            if trainer is None:
-                continue
-            self._hands.resend(trainer, last_seq, leases)
-            trainer.knows_end, trainer.idle, trainer.passed, trainer.full = False, False, 0, None
-            trainer.epoch = 0
-            self._trainers.ask(session)
+            if trainer := self._trainers.present.get(session):
+                self._hands.resend(trainer, last_seq, leases)
+                trainer.knows_end = trainer.idle = False
+                trainer.passed, trainer.full, trainer.epoch = 0, None, 0
+                self._trainers.ask(session)
         self._resends.clear()
 
     def _tell_end(self) -> None:

@@ -199,13 +199,14 @@ def packed(numbers: np.ndarray) -> list[Any]:
         return [0, 0, 0]
     first = int(numbers[0])
     step = int(numbers[1]) - first if n > 1 else 0
-    if int(numbers[-1]) == first + step * (n - 1) and (np.diff(numbers) == step).all():
+    if int(numbers[-1]) == first + step * (n - 1) and (numbers[1:] - numbers[:-1] == step).all():
         return [first, step, n]
-    kinds = map(np.min_scalar_type, (int(numbers.min()), int(numbers.max())))
-    kind = np.promote_types(*kinds)
-    if kind.kind == "f":  # numpy's common type of int64 and uint64
-        kind = np.dtype(np.int64)
-    return [kind.str, numbers.astype(kind).tobytes()]
+    low, high = int(np.minimum.reduce(numbers)), int(np.maximum.reduce(numbers))
+    bits, size = max(high, -1 - low).bit_length() + (low < 0), 1
+    while 8 * size < bits:
+        size *= 2
+    kind = f"<{'i' if low < 0 else 'u'}{size}"
+    return [kind, numbers.astype(kind).tobytes()]
 
 
 def unpacked(plain: list[Any]) -> np.ndarray:

@@ -205,9 +205,9 @@ class _Step(OwnProcess):
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+    def __exit__(self, *error: object) -> None:
         super().__exit__()
-        if kind is None:
+        if error[0] is None:
             self._guard.step_passed()
 
 
