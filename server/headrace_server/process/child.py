@@ -27,14 +27,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from io import FileIO
+from typing import IO, Any, ClassVar, TextIO
 
 import msgpack
 
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
-
-from .in_thread import InThread, ThreadPipe
 
 _LAST_WORDS = 80
 _READ_BYTES = 1 << 16
@@ -65,24 +64,12 @@ def perform(
     handler(*first, **fields)
 
 
-class ParentPipe:
-    """The child's end.  Make it first: it takes stdout away from user code, which prints there."""
+class Pipe:
+    """The child's end, of which the front or a worker gets orders, and by which it reports."""
 
-    made: ClassVar[bool] = False  # whether this process is a child
-
-    def __init__(self) -> None:
-        ParentPipe.made = True
-        self._parent = os.getppid()
-        self._out = os.fdopen(os.dup(1), "w", buffering=1)
-        os.dup2(2, 1)
-        self._in = os.fdopen(os.dup(0), "rb", buffering=0)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.close(nothing)
-        faulthandler.enable()
-        # Ctrl-C in a terminal reaches the whole group; the parent decides what it means.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    def __init__(self, incoming: FileIO, outgoing: TextIO) -> None:
+        self._in = incoming
+        self._out = outgoing
         self._rest = b""
         self._reporting = threading.Lock()
 
@@ -100,20 +87,52 @@ class ParentPipe:
         return bytes(parts)
 
     def fileno(self) -> int:
+        """Return the file that is readable when orders have come."""
         return self._in.fileno()
+
+    def read_orders(self) -> list[dict[str, Any]]:
+        """Return the orders that have arrived on a readable pipe; end the child at its end."""
+        data = self._in.read(_READ_BYTES)
+        self.check_parent()
+        if not data:
+            os._exit(0)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def check_parent(self) -> None:
+        """End this child when its parent is gone, or has ended it, though its pipe is open."""
+        raise NotImplementedError
+
+    def report(self, event: str, **values: Any) -> None:
+        """Report an event to the supervisor."""
+        line = json.dumps({"event": event, **values}) + "\n"
+        with self._reporting, contextlib.suppress(BrokenPipeError, ValueError):
+            self._out.write(line)
+
+
+class ParentPipe(Pipe):
+    """That of a process.  Make it first: it takes stdout away from user code that prints."""
+
+    made: ClassVar[bool] = False  # whether this process is a child
+
+    def __init__(self) -> None:
+        ParentPipe.made = True
+        self._parent = os.getppid()
+        out = os.fdopen(os.dup(1), "w", buffering=1)
+        os.dup2(2, 1)
+        super().__init__(FileIO(os.dup(0)), out)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        faulthandler.enable()
+        # Ctrl-C in a terminal reaches the whole group; the parent decides what it means.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
     @property
     def filenos(self) -> tuple[int, int]:
         """The files of both directions."""
         return self._in.fileno(), self._out.fileno()
-
-    def read_orders(self) -> list[dict[str, Any]]:
-        """Return the orders that have arrived on a readable pipe; end the process at its end."""
-        data = self._in.read(_READ_BYTES)
-        if not data:
-            os._exit(0)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        return [json.loads(line) for line in lines]
 
     def check_parent(self) -> None:
         """End this process when its parent is dead though its pipe is open.
@@ -138,73 +157,34 @@ class ParentPipe:
 
         threading.Thread(target=wait, name="headrace-lifeline", daemon=True).start()
 
-    def report(self, event: str, **values: Any) -> None:
-        """Report an event to the supervisor."""
-        line = json.dumps({"event": event, **values}) + "\n"
-        with self._reporting, contextlib.suppress(BrokenPipeError, ValueError):
-            self._out.write(line)
 
-
-class ChildProcess:
-    """The parent's end: one process, its events, its last words.
-
-    OSError where it can not be started; nothing of it is left then.
-    """
+class Child:
+    """The supervisor's end: one child and its events."""
 
     def __init__(
-        self,
-        module: str,
-        name: str,
-        config: bytes,
-        on_event: Callable[[Any, Mapping[str, Any]], None],
-        environment: Mapping[str, str],
-        arguments: Sequence[str] = (),
+        self, name: str, pid: int, config: bytes, on_event: Callable[[Any, Mapping[str, Any]], None]
     ) -> None:
         self.name = name
+        self.pid = pid
+        self.pidfd = -1  # readable after its end
         self.reason = ""  # why it is dying, as it reported
-        self.last_words: collections.deque[str] = collections.deque(maxlen=_LAST_WORDS)
-        # A child inherits the mask of signals: Ctrl-C waits until the child ignores it.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=dict(environment),
-                close_fds=True,
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        self.pid = self._process.pid
-        try:
-            self.pidfd = os.pidfd_open(self.pid)
-        except OSError:
-            with self._process:  # closes its pipes and reaps it
-                self._process.kill()
-            raise
         self._on_event = on_event
-        assert self._process.stdin and self._process.stdout and self._process.stderr
-        out, err = self._process.stdout.fileno(), self._process.stderr.fileno()
+        self._threads: list[threading.Thread] = []
         self._unsent: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._unsent.put(struct.pack("<Q", len(config)) + config)
-        self._threads = [
-            threading.Thread(target=self._send, daemon=True),
-            threading.Thread(target=self._read_events, args=(out,), daemon=True),
-            threading.Thread(target=self._read_stderr, args=(err,), daemon=True),
-        ]
-        for thread in self._threads:
-            thread.name = f"headrace-{name}"
-            thread.start()
 
-    def _send(self) -> None:
+    def _start(self, action: Callable[..., None], *arguments: Any) -> None:
+        thread = threading.Thread(target=action, args=arguments, daemon=True)
+        thread.name = f"headrace-{self.name}"
+        self._threads.append(thread)
+        thread.start()
+
+    def _send(self, to: IO[bytes]) -> None:
         """Write the config and orders; no other thread waits until the child reads them."""
-        stdin = self._process.stdin
-        assert stdin is not None
-        with contextlib.suppress(OSError, ValueError):  # the child has died
+        with contextlib.suppress(OSError, ValueError), to:  # the child has died
             while (data := self._unsent.get()) is not None:
-                stdin.write(data)
-                stdin.flush()
+                to.write(data)
+                to.flush()
 
     def _lines(self, fd: int, longest: int | None) -> Iterator[bytes]:
         """Give the lines of a pipe until its end, or until the child is dead and they are read."""
@@ -247,6 +227,78 @@ class ChildProcess:
                 self.kill()  # nobody else would ever read its reports
                 raise
 
+    def words(self, lines: int = 25) -> str:
+        """Return the last lines that it printed."""
+        return ""
+
+    def order(self, **values: Any) -> None:
+        """Send one order; nothing happens where the child is gone."""
+        self._unsent.put(json.dumps(values).encode() + b"\n")
+
+    def exit_code(self) -> int | None:
+        """Return the exit code; None while it runs."""
+        raise NotImplementedError
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal that ends it."""
+        raise NotImplementedError
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Wait for the end; return the exit code, None when it still runs after the timeout."""
+        raise NotImplementedError
+
+    def close(self) -> bool:
+        """Join the threads of a child that has died, and close its files; whether all ended."""
+        self._unsent.put(None)
+        for thread in self._threads:  # the readers end with the child
+            Deadline(_THREADS_S).join(thread)
+        if any(thread.is_alive() for thread in self._threads):
+            return False  # one may wait for our own stderr, and closing under it would wait too
+        os.close(self.pidfd)
+        return True
+
+
+class ChildProcess(Child):
+    """One process, and its last words.
+
+    OSError where it can not be started; nothing of it is left then.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        name: str,
+        config: bytes,
+        on_event: Callable[[Any, Mapping[str, Any]], None],
+        environment: Mapping[str, str],
+        arguments: Sequence[str] = (),
+    ) -> None:
+        self.last_words: collections.deque[str] = collections.deque(maxlen=_LAST_WORDS)
+        # A child inherits the mask of signals: Ctrl-C waits until the child ignores it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=dict(environment),
+                close_fds=True,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        super().__init__(name, self._process.pid, config, on_event)
+        try:
+            self.pidfd = os.pidfd_open(self.pid)
+        except OSError:
+            with self._process:  # closes its pipes and reaps it
+                self._process.kill()
+            raise
+        assert self._process.stdin and self._process.stdout and self._process.stderr
+        self._start(self._send, self._process.stdin)
+        self._start(self._read_events, self._process.stdout.fileno())
+        self._start(self._read_stderr, self._process.stderr.fileno())
+
     def _read_stderr(self, fd: int) -> None:
         for line in self._lines(fd, _LONGEST_LINE):
             text = line.decode(errors="replace")
@@ -269,22 +321,14 @@ class ChildProcess:
                 last = [last[0], "  ...", *last[2 - lines :]]
         return "\n".join(last[-lines:])
 
-    def order(self, **values: Any) -> None:
-        """Send one order; nothing happens where the child is gone."""
-        self._unsent.put(json.dumps(values).encode() + b"\n")
-
     def exit_code(self) -> int | None:
-        """Return the exit code; None while it runs."""
         return self._process.poll()
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal that ends it."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 
     def wait(self, timeout_s: float) -> int | None:
-        """Wait for the end; return the exit code, None when it still runs after the timeout."""
-
         def ended(at_most_s: float) -> bool:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(at_most_s)
@@ -293,30 +337,18 @@ class ChildProcess:
         Deadline(timeout_s).wait(ended)
         return self._process.returncode
 
-    def close(self) -> None:
-        """Join the threads and close the pipes of a child that has died."""
-        assert self._process.stdin and self._process.stdout and self._process.stderr
-        self._unsent.put(None)
-        for thread in self._threads:  # the readers end with the process
-            Deadline(_THREADS_S).join(thread)
-        if any(thread.is_alive() for thread in self._threads):
-            return  # one may wait for our own stderr, and closing under it would wait too
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.stderr.close()
-        os.close(self.pidfd)
+    def close(self) -> bool:
+        closed = super().close()
+        if closed:
+            assert self._process.stdout and self._process.stderr
+            self._process.stdout.close()
+            self._process.stderr.close()
+        return closed
 
 
 def _last(lines: Sequence[str], mark: str) -> int | None:
     """Return the number of the last line that begins with a mark."""
     return max((i for i, line in enumerate(lines) if line.startswith(mark)), default=None)
-
-
-#: The end of the front or a worker by which orders come from the supervisor, and events go.
-Pipe = ParentPipe | ThreadPipe
-#: The supervisor's end of the front or of a worker.
-Child = ChildProcess | InThread
 
 
 def end(children: Sequence[Child], patience_s: float) -> None:
