@@ -14,85 +14,57 @@ from typing import TYPE_CHECKING, Any
 from headrace_proto import __version__
 
 if TYPE_CHECKING:
-    from .cluster.on_ray import RayServers, on_ray
-    from .pipeline.builder import Pipeline
-    from .pipeline.by_source import by_source
-    from .pipeline.carried import final_state, from_pool
-    from .pipeline.declaration import Declaration, Feature
-    from .pipeline.initial import zeros
-    from .pipeline.sources import (
-        fixed,
-        from_examples,
-        from_function,
-        read_arrow,
-        read_csv,
-        read_jsonl,
-        read_npz,
-        read_parquet,
-        read_tar,
-        read_tfrecord,
-        read_tokens,
-        scalar,
-        sequence,
-    )
-    from .pipeline.state_saver import SequenceQueueingStateSaver
-    from .replay_server import replay
-    from .server import Server, run
+    from .cluster.on_ray import RayServers as RayServers
+    from .cluster.on_ray import on_ray as on_ray
+    from .pipeline.builder import Pipeline as Pipeline
+    from .pipeline.by_source import by_source as by_source
+    from .pipeline.carried import final_state as final_state
+    from .pipeline.carried import from_pool as from_pool
+    from .pipeline.declaration import Declaration as Declaration
+    from .pipeline.declaration import Feature as Feature
+    from .pipeline.initial import zeros as zeros
+    from .pipeline.sources import fixed as fixed
+    from .pipeline.sources import from_examples as from_examples
+    from .pipeline.sources import from_function as from_function
+    from .pipeline.sources import read_arrow as read_arrow
+    from .pipeline.sources import read_csv as read_csv
+    from .pipeline.sources import read_jsonl as read_jsonl
+    from .pipeline.sources import read_npz as read_npz
+    from .pipeline.sources import read_parquet as read_parquet
+    from .pipeline.sources import read_tar as read_tar
+    from .pipeline.sources import read_tfrecord as read_tfrecord
+    from .pipeline.sources import read_tokens as read_tokens
+    from .pipeline.sources import scalar as scalar
+    from .pipeline.sources import sequence as sequence
+    from .pipeline.state_saver import SequenceQueueingStateSaver as SequenceQueueingStateSaver
+    from .replay_server import replay as replay
+    from .server import Server as Server
+    from .server import run as run
 
-__all__ = [
-    "Declaration",
-    "Feature",
-    "Pipeline",
-    "RayServers",
-    "SequenceQueueingStateSaver",
-    "Server",
-    "__version__",
-    "by_source",
-    "final_state",
-    "fixed",
-    "from_examples",
-    "from_function",
-    "from_pool",
-    "on_ray",
-    "read_arrow",
-    "read_csv",
-    "read_jsonl",
-    "read_npz",
-    "read_parquet",
-    "read_tar",
-    "read_tfrecord",
-    "read_tokens",
-    "replay",
-    "run",
-    "scalar",
-    "sequence",
-    "zeros",
-]
-
-
-#: Where a name is found; all others in ``pipeline.sources``.
-_ELSEWHERE = {
-    "Declaration": "pipeline.declaration",
-    "Feature": "pipeline.declaration",
-    "Pipeline": "pipeline.builder",
-    "RayServers": "cluster.on_ray",
-    "SequenceQueueingStateSaver": "pipeline.state_saver",
-    "Server": "server",
-    "by_source": "pipeline.by_source",
-    "final_state": "pipeline.carried",
-    "from_pool": "pipeline.carried",
-    "on_ray": "cluster.on_ray",
-    "replay": "replay_server",
-    "run": "server",
-    "zeros": "pipeline.initial",
+#: The public names, by the modules that have them.
+_NAMES = {
+    "cluster.on_ray": "RayServers on_ray",
+    "pipeline.builder": "Pipeline",
+    "pipeline.by_source": "by_source",
+    "pipeline.carried": "final_state from_pool",
+    "pipeline.declaration": "Declaration Feature",
+    "pipeline.initial": "zeros",
+    "pipeline.sources": "fixed from_examples from_function read_arrow read_csv read_jsonl read_npz "
+    "read_parquet read_tar read_tfrecord read_tokens scalar sequence",
+    "pipeline.state_saver": "SequenceQueueingStateSaver",
+    "replay_server": "replay",
+    "server": "Server run",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+__all__ = sorted([*_MODULES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = _ELSEWHERE.get(name, "pipeline.sources")
-    found = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+    module = import_module(f"{__name__}.{_MODULES[name]}")
+    found = globals()[name] = getattr(module, name)
     return found
 
 
