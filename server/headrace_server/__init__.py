@@ -11,7 +11,7 @@ A name is imported at its first use: code that needs no numpy does not wait for 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headrace_proto import __version__
+from headrace_proto import __version__ as __version__
 
 if TYPE_CHECKING:
     from .cluster.on_ray import RayServers as RayServers

@@ -17,8 +17,15 @@ from headrace_proto.placement import WHOLE
 
 from .arguments import refuse_in_worker, start_config
 from .files.manifest import resolve
-from .flight.choice import ByTrainer, batch_named, steps_named
-from .flight.feed_record import FeedRecord, beside_of, feed_of, served_as
+from .flight.feed_record import (
+    ByTrainer,
+    FeedRecord,
+    batch_named,
+    beside_of,
+    feed_of,
+    served_as,
+    steps_named,
+)
 from .flight.hand_outs import HandOut
 from .flight.rows import BatchId
 from .flight.script import Replay

@@ -8,7 +8,7 @@ import functools
 import logging
 import os
 from numbers import Real
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from .arguments import (
     as_feeds,
@@ -26,12 +26,9 @@ from .state.durable import Durable
 from .state.mirror import Mirrored
 from .supervisor.living import Living, refuse_taken
 from .supervisor.supervisor import Supervisor
+from .watch.http import HttpOptions, HttpService
 from .watch.http_client import HttpClient, snapshot_of_all
-from .watch.http_options import HttpOptions
 from .watch.watch import Watch
-
-if TYPE_CHECKING:
-    from .watch.http import HttpService
 
 logger = logging.getLogger("headrace.server")
 
@@ -59,7 +56,7 @@ class Server:
             if durable is not None:
                 undo.callback(durable.close)
             if http is not None:
-                self._http = http.service()
+                self._http = HttpService(http)
                 undo.callback(self._http.close)
             directory = RunDirectory(settings.shm_dir)
             with contextlib.ExitStack() as undo_directory:

@@ -12,8 +12,8 @@ import re
 from pathlib import Path
 
 from headrace_server.cli.exits import MEANINGS
-from headrace_server.cli.places import variable
-from headrace_server.cli.table import COMMANDS, command
+from headrace_server.cli.frame import COMMANDS, command
+from headrace_server.cli.options import variable
 from headrace_server.process.option import Option
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "commands.md"

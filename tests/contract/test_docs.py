@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace_server.cli.table import COMMANDS, command
+from headrace_server.cli.frame import COMMANDS, command
 from tests.nursery import warm_run
 from tests.ports import free_port
 

@@ -26,8 +26,8 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace_server.cli import remote
-from headrace_server.cli.places import CONFIG
-from headrace_server.cli.table import COMMANDS, command
+from headrace_server.cli.frame import COMMANDS, command
+from headrace_server.cli.options import CONFIG
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.option import Option
 from headrace_server.process.settings import Limits, ReplaySettings, RunSettings, options_of

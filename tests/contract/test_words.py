@@ -28,7 +28,6 @@ _NOT_READ = {"docs/commands.md", "docs/log.md", "docs/reference.md", "docs/trans
 SAME_MODULE = {
     # A command bears its name.
     "bench",
-    "status",
     # The two sides of one thing: the server decides it, and the trainer has it.
     "ahead",
     "batch",

@@ -1,10 +1,8 @@
-"""The command ``headrace``: one module for each of its commands, in a frame that they share.
+"""The command ``headrace``: its commands, in a frame that they share.
 
-    table ── names ──► frame ── imports the one that was asked for ──► serve, preview, check …
-                         │                                                │
-                      options, places: where values come from      exits: how all of them end
-
-A command is a module here with a function of its name, and one line in ``table.py``.
+frame ── imports the one that was asked for ──► serve, preview, check …
+  │                                                │
+options: where values come from             exits: how all of them end
 """
 
 import sys

@@ -10,8 +10,9 @@ import subprocess
 import sys
 from argparse import Namespace
 
-from .options import JSON, Option
-from .table import with_options
+from ..process.option import Option
+from .frame import with_options
+from .options import JSON
 
 _OPTIONS = (
     Option("address", "text", "of the server", metavar="ADDRESS", positional=True),

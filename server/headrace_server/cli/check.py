@@ -6,12 +6,13 @@ import dataclasses
 import json
 from argparse import Namespace
 
+from ..process.option import Option
 from . import exits
-from .options import JSON, Option
+from .frame import with_options
+from .options import JSON
 from .pipelines import PIPELINES, load
 from .progress import count, size
 from .survey import Survey, survey
-from .table import with_options
 
 
 @with_options(

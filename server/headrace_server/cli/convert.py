@@ -11,11 +11,11 @@ from ..files.extras import require
 from ..files.manifest import resolve
 from ..pipeline.builder import Pipeline
 from ..pipeline.declaration import convertible
-from .indexing import reporting_cache
-from .options import JSON, Option
+from ..process.option import Option
+from .frame import with_options
+from .options import JSON
 from .pipelines import PIPELINE, load_one
-from .progress import Progress, count, size
-from .table import with_options
+from .progress import Progress, count, reporting_cache, size
 
 
 @with_options(

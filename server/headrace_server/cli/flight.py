@@ -1,4 +1,7 @@
-"""``headrace flight``: the trainer, the step and the end of each hand-out, and its rows."""
+"""``headrace flight``: the trainer, the step and the end of each hand-out, and its rows.
+
+``headrace skip``: the examples of recorded batches are left out from now on.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..flight.choice import ByTrainer, batch_named, steps_named
-from ..flight.feed_record import FeedRecord, Flown, beside_of, feed_of
+from ..flight import skipping
+from ..flight.feed_record import (
+    ByTrainer,
+    FeedRecord,
+    Flown,
+    batch_named,
+    beside_of,
+    feed_of,
+    steps_named,
+)
 from ..flight.rows import Row
+from ..process.option import Option
 from ..process.settings import ReplaySettings, options_of
-from .options import JSON, Option
-from .table import with_options
+from .frame import with_options
+from .options import JSON
 
 _REPLAY = {option.name: option for option in options_of(ReplaySettings)}
 STATE_DIR, BESIDE, FEED, TRAINER, STEPS = (
@@ -159,3 +171,31 @@ def _plain_row(row: Row) -> dict[str, Any]:
     if row.segment < 0:
         del plain["segment"], plain["segments"]
     return plain
+
+
+@with_options(
+    *CHOICE,
+    BESIDE,
+    Option("reason", "text", "the reason, which is stored in the list", absent="must be given"),
+    JSON,
+)
+def skip(options: Namespace) -> None:
+    """Leave out the examples of batches that a state directory has recorded, from the next
+    start of its server on.  The server must not run meanwhile.
+    """
+    asked = [name for name in ("key", "trainer", "batch") if getattr(options, name) is not None]
+    if len(asked) != 1:
+        raise ValueError("name what is to be left out by one of --batch, --trainer, --key")
+    if options.trainer is not None and options.steps is None:
+        raise ValueError("--trainer needs --steps A-B: it is not all that it ever got, is it?")
+    if options.reason is None:
+        raise ValueError("--reason TEXT must be given: the list keeps it")
+    report = skipping.skip(
+        Path(options.state_dir),
+        options.feed,
+        lambda history: chosen(history, options),
+        options.reason,
+        key_of(options),
+        beside_of(options.beside),
+    )
+    print(json.dumps(report.to_plain()) if options.json else "\n".join(report.lines()))

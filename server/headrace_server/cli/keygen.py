@@ -22,8 +22,9 @@ from headrace_proto.keys import PUBLIC, SECRET, SERVER, check_name, public_text,
 
 from ..files.durable_file import writing
 from ..front.keyring import TRAINERS
-from .options import JSON, Option
-from .table import with_options
+from ..process.option import Option
+from .frame import with_options
+from .options import JSON
 
 
 def make_pair(directory: Path, name: str | None) -> tuple[Path, Path]:

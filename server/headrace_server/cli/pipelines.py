@@ -13,7 +13,7 @@ from headrace_proto.errors import HeadraceError
 from ..pipeline.builder import Pipeline
 from ..pipeline.forks import own
 from ..pipeline.naming import error_with_place, resolve
-from .options import Option
+from ..process.option import Option
 
 PIPELINES = Option(
     "pipelines",

@@ -14,13 +14,13 @@ import numpy as np
 from headrace_proto.schema import OFFSETS, RESERVED
 
 from ..files.manifest import resolve
+from ..process.option import Option
 from ..reading.reader import BadRecords, IndexedReader
-from .indexing import reporting_cache
+from .frame import with_options
 from .local import LocalFeed, Sample
-from .options import JSON, Option
+from .options import JSON
 from .pipelines import PIPELINE, load_one
-from .progress import count, size, table
-from .table import with_options
+from .progress import count, reporting_cache, size, table
 
 _FIRST: Final = 3
 _MOST_CLASSES: Final = 12

@@ -11,8 +11,12 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, TextIO
+
+from ..files.index_cache import IndexCache
+from ..files.manifest import DataFile
 
 _BAR: Final = 24
 _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -126,3 +130,16 @@ def _duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+@contextmanager
+def reporting_cache(files: Sequence[DataFile]) -> Iterator[IndexCache]:
+    """Give a cache in memory that shows, while the block lasts, how many bytes were indexed."""
+    with Progress("indexing", sum(file.size for file in files), "bytes") as progress:
+        done: dict[str, int] = {}
+
+        def note(file: DataFile, upto: int) -> None:
+            done[file.path] = upto
+            progress.to(sum(done.values()))
+
+        yield IndexCache(None, note)

@@ -1,4 +1,4 @@
-"""Which servers a command asks: those of ``--http``, or of the environment.
+"""Commands that ask running servers: those of ``--http``, or of the environment.
 
 --http HOST:PORT, or a URL, several with commas between ─► askers
 --all                      ─► the statuses of all servers, as one
@@ -6,16 +6,25 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from argparse import Namespace
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import quote, urlsplit
 
+from headrace_proto.clock import Deadline
+from headrace_proto.errors import ConnectionLost
+
+from ..process.option import Option
 from ..process.statuses import ServerStatus
-from ..watch.every import every
-from ..watch.http_client import HttpClient
-from ..watch.http_options import read_token
-from .options import Option
-from .places import variable
+from ..watch.http import read_token
+from ..watch.http_client import RESTART_S, TIMEOUT_S, HttpClient, shown, snapshot_of_all
+from ..watch.watch import every
+from . import exits
+from .frame import with_options
+from .options import JSON, variable
+from .painting import lines
 
 SERVERS = Option(
     "http",
@@ -74,3 +83,170 @@ def _set(options: Namespace, option: Option) -> str | None:
     """Return the value of an option, or of the environment variable that a server reads too."""
     given = getattr(options, option.name, None)
     return given if given is not None else os.environ.get(variable(option)) or None
+
+
+_LOOK_S = 0.3
+_FEED = Option("feed", "text", "the feed", metavar="FEED", positional=True)
+_WAIT = Option("wait", "seconds", "how long that may take", default=RESTART_S)
+
+
+@with_options(SERVERS, TOKEN, Option("wait", "seconds", "how long to wait for commits", 60.0))
+def drain(options: Namespace) -> int:
+    """Make a server hand out nothing more, and wait until trainers have committed their batches.
+    Then headrace serve ends.  The exit code is 1 if some are uncommitted after the wait.
+    """
+    servers = askers(options)
+    for asker in servers:
+        asker.post("/drain")
+    deadline = Deadline(options.wait, gap_s=TIMEOUT_S + _LOOK_S)
+    while True:
+        out = [_out(asker) for asker in servers]
+        left = sum(count for count in out if count is not None)
+        if not left:
+            ended = "the server has ended" if len(out) == 1 else "the servers have ended"
+            print(f"drained: {'nothing is out' if out.count(None) < len(out) else ended}")
+            return exits.WELL
+        if not deadline.left_s:
+            print(f"draining: {left} batches are still out")
+            return exits.FAILED
+        time.sleep(_LOOK_S)
+
+
+def _out(asker: HttpClient) -> int | None:
+    """Count batches in hand, or with states that are being stored; None: the server has ended."""
+    try:
+        feeds = asker.status()["feeds"].values()
+    except ConnectionLost:
+        return None
+    return sum(int(feed["standing"]["leased"] + feed["standing"]["saving"]) for feed in feeds)
+
+
+@with_options(
+    _FEED,
+    SERVERS,
+    TOKEN,
+    Option("cancel", "flag", "drop rows that were read and are in no batch yet", False),
+)
+def end(options: Namespace) -> None:
+    """Close the input of a feed for good: rows that were read are still handed out, and then
+    the loops of all trainers end normally.  A restart of the server does not open it again,
+    headrace restart does.
+    """
+    for asker in askers(options):
+        asker.end(options.feed, options.cancel)
+    print(f"feed {options.feed!r} reads no more: loops end when what was read is committed")
+
+
+@with_options(
+    _FEED,
+    SERVERS,
+    TOKEN,
+    Option("force", "flag", "also while trainers use it: their work is undone", False),
+    _WAIT,
+)
+def restart(options: Namespace) -> None:
+    """Start a feed from its beginning, as if nothing was committed; with a state directory its
+    state is replaced.  The exit code is 1, and nothing is done, while trainers use the feed,
+    unless --force is given: they get FeedRewound then.
+    """
+    for asker in askers(options):
+        asker.restart(options.feed, options.force, options.wait)
+    print(f"feed {options.feed!r} starts from its beginning")
+
+
+@with_options(
+    SERVERS,
+    TOKEN,
+    Option("feed", "text", "optional where one feed is served", metavar="NAME"),
+    _WAIT,
+)
+def snapshot(options: Namespace) -> None:
+    """Make a server store all of a feed's state as it is now, with every commit that was
+    acknowledged.  The token that is printed, one line of JSON, is for connect(resume=…) and for
+    headrace serve --resume.
+    """
+    servers = [asker.snapshot for asker in askers(options)]
+    print(json.dumps(snapshot_of_all(servers, options.feed, options.wait)))
+
+
+@with_options(
+    Option("sequence", "text", "the key of a sequence", metavar="KEY", positional=True),
+    SERVERS,
+    Option("feed", "text", "its feed", absent="the only feed of segments", metavar="NAME"),
+    JSON,
+)
+def inspect(options: Namespace) -> int:
+    """Show where the sequence of a key is: its partition, segment and state, and which
+    trainer has it since when.  The exit code is 1 where it is not in flight.
+    """
+    key = os.fsencode(options.sequence)
+    path = f"/inspect?key={quote(key)}"
+    if options.feed is not None:
+        path += f"&feed={quote(options.feed)}"
+    answers = [asker.get(path) for asker in askers(options)]
+    answer = dict(answers[0])
+    for part in ("found", "unheard"):
+        answer[part] = [one for each in answers for one in each[part]]
+    print(json.dumps(answer) if options.json else "\n".join(_lines(answer)))
+    return exits.WELL if answer["found"] else exits.FAILED
+
+
+def _lines(answer: Any) -> list[str]:
+    found = [_example(answer, example) for example in answer["found"]]
+    if answer["unheard"]:
+        listed = ", ".join(map(str, answer["unheard"]))
+        found.append(f"partitions {listed} have not answered: their workers are busy, or dead")
+    elif not found:
+        found.append(
+            f"{shown(answer['key'])} is not on its way in feed {answer['feed']!r}: it has not been "
+            "read yet, has ended, or is no key of this feed"
+        )
+    return found
+
+
+def _example(answer: Any, example: Any) -> str:
+    """One line; an example is there once for each epoch that it is on its way in."""
+    head = (
+        f"{shown(answer['key'])}: partition {example['partition']}, epoch {example['epoch'] + 1}, "
+        f"segment {example['segment']} of {example['segments']}"
+    )
+    # As many of its states were saved as segments are done.
+    state = f"state after {example['segment']} segments" if example["segment"] else "initial state"
+    where = example["where"]
+    if where == "leased":
+        where = (
+            f"leased to trainer {example['trainer']} for {example['since_s']:.1f} s "
+            f"(batch {example['batch']})"
+        )
+    elif "batch" in example:
+        where = f"{where} (batch {example['batch']})"
+    return f"{head}, {state}, {where}"
+
+
+@with_options(SERVERS, ALL, JSON)
+def status(options: Namespace) -> int:
+    """Show the state of a server and its bottleneck.  The exit code is 1 where the server
+    or one of its feeds has failed.  Several servers are shown one after the other, in JSON
+    by their URL.  With --all they are shown as one, and by share; the exit code is 1 while
+    one is away.
+    """
+    servers = askers(options)
+    if options.all:
+        found = {"": status_of_all(servers)}
+    else:
+        found = {one.url: one.status() for one in servers}
+    several = len(found) > 1
+    if options.json:
+        print(json.dumps(found if several else next(iter(found.values()))))
+    else:
+        for url, one in found.items():
+            painted = "\n".join(lines(one))
+            print(f"{url}\n{painted}\n" if several else painted)
+    return exits.FAILED if any(map(_has_failed, found.values())) else exits.WELL
+
+
+def _has_failed(status: ServerStatus) -> bool:
+    """Whether a server, one of its feeds or one of all servers has failed."""
+    feeds = status["feeds"].values()
+    states = {one["state"] for feed in feeds for one in (feed, *feed["shares"])}
+    return status["state"] == "failed" or bool({"failed", "away"} & states)

@@ -5,6 +5,8 @@ another one                end at once
 
 ``headrace drain`` is as good as the first.  With a state directory both mean that the server will
 be back: its trainers wait for the next one.
+
+``headrace replay`` serves recorded batches again, until a signal ends it, too.
 """
 
 from __future__ import annotations
@@ -20,14 +22,15 @@ from typing import Any
 from headrace_proto.clock import Deadline
 from headrace_proto.token import Token
 
-from ..process.settings import RunSettings, options_of
+from .. import replay_server
+from ..process.option import Option
+from ..process.settings import ReplaySettings, RunSettings, options_of
 from ..server import Server, run
 from ..state.restoring import Resumption, resumption
 from . import exits
-from .options import Option
-from .pipelines import PIPELINES, load
-from .places import CONFIG
-from .table import with_options
+from .frame import with_options
+from .options import CONFIG
+from .pipelines import PIPELINE, PIPELINES, load, load_one
 
 logger = logging.getLogger("headrace.server")
 
@@ -130,3 +133,26 @@ class Signals:
         if not self.started:  # nothing is out yet: the start is given up, and cleaned up after
             raise SystemExit(0)
         (self.second if self.first.is_set() else self.first).set()
+
+
+_STATE_DIR, *_REST = options_of(ReplaySettings)
+
+
+@with_options(
+    _STATE_DIR,
+    PIPELINE,
+    *_REST,
+    DRAIN_TIMEOUT,
+    Option("exit_when_done", "flag", "end when all was committed", default=False),
+)
+def replay(options: Namespace) -> int:
+    """Serve the batches that a state directory has recorded again, the same bytes in the
+    order in which they were handed out, to any trainer.  The state directory is only read.
+    """
+    stop = Signals()
+    given = as_arguments(ReplaySettings, options)
+    server = replay_server.replay(given.pop("state_dir"), load_one(options.pipeline)[1], **given)
+    with server:
+        stop.started = True
+        print(f"headrace replays at {' '.join(server.addresses)}", flush=True)
+        return until_stopped(server, stop, options)

@@ -32,9 +32,8 @@ from ..reading.order import partition_reader
 from ..reading.reader import BadRecords, IndexedReader, Reader
 from ..reading.sources import open_reader
 from .exits import SHOWN
-from .indexing import reporting_cache
 from .local import LocalFeed
-from .progress import Progress
+from .progress import Progress, reporting_cache
 
 #: Sources whose examples are only counted by going through their files.
 _SCANNED: Final = ("tfrecord", "jsonl")

@@ -22,11 +22,11 @@ from contextlib import contextmanager
 
 from headrace_proto.errors import HeadraceError
 
+from ..process.option import Option
 from ..process.statuses import ServerStatus
-from .options import Option
+from .frame import with_options
 from .painting import lines
 from .remote import ALL, SERVERS, askers, status_of_all
-from .table import with_options
 
 _ENTER = "\x1b[?1049h\x1b[?25l"  # another screen, no cursor
 _LEAVE = "\x1b[?25h\x1b[?1049l"

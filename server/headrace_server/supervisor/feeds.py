@@ -27,9 +27,8 @@ from ..process.statuses import EventStatus
 from ..state.durable import Durable
 from ..state.functions import changed_functions
 from .asks import FRONT
-from .posts import Post
+from .posts import FORGIVEN, WINDOW_S, Post
 from .quarantine import Quarantine
-from .restart_budget import FORGIVEN, WINDOW_S
 from .starts import Starts
 
 logger = logging.getLogger("headrace.server")

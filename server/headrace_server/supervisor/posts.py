@@ -14,12 +14,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..process.child import Child
 from ..process.diary import OPENING, STARTING, Entry, Notebook, Stillness
-from .restart_budget import RestartBudget
 
 logger = logging.getLogger("headrace.server")
 
@@ -156,3 +156,26 @@ def kills_for_memory() -> int:
             if line.startswith("oom_kill "):
                 return int(line.split()[1])
     return 0
+
+
+#: Deaths of one worker that are forgiven within the window; the next one fails the feeds.
+FORGIVEN = 3
+WINDOW_S = 60.0
+
+
+class RestartBudget:
+    """The budget of one worker."""
+
+    def __init__(self) -> None:
+        self._deaths: deque[float] = deque()
+
+    def explain(self) -> None:
+        """Forget the deaths up to now: their cause is known."""
+        self._deaths.clear()
+
+    def forgives(self, now: float) -> bool:
+        """Note a death at this moment; return whether the worker is started again."""
+        self._deaths.append(now)
+        while self._deaths[0] < now - WINDOW_S:
+            self._deaths.popleft()
+        return len(self._deaths) <= FORGIVEN

@@ -10,16 +10,25 @@ something: one on this machine, or one that knows the token where there is one. 
 user of this machine has open must not act for them, so a request that changes something names this
 machine as its host and has a header that no page can send to another site.  Where the port is
 bound to this machine only, every request names it: a name that an attacker points here is refused.
+
+The page is one file that loads nothing from elsewhere.  Its policy names the script and the style
+of the file by their hashes.  So no text of a feed, an error or a trainer can become a script, even
+where the page should fail to escape it.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import hmac
 import ipaddress
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -29,7 +38,6 @@ from headrace_proto.token import SNAPSHOT
 from ..process.statuses import ServerStatus
 from .http_client import HEADER
 from .metrics import CONTENT_TYPE, exposition
-from .page import PAGE_POLICY, page
 from .watch import Watch
 
 _LONGEST_KEY = 4096
@@ -249,3 +257,26 @@ def _names_here(request: HttpRequest) -> bool:
     host = request.headers.get("host", "").lower()
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return name == "localhost" or _is_here(name)
+
+
+_FILE = Path(__file__).with_name("page.html")
+
+
+@cache
+def page() -> bytes:
+    """Return the file."""
+    return _FILE.read_bytes()
+
+
+def _hashes(tag: str) -> str:
+    """Return the hashes, as in the policy, of the contents of all elements of a kind."""
+    found = re.findall(rf"<{tag}>(.*?)</{tag}>".encode(), page(), re.DOTALL)
+    digests = (base64.b64encode(hashlib.sha256(text).digest()).decode() for text in found)
+    return " ".join(f"'sha256-{digest}'" for digest in digests)
+
+
+PAGE_POLICY = (
+    f"default-src 'none'; script-src {_hashes('script')}; style-src {_hashes('style')}; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace_server.watch.http import HttpService
-from headrace_server.watch.http_options import HttpOptions
+from headrace_server.watch.http import HttpOptions, HttpService
 
 from ..watch.watched import Watched
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.cli import frame, main, table
+from headrace_server.cli import frame, main
 from headrace_server.cli.options import Option
 from tests.contract.interpreter import run
 from tests.patience import PATIENCE_S
@@ -25,7 +25,7 @@ def greet(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Namespace], in
     """Makes ``headrace greet`` do something."""
 
     def declare(does: Callable[[Namespace], int]) -> None:
-        declared = table.with_options(*OPTIONS)(does)
+        declared = frame.with_options(*OPTIONS)(does)
         monkeypatch.setitem(frame.COMMANDS, "greet", "say a word")
         monkeypatch.setattr(frame, "command", {"greet": declared}.__getitem__)
 
@@ -146,12 +146,12 @@ def test_a_line_that_names_nothing_ends_with_the_code_of_a_mistake(
 
 def test_a_reader_that_goes_away_ends_a_command_without_a_word():
     script = (
-        "import headrace_server.cli.frame as frame, headrace_server.cli.table as table\n"
+        "import headrace_server.cli.frame as frame\n"
         "def says(options):\n"
         "    for _ in range(100000): print('word')\n"
         "    return 0\n"
         "frame.COMMANDS['greet'] = 'say words'\n"
-        "frame.command = lambda name: table.with_options()(says)\n"
+        "frame.command = lambda name: frame.with_options()(says)\n"
         "raise SystemExit(frame.main(['greet']))\n"
     )
     process = subprocess.Popen(

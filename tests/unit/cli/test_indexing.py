@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import headrace_server as hs
-from headrace_server.cli import indexing
+from headrace_server.cli import progress
 from headrace_server.files.manifest import resolve
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.sources import open_reader
@@ -23,8 +23,8 @@ def test_each_file_counts_with_all_its_bytes_in_the_end_and_once(
     source = pipeline.declaration().source
     files = resolve(source.paths)
     told: list[int] = []
-    monkeypatch.setattr(indexing.Progress, "to", lambda self, done: told.append(done))
-    with indexing.reporting_cache(files) as cache:
+    monkeypatch.setattr(progress.Progress, "to", lambda self, done: told.append(done))
+    with progress.reporting_cache(files) as cache:
         for _ in range(2):
             open_reader(source, files, BadRecords(), cache).close()
     wanted = np.cumsum([file.size for file in files]).tolist()

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace_server.cli.options import add_options
-from headrace_server.cli.places import CONFIG, settled
+from headrace_server.cli.options import CONFIG, add_options, settled
 from headrace_server.process.option import Option
 from tests.contract.interpreter import run
 

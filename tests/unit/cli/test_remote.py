@@ -9,9 +9,8 @@ import pytest
 
 from headrace_proto.errors import ServerError
 from headrace_server.cli.remote import askers
-from headrace_server.watch.http import HttpService
+from headrace_server.watch.http import HttpOptions, HttpService
 from headrace_server.watch.http_client import HttpClient
-from headrace_server.watch.http_options import HttpOptions
 
 from ..watch.watched import Watched
 from .served import Served, served

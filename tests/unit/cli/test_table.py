@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_server.cli.table import COMMANDS, command
+from headrace_server.cli.frame import COMMANDS, command
 
 
 @pytest.mark.parametrize("name", COMMANDS)

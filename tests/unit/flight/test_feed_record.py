@@ -12,8 +12,7 @@ from headrace_proto.messages import Hello
 from headrace_server.core.handover import Answer, Batch, Effect, Reclaimed, Returned, Send
 from headrace_server.core.plan import Part, Read
 from headrace_server.core.slots import Segments
-from headrace_server.flight.choice import ByTrainer
-from headrace_server.flight.feed_record import FeedRecord, feed_of
+from headrace_server.flight.feed_record import ByTrainer, FeedRecord, feed_of
 from headrace_server.flight.hand_outs import HandOuts
 from headrace_server.flight.recorder import LeaseRecorder, RowsRecorder, flight_directory
 from headrace_server.flight.rows import BatchId, Recorded

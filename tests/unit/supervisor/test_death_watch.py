@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headrace_server.supervisor.death_watch import DeathWatch
+from headrace_server.supervisor.crew import DeathWatch
 from tests.patience import PATIENCE_S
 
 

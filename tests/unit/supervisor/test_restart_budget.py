@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace_server.supervisor.restart_budget import FORGIVEN, RestartBudget
+from headrace_server.supervisor.posts import FORGIVEN, RestartBudget
 
 
 def test_deaths_are_forgiven_thrice_within_a_window():

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.watch.every import every
 from headrace_server.watch.metrics import exposition
+from headrace_server.watch.watch import every
 
 from .statuses import feed, server, share_of, trainer, worker
 

@@ -15,8 +15,7 @@ import pytest
 
 from headrace_proto.clock import Deadline
 from headrace_server.watch import http as module
-from headrace_server.watch.http import HttpService
-from headrace_server.watch.http_options import HttpOptions
+from headrace_server.watch.http import HttpOptions, HttpService
 from tests.patience import PATIENCE_S, eventually
 
 from .watched import Watched

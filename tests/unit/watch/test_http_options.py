@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.watch.http_options import HttpOptions
+from headrace_server.watch.http import HttpOptions, HttpService
 
 
 def test_without_http_there_is_nothing():
@@ -85,12 +85,12 @@ def test_a_token_without_http_is_a_mistake(tmp_path: Path):
 
 
 def test_an_address_that_is_taken_is_told_by_its_name():
-    one = HttpOptions("127.0.0.1", 0, None).service()
+    one = HttpService(HttpOptions("127.0.0.1", 0, None))
     try:
         port = int(one.address.rpartition(":")[2])
         with pytest.raises(ServerError, match=rf"http='127\.0\.0\.1:{port}': [\w ]*in use$"):
-            HttpOptions("127.0.0.1", port, None).service()
+            HttpService(HttpOptions("127.0.0.1", port, None))
     finally:
         one.close()
     with pytest.raises(ServerError, match=r"http='no\.such\.host\.invalid:80'"):
-        HttpOptions("no.such.host.invalid", 80, None).service()
+        HttpService(HttpOptions("no.such.host.invalid", 80, None))

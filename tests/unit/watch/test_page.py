@@ -6,7 +6,7 @@ import base64
 import hashlib
 import re
 
-from headrace_server.watch.page import PAGE_POLICY, page
+from headrace_server.watch.answers import PAGE_POLICY, page
 
 TEXT = page().decode()
 
