@@ -3,16 +3,27 @@
     an owner's answer ─┐              status of server 0 ─┐
     an owner's answer ─┴─ joined() ─► status of server 1 ─┴─ joined() ─► that of all servers
 
-A field of several owners, or of several servers, becomes one by the rule that stands in its type.
-Without a rule the first value counts.
+A field of several owners, or of several servers, becomes one by the rule that stands in its type,
+or by those of its fields where it is a status itself.  Without a rule the first value counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import chain
-from typing import Annotated, Any, NotRequired, TypedDict, TypeVar, cast, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    NotRequired,
+    TypedDict,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from .config import MOST_TRAINERS
 from .counts import added
@@ -101,18 +112,6 @@ def joined_feed(parts: Sequence[FeedStatus]) -> FeedStatus:
     return whole
 
 
-def _rates(values: Sequence[Rates]) -> Rates:
-    return joined(Rates, values)
-
-
-def _store(values: Sequence[StoreStatus]) -> StoreStatus:
-    return joined(StoreStatus, values)
-
-
-def _access(values: Sequence[AccessStatus]) -> AccessStatus:
-    return joined(AccessStatus, values)
-
-
 Count = Annotated[int, sum]
 Counts = Annotated[dict[str, int], added]
 Seconds = Annotated[float, sum]
@@ -155,7 +154,7 @@ class TrainerStatus(TypedDict):
     blocked_s: Annotated[float, max]  # the trainer reports the same to all
     busy_s: Annotated[float, max]
     awaited_s: Annotated[dict[str, float], added]  # by share
-    rates: Annotated[Rates, _rates]
+    rates: Rates
 
 
 class PartitionStatus(TypedDict):
@@ -223,11 +222,11 @@ class FeedStatus(TypedDict):
     read: Count
     quarantined: Count
     pipeline: PipelineStatus
-    store: Annotated[NotRequired[StoreStatus], _store]
+    store: NotRequired[StoreStatus]
     partitions: Annotated[list[PartitionStatus], _partitions]
     trainers: Annotated[list[TrainerStatus], _trainers]
     trainers_more: Annotated[int, max]
-    rates: Annotated[Rates, _rates]
+    rates: Rates
     shares: Annotated[list[ShareStatus], _all]
     verdict: VerdictStatus
 
@@ -263,7 +262,7 @@ class SeenServer(TypedDict):
     version: str
     at: Annotated[float, max]
     share: list[int]  # its number, and how many there are
-    access: Annotated[AccessStatus, _access]
+    access: AccessStatus
     feeds: Annotated[dict[str, FeedStatus], _feeds]
     workers: Annotated[list[WorkerStatus], _all]
     draining: Annotated[bool, any]
@@ -279,8 +278,13 @@ class ServerStatus(SeenServer):
 
 @cache
 def _rules(kind: Any) -> dict[str, Callable[[Sequence[Any]], Any]]:
-    hints = get_type_hints(kind, include_extras=True).items()
-    return {name: hint.__metadata__[0] for name, hint in hints if hasattr(hint, "__metadata__")}
+    rules: dict[str, Callable[[Sequence[Any]], Any]] = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        if hasattr(hint, "__metadata__"):
+            rules[name] = hint.__metadata__[0]
+        elif is_typeddict(inner := get_args(hint)[0] if get_origin(hint) is NotRequired else hint):
+            rules[name] = partial(joined, inner)
+    return rules
 
 
 def joined(kind: type[S], parts: Sequence[S]) -> S:

@@ -266,20 +266,16 @@ class Crew:
         self._deaths.close()
 
 
+@dataclass(eq=False)
 class DeathWatch:
-    """Begun and ended any number of times, until ``close``."""
+    """A thread that waits for deaths, and looks; begun and ended any number of times."""
 
-    def __init__(
-        self,
-        children: Callable[[], Sequence[Child]],
-        on_death: Callable[[Child], None],
-        look: Callable[[], None],
-        look_s: float,
-    ) -> None:
-        self._children = children
-        self._on_death = on_death
-        self._look = look
-        self._look_s = look_s
+    children: Callable[[], Sequence[Child]]
+    on_death: Callable[[Child], None]
+    look: Callable[[], None]
+    look_s: float
+
+    def __post_init__(self) -> None:
         self._ending = False
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()  # after a close its number may be another file's
@@ -314,12 +310,12 @@ class DeathWatch:
 
     def _run(self) -> None:
         while True:
-            children = {child.pidfd: child for child in self._children()}
-            ready = wait([self._wake, *children], self._look_s)
+            children = {child.pidfd: child for child in self.children()}
+            ready = wait([self._wake, *children], self.look_s)
             if self._wake in ready:
                 os.eventfd_read(self._wake)
             if self._ending:
                 return
             for fd in children.keys() & ready:
-                self._on_death(children[fd])
-            self._look()
+                self.on_death(children[fd])
+            self.look()

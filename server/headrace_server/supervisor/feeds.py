@@ -199,8 +199,8 @@ class Feeds:
             logger.warning("skipped from now on: %s", verdict.quarantined)
             self.note("row left out", verdict.quarantined)
         if verdict.quarantined or verdict.failure is not None:
-            post.budget.explain()
-        if verdict.expected or post.budget.forgives(now):
+            post.explain()
+        if verdict.expected or post.forgives(now):
             return True
         times = f"It died {FORGIVEN + 1} times within {WINDOW_S:.0f} s and is given up."
         self.give_up(f"{words}\n{times}")

@@ -27,6 +27,9 @@ logger = logging.getLogger("headrace.server")
 _LOOK_S = 1.0
 #: Time for a hung worker to print where it is, before it is killed.
 _WORDS_S = 1.0
+#: Deaths of one worker that are forgiven within the window; the next one fails the feeds.
+FORGIVEN = 3
+WINDOW_S = 60.0
 
 
 def gets_further(before: tuple[int, str], now: tuple[int, str]) -> bool:
@@ -60,7 +63,7 @@ class Post:
         self.child: Child | None = None
         self._patience = patience
         self._stillness = Stillness()
-        self.budget = RestartBudget()
+        self._deaths: deque[float] = deque()  # those that count for the restart budget
         self._hung = ""  # description of a worker that was ended because it hung
         self._killed_for_memory = 0  # processes of this machine, when the life began
 
@@ -119,6 +122,17 @@ class Post:
                 end += f", and the kernel killed {n} while it lived because memory had run out"
         return end
 
+    def explain(self) -> None:
+        """Forget the deaths up to now: their cause is known, so they do not count."""
+        self._deaths.clear()
+
+    def forgives(self, now: float) -> bool:
+        """Note a death at this moment; return whether the worker is started again."""
+        self._deaths.append(now)
+        while self._deaths[0] < now - WINDOW_S:
+            self._deaths.popleft()
+        return len(self._deaths) <= FORGIVEN
+
     def vacate(self) -> tuple[int, Entry]:
         """Empty the post of a dead worker; return its life and its last entry."""
         self.child = None
@@ -156,26 +170,3 @@ def kills_for_memory() -> int:
             if line.startswith("oom_kill "):
                 return int(line.split()[1])
     return 0
-
-
-#: Deaths of one worker that are forgiven within the window; the next one fails the feeds.
-FORGIVEN = 3
-WINDOW_S = 60.0
-
-
-class RestartBudget:
-    """The budget of one worker."""
-
-    def __init__(self) -> None:
-        self._deaths: deque[float] = deque()
-
-    def explain(self) -> None:
-        """Forget the deaths up to now: their cause is known."""
-        self._deaths.clear()
-
-    def forgives(self, now: float) -> bool:
-        """Note a death at this moment; return whether the worker is started again."""
-        self._deaths.append(now)
-        while self._deaths[0] < now - WINDOW_S:
-            self._deaths.popleft()
-        return len(self._deaths) <= FORGIVEN
