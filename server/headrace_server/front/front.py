@@ -20,36 +20,16 @@ from typing import Any
 
 import zmq
 
+from headrace_proto import messages
 from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import HeadraceError
-from headrace_proto.messages import (
-    FROM_SERVER,
-    FROM_TRAINER,
-    Ended,
-    Hello,
-    Pulse,
-    Refused,
-    Welcome,
-)
 
 from ..making.slab import map_segment
+from ..process import relay
 from ..process.child import ParentPipe, Pipe, perform
 from ..process.config import RunConfig
 from ..process.descriptors import divide, own, undivide
 from ..process.exchange import SPARE, Exchange
-from ..process.relay import (
-    FROM_OWNER,
-    Began,
-    Known,
-    Left,
-    Ready,
-    Say,
-    SegmentRetired,
-    SendBlock,
-    Sent,
-    TrainerMessage,
-    Unreachable,
-)
 from ..process.sockets import CanNotBind, bind_all, public_router, waits
 from .connections import Connections
 from .front_owner import FrontOwner, life_of, number_of
@@ -97,12 +77,12 @@ class Front:
         self._next_tick = 0.0
         self._stopping = False
         self._handlers: dict[type, Callable[..., None]] = {
-            Say: self._on_say,
-            SendBlock: self._on_block,
-            Left: self._on_left,
-            SegmentRetired: lambda owner, retired: owner.segments.pop(retired.segment, None),
-            Ready: lambda owner, ready: owner.open(self._clock()),
-            Began: lambda owner, began: None,  # its name has begun a life
+            relay.Say: self._on_say,
+            relay.SendBlock: self._on_block,
+            relay.Left: self._on_left,
+            relay.SegmentRetired: lambda owner, retired: owner.segments.pop(retired.segment, None),
+            relay.Ready: lambda owner, ready: owner.open(self._clock()),
+            relay.Began: lambda owner, began: None,  # its name has begun a life
         }
         self._orders: dict[str, Callable[..., None]] = {
             "worker_died": self._end_life_of,
@@ -147,7 +127,7 @@ class Front:
         """Handle messages of owners, and orders of the supervisor."""
         if self._exchange.fileno() in ready:
             for name, (header, *frames) in self._exchange.hear():
-                self._on_owner(name, FROM_OWNER.decode(header), frames)
+                self._on_owner(name, relay.FROM_OWNER.decode(header), frames)
         if self._pipe.fileno() in ready:
             for order in self._pipe.read_orders():
                 perform(self._orders, order)
@@ -175,21 +155,22 @@ class Front:
             key, connection, frames = self._gate.receive()
             owner = self._owner_of.get(connection)
             if owner is not None:
-                owner.tell(TrainerMessage(connection, key), frames)
+                owner.tell(relay.TrainerMessage(connection, key), frames)
                 continue
-            hello = _hello_in(frames)
+            greeting = _greeting_in(frames)
+            hello = greeting if isinstance(greeting, messages.Hello) else None
             sessions = (len(owner.sessions) for owner in self._owners)
             served = None if hello is None else self._served.answer(hello, sessions)
             if served is not None:
-                self._say(connection, FROM_SERVER.encode(served))
+                self._say(connection, messages.FROM_SERVER.encode(served))
                 continue
             owner = self._greeted(connection, hello)
             if owner.ready and self._failure is None:
                 owner.pass_greeting(connection, self._gate.last_came_by, key, frames)
             else:
-                self._answer_greeting(owner, connection, key, frames)
+                self._answer_greeting(owner, connection, key, frames, greeting)
 
-    def _greeted(self, connection: bytes, hello: Hello | None) -> FrontOwner:
+    def _greeted(self, connection: bytes, hello: messages.Hello | None) -> FrontOwner:
         """Return the owner for a message that comes by a connection without a session.
 
         A greeting that names no owner goes to the one with the fewest trainers, and its connection
@@ -209,22 +190,26 @@ class Front:
         return chosen
 
     def _answer_greeting(
-        self, owner: FrontOwner, connection: bytes, key: str, frames: list[bytes]
+        self,
+        owner: FrontOwner,
+        connection: bytes,
+        key: str,
+        frames: list[bytes],
+        greeting: messages.Hello | HeadraceError | None,
     ) -> None:
         """Answer why there is no Welcome yet, and hold the greeting for the owner."""
-        try:
-            if not frames or not isinstance(FROM_TRAINER.decode(frames[0]), Hello):
-                return
-        except HeadraceError as error:
-            self._gate.refusals.add("garbage", connection.hex(), str(error)[:1000], self._clock())
+        if isinstance(greeting, HeadraceError):
+            text = str(greeting)[:1000]
+            self._gate.refusals.add("garbage", connection.hex(), text, self._clock())
+        if not isinstance(greeting, messages.Hello):
             return
         if self._failure is not None:
-            self._say(connection, FROM_SERVER.encode(Refused(*self._failure)))
+            self._say(connection, messages.FROM_SERVER.encode(messages.Refused(*self._failure)))
             return
         owner.hold(connection, self._gate.last_came_by, key, frames)
         opening = "the workers are opening the feed's source"
         text = "the worker is being started" if owner.name is None else opening
-        self._say(connection, FROM_SERVER.encode(Pulse(0, text)))
+        self._say(connection, messages.FROM_SERVER.encode(messages.Pulse(0, text)))
 
     def _say(self, connection: bytes, header: bytes) -> bool:
         try:
@@ -244,7 +229,7 @@ class Front:
             owner.begin_life(name, self._known())
         self._handlers[type(message)](owner, message, *frames)
 
-    def _on_left(self, owner: FrontOwner, left: Left) -> None:
+    def _on_left(self, owner: FrontOwner, left: relay.Left) -> None:
         self._connections.left(left.session, self._clock())
         self._disown(owner, owner.left(left.session))
 
@@ -252,8 +237,8 @@ class Front:
         if self._owner_of.get(connection) is owner and connection not in owner.sessions:
             del self._owner_of[connection]
 
-    def _known(self) -> Known:
-        return Known(self._gate.names, self._gate.access())
+    def _known(self) -> relay.Known:
+        return relay.Known(self._gate.names, self._gate.access())
 
     def _end_life(self, owner: FrontOwner) -> None:
         """End an owner's life, and all sessions with it."""
@@ -263,29 +248,29 @@ class Front:
         for session in owner.end_life():
             self._connections.left(session, now)
 
-    def _on_say(self, owner: FrontOwner, say: Say, header: bytes) -> None:
+    def _on_say(self, owner: FrontOwner, say: relay.Say, header: bytes) -> None:
         connection = say.connection
         if owner.greets(connection):
             self._see_answer(owner, connection, header)
         if not self._say(connection, header):
             owner.forget(connection)
-            owner.tell(Unreachable(connection))
+            owner.tell(relay.Unreachable(connection))
 
     def _see_answer(self, owner: FrontOwner, connection: bytes, header: bytes) -> None:
         """Note the session that the answer to a greeting opens or resumes."""
-        message = FROM_SERVER.decode(header)
-        if isinstance(message, Welcome):
+        message = messages.FROM_SERVER.decode(header)
+        if isinstance(message, messages.Welcome):
             number = owner.forget(connection)
             self._connections.belongs(number, message.session, self._clock())
             other = self._owner_of.get(connection)
             if other is not None and other is not owner:  # the trainer has greeted this owner since
-                other.tell(Unreachable(connection))
+                other.tell(relay.Unreachable(connection))
             self._disown(owner, owner.opened(connection, message.session))
             self._owner_of[connection] = owner
-        elif isinstance(message, Refused):
+        elif isinstance(message, messages.Refused):
             owner.forget(connection)
 
-    def _on_block(self, owner: FrontOwner, block: SendBlock, header: bytes) -> None:
+    def _on_block(self, owner: FrontOwner, block: relay.SendBlock, header: bytes) -> None:
         """Send a batch from the memory of its segment."""
         try:
             memory = owner.segments.get(block.segment)
@@ -295,7 +280,7 @@ class Front:
                 owner.segments[block.segment] = memory
         except OSError as error:
             logger.warning("a batch is not sent before its lease has ended: %s", error)
-            owner.tell(Sent(block.number))
+            owner.tell(relay.Sent(block.number))
             return
         payload = memory[block.offset : block.offset + block.nbytes]
         try:
@@ -303,8 +288,8 @@ class Front:
                 [block.connection, header, payload.data], zmq.NOBLOCK, copy=False, track=True
             )
         except zmq.ZMQError:  # the peer is gone, or does not read
-            owner.tell(Sent(block.number))
-            owner.tell(Unreachable(block.connection))
+            owner.tell(relay.Sent(block.number))
+            owner.tell(relay.Unreachable(block.connection))
             return
         owner.sending.append((tracker, block.number))
 
@@ -319,7 +304,7 @@ class Front:
         self._failure = code, text
         for owner in self._owners:
             for connection in owner.take_held():
-                self._say(connection, FROM_SERVER.encode(Refused(code, text)))
+                self._say(connection, messages.FROM_SERVER.encode(messages.Refused(code, text)))
 
     def _answer_stats(self, request: int) -> None:
         """Show that the front lives; owners describe the trainers."""
@@ -331,8 +316,8 @@ class Front:
         returns = self._config.state_directory is not None
         for number in unheard:
             for connection, session in self._owners[number].sessions.items():
-                ended = Ended(session, "lost", text, returns)
-                self._say(connection, FROM_SERVER.encode(ended))
+                ended = messages.Ended(session, "lost", text, returns)
+                self._say(connection, messages.FROM_SERVER.encode(ended))
         self._stopping = True
 
     def _tick(self, now: float) -> None:
@@ -345,13 +330,13 @@ class Front:
             owner.tick(now, known)
 
 
-def _hello_in(frames: list[bytes]) -> Hello | None:
-    """Return the greeting that a message is, if it is one."""
+def _greeting_in(frames: list[bytes]) -> messages.Hello | HeadraceError | None:
+    """Return the greeting that a message is, if it is one, or why it can not be read."""
     try:
-        hello = FROM_TRAINER.decode(frames[0]) if frames else None
-    except HeadraceError:
-        return None
-    return hello if isinstance(hello, Hello) else None
+        hello = messages.FROM_TRAINER.decode(frames[0]) if frames else None
+    except HeadraceError as error:
+        return error
+    return hello if isinstance(hello, messages.Hello) else None
 
 
 def serve(plain: Any, pipe: Pipe) -> None:
