@@ -10,14 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..process.statuses import (
-    FeedStatus,
-    Rates,
-    ServerStatus,
-    ShareStatus,
-    TrainerStatus,
-    WorkerStatus,
-)
+from ..process import statuses
 from ..watch.http_client import shown
 from .progress import count, size, table
 
@@ -28,7 +21,7 @@ _MOST_WORKERS = 16
 _LONGEST_TEXT = 400
 
 
-def lines(status: ServerStatus, color: bool = False) -> list[str]:
+def lines(status: statuses.ServerStatus, color: bool = False) -> list[str]:
     """Return the lines of a status."""
     painted = [_head(status)]
     if status["why"]:
@@ -43,7 +36,7 @@ def lines(status: ServerStatus, color: bool = False) -> list[str]:
     return painted
 
 
-def _head(status: ServerStatus) -> str:
+def _head(status: statuses.ServerStatus) -> str:
     parts = [status["state"], f"up {_span(status['uptime_s'])}", f"headrace {status['version']}"]
     refused = sum(status["access"]["refused"].values())
     if refused:
@@ -51,7 +44,7 @@ def _head(status: ServerStatus) -> str:
     return "  ".join([*parts, *status["addresses"]])
 
 
-def _feed(name: str, feed: FeedStatus, color: bool) -> list[str]:
+def _feed(name: str, feed: statuses.FeedStatus, color: bool) -> list[str]:
     verdict, rates, standing = feed["verdict"], feed["rates"], feed["standing"]
     dot = f"\x1b[{_COLORS[verdict['level']]}m●\x1b[0m" if color else f"[{verdict['level']}]"
     text = " ".join(shown(verdict["text"]).split())[:_LONGEST_TEXT]
@@ -68,7 +61,7 @@ def _feed(name: str, feed: FeedStatus, color: bool) -> list[str]:
     return [*painted, f"  and {more} more trainers"] if more else painted
 
 
-def _flow(feed: FeedStatus, rates: Rates) -> str:
+def _flow(feed: statuses.FeedStatus, rates: statuses.Rates) -> str:
     pipeline = feed["pipeline"]
     nbytes = rates.get("bytes")
     made = "–" if nbytes is None else f"{size(nbytes)}/s"
@@ -95,7 +88,7 @@ def _sent_away(sent: Mapping[str, Mapping[str, int]]) -> str:
     return f"; {count(away)} of {count(away + here)} sent by the network" if away else ""
 
 
-def _troubles(feed: FeedStatus) -> str:
+def _troubles(feed: statuses.FeedStatus) -> str:
     """Return the counts of faults so far, where there are any."""
     counts = {
         "sent again": feed["redelivered"],
@@ -111,7 +104,7 @@ def _troubles(feed: FeedStatus) -> str:
 _SHARE_HEADS = ("<share", "<where", "<state", "<is awaited", "made", "done", "ready")
 
 
-def _share(share: ShareStatus) -> list[str]:
+def _share(share: statuses.ShareStatus) -> list[str]:
     rates = share["rates"]
     awaited = rates.get("awaited", {}).get(share["share"])
     return [
@@ -128,7 +121,7 @@ def _share(share: ShareStatus) -> list[str]:
 _TRAINER_HEADS = ("<trainer", "<where", "<waits", "rows/s", "holds", "sent", "done", "last heard")
 
 
-def _trainer(trainer: TrainerStatus) -> list[str]:
+def _trainer(trainer: statuses.TrainerStatus) -> list[str]:
     rates = trainer["rates"]
     stall, rows = rates.get("stall"), rates.get("rows")
     waits = "–" if stall is None else f"{_bar(stall)} {100 * stall:3.0f} %"
@@ -149,7 +142,7 @@ def _trainer(trainer: TrainerStatus) -> list[str]:
     ]
 
 
-def _workers(workers: Sequence[WorkerStatus]) -> list[str]:
+def _workers(workers: Sequence[statuses.WorkerStatus]) -> list[str]:
     rows = []
     for worker in workers:
         shares = worker["shares"]
