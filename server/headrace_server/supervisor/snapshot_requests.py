@@ -25,6 +25,7 @@ from headrace_proto.token import Token
 from ..core.rewinding import BEGINNING
 from ..process.config import FeedConfig
 from ..state.durable import Durable
+from ..state.snapshots import Shelf
 
 logger = logging.getLogger("headrace.server")
 
@@ -36,52 +37,24 @@ class _Over(ServerError):
     """The start of the server in which something was requested has ended."""
 
 
-@dataclass(frozen=True)
-class InMemory:
-    """Requests to a server without a state directory: a feed can go back to its beginning.
-
-    ``snapshot`` and ``take_back`` are those of an operator, ``on_snapshot`` and ``on_take_back``
-    those of a trainer, which an owner reports.  ``close`` ends this start of the server: trainers
-    ask the next one again.  ``restart`` takes a feed, and its generation where another is no reason
-    to restart.
-    """
-
-    order: Callable[..., None]
-    restart: Callable[[str, int | None], None]
-
-    def snapshot(
-        self, feed: str, timeout_s: float, name: str = "", whole: bool = False
-    ) -> dict[str, Any]:
-        raise ServerError(f"feed {feed!r} has no state_dir: there is nothing to take a snapshot of")
-
-    def take_back(self, feed: str, snapshot: str) -> None:
-        self.restart(feed, None)
-
-    def on_snapshot(self, owner: int, **of: Any) -> None:
-        """Do nothing: owners refuse it themselves."""
-
-    def on_take_back(self, owner: int, feed: str, snapshot: str, generation: int) -> None:
-        """Start a feed from its beginning: an owner has found that no trainer uses it."""
-        _in_thread(_or_refused, self.order, owner, feed, BEGINNING, self.restart, generation)
-
-    def close(self) -> None:
-        pass
-
-
 @dataclass(eq=False)
 class SnapshotRequests:
-    """Requests to a server with a state directory.
+    """Requests to one start of a server.
 
-    ``term`` is that of the last start, ``ask`` returns the answers of all owners to an order, and
-    ``begin_next`` starts the server again with a feed as it was prepared.
+    ``snapshot`` and ``take_back`` are those of an operator, ``on_snapshot`` and ``on_take_back``
+    those of a trainer, which an owner reports.  ``term`` is that of the last start, ``ask`` returns
+    the answers of all owners to an order, and ``begin_next`` starts the server again with a feed as
+    it was prepared.  Without a state directory (``durable``) a feed can go back to its beginning by
+    ``restart``, which takes its generation where another is no reason to restart.
     """
 
-    durable: Durable
+    durable: Durable | None
     term: Callable[[], int]
     ask: Callable[..., Mapping[int, Mapping[str, Any]]]
     order: Callable[..., None]
     note: Callable[[str, str], None]
     begin_next: Callable[[str, Callable[[FeedConfig], int]], None]
+    restart: Callable[[str, int | None], None]
     share: Share = WHOLE
     _over: bool = False
 
@@ -92,6 +65,9 @@ class SnapshotRequests:
         self, feed: str, timeout_s: float, name: str = "", whole: bool = False
     ) -> dict[str, Any]:
         """Take a snapshot, or this share of one; ``whole`` settles one that all shares have."""
+        if self.durable is None:
+            text = f"feed {feed!r} has no state_dir: there is nothing to take a snapshot of"
+            raise ServerError(text)
         making: Future[Token] = Future()
 
         def make() -> None:
@@ -123,9 +99,14 @@ class SnapshotRequests:
         )
         return token
 
+    @property
+    def _shelf(self) -> Shelf:
+        assert self.durable is not None  # owners refuse snapshots of other servers themselves
+        return self.durable.shelf
+
     def _settled(self, feed: str, name: str) -> Token:
-        self.durable.shelf.settle(feed, name)
-        return self.durable.shelf.token(feed, name)
+        self._shelf.settle(feed, name)
+        return self._shelf.token(feed, name)
 
     def _copied(self, feed: str, name: str) -> Token:
         index, servers = self.share
@@ -135,7 +116,7 @@ class SnapshotRequests:
                 "is none of the feed: take it by feed.snapshot() of a trainer, start all servers "
                 "with peers=, or name them all: headrace snapshot --http A,B"
             )
-        shelf = self.durable.shelf
+        shelf = self._shelf
         if name and shelf.has(feed, name):  # a trainer asks again
             return shelf.token(feed, name)
         name, directory = shelf.begin(feed, name)
@@ -168,15 +149,30 @@ class SnapshotRequests:
         _in_thread(answer)
 
     def on_take_back(self, owner: int, feed: str, snapshot: str, generation: int) -> None:
-        _in_thread(_or_refused, self.order, owner, feed, snapshot, self.take_back, snapshot)
+        """Take a feed back, or have the owner refuse it to the trainer that asked."""
 
-    def take_back(self, feed: str, snapshot: str) -> None:
+        def take_back() -> None:
+            try:
+                self.take_back(feed, snapshot, generation)
+            except _Over:  # the trainer asks the next start
+                return
+            except Exception as error:
+                refusal = {"code": code_of(error), "text": str(error)}
+                self.order(owner, order="not_taken_back", feed=feed, snapshot=snapshot, **refusal)
+
+        _in_thread(take_back)
+
+    def take_back(self, feed: str, snapshot: str, generation: int | None = None) -> None:
         """Let the next start of the server begin with a feed as a snapshot has it."""
+        durable = self.durable
+        if durable is None:
+            self.restart(feed, generation)
+            return
 
         def prepared(config: FeedConfig) -> int:
             if self._over:
                 raise _Over(f"feed {feed!r} was not taken back: the server has restarted meanwhile")
-            term = self.durable.prepare(config, snapshot)
+            term = durable.prepare(config, snapshot)
             to = "its beginning" if snapshot == BEGINNING else f"snapshot {snapshot}"
             logger.warning("feed %r is taken back to %s", feed, to)
             self.note("taken back", f"feed {feed!r} to {to}")
@@ -188,23 +184,5 @@ class SnapshotRequests:
         self._over = True
 
 
-def _in_thread(action: Callable[..., None], *arguments: Any) -> None:
-    threading.Thread(target=action, args=arguments, name="headrace-state", daemon=True).start()
-
-
-def _or_refused(
-    order: Callable[..., None],
-    owner: int,
-    feed: str,
-    snapshot: str,
-    take_back: Callable[..., None],
-    how: Any,
-) -> None:
-    """Take a feed back, or have the owner refuse it to the trainer that asked."""
-    try:
-        take_back(feed, how)
-    except _Over:  # the trainer asks the next start
-        return
-    except Exception as error:
-        refusal = {"code": code_of(error), "text": str(error)}
-        order(owner, order="not_taken_back", feed=feed, snapshot=snapshot, **refusal)
+def _in_thread(action: Callable[[], None]) -> None:
+    threading.Thread(target=action, name="headrace-state", daemon=True).start()

@@ -40,7 +40,7 @@ from .asks import FRONT, Asks
 from .crew import Crew
 from .feeds import Feeds
 from .posts import Patience, Post
-from .snapshot_requests import InMemory, SnapshotRequests
+from .snapshot_requests import SnapshotRequests
 from .starts import Starts
 from .status import gathered, overview
 
@@ -85,9 +85,7 @@ class Supervisor:
         )
         self._feeds = Feeds(self._lock, self._starts, self._crew.order, durable)
         self._asks = Asks(self._lock, self._wait_for, self._crew.by_number, self._ended)
-        self._requests: InMemory | SnapshotRequests = InMemory(
-            self._crew.order, self._restart_in_memory
-        )
+        self._requests = self._new_requests()
         feeds = self._feeds
         self._reports: dict[str, Callable[..., None]] = {
             "ready": feeds.listens,
@@ -121,16 +119,7 @@ class Supervisor:
 
     def _start(self) -> None:
         self._starts.begin_all()
-        if self._durable is not None:
-            self._requests = SnapshotRequests(
-                self._durable,
-                term=lambda: self._config.term,
-                ask=self._ask_owners,
-                order=self._crew.order,
-                note=self._feeds.note,
-                begin_next=self.take_back,
-                share=self._config.share,
-            )
+        self._requests = self._new_requests()
         write_sources([feed.declaration for feed in self._config.feeds], self._directory.path)
         self._crew.begin(self._start_timeout_s)
         feeds, ended = self._feeds, self._ended
@@ -141,6 +130,18 @@ class Supervisor:
         failure = early()
         if failure is not None:
             raise failure
+
+    def _new_requests(self) -> SnapshotRequests:
+        return SnapshotRequests(
+            self._durable,
+            term=lambda: self._config.term,
+            ask=self._ask_owners,
+            order=self._crew.order,
+            note=self._feeds.note,
+            begin_next=self.take_back,
+            restart=self._restart_in_memory,
+            share=self._config.share,
+        )
 
     def _begun(self, owner: int) -> dict[str, Any]:
         """Return the message that a life of an owner begins with."""

@@ -15,7 +15,7 @@ from headrace_proto.errors import DataError, ServerError
 from headrace_server.core.rewinding import BEGINNING
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.state.durable import Durable
-from headrace_server.supervisor.snapshot_requests import InMemory, SnapshotRequests
+from headrace_server.supervisor.snapshot_requests import SnapshotRequests
 from tests.patience import PATIENCE_S
 
 FEED = FeedConfig("a", hs.from_examples([{"x": 1}]).batch(4).declaration(), (), 1)
@@ -33,7 +33,7 @@ class Supervisor:
         self.may_answer = threading.Event()
         self.may_answer.set()
         self.requests = SnapshotRequests(
-            self.durable, lambda: 4, self.ask, self.order, self.note, self.take_back
+            self.durable, lambda: 4, self.ask, self.order, self.note, self.take_back, self.restart
         )
 
     def ask(
@@ -51,6 +51,9 @@ class Supervisor:
 
     def note(self, kind: str, text: str) -> None:
         self.notes.append((kind, text))
+
+    def restart(self, feed: str, generation: int | None) -> None:
+        raise AssertionError("with a state directory the server begins its next start")
 
     def take_back(self, feed: str, prepared: Any) -> None:
         assert feed == "a"
@@ -97,7 +100,13 @@ def test_without_a_state_directory_a_feed_goes_back_to_its_beginning_only():
         if generation == 2:
             raise ServerError("no process to spare")
 
-    requests = InMemory(lambda owner, **order: orders.put((owner, order)), restart)
+    def order(owner: int, **order: Any) -> None:
+        orders.put((owner, order))
+
+    supervisor: Any = None
+    requests = SnapshotRequests(
+        None, lambda: 4, supervisor, order, supervisor, supervisor, restart=restart
+    )
     requests.take_back("a", BEGINNING)
     requests.on_take_back(1, feed="a", snapshot=BEGINNING, generation=2)
     owner, refusal = orders.get(timeout=PATIENCE_S)
