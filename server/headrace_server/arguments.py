@@ -1,4 +1,4 @@
-"""Checks of what ``hs.run`` and ``hs.replay`` are given that need more than one option's bounds.
+"""Checks of the arguments of ``hs.run`` and ``hs.replay`` that need more than one option's bounds.
 
 Pipelines, tokens, addresses, keys.  Errors name the argument.
 """

@@ -84,7 +84,7 @@ class Server:
         )
 
     def __repr__(self) -> str:
-        """Its first address, its state, and its feeds with theirs."""
+        """Return its first address, its state, and its feeds with theirs."""
         supervisor = self._supervisor
         state = "draining" if supervisor.draining else "running"
         if supervisor.failure is not None:
@@ -128,7 +128,7 @@ class Server:
         return {feed: end[2] for feed, end in self._supervisor.outcome().items()}
 
     def stats(self, every: bool = False) -> dict[str, dict[str, Any]]:
-        """Counters of each feed so far; with ``every`` those of all servers that share the feed.
+        """Return counters of each feed; with ``every`` those of all servers that share the feed.
 
         They are added up.  This server asks its ``peers`` at most twice a second; ``shares`` names
         those that do not answer as away.
@@ -199,11 +199,11 @@ class Server:
             raise self._supervisor.failure
 
     def failed_feeds(self) -> dict[str, str]:
-        """The feeds that have failed, with the reason."""
+        """Return the feeds that have failed, with the reason."""
         return {feed: text for feed, (code, text, _) in self._supervisor.outcome().items() if code}
 
     def drain(self, timeout_s: float) -> bool:
-        """Hand out nothing more and wait for commits; whether all came in time."""
+        """Hand out nothing more and wait for commits; return whether all came in time."""
         _check_seconds(timeout_s)
         return self._supervisor.drain(timeout_s)
 
@@ -220,7 +220,7 @@ class Server:
             one.end(feed, cancel)
 
     def restart(self, feed: str | None = None, force: bool = False) -> None:
-        """Start a feed from its beginning, whatever was committed.
+        """Start a feed from its beginning, and forget all commits.
 
         ``FeedInUse`` while trainers use it, unless ``force``: they get ``FeedRewound`` then.  A
         state directory gets a new state of this feed; other feeds go on.  A server with a share of
@@ -251,7 +251,7 @@ class Server:
 
 
 def _check_seconds(timeout_s: object) -> None:
-    """TypeError or ValueError for what is no time to wait."""
+    """Raise TypeError or ValueError for a value that is no time to wait."""
     wrong = f"timeout_s={timeout_s!r:.80} is not a number of seconds, 0 or more"
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, Real):
         raise TypeError(wrong)
@@ -260,7 +260,7 @@ def _check_seconds(timeout_s: object) -> None:
 
 
 def _check_flag(name: str, value: object) -> None:
-    """TypeError for what only looks like a flag, such as "no": it would undo or drop work."""
+    """Raise TypeError for a value that only looks like a flag, such as "no"."""
     if not isinstance(value, bool):
         raise TypeError(f"{name}={value!r:.80} is not True or False")
 
@@ -291,7 +291,7 @@ def run(settings: RunSettings) -> Server:
 
 
 def start(settings: RunSettings, mirrored: Mirrored | None = None) -> Server:
-    """Start a server.  ``mirrored``: what becomes of its state outside of this host."""
+    """Start a server.  ``mirrored``: where copies of its state outside of this host go."""
     refuse_in_worker("hs.run")
     in_process = not settings.workers
     if in_process:

@@ -81,7 +81,7 @@ class LocalFeed:
         self._elements = assembly.unpadded()
 
     def batches(self) -> Iterator[Sample]:
-        """The batches of partition 0, from the first on."""
+        """Yield the batches of partition 0, from the first on."""
         for wanted in count(1):
             began = time.monotonic()
             self.run.want(wanted, 0)

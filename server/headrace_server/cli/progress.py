@@ -37,7 +37,7 @@ def count(number: float) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns side by side; one whose head begins with "<" is set to the left."""
+    """Return columns side by side; one whose head begins with "<" is set to the left."""
     names = [head.removeprefix("<") for head in heads]
     widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
     return [

@@ -31,7 +31,7 @@ from ..core.rewinding import BEGINNING
 #: The note that tells two state directories of a share apart: the file of its terms.
 TERM = "epoch"
 
-#: Records of a partition may take so many bytes, and so many times those of its whole state, …
+#: Maximum bytes of a partition's records, and as a multiple of those of its whole state, …
 _LEAST_BYTES, _TIMES = 1 << 18, 4
 
 _Name = tuple[str, int]  # feed and partition
@@ -141,7 +141,7 @@ class Directory:
         snapshots: Mapping[str, str],
         taken_back: Losses,
     ) -> dict[str, tuple[int, str]]:
-        """Note where a server is, and what it knows; return the feeds that it has to take back.
+        """Note a server's place and knowledge; return the feeds that it has to take back.
 
         ``snapshots``: by feed the last one that it knows all servers to have, or went back to.
         ``taken_back``: the last losses after which it has taken feeds back.
@@ -209,7 +209,7 @@ class Directory:
         return self._keys
 
     def status(self) -> list[dict[str, Any]]:
-        """Return where each server is, and what is kept for it."""
+        """Return each server's place, and the state that is kept for it."""
         return [
             {
                 "address": one.address,

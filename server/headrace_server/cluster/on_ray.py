@@ -61,7 +61,7 @@ class RayServers:
         return self._address
 
     def stats(self) -> dict[str, dict[str, Any]]:
-        """Counters of each feed, those of ``Server.stats()``, over all servers that answer.
+        """Return counters of each feed, those of ``Server.stats()``, over all servers that answer.
 
         ``servers`` has the counters of each server, by share.
         """
@@ -72,7 +72,7 @@ class RayServers:
         return {feed: {**joined_feed([*of.values()]), "servers": of} for feed, of in found.items()}
 
     def drain(self, timeout_s: float) -> bool:
-        """Hand out nothing more and wait for commits; whether all came in time, at all servers."""
+        """Hand out nothing more and wait for commits; return whether all came in time."""
         answers = self._asked("drain", timeout_s, timeout_s=timeout_s)
         return len(answers) == len(self._servers) and all(answers.values())
 

@@ -218,7 +218,7 @@ class ShareServer:
     # While it runs
 
     def _report(self) -> dict[str, tuple[int, str]]:
-        """Tell the directory what another start needs; return the feeds to be taken back.
+        """Report to the directory all that another start needs; return the feeds to be taken back.
 
         The thread of beats and the supervisor both report.  A report of the term before must not
         arrive after that of the present one: the next start would find its state directory too old.

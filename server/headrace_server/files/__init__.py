@@ -1,1 +1,1 @@
-"""Keeps files: written whole, mapped, listed, and what was found out about them."""
+"""Files: written whole, mapped, listed, and cached facts about them."""

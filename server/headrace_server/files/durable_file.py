@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def room(path: str | os.PathLike[str], remedy: str = _REMEDY) -> str:
-    """The free space of the file system of a path, and the remedy, for the text of an error."""
+    """Describe the free space of a path's file system and the remedy, for the text of an error."""
     place = Path(path).absolute()
     for here in (place, *place.parents):
         with contextlib.suppress(OSError):

@@ -13,7 +13,7 @@ class PackageMissing(HeadraceError, ImportError):
 
 
 def require(module: str, extra: str, wanted_for: str) -> ModuleType:
-    """The module; PackageMissing where it can not be imported."""
+    """Return the module; PackageMissing where it can not be imported."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

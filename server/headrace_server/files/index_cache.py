@@ -43,7 +43,7 @@ _MAX_HEADER = 1 << 20
 _ALIGN = 64
 #: How often is looked whether another process has made an entry.
 _LOOK_S = 0.02
-#: An index that took so long is worth a line.
+#: Least time of making an index that is logged.
 _LONG_S = 5.0
 
 
@@ -65,11 +65,11 @@ class IndexCache:
         self._kept: dict[str, dict[str, np.ndarray]] = {}
 
     def progress_of(self, file: DataFile) -> Callable[[int], None]:
-        """The function that a builder reports the number of scanned bytes to."""
+        """Return the function that a builder reports the number of scanned bytes to."""
         return partial(self.progress, file)
 
     def get(self, file: DataFile, kind: str, build: Build) -> dict[str, np.ndarray]:
-        """The arrays of an entry, read-only; ``build`` makes them where there is none yet."""
+        """Return the read-only arrays of an entry; ``build`` makes them where there is none yet."""
         identity = [*file.to_plain(), kind]
         name = hashlib.blake2b(json.dumps(identity).encode(), digest_size=16).hexdigest()
         if self.directory is None:
@@ -163,7 +163,7 @@ def _store(path: Path, identity: list[Any], arrays: Mapping[str, np.ndarray]) ->
 
 
 def _load(path: Path, identity: list[Any]) -> dict[str, np.ndarray] | None:
-    """The arrays of an entry, mapped; None where it is missing or is not sound."""
+    """Return the arrays of an entry, mapped; None where it is missing or is not sound."""
     try:
         with open(path, "rb") as stream:
             magic, size, crc = _PREFIX.unpack(stream.read(_PREFIX.size))

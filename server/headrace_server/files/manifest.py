@@ -38,12 +38,12 @@ class DataFile:
 
 
 def is_remote(path: str) -> bool:
-    """True if a path is a URL for fsspec rather than a local path."""
+    """Return whether a path is a URL for fsspec rather than a local path."""
     return "://" in path or "::" in path
 
 
 def resolve(patterns: Iterable[str]) -> tuple[DataFile, ...]:
-    """The files that patterns name, in the order of the patterns, each pattern's sorted.
+    """Return the files that patterns name, in the order of the patterns, each pattern's sorted.
 
     FilesMissing names the pattern that matches nothing.  A file named twice is listed once.
     """
@@ -58,7 +58,7 @@ def resolve(patterns: Iterable[str]) -> tuple[DataFile, ...]:
 
 
 def _lacking(pattern: str) -> str:
-    """The reason why a pattern names no file."""
+    """Return the reason why a pattern names no file."""
     if is_remote(pattern):
         return "matches no file" if glob.has_magic(pattern) else "does not exist"
     try:
@@ -90,7 +90,7 @@ def _of_status(path: str, status: os.stat_result) -> DataFile:
 
 @lru_cache(maxsize=64)
 def _filesystem(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path in it."""
+    """Return the file system of a URL, and the path in it."""
     fsspec = require("fsspec", "remote", url)
     try:
         system, path = fsspec.core.url_to_fs(url)
@@ -119,7 +119,7 @@ def _remote(pattern: str) -> list[DataFile]:
 
 
 def _full_url(pattern: str, system: Any, name: str) -> str:
-    """The URL of a name that a glob gave.  A chain (``zip://*.csv::s3://…``) keeps its links."""
+    """Return the URL of a name from a glob.  A chain (``zip://*.csv::s3://…``) keeps its links."""
     head, chained, rest = pattern.partition("::")
     if not chained:
         return name if is_remote(name) else str(system.unstrip_protocol(name))
@@ -142,7 +142,7 @@ def _check(file: DataFile, now: DataFile) -> None:
 
 
 def open_map(file: DataFile) -> np.ndarray:
-    """The whole file as a read-only uint8 array: mapped where it is local, else read."""
+    """Return the whole file as a read-only uint8 array: mapped where it is local, else read."""
     with open_stream(file) as stream:
         if is_remote(file.path):
             return np.frombuffer(stream.read(), np.uint8)
@@ -163,7 +163,7 @@ def copy_whole(file: DataFile, stream: BinaryIO, copy: BinaryIO) -> None:
 
 
 def open_stream(file: DataFile) -> BinaryIO:
-    """The file as a seekable binary stream."""
+    """Return the file as a seekable binary stream."""
     try:
         if is_remote(file.path):
             system, path = _filesystem(file.path)

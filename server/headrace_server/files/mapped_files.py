@@ -107,7 +107,7 @@ class MappedFiles:
                 self._waiting.discard(i)
 
     def file_data(self, i: int) -> np.ndarray:
-        """The bytes of one file, loaded."""
+        """Return the bytes of one file, loaded."""
         self.load(np.array([i]))
         base = int(self.bases[i])
         return self.data[base : base + self.files[i].size]

@@ -33,7 +33,7 @@ class RemoteCopies:
 
     @contextlib.contextmanager
     def opened(self, file: DataFile) -> Iterator[int]:
-        """A descriptor of the whole file, copied here if it was not."""
+        """Yield a descriptor of the whole file, copied here if it was not."""
         text = json.dumps(file.to_plain())
         name = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
         path = self._directory / f"{name}.copy"
@@ -68,7 +68,7 @@ class RemoteCopies:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def _make_room(self, file: DataFile) -> None:
-        """Remove what killed workers left, and the oldest copies until there is room."""
+        """Remove leftovers of killed workers, and the oldest copies until there is room."""
         for part in self._directory.glob("*.part"):
             _remove_if_left(part)
         if self._most is None:
@@ -95,7 +95,7 @@ class RemoteCopies:
 
 
 def _open_whole(path: Path, size: int) -> int | None:
-    """A descriptor of a copy, which is used now; None where there is none."""
+    """Return a descriptor of a copy, which is used now; None where there is none."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -110,7 +110,7 @@ def _open_whole(path: Path, size: int) -> int | None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Alone with what the file stands for; the kernel frees the lock of a process that dies."""
+    """Hold the lock of a file; the kernel frees the lock of a process that dies."""
     with open(path, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -4,8 +4,8 @@
                                ├─► History ─► Flown: a hand-out and its batch
     rows-….flight  ─► Made ────┘
 
-Reading disturbs nobody: a server may be writing meanwhile, or have been killed.  An operator's
-words for hand-outs:
+Reading does not disturb a server that is writing meanwhile, and works after one was killed.  An
+operator's words for hand-outs:
 
     --batch P:N            LIFE/P:N       a batch, of the last life in which it went out, or of that
     --trainer SESSION      LIFE/SESSION   a trainer's session, of the last life that has it
@@ -59,7 +59,7 @@ def feed_of(state: Path, feed: str | None) -> str:
 
 
 def served_as(state: Path, feed: str, *names: str) -> Any:
-    """Return one entry of the file in which a server notes what a feed is."""
+    """Return one entry of the file in which a server describes a feed."""
     file = state / "feeds" / feed / "feed.json"
     try:
         found = json.loads(file.read_text())

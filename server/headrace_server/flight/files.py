@@ -65,11 +65,11 @@ class FlightFile:
         self._size = 0
 
     def fits(self, nbytes: int) -> bool:
-        """Whether so many bytes more fit into the present file."""
+        """Return whether ``nbytes`` more bytes fit into the present file."""
         return self._fd >= 0 and self._size + nbytes <= self._file_bytes
 
     def begin(self, nbytes: int) -> None:
-        """Begin the next file, which takes at least so many bytes."""
+        """Begin the next file, which has room for at least ``nbytes``."""
         self.close()
         if nbytes > self._limit // 2:
             text = f"{nbytes} bytes; record_bytes={self._limit} bounds all that is kept"
@@ -98,7 +98,7 @@ class FlightFile:
         self._size += written
 
     def _sweep(self, wanted: int) -> None:
-        """Remove the oldest files that no process writes, until so many bytes are free."""
+        """Remove the oldest files that no process writes, until ``wanted`` bytes are free."""
         found = []
         with own():
             names = os.listdir(self._directory)

@@ -1,4 +1,4 @@
-"""The files of leases, read: whom every batch went to, at which step, and with what end.
+"""Reads the files of leases: the trainer, the step and the end of every batch.
 
     file of an owner's life ─┐                  ┌─ trainer: its sessions with all owners ─► steps
     file of another         ─┼─► hand-outs ─────┤
@@ -66,7 +66,7 @@ class RecordedTrainer:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event in the life of a lease: what became of it, and when."""
+    """An event in the life of a lease, with its time."""
 
     time: float
     fate: str
@@ -87,7 +87,7 @@ class HandOut:
 
     @property
     def fate(self) -> str:
-        """Its end: a commit counts whatever came before, else the last event does."""
+        """Its end: a commit if there was one, else the last event."""
         fates = [event.fate for event in self.events]
         if "committed" in fates:
             return "committed"
@@ -184,7 +184,7 @@ class HandOuts:
                 lease.events.append(Event(lives[following], fate))
 
     def _ordered(self) -> list[HandOut]:
-        """All in the order of their times, but each trainer's in its own order, which has steps."""
+        """Return all in the order of their times, but each trainer's in the order of its steps."""
         of_trainers: dict[RecordedTrainer, dict[tuple[int, int], list[HandOut]]] = defaultdict(
             lambda: defaultdict(list)
         )
@@ -205,7 +205,7 @@ class HandOuts:
     def _places(
         self, trainer: RecordedTrainer, of_owners: Iterable[list[HandOut]]
     ) -> dict[int, tuple[float, int]]:
-        """Return by token what decides of which owner a trainer takes a batch first."""
+        """Return, by token, the sort key by which a trainer chooses between owners."""
         rounds: Counter[int] = Counter()  # by partition: those in which a rank had a batch
         places: dict[int, tuple[float, int]] = {}
         for lease in chain.from_iterable(of_owners):

@@ -1,4 +1,4 @@
-"""The flight recorder: which rows every batch held, and whom it went to with what end.
+"""The flight recorder: the rows of every batch, its trainer, and the end of its lease.
 
     worker ── Trace of a batch it made ─► RowsRecorder  ─► rows-….flight    before it is announced
     owner  ── effects of one round     ─► LeaseRecorder ─► leases-….flight  before they are acted on
@@ -12,8 +12,8 @@ Frames of rows:    [0, id, name of a file]
                    [3, partition, number, rows, segments, meta, states]
 Frames of leases:  [time, entries of one round], see ``leases.py``
 
-Each file stands for itself: what its frames refer to is in it.  A fault is logged once and stops
-nothing; after a while a new file is tried.
+Each file is self-contained: all references of its frames are within it.  A fault is logged once and
+stops nothing; after a while a new file is tried.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .files import FORMAT, FlightFile, frame, packed
 
 logger = logging.getLogger("headrace.flight")
 
-#: After a fault, so long nothing is tried.
+#: Pause after a fault before the next attempt.
 _PAUSE_S: Final = 10.0
 
 
@@ -70,7 +70,7 @@ class _Recorder:
         self._pause_until = 0.0
 
     def _write(self, data: Callable[[], bytes]) -> bool:
-        """Append frames, which are asked for once more where they begin a file; whether it went."""
+        """Append frames, made once more where they begin a file; return whether it worked."""
         if self._pause_until and time.monotonic() < self._pause_until:
             return False
         try:
@@ -92,7 +92,7 @@ class _Recorder:
         return True
 
     def _forget(self) -> None:
-        """Forget what the present file knows."""
+        """Forget the definitions of the present file."""
 
     def close(self) -> None:
         self._file.close()

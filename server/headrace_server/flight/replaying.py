@@ -59,7 +59,7 @@ class _Chunks(Generic[T]):
         self._held: dict[tuple[int, StoredSource], tuple[Chunk, T, np.ndarray]] = {}
 
     def get(self, partition: int, source: StoredSource) -> tuple[Chunk, T, np.ndarray]:
-        """The chunk, the part of the shape, and the place of each recorded row; see ``_places``."""
+        """Return the chunk, the shape's part of it, and the places of the recorded rows."""
         name = partition, source
         if name not in self._held:
             if len(self._held) >= _CHUNKS:
@@ -75,7 +75,7 @@ class _Chunks(Generic[T]):
 def replayed(
     reader: Reader, declaration: Declaration, slab: Slab, bad: BadRecords, replay: Replay
 ) -> Run:
-    """The run that makes the batches of a replay."""
+    """Return the run that makes the batches of a replay."""
     intakes = {
         partition: Intake(reader, declaration, partition, replay.partitions, bad)
         for partition in {0, *(batch.partition for batch in replay.script)}
@@ -226,7 +226,7 @@ class _Segments(SegmentMaker):
     def _begun(
         self, batch: Segments, offers: Mapping[int, Offer]
     ) -> tuple[Segments, dict[str, Any], int]:
-        """The batch with the initial states of all rows, as columns and their number."""
+        """Return the batch with the initial states of all rows, as columns and their number."""
         if self.cutting.at_trainer:
             batch = replace(batch, starts=np.arange(len(batch), dtype=np.int64))
         numbers = batch.numbers.copy()
@@ -251,13 +251,13 @@ class _Segments(SegmentMaker):
 
 
 def _marked(made: RecordedBatch) -> dict[str, Any]:
-    """The description of a batch, marked as a replay."""
+    """Return the description of a batch, marked as a replay."""
     batch = made.id
     return {**made.meta, "replayed": [batch.life, batch.partition, batch.number]}
 
 
 def _places(source: StoredSource, chunk: Chunk) -> np.ndarray:
-    """Place of each recorded row in the chunk as read now; -1 for a missing row."""
+    """Return the place of each recorded row in the chunk as read now; -1 for a missing row."""
     was, now = source.ordinals, chunk.ordinals
     if np.array_equal(was, now):
         return np.arange(len(was))
@@ -271,7 +271,7 @@ def _places(source: StoredSource, chunk: Chunk) -> np.ndarray:
 def _found(
     source: StoredSource, chunk: Chunk, where: np.ndarray, recorded: np.ndarray
 ) -> np.ndarray:
-    """Rows of a chunk by their recorded places; DataError if they have changed."""
+    """Return rows of a chunk by their recorded places; DataError if they have changed."""
     rows: np.ndarray = where[recorded]
     if (rows < 0).any():
         gone = source.row(int(recorded[int(np.argmax(rows < 0))]))
@@ -290,7 +290,7 @@ def _found(
 
 
 def _brought(states: list[StateSource], made: RecordedBatch) -> tuple[dict[str, Any], int]:
-    """The recorded states of a batch, as columns and their number."""
+    """Return the recorded states of a batch, as columns and their number."""
     if not states:
         return {}, 0
     if made.states is None:

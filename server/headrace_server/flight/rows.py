@@ -82,7 +82,7 @@ class StoredSource:
         return None if same.all() else int(np.argmin(same))
 
     def row(self, at: int, segment: int = -1, segments: int = 0) -> Row:
-        """One of its rows."""
+        """Return one of its rows."""
         file, record, offset = self._places
         return Row(
             int(self.ordinals[at]),
@@ -157,7 +157,7 @@ class Recorded:
         return batch in self._places
 
     def has_states(self, batch: BatchId) -> bool:
-        """Whether the states that went out with it are recorded."""
+        """Return whether the states that went out with it are recorded."""
         return batch in self._with_states
 
     def get(self, batch: BatchId) -> RecordedBatch | None:

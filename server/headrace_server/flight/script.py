@@ -60,7 +60,7 @@ class Script:
         self.made = lru_cache(maxsize=2)(self._made)
 
     def _made(self, number: int) -> RecordedBatch:
-        """The record of a batch; DataError if it was deleted."""
+        """Return the record of a batch; DataError if it was deleted."""
         batch = self._script[number]
         made = self._recorded.get(batch)
         if made is None:
@@ -68,14 +68,14 @@ class Script:
         return made
 
     def epoch_of(self, number: int) -> int | None:
-        """The epoch of the first row of a batch; None where none is left, or its record is gone."""
+        """Return the epoch of a batch's first row; None without a batch or its record."""
         try:
             return epoch_of(self.made(number)) if number < self._stop else None
         except DataError:
             return None
 
     def differ_from(self, rows: int) -> bool:
-        """Whether some batch has another number of rows."""
+        """Return whether some batch has another number of rows."""
         recorded = map(self._recorded.get, self._script)
         return any(batch is not None and batch.rows != rows for batch in recorded)
 
@@ -120,7 +120,7 @@ class Script:
 
 
 def epoch_of(made: RecordedBatch) -> int | None:
-    """The epoch of the first row of a batch; None of an empty batch of a rank."""
+    """Return the epoch of the first row of a batch; None of an empty batch of a rank."""
     if made.segments is None:
         chunk = made.parts[0].chunk
     elif len(made.segments):

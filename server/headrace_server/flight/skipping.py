@@ -46,7 +46,7 @@ class SkipReport:
     segments: bool
 
     def lines(self) -> list[str]:
-        """The report as lines of text."""
+        """Return the report as lines of text."""
         named = f"feed {self.feed!r}: {self.examples} examples of {len(self.batches)} batches"
         lines = [f"{named} are left out from now on ({self.known} of them were before)"]
         if self.segments:
@@ -143,7 +143,7 @@ def _skip(
 
 
 def _stores(states: Sequence[Path], feed: str, partitions: set[int]) -> dict[int, Saved]:
-    """The stored state of some partitions."""
+    """Return the stored state of some partitions."""
     found = {}
     for state, partition in product(states, partitions):
         path = partition_path(state, feed, partition)

@@ -31,7 +31,7 @@ _BROKEN = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DE
 _EVENTS = zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | _BROKEN
 #: Least time for a handshake and a Hello.  The longer, the fewer newcomers a second in a flood.
 _PATIENCE_S = 0.05
-#: Maximum number of events read in one round, so that a storm of connections delays nobody.
+#: Maximum number of events read in one round, so that many connections do not delay trainers.
 _BURST = 256
 #: … and how many such rounds come before a session gets its connection.
 _CATCH_UP = 20
@@ -183,7 +183,7 @@ class Connections:
 
 @contextlib.contextmanager
 def _borrowed(number: int) -> Iterator[socket.socket]:
-    """A socket of ZeroMQ's by its number, which stays ZeroMQ's to close.  OSError: it is none."""
+    """Yield ZeroMQ's socket of a descriptor, without closing it.  OSError: it is no socket."""
     end = socket.socket(fileno=number)
     try:
         yield end
@@ -192,6 +192,6 @@ def _borrowed(number: int) -> Iterator[socket.socket]:
 
 
 def _place(end: socket.socket) -> object:
-    """The port of an Internet socket, the path of a Unix socket."""
+    """Return the port of an Internet socket, the path of a Unix socket."""
     name = end.getsockname()
     return name[1] if isinstance(name, tuple) else name

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 def is_local(address: str) -> bool:
-    """Whether only this machine can reach what is bound to an address."""
+    """Return whether only this machine can reach a socket bound to an address."""
     scheme, _, rest = address.partition("://")
     if scheme == "ipc":
         return True

@@ -311,7 +311,7 @@ class Front:
         self._pipe.report("answer", request=request)
 
     def _stop(self, unheard: list[int]) -> None:
-        """End, and tell trainers of owners that could not tell them (``unheard``)."""
+        """End, and tell trainers of owners (``unheard``) that did not tell them."""
         text = "the server was stopped"
         returns = self._config.state_directory is not None
         for number in unheard:

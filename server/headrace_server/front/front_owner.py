@@ -59,7 +59,7 @@ class FrontOwner:
         self._give_up_at = 0.0  # when the front waits for these no longer
 
     def __contains__(self, connection: bytes) -> bool:
-        """Whether a connection without a session has greeted this owner, or will."""
+        """Return whether a connection without a session has greeted this owner, or will."""
         return any(connection in of for of in (self._greeting, self._held, self._awaited))
 
     @property
@@ -148,7 +148,7 @@ class FrontOwner:
         return held
 
     def greets(self, connection: bytes) -> bool:
-        """Whether the next answer to a connection is that to its greeting."""
+        """Return whether the next answer to a connection is that to its greeting."""
         return connection in self._greeting
 
     def forget(self, connection: bytes) -> int:

@@ -44,7 +44,7 @@ class Gate:
         keys: str | None,
         connections: Connections,
     ) -> None:
-        self.refusals = Refusals()  # who was refused, and why
+        self.refusals = Refusals()  # refused peers, by reason
         self._socket = socket
         self._ring = None if keys is None else KeyRing(keys)
         self._looked = 0.0
@@ -134,7 +134,7 @@ class Gate:
             self.refusals.add("unknown_key", f"{peer} {unknown}", text, now)
 
     def tick(self, now: float) -> bool:
-        """Count broken handshakes, and look at the keys; whether the set of keys has changed."""
+        """Count broken handshakes, and look at the keys; return whether these have changed."""
         for kind, value in self._connections.take_broken():
             reason = self._reason(kind, value)
             self.refusals.add(reason, "", _TEXTS[reason], now)
@@ -150,7 +150,7 @@ class Gate:
         return changed
 
     def _look(self, now: float, after_s: float) -> None:
-        """Look at the trainers' keys, if the last look was so long ago."""
+        """Check the trainers' keys, if the last check is more than ``after_s`` ago."""
         if self._ring is not None and now - self._looked >= after_s:
             self._looked = now
             self._changed = self._ring.refresh() or self._changed

@@ -41,7 +41,7 @@ _Seen = tuple[str, int, int, int]
 
 
 class KeyRing:
-    """The keys in one directory.  ValueError says what is wrong with them."""
+    """The keys in one directory.  ValueError describes a fault of them."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)
@@ -66,7 +66,7 @@ class KeyRing:
         self.refresh()
 
     def name_of(self, key: str) -> str | None:
-        """Return the name of a public key; None where the key lets nobody in."""
+        """Return the name of a public key; None where no trainer has this key."""
         return self.by_key.get(key)
 
     @property
@@ -75,7 +75,7 @@ class KeyRing:
         return sorted(set(self.by_key.values()))
 
     def refresh(self) -> bool:
-        """Read the trainers' keys again; whether they have changed."""
+        """Read the trainers' keys again; return whether they have changed."""
         try:
             seen = tuple(sorted(self._look()))
             return seen != self._seen and self._take(seen)
@@ -85,7 +85,7 @@ class KeyRing:
             return False  # no key was removed: try again at the next look
 
     def _take(self, seen: tuple[_Seen, ...]) -> bool:
-        """Read the files of the keys; whether they have changed."""
+        """Read the files of the keys; return whether they have changed."""
         names: dict[str, str] = {}
         for name, *_ in seen:
             path = self.directory / TRAINERS / name

@@ -1,4 +1,4 @@
-"""Plans become bytes: the place where payload is copied, of rows that are padded.
+"""Plans become bytes: here the payload of padded rows is copied.
 
     Assembly(parts, fields, pad) ── shapes, layout, size ──► a block is found ──► fill(block)
 
@@ -30,7 +30,7 @@ Parts = Sequence[tuple[Chunk, Rows]]
 
 
 def batch_schema(fields: Mapping[str, Field], batch_size: int | None) -> dict[str, Field]:
-    """Schema of a batch: one more dimension, which is None if batches differ in size."""
+    """Return the schema of a batch: one more dimension, which is None if batches differ in size."""
     return {name: Field(f.dtype, (batch_size, *f.shape)) for name, f in fields.items()}
 
 
@@ -45,7 +45,7 @@ class Assembly:
         padding: Padding | None = None,
         bucket: int = 0,
     ) -> None:
-        """``padding`` gives sizes to pad to; None: the largest of the batch."""
+        """``padding`` has the sizes to pad to; None: pad to the largest row of the batch."""
         self._parts = parts
         self.rows = rows = sum([row_count(rows) for _, rows in parts])
         self._columns: list[list[Column]] = []
@@ -85,7 +85,7 @@ class Assembly:
         return (*largest, *first.inner)
 
     def unpadded(self) -> list[int]:
-        """Number of elements of each column before padding."""
+        """Return the number of elements of each column before padding."""
         return [
             sum(map(_elements, columns)) if _varies(columns[0]) else prod(slot.shape)
             for columns, slot in zip(self._columns, self.slots, strict=True)
@@ -121,12 +121,12 @@ class Assembly:
 
 
 def light_take(column: Column, rows: Rows) -> Column:
-    """Rows of a column if that copies no payload; a dense column is copied when written."""
+    """Return rows of a column if that copies no payload; a dense column is copied when written."""
     return column if isinstance(column, np.ndarray) else take(column, rows)
 
 
 def _within(column: Ragged | RaggedStrings, shape: tuple[int, ...]) -> np.ndarray:
-    """Mask of the real elements in rows padded to this shape."""
+    """Return a mask of the real elements in rows padded to this shape."""
     inside = np.ones((len(column), *shape), bool)
     for k in range(column.extents.shape[1]):
         places = np.arange(shape[k]) < column.extents[:, k, None]
@@ -185,7 +185,7 @@ def _fill_ragged(block: np.ndarray, slot: Slot, columns: list[Ragged]) -> None:
         return
     row_bytes = slot.nbytes // max(1, slot.shape[0])
     at = slot.offset
-    out = block.data  # slices of it are cheaper than those of an array; filling is not
+    out = block.data  # cheaper to slice than an array, but not to fill
     for column in columns:
         raw = column.raw.data
         sizes = (column.extents[:, 0] * column.item_bytes).tolist()

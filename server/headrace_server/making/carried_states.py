@@ -1,10 +1,10 @@
-"""States at the server of which some begin where other examples ended.
+"""States at the server, where some examples begin with the final states of others.
 
     example ends ─► its states, kept as a stored example of a line below 0 ─► Change ─► store
     example begins ─► its defaults, then the kept states that FinalStates names for it
 
-Line -1 - n is entry n, so the store needs no format of its own, and snapshots and restarts have
-final states as they have all others.
+Entry n is stored as line -1 - n, so the store needs no further format, and snapshots and restarts
+have final states as well.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class CarriedStates(StateTable):
             for place, state in enumerate(states)
             if state.carry is not None
         ]
-        self._kept: dict[int, list[np.ndarray]] = {}  # by entry: a row of each state
+        self._kept: dict[int, list[np.ndarray]] = {}  # by entry: one row of each state
 
     def begin(self, batch: Segments, offers: Mapping[int, Offer]) -> None:
         super().begin(batch, offers)
@@ -49,7 +49,7 @@ class CarriedStates(StateTable):
                     self._tables[own][batch.slots[place]] = self._kept[entry][of][0]
 
     def _entry(self, state: StateSource, offer: Offer, row: int, index: int) -> int | None:
-        """The final state that an example begins with, if any."""
+        """Return the final state that an example begins with, if any."""
         carry, key = state.carry, offer.keys[row]
         assert carry is not None
         if carry["by"] == "final_state":
@@ -58,7 +58,7 @@ class CarriedStates(StateTable):
         return self.final.drawn(where, key) if chosen < carry["probability"] else None
 
     def end(self, batch: Segments, keys: Sequence[Key], arrays: Sequence[np.ndarray]) -> Change:
-        """Keep the states of the rows of a saved batch that are the last of their examples.
+        """Keep the states of those rows of a saved batch that end their examples.
 
         Returns the change to be stored.
         """
@@ -77,9 +77,9 @@ class CarriedStates(StateTable):
         return change
 
     def restore(self, kept: Examples) -> Change:
-        """Take the final states that were stored; the change that drops those beyond a new bound.
+        """Load stored final states; return the change that drops those beyond a new bound.
 
-        In their order they come to where they were, whichever part keeps them.
+        Loaded in order, each gets its earlier place in both parts.
         """
         arrays, change = stored_states(self._states, kept), Change()
         for row in np.argsort(-kept.lines).tolist():
@@ -93,7 +93,7 @@ class CarriedStates(StateTable):
         return change
 
     def counts(self) -> dict[str, int]:
-        """Final states that are kept, and those that went by number and by age."""
+        """Return the number of final states kept, and dropped by number and by age."""
         final = self.final
         return {
             "final_states": len(final),
@@ -103,7 +103,7 @@ class CarriedStates(StateTable):
 
 
 def split_stored(examples: Examples) -> tuple[Examples, Examples]:
-    """The begun examples, and the final states that are stored among them."""
+    """Return the begun examples, and the final states that are stored among them."""
     final = examples.lines < 0
     if not final.any():
         return examples, Examples()

@@ -23,7 +23,7 @@ from .slab import Slab
 
 
 def segmented(declaration: Declaration) -> bool:
-    """Whether batches are of segments, with states."""
+    """Return whether batches are of segments, with states."""
     return declaration.shape.kind == SEQUENCES
 
 
@@ -39,7 +39,7 @@ def compose(
     left_out: LeftOut | None = None,
     max_state_bytes: int | None = None,
 ) -> Run:
-    """A run of one partition, at its beginning.
+    """Return a run of one partition, at its beginning.
 
     LimitExceeded where the states of an example have more than ``max_state_bytes``.
     """

@@ -6,8 +6,8 @@
 
 Stored positions name rows by their place in a chunk, and batches by their number.  So a row is not
 taken out of a chunk that was read before the row was named, and batches keep their numbers and
-rows: a batch is passed over whole or not at all.  A cursor lists the rows that were taken out of
-its chunks.  An example of segments that is out counts as ended, and takes an insertion index.
+rows: a batch is skipped whole or not at all.  A cursor lists the rows that were left out of
+its chunks.  A left-out example of segments counts as ended, and takes an insertion index.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LeftOut:
     """Rows that are left out, by the number that the reader gives to an example."""
 
     def __init__(self, rows: Iterable[tuple[int, int]] = ()) -> None:
-        """``rows``: number of the example, and the epoch from which on it is out."""
+        """``rows``: number of each example, and the first epoch in which it is left out."""
         since = dict(rows)
         self._rows = np.array(sorted(since), np.int64)
         self._since = np.array([since[row] for row in self._rows.tolist()], np.int64)
@@ -35,7 +35,7 @@ class LeftOut:
         return len(self._rows)
 
     def mask(self, ordinals: np.ndarray, epoch: int, later: bool = False) -> np.ndarray:
-        """Mask of the rows that are out in this epoch; with ``later`` only if named before it."""
+        """Return a mask of the rows out in this epoch; with ``later`` if named before it."""
         if not len(self._rows) or not len(ordinals):
             return np.zeros(len(ordinals), bool)
         places = np.minimum(np.searchsorted(self._rows, ordinals), len(self._rows) - 1)
@@ -46,7 +46,7 @@ class LeftOut:
 
 
 class EndedLines:
-    """Examples of segments that are left out, and the changes that record it."""
+    """Left-out examples of segments, and the changes that record them."""
 
     def __init__(self, rows: LeftOut, lines: LineRecord) -> None:
         self._rows = rows
@@ -55,7 +55,7 @@ class EndedLines:
     def of_a_chunk(
         self, read: Read, ordinals: np.ndarray, known: np.ndarray | None
     ) -> tuple[np.ndarray | None, list[Change]]:
-        """Marks of a chunk's rows, with those that are out, and a change for each of these."""
+        """Return marks of a chunk's rows, with left-out ones, and a change for each of these."""
         out = self._rows.mask(ordinals, read.epoch)
         if not out.any():
             return known, []
@@ -68,7 +68,7 @@ class EndedLines:
     def of_begun(
         self, begun: Examples, ordinals_of: Callable[[int], np.ndarray]
     ) -> tuple[np.ndarray, list[Change]]:
-        """Places of begun examples that are not out, and a change for each of the others.
+        """Return the places of begun examples that are not left out, and a change for each other.
 
         ``ordinals_of`` reads a chunk again.
         """

@@ -2,13 +2,13 @@
 
     read() ─► chunks with their lines        saved() ─► Change ─► store        resume() ◄─ Saved
 
-The record stores an example that has begun, with its states and the read that brought it.  A later
+The record stores examples that have begun, each with its states and the read of its chunk.  A later
 process reads all others again, from the oldest chunk with an example that has neither begun nor
 ended.
 
 The caller stores changes in the order in which it gets them, and the change of a refusal before any
-batch of later lines, since a line that was not refused takes an insertion index.  After a restart
-it numbers chunks above all stored ones and that of the cursor.
+batch of later lines, since only a line that was not refused takes an insertion index.  After a
+restart it numbers chunks above all stored ones and that of the cursor.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from ..core.plan import Read
 from ..core.sequences import BEGUN, REFUSED
 from ..core.slots import Segments
 
-#: A batch that is done, the places of its rows that go on, and the keys of all.
+#: A done batch, the places of its unfinished rows, and the keys of all.
 Commit = tuple[Segments, np.ndarray, Sequence[Key]]
 
 
 class LineRecord:
-    """The lines of one partition, and how to read its chunks again."""
+    """The lines of one partition, and the reads of its chunks."""
 
     def __init__(self) -> None:
         self.lines = Lines()
@@ -51,14 +51,14 @@ class LineRecord:
         self._stored: dict[int, int] = {}  # chunk → examples of it in the store
         self._begun: dict[int, int] = {}  # line → chunk of examples in the store
         self._marks: dict[int, int] = {}  # lines that an earlier process began, ended or refused
-        self._moved = False  # the base, since it was stored
+        self._moved = False  # whether the base has moved since it was stored
 
     # Input
 
     def read(
         self, read: Read, rows: int, stages: Any, cursor: dict[str, Any]
     ) -> tuple[int, np.ndarray | None]:
-        """Record a chunk; its first line, and marks of rows that an earlier process dealt with.
+        """Record a chunk; return its first line, and marks of rows that an earlier process handled.
 
         ``cursor`` describes the input before the chunk.
         """
@@ -76,7 +76,7 @@ class LineRecord:
 
     @property
     def epoch(self) -> int | None:
-        """The epoch of the oldest example that has not begun; None where all that were read did."""
+        """The epoch of the oldest unbegun example; None where all read examples have begun."""
         lines = self.lines
         if not lines.is_open(lines.base):
             return None
@@ -84,7 +84,7 @@ class LineRecord:
         return int(cursor["input"]["epoch"])
 
     def reread(self, chunk: int) -> tuple[Read, Any]:
-        """The read of a chunk of an earlier process, and the memory of the stages before it."""
+        """Return the read of an earlier process's chunk, and the memory of the stages before it."""
         place, stages = msgpack.unpackb(self._reads[chunk], strict_map_key=False)
         return Read(chunk, *place), stages
 
@@ -93,9 +93,10 @@ class LineRecord:
     def saved(
         self, commits: Sequence[Commit], states: Callable[[np.ndarray], Sequence[Column]]
     ) -> Change:
-        """Record that batches are done, in this order; ``states`` returns those of slots by now.
+        """Record that batches are done, in this order; ``states`` returns the present states of
+        slots.
 
-        An example of several batches is put once, as the last of them leaves it.
+        An example in several batches is stored once, as the last of them leaves it.
         """
         change, closed = Change(), list[int]()
         numbers = np.concatenate([batch.numbers for batch, _, _ in commits], axis=1)
@@ -120,7 +121,7 @@ class LineRecord:
     def flushed(
         self, batch: Segments, rows: np.ndarray, keys: Sequence[Key], states: Sequence[Column]
     ) -> Change:
-        """Record states after a batch, done or not, of ``rows`` whose examples go on."""
+        """Record states after a batch, done or not, of its unfinished ``rows``."""
         change, closed = Change(), list[int]()
         put = Examples(batch.numbers.take(rows, 1), keys, states)
         self._put(change, put, closed)
@@ -128,7 +129,7 @@ class LineRecord:
         return change
 
     def _put(self, change: Change, put: Examples, closed: list[int]) -> None:
-        """Put examples after a batch; they go on, and may begin."""
+        """Store unfinished examples after a batch; they may have begun with it."""
         change.put = put
         put.numbers[SEGMENT] += 1
         begun = self._begun
@@ -195,7 +196,7 @@ class LineRecord:
     # After a restart
 
     def resume(self, saved: Saved) -> dict[str, Any]:
-        """Go on from the store, which has a ``base``: the cursor of that."""
+        """Resume from the store; return the cursor of its ``base``."""
         cursor: dict[str, Any] = msgpack.unpackb(saved.meta["base"], strict_map_key=False)
         self.lines = Lines(cursor["line"])
         self._reads.update(saved.chunks)

@@ -3,7 +3,7 @@
     rows of the member, at their places ─┐
     a blank row for each other place ────┴─► Segments of all places ─► SegmentBlock
 
-A blank row is the only one of an offer of no steps: its numbers are 0, and its strings are empty.
+A blank row comes from an offer without steps: its numbers are 0, and its strings are empty.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BLANK = -1
 
 
 def whole(batch: Segments) -> Segments:
-    """The batch with a row for each place of its block.
+    """Return the batch with a row for each place of its block.
 
     A place without an example starts one in every batch, so trainers have zeros for its states.
     """
@@ -45,7 +45,7 @@ def whole(batch: Segments) -> Segments:
 
 
 def whole_states(batch: Segments, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of states for ``whole(batch)``, from those for the batch."""
+    """Return the columns of states for ``whole(batch)``, from those for the batch."""
     member = batch.member
     assert member is not None
     columns = dict(extra)
@@ -64,7 +64,7 @@ def whole_states(batch: Segments, extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def blank_offer(fields: Mapping[str, Field]) -> Offer:
-    """One example of no steps, for the wire columns of a feed."""
+    """Return one example without steps, for the wire columns of a feed."""
     sequences: dict[str, Ragged | RaggedStrings] = {}
     context: dict[str, Column] = {}
     facts: dict[str, np.ndarray] = {}

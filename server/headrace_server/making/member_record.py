@@ -24,7 +24,7 @@ class StoredRounds:
     def __init__(self, machine: InStep) -> None:
         self._machine = machine
         self._run = 0
-        self._dealt = False  # anew, since it was stored
+        self._dealt = False  # whether rounds were dealt anew since the last store
         self._newest = -1  # the last round that was stored
 
     def dealt(self, run: int) -> None:
@@ -40,7 +40,7 @@ class StoredRounds:
         return self._dealt or (members is not None and members.moved)
 
     def changes(self) -> list[Change]:
-        """The changes since the last call."""
+        """Return the changes since the last call."""
         members = self._machine.members
         self._dealt = False
         if members is None:

@@ -32,12 +32,12 @@ class Memory(ABC):
 
     @property
     def starved(self) -> bool:
-        """Whether a batch is wanted that has to wait for states."""
+        """Whether a wanted batch has to wait for states."""
         return False
 
     @property
     def content(self) -> bool:
-        """Whether trainers want no batch that is not made, and nothing is to be reported."""
+        """Whether all wanted batches are made, and no report is due."""
         return False
 
     @abstractmethod
@@ -46,38 +46,38 @@ class Memory(ABC):
 
     @abstractmethod
     def next_step(self, limit: int) -> Read | Plan | type[Rest] | None:
-        """The next step of the machine."""
+        """Return the next step of the machine."""
 
     def planned(self, plan: Plan) -> bool:
-        """Note a plan; False if its batch is passed over."""
+        """Note a plan; return False if its batch is passed over."""
         return True
 
     def read(self, read: Read, before: Any, chunk: Chunk, facts: dict[str, Any]) -> None:
-        """Note a chunk before the machine has it, and complete its facts."""
+        """Note a chunk before the machine gets it, and complete its facts."""
         return
 
     def tidy(self) -> None:
-        """Report refused examples, and drop chunks that no batch to come needs."""
+        """Report refused examples, and drop chunks that no later batch needs."""
         return
 
     def announced(self) -> None:
-        """Note that trainers may have all batches made so far; once done, a restart skips them."""
+        """Note that trainers may have all batches made so far; a restart skips done ones."""
         return
 
     def want(self, upto: int, stripe: int) -> None:
-        """Allow batches until there have been ``upto``, for the trainer of a stripe of lanes."""
+        """Allow batches up to number ``upto``, for the trainer of a stripe of lanes."""
         return
 
     @abstractmethod
     def saved(self, number: int, block: Any = b"", columns: Sequence[Any] = ()) -> tuple[str, str]:
-        """Take a commit with its states; an error's code and text, empty if it is taken."""
+        """Take a commit with its states; return an error's code and text, or empty ones."""
 
     def flushed(self, number: int, rows: list[int], block: Any, columns: Sequence[Any]) -> None:
-        """Take states of lanes after a batch, from a trainer that lets go of them."""
+        """Take states of lanes after a batch, from a trainer that flushes them."""
         return
 
     def note_places(self) -> None:
-        """Have a snapshot name the lanes of examples, so that they go on in the same rows."""
+        """Record the lanes of examples for a snapshot, so that they continue in the same rows."""
         return
 
     def leave(self, stripe: int, instead: int = -1) -> None:
@@ -88,12 +88,12 @@ class Memory(ABC):
         return
 
     def deal(self, world: int, run: int, stripe: int) -> None:
-        """Make rounds for so many ranks, with stripes from this number; 0: for any trainer."""
+        """Make rounds for ``world`` ranks, with stripes from ``stripe`` on; 0: for any trainer."""
         return
 
     @abstractmethod
     def claim(self, number: int, segments: bytes) -> int | None:
-        """Number of the batch that a trainer holds from before a restart; None if not its own.
+        """Return the number of the batch that a trainer holds from before a restart, or None.
 
         UNREAD: ask again after another read.
         """
@@ -104,14 +104,14 @@ class Memory(ABC):
 
     @abstractmethod
     def close(self, cancel: bool) -> None:
-        """End the input.  With ``cancel`` what was read is dropped."""
+        """End the input.  With ``cancel`` drop all rows that were read."""
 
     def set_target(self, target: Target, probs: list[float]) -> int:
-        """Draw in other proportions from now on; number of the first batch that shows it."""
+        """Draw in other proportions from now on; return the number of the first such batch."""
         raise ValueError("the proportions of this feed can not be changed")
 
     def set_batch_sizes(self, batch_sizes: Sequence[int]) -> int:
-        """Make batches of other sizes from now on; number of the first one."""
+        """Make batches of other sizes from now on; return the number of the first one."""
         raise ValueError(
             "a feed of segments has the batch size that it is declared with: rows that continue "
             "have their places in its batches; declare another one and start the server again, "
@@ -124,12 +124,12 @@ class Memory(ABC):
 
     @property
     def done_numbers(self) -> list[int]:
-        """Batches that are done after the first that is not."""
+        """Numbers of done batches after the first open one."""
         return []
 
     @abstractmethod
     def epoch_due(self, ended: bool, begun: Iterable[tuple[int, int]]) -> int | None:
-        """The epoch of the first rows that are not committed; None where no row is left.
+        """Return the epoch of the first uncommitted rows; None where no row is left.
 
         ``ended``: all batches are made.  ``begun``: number and epoch of the first batches of each.
         """
@@ -139,12 +139,12 @@ class Memory(ABC):
         return []
 
     def lacks(self) -> tuple[str, int]:
-        """Text on what the next batch lacks, perhaps empty, for the error of a deadline.
+        """Describe, for the error of a deadline, what the next batch lacks; may be empty.
 
-        Also the number of the batch whose states are awaited for the longest time, or -1.
+        Return also the number of the batch whose states are awaited for the longest time, or -1.
         """
         return "", -1
 
     def seek(self, key: bytes) -> list[list[Any]]:
-        """For each example of a key: epoch, segment, of how many, where, number of its batch."""
+        """Return a key's examples: epoch, segment, number of segments, place, batch number."""
         return []

@@ -26,17 +26,17 @@ from .leaving_out import LeftOut
 from .ragged_assembly import RaggedAssembly, ragged_schema
 from .shaping import Shaping, with_facts
 
-#: Bound on the elements that are counted of a bucket, which may be costs: so sums fit 64 bits.
+#: Maximum count of a bucket's elements (or costs), so that sums fit 64 bits.
 _MOST_COUNTED = 2**53
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldChunk:
-    """A chunk in memory, and what a later process needs to read it again."""
+    """A chunk in memory, with all that a later process needs to read it again."""
 
     chunk: Chunk
     before: Any  # the memory of the stages before it; None where they have none
-    without: list[int]  # rows that were taken out of it
+    without: list[int]  # rows that were left out of it
     epoch: int
 
 
@@ -64,7 +64,7 @@ class PlainMaker:
         self.observe: Callable[[Assembly], None] = lambda assembly: None
         self._intake = intake
         self._tracing = tracing
-        self._known_fields: Mapping[str, Field] | None = None  # up to the next chunk
+        self._known_fields: Mapping[str, Field] | None = None  # valid up to the next chunk
 
     @property
     def properties(self) -> Mapping[str, Any]:
@@ -72,7 +72,7 @@ class PlainMaker:
         return RESIZED if self.shaping.resized else {}
 
     def sizes_changed(self) -> None:
-        """Adapt the bound of a read to the batch sizes that hold now."""
+        """Adapt the bound of a read to the current batch sizes."""
         self.shaping.sizes_changed()
         self.most_rows = self.shaping.most_rows
 
@@ -99,7 +99,7 @@ class PlainMaker:
     # Chunks
 
     def read(self, read: Read, before: Any, chunk: Chunk) -> tuple[Chunk, dict[str, Any]]:
-        """Hold a chunk; its rows that can be batched, and the facts that the machine needs.
+        """Hold a chunk; return its rows that can be batched, and the facts for the machine.
 
         ``before`` is the memory of the stages before the read.
         """
@@ -122,7 +122,7 @@ class PlainMaker:
         self._hold(read, HeldChunk(chunk, before, without, read.epoch))
 
     def shaped(self, chunk: Chunk) -> tuple[Chunk, Mapping[str, np.ndarray]]:
-        """The rows that the shape can place, with their facts as columns, and its own facts."""
+        """Return the rows that fit, with their facts as columns, and the machine's facts."""
         self._known_fields = None
         chunk, facts = self.shaping.facts(chunk, self._intake.bad)
         return with_facts(chunk), facts
@@ -132,7 +132,7 @@ class PlainMaker:
         self._tracing.read(read, held.before, held.chunk)
 
     def forget(self) -> bool:
-        """Drop chunks that no batch to come needs; whether there were any."""
+        """Drop chunks that no later batch needs; return whether there were any."""
         needed = self.shaping.machine.chunks()
         if len(needed) == len(self.held):
             return False
@@ -144,7 +144,7 @@ class PlainMaker:
     # Batches
 
     def begin(self, plan: Plan) -> tuple[Assembly, None]:
-        """The batch of a plan."""
+        """Return the batch of a plan."""
         self._tracing.begin(plan.draft)
         shaping = self.shaping
         bucket = 0 if shaping.padding is None else plan.draft.meta.get("bucket", 0)
@@ -157,38 +157,38 @@ class PlainMaker:
         return assembly, None
 
     def parts(self, plan: Plan) -> Parts:
-        """Rows of chunks that make a batch."""
+        """Return rows of chunks that make a batch."""
         return [(self.held[part.chunk].chunk, part.rows) for part in plan.draft.parts]
 
     def epoch_of(self, plan: Plan) -> int:
-        """The epoch of a batch's first row."""
+        """Return the epoch of a batch's first row."""
         return self.held[plan.draft.parts[0].chunk].epoch
 
     def made(
         self, plan: Plan, written: Any, memory: np.ndarray
     ) -> tuple[Mapping[str, Any], Trace | None]:
-        """Count a batch that lies in its block; its description and trace."""
+        """Count a batch that lies in its block; return its description and trace."""
         meta = plan.draft.meta
         self.count(meta)
         return meta, self._tracing.made(meta, parts=plan.draft.parts)
 
     def count(self, meta: Mapping[str, Any]) -> None:
-        """Count the padding of a batch that was made, or passed over since it is done."""
+        """Count the padding of a batch that was made, or skipped because it is done."""
         if "padded" in meta:
             counts = self.padding.setdefault(meta["bucket"], [0, 0])
             for i, name in enumerate(("padded", "real")):
                 counts[i] = min(counts[i] + meta[name], _MOST_COUNTED)
 
     def prepare(self) -> bool:
-        """False: plain batches are made as soon as they can be."""
+        """Return False: plain batches are made as soon as possible."""
         return False
 
     def targets(self) -> list[Stratified | Shaping]:
-        """Stages and shapes that draw classes in proportions that can be changed."""
+        """Return the stages and shapes whose proportions of classes can be changed."""
         return [*self._intake.stratified, *self.shaping.retargetable()]
 
     def stats(self, of_stages: list[dict[str, Any]]) -> dict[str, Any] | None:
-        """Counters by class, where there are classes; the padding of buckets."""
+        """Return counters by class, where there are classes, and the padding of buckets."""
         by_class = [*of_stages, *self.shaping.stats()]
         stats = by_class[-1] if by_class else {}
         if self.padding:
@@ -197,9 +197,9 @@ class PlainMaker:
         return stats or None
 
     def sizes(self) -> dict[str, int]:
-        """Rows that were read and are in no batch yet."""
+        """Return the number of rows that were read and are in no batch yet."""
         return {"incomplete": self.shaping.machine.waiting()}
 
     def progress(self) -> dict[str, Any]:
-        """Nothing beyond the progress of the intake."""
+        """Return nothing: the intake reports all progress."""
         return {}

@@ -4,8 +4,8 @@
     saved()     ─► which batches are done ──┴─► Change ─► store        resume() ◄─ Saved
     close(), set_target(), set_batch_sizes() ─► Orders ────────────┘
 
-A later process goes on from the cursor behind the last batch before which all are done, passes over
-those after it that are done, and follows each order at the place where it was given.
+A later process resumes from the cursor of the first open batch, skips
+done batches after it, and carries out each order at the place where it was given.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .plain_maker import PlainMaker
 
 logger = logging.getLogger("headrace.worker")
 
-#: A claim delays the closing of the input by so many batches at most, whatever a trainer claims.
+#: Maximum number of batches by which a trainer's claim can delay the closing of the input.
 _MOST_AHEAD = 4096
 
 
@@ -43,8 +43,8 @@ class PlainMemory(Memory):
         self._numbers = Numbers()
         self._orders = Orders()
         self._changes: list[Change] = []
-        self._read_before = 0  # rows of the source, by earlier processes
-        self._claimed = 0  # trainers have batches before this number from an earlier process
+        self._read_before = 0  # rows of the source read by earlier processes
+        self._claimed = 0  # number below which trainers may hold batches of an earlier process
 
     # Steps
 
@@ -63,7 +63,7 @@ class PlainMemory(Memory):
         return not (self._maker.left_out and self._is_out(plan))
 
     def _is_out(self, plan: Plan) -> bool:
-        """Whether a batch is passed over: all its rows are left out."""
+        """Return whether a batch is skipped because all its rows are left out."""
         out = rows = 0
         for part in plan.draft.parts:
             ordinals = self._maker.held[part.chunk].chunk.ordinals[part.rows]
@@ -130,7 +130,7 @@ class PlainMemory(Memory):
 
     @property
     def _rows_read(self) -> int:
-        """Rows of the source that were read for good."""
+        """Number of rows of the source whose reads are complete."""
         return self._read_before + self._intake.rows_read
 
     def close(self, cancel: bool) -> None:
@@ -139,13 +139,13 @@ class PlainMemory(Memory):
         number = max(self._machine.next_number, self._claimed)
         order = self._orders.given(self._rows_read, number, "close", cancel)
         if not self._orders.waits and number > self._machine.next_number:
-            self._orders.await_place(order)  # batches that trainers have are made again first
+            self._orders.await_place(order)  # batches that trainers hold are made again first
         self._store_orders()
         if not self._orders.waits:
             self._machine.close(cancel)
 
     def set_target(self, target: Target, probs: list[float]) -> int:
-        # Batches of which all rows were judged before are not made yet, and keep them.
+        # Unmade batches whose rows were all judged before keep these rows.
         shaping = self._maker.shaping
         if target is shaping:
             first = shaping.first_not_formed()
@@ -171,7 +171,7 @@ class PlainMemory(Memory):
         return first
 
     def _note(self, kind: str, value: Any, since: int = 0) -> Order:
-        """Store an order, which a later process has to follow at the same place."""
+        """Store an order, which a later process must carry out at the same place."""
         order = self._orders.given(self._rows_read, self._machine.next_number, kind, value, since)
         self._store_orders()
         return order
@@ -180,7 +180,7 @@ class PlainMemory(Memory):
         self._change.meta["orders"] = pack(self._orders.to_plain())
 
     def _follow(self, order: Order) -> None:
-        """Carry out an order that was given to an earlier process."""
+        """Carry out an order that an earlier process got."""
         if order.kind == "close":
             self._machine.close(order.what)
         elif order.kind == "batch_size":
@@ -199,7 +199,7 @@ class PlainMemory(Memory):
         self._numbers.made(self._machine.first_number - 1, self.cursor())
 
     def cursor(self) -> bytes:
-        """How another process goes on after the last batch that was made."""
+        """Return the cursor with which another process resumes after the last batch made."""
         maker = self._maker
         held = maker.held.items()
         cursor = {
@@ -219,7 +219,7 @@ class PlainMemory(Memory):
         return pack(cursor)
 
     def restore(self, cursor: Mapping[str, Any]) -> None:
-        """Go on after the batch that the cursor came with."""
+        """Resume after the batch of the cursor."""
         before, without = dict(cursor["before"]), dict(cursor.get("without", ()))
         machine = cursor["machine"]
         for read in self._machine.restore(machine):

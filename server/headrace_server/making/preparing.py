@@ -1,4 +1,4 @@
-"""The expected next batch, written before trainers want it: all of it but its states.
+"""The expected next batch, written before trainers want it, except its states.
 
     expected batch ─► lent block, examples written ─► the batch that is wanted ─┬─► the same one
                                                                                 └─► another: dropped
@@ -39,8 +39,8 @@ class Preparing:
         texts = any(state.field.dtype == BYTES for state in cutting.states)
         self._possible = cutting.at_trainer or not texts
         self._ready: tuple[SegmentBlock, Block] | None = None
-        self._wrong = 0  # guesses in a row
-        self._pause = 0  # batches for which none is made
+        self._wrong = 0  # number of wrong guesses in a row
+        self._pause = 0  # number of batches without a guess
 
     def prepare(self) -> bool:
         """Write the examples of the expected batch; False if there is nothing to do."""
@@ -61,9 +61,9 @@ class Preparing:
         return True
 
     def take(self, batch: Segments) -> tuple[SegmentBlock, Block] | None:
-        """The prepared batch and its block if it is this one; else None.
+        """Return the prepared batch and its block if it is this one; else None.
 
-        The states of the table are still to be written; examples that begin have theirs in it.
+        States of the table are still to be written; initial states are already in the block.
         """
         if self._ready is None:
             self._pause = max(0, self._pause - 1)

@@ -30,7 +30,7 @@ from .assemble import (
 
 
 def ragged_schema(fields: Mapping[str, Field], batch_size: int | None) -> dict[str, Field]:
-    """Schema of the columns of a ragged batch as they travel."""
+    """Return the schema of a ragged batch's columns on the wire."""
     schema = batch_schema(fields, batch_size)
     ends = None if batch_size is None else batch_size + 1
     for name, field in fields.items():
@@ -63,7 +63,7 @@ class RaggedAssembly(Assembly):
         self.slots, self.nbytes = arrange(specs)
 
     def _ends(self, columns: list[Column]) -> int:
-        """Note where the rows of a column begin and end; number of values of all of them."""
+        """Note where the rows of a column begin and end; return their total number of values."""
         offsets = np.zeros(self.rows + 1, np.int64)
         np.concatenate([_lengths(column) for column in columns]).cumsum(out=offsets[1:])
         self._offsets.append(offsets)
@@ -96,7 +96,7 @@ def _inner(column: Column) -> tuple[int, ...]:
 
 
 def _flat(column: Column) -> Column:
-    """The strings of all rows as one array, so that they are written as any others."""
+    """Return the strings of all rows as one array, which is written like any other."""
     if not isinstance(column, RaggedStrings):
         return column
     return column.flat.take(column.items).reshape(int(column.lengths.sum()), *column.inner)

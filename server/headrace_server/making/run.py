@@ -67,7 +67,7 @@ class MadeBatch:
     nbytes: int
     slots: list[Slot]
     meta: Mapping[str, Any]
-    trace: Trace | None = None  # where its rows came from, where that is recorded
+    trace: Trace | None = None  # the origin of its rows, where that is recorded
     epoch: int = 0  # of its first row
     turn: int = -1  # where batches end with their epoch; see Partition
 
@@ -77,7 +77,7 @@ Written = Assembly | SegmentBlock
 
 
 class Run:
-    """One partition at work.  A call that one collaborator answers alone is bound to it."""
+    """One partition at work.  Calls that one collaborator answers alone are bound to it."""
 
     def __init__(
         self, intake: Intake, machine: Partition, maker: Maker, memory: Memory, slab: Slab
@@ -90,7 +90,7 @@ class Run:
         self._next_read: Read | None = None
         self._unplaced: tuple[Plan, Written] | None = None
         self._last_epoch = -1  # of a batch
-        #: Number and epoch of the first batch of each epoch, of so many as may be under way.
+        #: Number and epoch of the first batch of each of the last epochs.
         self._begun: deque[tuple[int, int]] = deque(maxlen=64)
         self.made_ahead = maker.made_ahead
         self.capacity = maker.capacity
@@ -111,7 +111,7 @@ class Run:
     # Work
 
     def advance(self) -> MadeBatch | type[Busy] | type[Blocked] | type[Resting] | type[Done]:
-        """One step of work."""
+        """Do one step of work; return its result."""
         if self._unplaced is not None:
             return self._place(*self._unplaced)
         if self._next_read is not None:
@@ -136,13 +136,13 @@ class Run:
 
     @property
     def rests(self) -> bool:
-        """Whether the next step would only find that it has to wait for trainers."""
+        """Whether the next step would only find that it must wait for trainers."""
         return self.memory.content and self._machine.reads_nothing
 
     def prepare(self) -> bool:
-        """Write ahead what is known of the batch that is expected next; whether there was any.
+        """Write the known parts of the next expected batch ahead; return whether there was any.
 
-        For idle time: it changes when work is done, and nothing else.
+        It uses idle time: it changes when work is done, not its result.
         """
         return self._unplaced is None and self.maker.prepare()
 
@@ -159,7 +159,7 @@ class Run:
             self._machine.arrived(read, len(chunk), position, facts)
             self.memory.tidy()
             self._intake.end()
-        except Exception:  # batches made before it can still be announced, with a cursor
+        except Exception:  # earlier batches can still be announced, with a cursor
             self._machine.failed()
             if before is not None:
                 self._intake.stages.restore(before)
@@ -205,13 +205,13 @@ class Run:
             self._machine.begin_epoch()
 
     def close(self, cancel: bool) -> None:
-        """Read no more: make batches of what was read, or with ``cancel`` drop it."""
+        """Stop reading: make batches of the rows already read, or with ``cancel`` drop them."""
         self.memory.close(cancel)
-        if self._machine.state is not READING:  # else batches that trainers have are made first
+        if self._machine.state is not READING:  # else batches that trainers hold are made first
             self._next_read = None
 
     def set_target_probs(self, probs: list[float]) -> int:
-        """Draw classes in other proportions; number of the first batch that shows it."""
+        """Draw classes in other proportions; return the number of the first such batch."""
         targets = self.maker.targets()
         if len(targets) != 1:
             raise ValueError(
@@ -221,7 +221,7 @@ class Run:
         return self.memory.set_target(targets[0], probs)
 
     def set_batch_sizes(self, batch_sizes: Sequence[int]) -> int:
-        """Make batches of other sizes; number of the first one."""
+        """Make batches of other sizes; return the number of the first one."""
         least = max(batch_sizes, default=0) * least_bytes(self.maker.schema)
         if self.made_ahead and least > self._slab.budget_bytes:
             raise ValueError(
@@ -231,7 +231,7 @@ class Run:
         return self.memory.set_batch_sizes(batch_sizes)
 
     def claim(self, number: int, segments: bytes) -> int | None:
-        """Number of the batch that a trainer holds from before a restart; None if not its own."""
+        """Return the number of the batch that a trainer holds from before a restart, or None."""
         while (known := self.memory.claim(number, segments)) == UNREAD:
             read = self._next_read or self._machine.next_read(self._limit())
             if read is None:
@@ -274,15 +274,15 @@ class Run:
         return self._machine.across_batches
 
     def stats(self) -> dict[str, Any] | None:
-        """Counters of the shape, and by class where there are classes; None without any."""
+        """Return counters of the shape, and by class where there are classes; None without any."""
         return self.maker.stats([stage.stats() for stage in self._intake.stratified])
 
     def progress(self) -> dict[str, Any]:
-        """How far it is, in numbers for people."""
+        """Return its progress as numbers, for people."""
         return {**self._intake.progress(self._machine.reading()), **self.maker.progress()}
 
     def sizes(self) -> dict[str, int]:
-        """Counts of what waits to be made, or taken, here; see ``Feed.stats``."""
+        """Return counts of waiting rows and batches; see ``Feed.stats``."""
         sizes = self.maker.sizes()
         if self._unplaced is not None:
             waiting = 1 if self.made_ahead else self._unplaced[1].rows
@@ -290,7 +290,7 @@ class Run:
         return sizes
 
     def epoch_due(self, ended: bool) -> tuple[int, bool]:
-        """The epoch of the first rows that are not committed, and whether there may be any.
+        """Return the epoch of the first uncommitted rows, and whether there may be any.
 
         Where none is left, the epoch is the last one.  ``ended``: all batches are made.
         """
@@ -298,5 +298,5 @@ class Run:
         return (max(self.epoch, self._last_epoch), False) if due is None else (due, True)
 
     def dropped(self) -> dict[str, int]:
-        """Rows dropped so far, by reason; those that broke a rule start with ``bad:``."""
+        """Return rows dropped so far, by reason; those that broke a rule start with ``bad:``."""
         return self._intake.dropped_with(self._machine.dropped())

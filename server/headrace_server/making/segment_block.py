@@ -54,7 +54,7 @@ class _Places:
     strings: Mapping[str, Slot]
 
     def array(self, block: np.ndarray, name: str) -> np.ndarray:
-        """A column of numbers, as a view of its block."""
+        """Return a column of numbers, as a view of its block."""
         shape, dtype, offset = self.arrays[name]
         return np.ndarray(shape, dtype, block, offset)
 
@@ -91,7 +91,7 @@ class BlockLayout:
         self._known: dict[tuple[int, ...], _Places] = {}
 
     def places(self, rows: int, starts: int, states: int, texts: Sequence[int]) -> _Places:
-        """Offsets for these counts of rows; ``texts`` are the bytes of each column of strings."""
+        """Return offsets for these counts of rows; ``texts``: bytes of each column of strings."""
         key = rows, starts, states, *texts
         known = self._known.get(key)
         if known is None:
@@ -208,7 +208,7 @@ class SegmentBlock:
                     _windows(block, offset, self.rows, window, column, at, rows, begins)
 
     def states(self, block: np.ndarray) -> States:
-        """States of a written batch, and the rows that each belongs to."""
+        """Return the states of a written batch, with the rows of each."""
         slots = dict(zip(self._layout.fields, self.slots, strict=True))
         return {
             name: (slot.shape, block[slot.offset : slot.offset + slot.nbytes].tobytes())
@@ -239,7 +239,7 @@ class SegmentBlock:
         return fact
 
     def _strings(self, name: str) -> list[bytes]:
-        """Strings of a column, in C order."""
+        """Return strings of a column, in C order."""
         extra = self.extra.get(name)
         if extra is not None:
             array = extra[0][extra[1]] if isinstance(extra, tuple) else extra
@@ -280,7 +280,7 @@ class SegmentBlock:
 
 
 def groups(chunks: np.ndarray, rows: np.ndarray, offers: Mapping[int, Offer]) -> list[_Group]:
-    """Rows grouped by their chunk."""
+    """Return rows grouped by their chunk."""
     numbers = set(chunks.tolist())
     if len(numbers) == 1:
         return [(offers[numbers.pop()], slice(None), rows)]
@@ -343,12 +343,12 @@ def write_strings(block: np.ndarray, slot: Slot, texts: list[bytes]) -> None:
 
 @lru_cache(maxsize=64)
 def _even_offsets(count: int, length: int) -> np.ndarray:
-    """Offsets of strings that all have one length."""
+    """Return offsets of strings that all have one length."""
     return np.arange(count + 1) * length
 
 
 def state_array(column: Column, rows: np.ndarray) -> np.ndarray:
-    """Rows of a column as an array; strings become objects."""
+    """Return rows of a column as an array; strings become objects."""
     if isinstance(column, Strings):
         return column.take(rows).to_objects()
     assert isinstance(column, np.ndarray)

@@ -32,7 +32,7 @@ from .sequencing import Cutting, Offer
 from .slab import Slab, least_bytes
 from .state_table import HandedStates, StateTable
 
-#: Maximum number of rows that a trainer may name where ``capacity`` bounds nothing.
+#: Maximum number of rows that a trainer may name, without a ``capacity``.
 _MOST_ROWS = 1 << 20
 
 
@@ -71,7 +71,7 @@ class SegmentMaker:
     # Chunks
 
     def read(self, read: Read, before: Any, chunk: Chunk) -> tuple[Chunk, dict[str, Any]]:
-        """Hold a chunk; its examples that can be cut, and the facts that the machine needs.
+        """Hold a chunk; return its examples that can be cut, and the facts for the machine.
 
         ``before`` is the memory of the stages before the read.
         """
@@ -85,7 +85,7 @@ class SegmentMaker:
         return chunk, offer
 
     def read_again(self, chunk: int) -> np.ndarray:
-        """Hold a chunk that an earlier process read; the numbers of its rows."""
+        """Hold a chunk that an earlier process read; return the numbers of its rows."""
         read, before = self._lines.reread(chunk)
         now = self._intake.stages.state()
         dropped = dict(self._intake.dropped)
@@ -97,7 +97,7 @@ class SegmentMaker:
         return rows.ordinals
 
     def forget(self) -> bool:
-        """Drop chunks that no batch to come needs; whether there were any."""
+        """Drop chunks that no later batch needs; return whether there were any."""
         gone = self.offers.keys() - self.cutting.machine.chunks()
         for number in gone:
             del self.offers[number]
@@ -122,7 +122,7 @@ class SegmentMaker:
     # Batches
 
     def begin(self, plan: Plan) -> tuple[SegmentBlock, Block | None]:
-        """The batch of a plan, and its block where it was written ahead."""
+        """Return the batch of a plan, and its block where it was written ahead."""
         batch: Segments = plan.draft
         for chunk in batch.of_chunks():
             if chunk not in self.offers:
@@ -132,15 +132,15 @@ class SegmentMaker:
         if prepared is None:
             return self.written(batch), None
         if not self.cutting.at_trainer:
-            if self.cutting.carried:  # others may have ended since
+            if self.cutting.carried:  # more examples may have ended since
                 self.states.begin(batch, self.offers)
             prepared[0].extra = self.states.columns(batch, self.offers)[0]
         return prepared
 
     def written(self, batch: Segments) -> SegmentBlock:
-        """A batch about to be written, with initial states for examples that begin.
+        """Return a batch to be written, with initial states for examples that begin.
 
-        That is harmless for a batch that is only expected: nothing else uses these slots yet.
+        That is harmless for an expected batch: no other batch uses these slots yet.
         """
         self.states.grow(self.cutting.machine.slots)
         self.states.begin(batch, self.offers)
@@ -153,16 +153,16 @@ class SegmentMaker:
     def member_block(
         self, batch: Segments, offers: Mapping[int, Offer], extra: Mapping[str, Any], states: int
     ) -> SegmentBlock:
-        """A member of a round about to be written; ``extra`` has its states for all places."""
+        """Return a member of a round, to be written; ``extra`` has its states for all places."""
         with_blank = {**offers, BLANK: self._blank}
         return SegmentBlock(self.layout, whole(batch), with_blank, extra, states)
 
     def prepare(self) -> bool:
-        """Write ahead what is known of the batch that is expected next; whether there was any."""
+        """Write the known parts of the next expected batch ahead; return whether there was any."""
         return self._preparing.prepare()
 
     def epoch_of(self, plan: Plan) -> int:
-        """The epoch of a batch's first row, or of the batch before where it has none."""
+        """Return the epoch of a batch's first row, or of the last batch that had one."""
         if len(plan.draft):
             key: Any = self.cutting.machine.key_of(int(plan.draft.slots[0]))
             self._epoch = key[0]
@@ -171,7 +171,7 @@ class SegmentMaker:
     def made(
         self, plan: Plan, written: Any, memory: np.ndarray
     ) -> tuple[Mapping[str, Any], Trace | None]:
-        """The description and the trace of a batch that now lies in its block."""
+        """Return the description and the trace of a batch that now lies in its block."""
         batch: Segments = plan.draft
         meta = {"stripe": batch.stripe} if self.cutting.lanes or batch.stripe else {}
         if batch.member is not None:
@@ -183,11 +183,11 @@ class SegmentMaker:
     # Queries
 
     def targets(self) -> Sequence[Stratified]:
-        """Stages that draw classes in proportions that can be changed."""
+        """Return the stages whose proportions of classes can be changed."""
         return self._intake.stratified
 
     def stats(self, of_stages: list[dict[str, Any]]) -> dict[str, Any]:
-        """Counters by class, where there are classes, and of segments."""
+        """Return counters by class, where there are classes, and of segments."""
         machine = self.cutting.machine
         segments = {"in_flight": machine.in_flight, "rewound": machine.rewound}
         if isinstance(self.states, CarriedStates):
@@ -195,9 +195,9 @@ class SegmentMaker:
         return {**(of_stages[-1] if of_stages else {}), "segments": segments}
 
     def sizes(self) -> dict[str, int]:
-        """Ready and incomplete segments, and examples in flight."""
+        """Return the number of ready and incomplete segments, and of examples in flight."""
         return self.cutting.machine.sizes()
 
     def progress(self) -> dict[str, Any]:
-        """Segments by what they wait for."""
+        """Return the number of segments by the reason of their wait."""
         return {"segments": self.cutting.machine.standing()}

@@ -34,7 +34,7 @@ from .state_table import arrays_of, state_columns, stored_states
 
 
 def closing(cancel: bool) -> Change:
-    """The change that has later processes close the input."""
+    """Return the change that makes later processes close the input."""
     return Change(meta={"closing": b"cancel" if cancel else b"close"})
 
 
@@ -57,10 +57,10 @@ class SegmentMemory(Memory):
         self._lines = lines
         self._ended = EndedLines(left_out or LeftOut(), lines)
         self._out: dict[int, Segments] = {}  # by number
-        self._after: dict[int, tuple[int, Segments]] = {}  # by stripe: the last one that was saved
+        self._after: dict[int, tuple[int, Segments]] = {}  # by stripe: the last saved batch
         self._places: dict[int, Segments] = {}  # by stripe: its last batch that began rows
         self._moved = False  # whether these changed since they were stored
-        self._early: set[int] = set()  # numbers of _out that are done, and earlier ones are not
+        self._early: set[int] = set()  # numbers of _out that are done before earlier ones
         self._saved: list[Commit] = []  # since the last change
         self._changes: list[Change] = []
         states = maker.states
@@ -114,7 +114,8 @@ class SegmentMemory(Memory):
 
     def want(self, upto: int, stripe: int) -> None:
         if stripe and not (self._machine.sized or self._cutting.lanes):
-            self._changes.append(Change(meta={"sized": b"1"}))  # it decides what the end drops
+            # it affects which rows are dropped at the end
+            self._changes.append(Change(meta={"sized": b"1"}))
         self._machine.want(upto, stripe)
 
     def saved(self, number: int, block: Any = b"", columns: Sequence[Any] = ()) -> tuple[str, str]:
@@ -136,7 +137,7 @@ class SegmentMemory(Memory):
             rows = rows[:0]
         arrays: list[np.ndarray] = []
         if len(rows) or self._carried is not None:
-            # Ended examples too: nothing reads their slots before other examples begin there.
+            # Ended examples too: their slots are not read before other examples begin there.
             arrays = arrays_of(self._cutting.states, block, columns)
             if batch.member is not None:
                 arrays = [array[batch.lanes] for array in arrays]
@@ -149,8 +150,8 @@ class SegmentMemory(Memory):
     def _done(self, number: int, batch: Segments) -> tuple[str, str]:
         """Take the commit of a batch without states.
 
-        It counts once all earlier ones of its lanes are done: an example goes on in other lanes
-        after its last segment before which none is missing.
+        It counts once all earlier ones of its lanes are done: an example continues in other lanes
+        after the last segment before which all are done.
         """
         self._early.add(number)
         for first, out in [(n, b) for n, b in self._out.items() if b.stripe == batch.stripe]:
@@ -161,14 +162,14 @@ class SegmentMemory(Memory):
             keys = self._keys(out.slots)
             self._note_after(first, out)
             rows = self._machine.saved(out)
-            if rows is None:  # cancelled: no segment of it is followed by another
+            if rows is None:  # cancelled: its examples have no further segments
                 rows = out.slots[:0]
             self._saved.append((out, rows, keys))
         return "", ""
 
     def _note_after(self, number: int, batch: Segments) -> None:
-        """Note the last batch of a stripe that is saved, and where its rows are."""
-        if batch.stripe < 0:  # a claim's: the machine has its places
+        """Note the last saved batch of a stripe, and the places of its rows."""
+        if batch.stripe < 0:  # a claimed batch: the machine has its places
             self._moved = True
             return
         last = self._after.get(batch.stripe)
@@ -229,8 +230,8 @@ class SegmentMemory(Memory):
     def claim(self, number: int, segments: bytes) -> int | None:
         """``segments`` are insertion indices (int64), then numbers of segments (int32).
 
-        None when they are not the next of their examples, or were handed out again.  A member of
-        a round is made again, under a number that is not known yet.
+        Return None when they are not the next of their examples, or were handed out again.  A
+        member of a round is made again, under a number that is not known yet.
         """
         place = place_of(segments)
         if place is not None:
@@ -266,7 +267,7 @@ class SegmentMemory(Memory):
         self._changes.append(closing(cancel))
 
     def set_target(self, target: Target, probs: list[float]) -> int:
-        """Draw in other proportions from now on; number of the next batch."""
+        """Draw in other proportions from now on; return the number of the next batch."""
         return int(target.set_target(probs, self._partition.next_number))
 
     # The store
@@ -279,8 +280,8 @@ class SegmentMemory(Memory):
     def _settle(self) -> None:
         """Build one change of the commits since the last one.
 
-        Until then their states stay in the table: the slot of an example that was dropped is used
-        again only after the next chunk was read.
+        Until then their states stay in the table: the slot of a dropped example is reused
+        only after the next chunk was read.
         """
         if self._saved:
             self._changes.append(self._lines.saved(self._saved, self._maker.states.stored))

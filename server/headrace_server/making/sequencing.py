@@ -41,7 +41,7 @@ _MOST_STEPS = 2**31 - 1
 class Offer:
     """The sound examples of a chunk.  All sequences are ragged columns."""
 
-    origin: Origin | None  # of its rows; None of blank ones
+    origin: Origin | None  # of its rows; None for blank ones
     keys: list[bytes]
     steps: np.ndarray  # int64 [n], real length of the sequences
     totals: np.ndarray  # int32 [n], length that the user declares
@@ -49,7 +49,7 @@ class Offer:
     firsts: np.ndarray | None  # int64 [n], steps of the first segment, where that is drawn
     sequences: Mapping[str, Ragged | RaggedStrings]
     context: Mapping[str, Column]
-    initial: Mapping[str, Column]  # of states that each example brings
+    initial: Mapping[str, Column]  # initial states that each example brings
     facts: Mapping[str, np.ndarray]
     draws: Mapping[str, np.ndarray]  # float64 [2, n], of states that may come from a pool
 
@@ -84,7 +84,7 @@ class StateSource:
         return cls(name, field, constant=constant.reshape(shape), carry=carry)
 
     def blank(self, n: int) -> np.ndarray:
-        """An array of n values, all zero or empty."""
+        """Return an array of n values, all zero or empty."""
         shape = (n, *(d or 0 for d in self.field.shape))
         if self.field.dtype == BYTES:
             texts: np.ndarray = np.full(shape, b"", object)
@@ -161,7 +161,7 @@ class Cutting:
             )
 
     def fields(self, facts: Mapping[str, Field]) -> dict[str, Field]:
-        """Wire columns of a batch; ``facts`` are those that stages add to rows."""
+        """Return the wire columns of a batch; ``facts`` are those that stages add to rows."""
         rows = None if self.small else self.batch_size
         fields = {
             "@key": Field(BYTES, (rows,)),
@@ -192,7 +192,7 @@ class Cutting:
         return fields
 
     def properties(self) -> dict[str, Any]:
-        """Description of the feed for trainers, beside its schema."""
+        """Return the description of the feed for trainers, beside its schema."""
         return {
             "shape": "sequences",
             "num_unroll": self.num_unroll,
@@ -207,7 +207,7 @@ class Cutting:
     # Chunks
 
     def offer(self, chunk: Chunk, bad: BadRecords, epoch: int) -> tuple[Chunk, Offer]:
-        """The examples of a chunk that can be cut; the others are reported."""
+        """Return the examples of a chunk that can be cut; report the others."""
         totals: np.ndarray | None = None
         if self._lengths is not None and len(chunk):
             chunk, lengths = self._lengths.sound(
@@ -247,12 +247,12 @@ class Cutting:
         )
 
     def _drawn(self, seed: int, chunk: Chunk, epoch: int) -> np.ndarray:
-        """Whether each example starts from a final state of the pool, and from which: 0 … 1."""
+        """Draw whether examples start from a final state of the pool, and from which: 0 … 1."""
         streams = (chance.POOL, chance.POOL_PLACE)
         return np.stack([chance.uniform(seed, one, epoch, chunk.ordinals) for one in streams])
 
     def _drawn_firsts(self, chunk: Chunk, epoch: int) -> np.ndarray:
-        """How many steps the first segment of each example has: 1 … stride, each as likely."""
+        """Draw the number of steps of each example's first segment: 1 … stride, equally likely."""
         stride = self.geometry.stride
         drawn = chance.uniform(self._phase_seed, chance.PHASES, epoch, chunk.ordinals) * stride
         firsts: np.ndarray = np.minimum(drawn.astype(np.int64), stride - 1) + 1
@@ -293,7 +293,7 @@ class Cutting:
                 yield row, f"{text}declare pad=True to fill it up", "no_multiple"
         if totals is not None:
             what = f"input_length ({selector_text(self._length)})"
-            # With a phase padding differs between epochs, and an example is good in all or none.
+            # With a phase, padding differs between epochs; an example must be good in all or none.
             padded = steps if self._phased else geometry.padded(steps)
             for row in np.flatnonzero(totals > padded).tolist():
                 with_it = "" if self._phased else " with padding"
@@ -304,7 +304,7 @@ class Cutting:
 
 
 def _ragged(column: Column) -> Ragged | RaggedStrings:
-    """A sequence as a ragged column."""
+    """Return a sequence as a ragged column."""
     if isinstance(column, (Ragged, RaggedStrings)):
         return column
     return ragged_of(column, 1)

@@ -1,4 +1,4 @@
-"""A declared shape: its machine, and the facts of a chunk that the machine decides by.
+"""A declared shape: its machine, and the facts of a chunk on which the machine decides.
 
     batch                            no facts
     bucket, …_by_sequence_length     bucket, and length where it was declared
@@ -34,7 +34,7 @@ from ..reading.sampling import changes_sent
 from ..reading.values import Values, as_int64, is_integer
 
 _MAX = 2**63 - 1
-#: Begins the name of a fact that only the machine sees; it goes with its row until all are found.
+#: Prefix of a fact that only the machine sees; it stays with its row until all are known.
 _OWN = "machine:"
 
 
@@ -64,7 +64,7 @@ def _machine(shape: Shape, partition: int) -> PlainBatches | Buckets | ClassQueu
 
 
 def padding_of(shape: Shape) -> Padding | None:
-    """The sizes that batches are padded to; None where it is the longest of each batch."""
+    """Return the sizes that batches are padded to; None where it is the longest of each batch."""
     options = shape.options
     sizes, multiple = options.get("pad_to"), options.get("pad_to_multiple")
     to_boundary = options.get("pad_to_boundary")
@@ -87,7 +87,7 @@ class Shaping:
         self.ragged = bool(shape.options.get("ragged"))
         self._shape = shape
         self.most_rows = shape.read_bound()
-        self.change_comes = False  # whether a stored change of sizes has not taken effect yet
+        self.change_comes = False  # whether a stored change of sizes is still to take effect
         self._bucket = self._values("which_bucket", "bucket")
         self._length = self._values("input_length", "length")
         self._cost = self._values("cost", "cost")
@@ -121,7 +121,7 @@ class Shaping:
         return self.machine.resized or self.change_comes
 
     def sizes_checked(self, batch_sizes: Sequence[int]) -> list[int]:
-        """The batch sizes that a trainer asks for, one for each bucket; ValueError where wrong."""
+        """Return the requested batch sizes, one for each bucket; ValueError for wrong ones."""
         sizes, wanted = [*batch_sizes], 1
         if isinstance(self.machine, Buckets):
             wanted = len(self.machine.batch_sizes)
@@ -142,7 +142,7 @@ class Shaping:
         return sizes
 
     def set_batch_sizes(self, sizes: Sequence[int], number: int) -> int:
-        """Change the sizes of all batches that are not formed; number of the first of them.
+        """Change the sizes of all unformed batches; return the number of the first one.
 
         ``number``: of the next batch.
         """
@@ -161,7 +161,7 @@ class Shaping:
         return since
 
     def sizes_changed(self) -> None:
-        """Adapt the bound of a read to the sizes that hold now."""
+        """Adapt the bound of a read to the current sizes."""
         if isinstance(self.machine, Buckets):
             self.most_rows = self._shape.read_bound(self.machine.batch_sizes)
 
@@ -171,7 +171,7 @@ class Shaping:
         return self._options.get("capacity")
 
     def stats(self) -> list[dict[str, Any]]:
-        """Waiting rows by class, if the shape has queues of classes; one item or none."""
+        """Return one item, the waiting rows by class, if the shape has queues of classes."""
         if not isinstance(self.machine, ClassQueues):
             return []
         last = changes_sent(self.machine.num_classes)
@@ -179,31 +179,31 @@ class Shaping:
         return [{"waiting": self.machine.waiting_by_class(), "changes": changes}]
 
     def retargetable(self) -> list[Shaping]:
-        """Itself, if it draws from proportions that can be changed."""
+        """Return itself, if its proportions can be changed."""
         return [self] if isinstance(self.machine, ClassQueues) else []
 
     def ready(self) -> int:
-        """Batches whose rows are all there, so that stages before the shape change them no more."""
+        """Return the number of batches whose rows are all there, past all changes by stages."""
         return self.machine.ready() if isinstance(self.machine, (PlainBatches, Buckets)) else 0
 
     def first_not_formed(self) -> int:
-        """Number of the first batch whose rows are not drawn yet, if the shape draws by class."""
+        """Return the number of the first batch without drawn classes, if the shape draws them."""
         assert isinstance(self.machine, ClassQueues)
         return self.machine.first_not_formed
 
     def waits_for(self) -> str:
-        """Text on what the next batch lacks, perhaps empty."""
+        """Describe what the next batch lacks; may be empty."""
         return self.machine.waits_for() if isinstance(self.machine, ClassQueues) else ""
 
     def set_target(self, probs: list[float], number: int) -> int:
-        """Change the proportions; number of the first batch drawn from them."""
+        """Change the proportions; return the number of the first batch drawn from them."""
         assert isinstance(self.machine, ClassQueues)
         if probs == self.machine.probs.tolist():  # repeated after the worker was replaced
             return number
         return self.machine.set_probs(probs)
 
     def fields_after(self, facts: Mapping[str, Field]) -> dict[str, Field]:
-        """Facts of a batch's rows; ``facts`` are those that stages add."""
+        """Return the facts of a batch's rows; ``facts`` are those that stages add."""
         fields = dict(facts)
         if self._length is not None:
             fields["length"] = Field("int32")
@@ -212,7 +212,7 @@ class Shaping:
         return fields
 
     def padded_fields(self, fields: Mapping[str, Field]) -> Mapping[str, Field]:
-        """The fields with the sizes that ``pad_to`` gives."""
+        """Return the fields with the sizes that ``pad_to`` gives."""
         if not self._pad_to:
             return fields
         padded = dict(fields)
@@ -225,7 +225,7 @@ class Shaping:
         return padded
 
     def facts(self, chunk: Chunk, bad: BadRecords) -> tuple[Chunk, Mapping[str, np.ndarray]]:
-        """The rows that the shape can place, and their facts; others are reported."""
+        """Return the rows that fit the shape, and their facts; report others."""
         if self.ragged and len(chunk):
             fault = ragged_fault({name: field_of(one) for name, one in chunk.columns.items()})
             if fault:
@@ -257,7 +257,7 @@ class Shaping:
         return chunk, facts
 
     def _fitting(self, chunk: Chunk, name: str, sizes: list[int | None], bad: BadRecords) -> Chunk:
-        """The rows that are no longer than ``pad_to`` gives room for; others are reported."""
+        """Return the rows that fit ``pad_to``; report others."""
         if not len(chunk):
             return chunk
         column = chunk.columns.get(name)
@@ -280,7 +280,7 @@ class Shaping:
 
 
 def _priced(chunk: Chunk, values: Values, bad: BadRecords) -> Chunk:
-    """Put the cost of each row in the place of its length, which only a budget needs."""
+    """Replace the length of each row, which only a budget needs, by its cost."""
     rule = "a cost is finite and 0 or more"
     chunk, costs = values.sound(chunk, bad, rule, lambda v: (v >= 0) & (v < np.inf), "out_of_range")
     whole = as_int64(np.ceil(costs) if costs.dtype.kind == "f" else costs)
@@ -301,7 +301,7 @@ def _placed(chunk: Chunk, values: Values, name: str, count: int, bad: BadRecords
 
 
 def with_facts(chunk: Chunk) -> Chunk:
-    """The chunk with its facts as columns, as they travel."""
+    """Return the chunk with its facts as columns, as on the wire."""
     if not chunk.facts:
         return chunk
     named = {RESERVED + name: fact for name, fact in chunk.facts.items()}

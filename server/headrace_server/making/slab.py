@@ -26,7 +26,7 @@ from ..files.durable_file import FULL, room
 
 logger = logging.getLogger("headrace.worker")
 
-#: Fraction of the slab in use above which no block is lent, since it would soon be taken back.
+#: Fraction of the slab in use above which it lends no block, since it would soon take it back.
 _LENDING_ENDS = 0.5
 
 
@@ -35,7 +35,7 @@ def segment_name(worker: int, life: int, number: int) -> str:
 
 
 def map_segment(path: Path) -> np.ndarray:
-    """An existing segment, read-only, as uint8."""
+    """Return an existing segment, read-only, as uint8."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return np.frombuffer(mmap.mmap(fd, 0, prot=mmap.PROT_READ), np.uint8)
@@ -44,7 +44,7 @@ def map_segment(path: Path) -> np.ndarray:
 
 
 def least_bytes(schema: Mapping[str, Field]) -> int:
-    """Bytes of a row of these columns, without strings and lengths that vary."""
+    """Return bytes of a row of these columns, without strings and lengths that vary."""
     return sum(
         numpy_dtype(field.dtype).itemsize * prod(n or 0 for n in field.shape[1:])
         for name, field in schema.items()
@@ -75,7 +75,7 @@ class Slab:
 
     @property
     def budget_bytes(self) -> int:
-        """Bytes of all blocks together at most, and so of one."""
+        """Maximum bytes of all blocks together, and so of one."""
         return self._arena.budget_bytes
 
     @property
@@ -87,7 +87,7 @@ class Slab:
         return segment_name(self._worker, self._life, block.segment)
 
     def allocate(self, nbytes: int) -> Block | None:
-        """A block, or None if there is no room until others are freed.
+        """Return a block, or None if there is no room until others are freed.
 
         LimitExceeded if it can never fit, or if the machine has no more shared memory and no
         block is in use that could be freed.
@@ -100,7 +100,7 @@ class Slab:
         return block
 
     def lend(self, nbytes: int) -> Block | None:
-        """A block that the slab takes back if it needs the room; None if little is free."""
+        """Return a block that the slab takes back if it needs the room; None if little is free."""
         if self._arena.fraction_used > _LENDING_ENDS:
             return None
         block = self._arena.allocate(nbytes, grow=False)
@@ -153,7 +153,7 @@ class Slab:
         return block
 
     def memory(self, block: Block) -> np.ndarray:
-        """The memory of a block, writable."""
+        """Return the memory of a block, writable."""
         return self._memory[block.segment][block.offset : block.offset + block.nbytes]
 
     def free(self, block: Block) -> None:

@@ -1,7 +1,7 @@
 """The states of examples between two of their segments.
 
 StateTable     states at the server: an array per state, a row per slot
-HandedStates   states at trainers: only those that they handed over, by slot
+HandedStates   states at trainers: only those that they flushed, by slot
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def arrays_of(
 
 
 def state_columns(arrays: Sequence[np.ndarray]) -> list[Column]:
-    """States of some examples as columns to store: the arrays themselves unless strings occur."""
+    """Return states of some examples as columns to store: the arrays, unless there are strings."""
     if any(array.dtype.hasobject for array in arrays):
         plain = [
             [a[row].tolist() if a.dtype == object and a.ndim > 1 else _raw(a[row]) for a in arrays]
@@ -123,7 +123,7 @@ class StateTable:
         self.grow(size)
 
     def begin(self, batch: Segments, offers: Mapping[int, Offer]) -> None:
-        """Give examples of which the first segment is taken their initial states."""
+        """Write initial states for examples whose first segment is taken."""
         first = (batch.segments == 0).nonzero()[0]
         if not len(first):
             return
@@ -138,7 +138,7 @@ class StateTable:
                 table[slots] = b"" if table.dtype == object else 0
 
     def columns(self, batch: Segments, offers: Any) -> tuple[dict[str, Any], int]:
-        """The states of a batch as columns of it, each a table and rows of it; how many rows."""
+        """Return a batch's states as columns (a table and its rows), and their number of rows."""
         tables = zip(self._states, self._tables, strict=True)
         slots = batch.slots
         return {"state:" + state.name: (table, slots) for state, table in tables}, len(batch)
@@ -149,15 +149,15 @@ class StateTable:
             table[slots] = array
 
     def stored(self, slots: np.ndarray) -> list[Column]:
-        """The states under these slots as columns to store."""
+        """Return the states under these slots as columns to store."""
         return state_columns([table[slots] for table in self._tables])
 
     def forget(self, slots: Iterable[int]) -> None:
-        """Nothing: the next example in a slot overwrites its states."""
+        """Do nothing: the next example in a slot overwrites its states."""
 
 
 class HandedStates:
-    """States that trainers handed over, for the trainers that go on from them."""
+    """States that trainers flushed, for the trainers that continue from them."""
 
     def __init__(self, states: Sequence[StateSource]) -> None:
         self._states = states
@@ -166,14 +166,14 @@ class HandedStates:
         self._zeros = all(s.column is None and s.constant is None for s in states)
 
     def grow(self, slots: int) -> None:
-        """Nothing: only slots with states take room."""
+        """Do nothing: only slots with states take room."""
 
     def resume(self, slots: np.ndarray, arrays: Sequence[np.ndarray], size: int) -> None:
         """Take over the states of an earlier process."""
         self.put(slots, arrays)
 
     def begin(self, batch: Segments, offers: Mapping[int, Offer]) -> None:
-        """Nothing: ``columns`` has the initial states."""
+        """Do nothing: ``columns`` has the initial states."""
 
     def put(self, slots: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
         """Store states under these slots, a row each."""
@@ -181,7 +181,7 @@ class HandedStates:
             self._handed[slot] = [array[row : row + 1].copy() for array in arrays]
 
     def stored(self, slots: np.ndarray) -> list[Column]:
-        """Nothing: what is handed over is stored at once."""
+        """Return nothing: flushed states are stored at once."""
         return []
 
     def forget(self, slots: Iterable[int]) -> None:
@@ -190,7 +190,7 @@ class HandedStates:
             self._handed.pop(slot, None)
 
     def columns(self, batch: Segments, offers: Any) -> tuple[dict[str, Any], int]:
-        """``@state_of`` and the states that rows start from, without repeats; how many."""
+        """Return ``@state_of``, the distinct states from which rows start, and their number."""
         which: list[int] = []
         parts: list[list[np.ndarray]] = []
         shared = -1  # row of the constants, once one is needed
@@ -220,7 +220,7 @@ class HandedStates:
         return columns, len(parts)
 
     def _initial(self, offer: Offer | None, rows: np.ndarray) -> list[np.ndarray]:
-        """The initial states of one row, as arrays of one row."""
+        """Return the initial states of one row, as arrays of one row."""
         values = []
         for state in self._states:
             if state.column is not None:

@@ -51,7 +51,7 @@ class Windows:
             whole = (begins >= 0) & (begins + geometry.width <= steps)
             whole &= self.sizes == geometry.num_unroll
             out = np.ndarray((count,), f"V{width}", block, offset)
-            # The others take any bytes: the loop below writes them again, singly.
+            # The others get arbitrary bytes here: the loop below overwrites them singly.
             out[places] = windows_of(raw, width)[np.where(whole, starts + begins * item, 0)]
             alone = (~whole).nonzero()[0]
         numbers = alone if isinstance(places, slice) else places[alone]

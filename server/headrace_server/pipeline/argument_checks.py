@@ -42,7 +42,7 @@ def check_kind(
 def checked_int(
     argument: str, value: Any, low: int, high: int | None = None, *, or_none: bool = False
 ) -> Any:
-    """An int in ``low`` … ``high``; a bool is none."""
+    """Return an int in ``low`` … ``high``; a bool is none."""
     if value is None and or_none:
         return None
     wanted = "an int or None" if or_none else "an int"
@@ -62,14 +62,14 @@ def checked_int(
 
 
 def checked_ints(argument: str, value: Any, low: int, high: int) -> list[int]:
-    """A list of ints, from a range or an array of one dimension, too."""
+    """Return a list of ints, from a range or an array of one dimension, too."""
     if not is_several(value):
         raise TypeError(f"{argument}={value!r:.80} is a {type(value).__name__}; it is a list")
     return [checked_int(f"{argument}[{i}]", one, low, high) for i, one in enumerate(value)]
 
 
 def is_several(value: Any) -> bool:
-    """Whether a value is a sequence of numbers: a list, a range, an array of one dimension."""
+    """Return whether a value is a sequence of numbers: a list, range or 1-D array."""
     if isinstance(value, np.ndarray):
         return value.ndim == 1
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
@@ -81,7 +81,7 @@ def flag(argument: str, value: Any) -> bool:
 
 
 def checked_number(argument: str, value: Any, low: float, high: float) -> float:
-    """A finite number in ``low`` … ``high``; a bool is none."""
+    """Return a finite number in ``low`` … ``high``; a bool is none."""
     check_kind(argument, value, Real, "a number", but=bool)
     if not (math.isfinite(value) and low <= value <= high):
         raise ValueError(f"{argument}={value!r} does not lie in {low:g} … {high:g}")
@@ -96,7 +96,7 @@ def one_of(argument: str, value: Any, allowed: Collection[Any]) -> Any:
 
 
 def checked_name(argument: str, value: Any) -> str:
-    """The name of a column."""
+    """Return the name of a column."""
     if not isinstance(value, str):
         raise TypeError(
             f"{argument}={value!r:.80} is a {type(value).__name__}, not a column's name"
@@ -110,13 +110,13 @@ def checked_name(argument: str, value: Any) -> str:
 
 
 def checked_text(argument: str, value: str) -> str:
-    """A string that UTF-8 holds, as all that is sent or stored."""
+    """Return a string that UTF-8 holds, as all that is sent or stored."""
     refuse_surrogates(f"{argument}={value!r:.200}", value)
     return value
 
 
 def checked_names(argument: str, value: Any, known: Mapping[str, Field] | None) -> list[str]:
-    """A list of names of columns, each once; they are known where the schema is."""
+    """Return a list of names of columns, each once; they are known where the schema is."""
     listed = _listed(argument, value, "is not a list of columns' names")
     names = [checked_name(f"{argument}[{i}]", name) for i, name in enumerate(listed)]
     if not names:
@@ -132,7 +132,7 @@ def checked_names(argument: str, value: Any, known: Mapping[str, Field] | None) 
 
 
 def _listed(argument: str, value: Any, fault: str) -> list[Any]:
-    """The entries of a list or the like; TypeError for a string, a dict, or none of several."""
+    """Return the entries of a list or similar; TypeError for a string, a dict and others."""
     try:
         if isinstance(value, (str, bytes, Mapping)):
             raise TypeError
@@ -142,7 +142,7 @@ def _listed(argument: str, value: Any, fault: str) -> list[Any]:
 
 
 def checked_dtype(argument: str, value: Any) -> str:
-    """The name of a dtype."""
+    """Return the name of a dtype."""
     try:
         return dtypes.canonical(value)
     except TypeError as error:
@@ -150,7 +150,7 @@ def checked_dtype(argument: str, value: Any) -> str:
 
 
 def checked_shape(argument: str, value: Any) -> tuple[int, ...]:
-    """The shape of one example's array, which has room for the dimension of the rows."""
+    """Return the shape of one example's array, which has room for the dimension of the rows."""
     listed = _listed(argument, value, f"is a {type(value).__name__}; it is a tuple of ints")
     dims = tuple(checked_int(f"{argument}[{i}]", d, 0, MAX_ELEMENTS) for i, d in enumerate(listed))
     if len(dims) >= limits.MAX_RANK:
@@ -159,7 +159,7 @@ def checked_shape(argument: str, value: Any) -> tuple[int, ...]:
 
 
 def field_of(what: str, name: str, known: Mapping[str, Field]) -> Field:
-    """The field of a column that a batch is to hold; ``what`` names the argument and the column."""
+    """Return the field of a column for batches; ``what`` names the argument and the column."""
     field = known.get(name)
     if field is None:
         raise ValueError(f"{what} is not one of the columns {', '.join(known)}")
@@ -169,7 +169,7 @@ def field_of(what: str, name: str, known: Mapping[str, Field]) -> Field:
 
 
 def fixed_field(what: str, name: str, known: Mapping[str, Field]) -> Field:
-    """The field of a column that is alike in all examples, and not empty."""
+    """Return the field of a column that is alike in all examples, and not empty."""
     field = field_of(what, name, known)
     if None in field.shape:
         raise ValueError(f"{what} is {field}, which varies; it must have a fixed shape")
@@ -186,7 +186,7 @@ def checked_features(argument: str, value: Any) -> dict[str, Feature]:
 
 
 def checked_schema(argument: str, value: Any) -> Plain:
-    """The schema of what a function gives, from features (without defaults) or fields."""
+    """Return the schema of a function's results, from features (without defaults) or fields."""
     fields = {}
     for name, entry in _mapping(argument, value).items():
         if isinstance(entry, Field):
@@ -202,7 +202,7 @@ def checked_schema(argument: str, value: Any) -> Plain:
 
 
 def checked_ragged(argument: str, value: Any) -> dict[str, str]:
-    """The array of the offsets of each ragged column."""
+    """Return the array of the offsets of each ragged column."""
     check_kind(argument, value, Mapping, "a dict of a column to the array of its offsets")
     ragged = {
         checked_name(f"a column in {argument}", column): checked_name(
@@ -241,7 +241,7 @@ def checked_paths(argument: str, value: Any) -> tuple[str, ...]:
 
 
 def plain_data(argument: str, value: Any, depth: int = 0) -> Plain:
-    """The value as what a declaration can carry: None, bools, numbers, strings, lists and dicts."""
+    """Return the value as plain data: None, bools, numbers, strings, lists and dicts."""
     if depth > _DEPTH:
         raise ValueError(f"{argument} is nested deeper than {_DEPTH}")
     if isinstance(value, np.generic):

@@ -39,7 +39,7 @@ class Bucketing(RowSteps):
         pad_to: PadTo | None = None,
         ragged: bool = False,
     ) -> Self:
-        """Batches of examples of one bucket each, whose number is ``batch.bucket``.
+        """Return batches of examples of one bucket each, whose number is ``batch.bucket``.
 
         ``which_bucket`` gives 0 … ``num_buckets``-1 for each example; another number is a
         DataError.  Examples for which ``keep_input`` is not true are dropped before, and counted.
@@ -82,7 +82,7 @@ class Bucketing(RowSteps):
         pad_to: PadTo | None = None,
         ragged: bool = False,
     ) -> Self:
-        """Batches of examples of similar length; ``batch.length`` holds the lengths.
+        """Return batches of examples of similar length; ``batch.length`` holds the lengths.
 
         ``input_length`` is a column of integers, a sequence whose length counts, or a function.
         Bucket 0 takes lengths below the first boundary, bucket k those from boundary k-1 to below
@@ -94,7 +94,7 @@ class Bucketing(RowSteps):
         return self._bucketed(vars())
 
     def _bucketed(self, given: dict[str, Any]) -> Self:
-        """The pipeline with a shape of buckets, declared by the arguments of either call."""
+        """Return the pipeline with a shape of buckets, declared by the arguments of either call."""
         kept = self._kept(given.pop("keep_input"))
         boundaries = given["boundaries"] = given.pop("bucket_boundaries", None)
         count = given.pop("num_buckets", 0) or len(_ascending(boundaries)) + 1
@@ -134,7 +134,7 @@ class Bucketing(RowSteps):
         return kept._with_shape("bucket", given)
 
     def _kept(self, keep_input: Value | None) -> Self:
-        """The pipeline with a stage that drops the examples that are not to be kept."""
+        """Return the pipeline with a stage that drops the examples that are not to be kept."""
         if keep_input is None or keep_input is True:
             return self
         selector = checked_value("keep_input", keep_input, self.fields, constant=(0, 1))

@@ -109,7 +109,7 @@ class Pipeline(Sequencing):
     # The declaration
 
     def declaration(self) -> Declaration:
-        """The whole pipeline as plain data.  ValueError while it has no shape."""
+        """Return the whole pipeline as plain data.  ValueError while it has no shape."""
         if self._shape is None:
             raise ValueError(f"the pipeline has no shape: end it with one of {_SHAPES}\n{self!r}")
         return Declaration(self._source, self._order, self._stages, self._shape, self._policy)

@@ -56,14 +56,14 @@ def by_source(fn: _Function) -> _Function:
 
 
 def is_by_source(fn: Any) -> bool:
-    """True if workers get it by its text: marked, and in no module that can be imported."""
+    """Return whether workers get it by its text: marked, and in no module that can be imported."""
     if not getattr(fn, _MARK, False):
         return False
     return fn.__module__ in ("__main__", "__mp_main__") or fn.__module__ not in sys.modules
 
 
 def name_by_source(fn: Any) -> str:
-    """The name under which workers will find it.  TypeError names the part that has no text."""
+    """Return the name by which workers find it.  TypeError names the part without text."""
     module = _Module(fn)
     text = module.text()
     digest = hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
@@ -73,7 +73,7 @@ def name_by_source(fn: Any) -> str:
 
 
 def source_directory(run_directory: str | os.PathLike[str]) -> Path:
-    """The directory of such modules."""
+    """Return the directory of such modules."""
     return Path(run_directory) / "source"
 
 
@@ -146,7 +146,7 @@ class _Module:
                 raise self._refused(f"{of}uses {name!r}, which is not defined", "define it first")
 
     def _source(self, fn: FunctionType, of: str) -> tuple[str, CodeType]:
-        """Its def without decorators, and that compiled."""
+        """Return its def without decorators, and that compiled."""
         try:
             text = textwrap.dedent(inspect.getsource(fn))
             (node,) = ast.parse(text).body
@@ -201,7 +201,7 @@ class _Module:
 
 
 def _name_in(place: Any, value: Any) -> str:
-    """The name by which a value is imported from a module; "" where there is none."""
+    """Return the name by which a value is imported from a module; "" where there is none."""
     own = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
     found = isinstance(own, str) and isinstance(place, str) and own.isidentifier()
     return str(own) if found and getattr(sys.modules.get(place), str(own), None) is value else ""
@@ -215,7 +215,7 @@ def _attributes(code: CodeType) -> Iterable[str]:
 
 
 def _plain_text(value: Any) -> str | None:
-    """A constant as Python writes it; None where that would be another value."""
+    """Return a constant as Python writes it; None where that would be another value."""
     text = repr(value)
     try:
         same = len(text) <= _MOST_TEXT and ast.literal_eval(text)

@@ -25,7 +25,7 @@ _REPEATABLE = ("map", "flat_map", "unbatch", "filter", "select", "cache")
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One feature of a record: its kind, dtype, shape, and what stands in when it is missing.
+    """One feature of a record: its kind, dtype, shape, and the default where it is missing.
 
     ``scalar`` has shape (); ``fixed`` any fixed shape; ``sequence`` a first dimension that varies
     and then ``shape``.  ``has_default`` distinguishes a default of None from no default.
@@ -127,7 +127,7 @@ class Shape:
     options: Mapping[str, Plain] = field(default_factory=dict)
 
     def read_bound(self, batch_sizes: Sequence[int | None] | None = None) -> int | None:
-        """Rows that may be read at once, where the shape bounds what a partition holds.
+        """Return the number of rows to read at once, where the shape bounds a partition's rows.
 
         ``batch_sizes`` take the place of those that are declared.
         """
@@ -149,7 +149,7 @@ class Policy:
     max_bad_examples: int | None = None
 
     def too_bad(self, bad: Mapping[str, int]) -> str:
-        """The text of an error if there are more bad examples than are allowed, else ""."""
+        """Return the text of an error if there are more bad examples than are allowed, else ""."""
         limit = self.max_bad_examples
         if limit is None or sum(bad.values()) <= limit:
             return ""
@@ -201,7 +201,7 @@ class Declaration:
         return ""
 
     def batches_of(self, examples: int) -> int:
-        """Number of batches of a partition of so many examples, unless they are ``uncounted``.
+        """Return the number of batches of a partition, unless they are ``uncounted``.
 
         Where batches end with their epoch those of one epoch.
         """
@@ -217,7 +217,7 @@ class Declaration:
 
 
 def convertible(stages: tuple[Stage, ...]) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
-    """The stages that files can hold the result of, and those that stay with the pipeline.
+    """Return the stages that files can hold the result of, and those that stay with the pipeline.
 
     Stages that draw by chance stay, for they draw anew in each epoch, and so do those after them.
     """

@@ -38,7 +38,7 @@ class Misfit(ValueError):
 
 
 def as_array(value: Any) -> np.ndarray:
-    """A value as a numeric array, or as an object array of ``bytes``.  ValueError for others."""
+    """Return a value as a numeric array or an object array of ``bytes``.  ValueError for others."""
     if isinstance(value, _TEXT):
         return _strings(value)
     try:
@@ -83,7 +83,7 @@ def _untyped(value: Any, array: np.ndarray) -> bool:
 
 
 def infer_field(values: Sequence[Any]) -> Field:
-    """The field that all of some values have.  Integers among floats are floats; an empty list
+    """Return the common field of values.  Integers among floats are floats; an empty list
     shows no dtype, and stands for an empty array of any rank.
 
     Misfit names the first value that does not go with those before it.
@@ -122,7 +122,7 @@ def _merged(known: Field, new: Field) -> Field:
 
 
 def _common(a: str, b: str) -> str | None:
-    """The dtype that holds both without changing what the values mean."""
+    """Return the dtype that holds the values of both without changing their meaning."""
     if a == b:
         return a
     if dtypes.BYTES in (a, b) or "bool" in (a, b):
@@ -138,7 +138,7 @@ def _common(a: str, b: str) -> str | None:
 
 
 def cast(array: np.ndarray, dtype: str) -> np.ndarray:
-    """The array in another dtype, where no value loses what it means; else ValueError."""
+    """Return the array in another dtype, if no value changes its meaning; else ValueError."""
     have = dtypes.name_of(array.dtype)
     if have == dtype:
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
@@ -166,7 +166,7 @@ def _may_become(array: np.ndarray, want: np.dtype) -> bool:
 def pack_examples(
     examples: Iterable[Mapping[str, Any]], features: Mapping[str, Feature] | None = None
 ) -> dict[str, Any]:
-    """Examples as plain data.
+    """Return examples as plain data.
 
     With features, only the columns they name are taken, with their dtypes, shapes and defaults.
     ValueError names the number of the example (from 0) and the column that breaks a rule.
@@ -185,7 +185,7 @@ def pack_examples(
 
 
 def names_fault(names: Collection[Any]) -> str:
-    """The fault of names of columns, or ""."""
+    """Return the fault of names of columns, or ""."""
     if not 0 < len(names) <= limits.MAX_COLUMNS:
         return f"{len(names)} columns; 1 to {limits.MAX_COLUMNS} can be"
     for name in names:
@@ -255,7 +255,7 @@ def _value(name: str, i: int, row: Mapping[str, Any], feature: Feature | None) -
 
 
 def fitted_array(value: Any, field: Field) -> np.ndarray:
-    """The value of one example as a field wants it; ValueError where it does not fit.
+    """Return the value of one example as a field wants it; ValueError where it does not fit.
 
     An empty list stands for an empty array of any rank.
     """
@@ -281,7 +281,7 @@ def _unsigned(value: Any, array: np.ndarray) -> np.ndarray:
 
 
 def packed_fields(packed: Mapping[str, Any]) -> dict[str, Field]:
-    """The schema of packed examples."""
+    """Return the schema of packed examples."""
     return {
         name: Field(column["dtype"], tuple(None if d == -1 else d for d in column["shape"]))
         for name, column in packed["columns"].items()

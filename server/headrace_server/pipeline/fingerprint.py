@@ -4,7 +4,7 @@
              ─► functions and classes of its own module that it uses      code
              ─► plain values and arrays of its module that it uses        value: a warning
 
-Instructions are compared by what they mean.  So comments, docstrings, line numbers, the place of
+Instructions are compared by their meaning.  So comments, docstrings, line numbers, the place of
 the file and unused constants are no part of it.  A value may come from the machine (a path, the
 environment), hence the milder word.  Functions of other modules and data files are not seen.
 
@@ -32,7 +32,7 @@ from .naming import resolve, stable_name
 #: The interpreter whose instructions these are.
 PYTHON = f"{sys.implementation.cache_tag} {importlib.util.MAGIC_NUMBER.hex()} O{sys.flags.optimize}"
 _SILENT = frozenset({"NOP", "CACHE", "RESUME", "EXTENDED_ARG", "PUSH_NULL"})
-#: How an attribute is called depends on whether the same file imports what has it.
+#: The instruction of a call of an attribute depends on imports of the same file.
 _SAME = {"LOAD_METHOD": "LOAD_ATTR"}
 _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 _KINDS = (
@@ -47,12 +47,12 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
 _MOST_VALUES = 100_000
 _MOST_BYTES = 64 * 1024**2
 
-#: By part (the function itself, and what it uses): "code DIGEST" or "value DIGEST".
+#: By part (the function itself, and the names that it uses): "code DIGEST" or "value DIGEST".
 Parts = dict[str, str]
 
 
 def fingerprints(declaration: Declaration) -> dict[str, Parts]:
-    """The parts of every function that a pipeline names, less those that can not be imported."""
+    """Return the parts of every importable function that a pipeline names."""
     found = {}
     for name in sorted(set(function_names(declaration))):
         with suppress(Exception):  # the stage that needs the function reports it
@@ -61,7 +61,7 @@ def fingerprints(declaration: Declaration) -> dict[str, Parts]:
 
 
 def function_names(declaration: Declaration) -> Iterator[str]:
-    """The names of all functions of a pipeline."""
+    """Yield the names of all functions of a pipeline."""
     for source in declaration.source.leaves:
         if source.kind == "function":
             yield source.options["function"]
@@ -74,7 +74,7 @@ def function_names(declaration: Declaration) -> Iterator[str]:
 
 
 def fingerprint(function: Any) -> Parts:
-    """The parts of one function; empty where none is written in Python."""
+    """Return the parts of one function; empty where none is written in Python."""
     parts: Parts = {}
     if not any(True for _ in _functions(function)):
         function = type(function)  # an object that can be called
@@ -83,7 +83,7 @@ def fingerprint(function: Any) -> Parts:
 
 
 def changes(before: Mapping[str, Parts], now: Mapping[str, Parts]) -> tuple[list[str], list[str]]:
-    """In words, what differs of the functions that both have: of code, and of values."""
+    """Describe differences of functions that both have: of code, and of values."""
     code, values = [], []
     for name in before.keys() & now.keys():
         old, new = before[name], now[name]
@@ -100,7 +100,7 @@ def changes(before: Mapping[str, Parts], now: Mapping[str, Parts]) -> tuple[list
 
 
 def _note(name: str, target: Any, parts: Parts) -> None:
-    """Add a function or a class under a name, and what it uses of its module."""
+    """Add a function or a class under a name, and the names of its module that it uses."""
     functions = list(_functions(target))
     if name in parts or not functions:
         return
@@ -171,7 +171,7 @@ def _code(code: CodeType) -> Any:
 
 
 def global_names(code: CodeType) -> set[str]:
-    """Names of its module, or builtin ones, that a code object looks up."""
+    """Return names of its module, or builtin ones, that a code object looks up."""
     names = {
         str(step.argval)
         for step in dis.get_instructions(code)
@@ -190,7 +190,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _value(value: Any, left: list[int] | None = None) -> Any:
-    """A value as lists, texts and numbers; of what can not be seen only the type."""
+    """Return a value as lists, texts and numbers; of opaque objects only the type."""
     left = [_MOST_VALUES] if left is None else left
     left[0] -= 1
     kind = type(value).__name__

@@ -24,7 +24,7 @@ _ENDED = 1
 
 
 def own(function: Callable[..., _T]) -> Callable[..., _T]:
-    """The function; a child that it forks does not return from it."""
+    """Return the function; a child that it forks does not return from it."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> _T:
@@ -39,7 +39,7 @@ def own(function: Callable[..., _T]) -> Callable[..., _T]:
 
 
 def own_iterator(iterable: Iterable[Any]) -> Iterator[Any]:
-    """An iterator over what user code gives; a child that it forks does not return from it."""
+    """Yield the results of user code; a child that it forks does not return here."""
     return map(own(next), repeat(own(iter)(iterable)))
 
 

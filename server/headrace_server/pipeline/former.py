@@ -54,7 +54,7 @@ _ABSENT = {
 
 
 def former(alike: str, tensors: int | None = None, **own: str) -> Callable[[F], F]:
-    """A checked step with errors for those who know the TensorFlow function of its name.
+    """Return a checked step whose errors help users of the TensorFlow function of its name.
 
     Up to ``alike`` positions are those of TensorFlow, less the tensors, which stood at ``tensors``.
     ``own`` are further absent arguments, by name.
@@ -97,7 +97,7 @@ def former(alike: str, tensors: int | None = None, **own: str) -> Callable[[F], 
 
 
 def _are_tensors(value: Any) -> bool:
-    """True if a value can only be the tensors of an example: columns, in a dict or a list."""
+    """Return whether a value can only be the tensors of an example, in a dict or a list."""
     if isinstance(value, Mapping):
         return True
     return isinstance(value, (list, tuple)) and any(not isinstance(v, (int, float)) for v in value)

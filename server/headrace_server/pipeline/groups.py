@@ -1,4 +1,4 @@
-"""Groups: what must be read at once, where a stage computes over neighbours of the source.
+"""Groups: rows that must be read at once, where a stage computes over neighbours of the source.
 
     weighted_resample(group=8)          a mean over 8 examples     ─┐
     map(vectorized=True, seed=7)        one draw for 256           ─┴─► every read is one group
@@ -18,7 +18,7 @@ _DRAWN_AT_ONCE = 256
 
 
 def grouped(stages: tuple[Stage, ...], shape: Shape) -> tuple[Stage, ...]:
-    """The stages with their groups; ValueError where they differ, or do not fit the shape."""
+    """Return the stages with their groups; ValueError where these differ or do not fit."""
     stages = tuple(_weighted(stage, shape) for stage in stages)
     groups = {stage.options["group"] for stage in stages if stage.kind == "weighted_resample"}
     if len(groups) > 1:
@@ -42,7 +42,7 @@ def grouped(stages: tuple[Stage, ...], shape: Shape) -> tuple[Stage, ...]:
 
 
 def _weighted(stage: Stage, shape: Shape) -> Stage:
-    """The stage; a weighted resampling without a group gets the batch size as its group, if any."""
+    """Return the stage; give a weighted resampling without a group the batch size, if any."""
     if stage.kind != "weighted_resample" or stage.options["group"] is not None:
         return stage
     sizes = shape.options.get("batch_sizes") or [shape.options["batch_size"]]

@@ -45,7 +45,7 @@ class Constant(Zeros):
 
 
 def zeros(shape: Iterable[int], dtype: Any = "float32") -> Zeros:
-    """An initial state of zeros; of dtype "bytes" of empty strings.
+    """Return an initial state of zeros; of dtype "bytes" of empty strings.
 
     ``shape`` is that of one row: a batch has ``[batch_size, *shape]``.
     """
@@ -64,7 +64,7 @@ def _check_dims(what: str, dims: tuple[int, ...]) -> None:
 
 
 def block_name(argument: str, prefix: str, name: str) -> str:
-    """A name, after it was seen that a batch can carry it as ``prefix:name``."""
+    """Return a name, after it was seen that a batch can carry it as ``prefix:name``."""
     if ":" in name:
         raise ValueError(f"{argument}={name!r:.80} holds a colon, which stands between its parts")
     most = limits.MAX_NAME - len(prefix) - 1
@@ -77,7 +77,7 @@ def block_name(argument: str, prefix: str, name: str) -> str:
 
 
 def checked_states(argument: str, value: Any) -> list[dict[str, Any]]:
-    """Initial states as plain data, sorted by name; none is allowed here."""
+    """Return initial states as plain data, sorted by name; none is allowed here."""
     check_kind(argument, value, Mapping, f"a dict of name to {_SOURCES}")
     names = [
         block_name(f"a name in {argument}", "state", checked_name(f"a name in {argument}", name))
@@ -120,7 +120,7 @@ def _plain(
 
 
 def declared_state(state: Mapping[str, Any]) -> Zeros | Constant | str | Carried:
-    """A state as plain data, as what it was declared by; a constant without its values."""
+    """Return a state's declaration as plain data; of a constant without its values."""
     if "carry" in state:
         default = declared_state({name: state[name] for name in state if name != "carry"})
         by, of = state["carry"]["by"], state["carry"]["of"]

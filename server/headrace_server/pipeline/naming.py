@@ -35,7 +35,7 @@ _paths: dict[str, str] = {}  # private module name -> file
 
 
 def name_of(fn: Callable[..., Any] | str, argument: str = "fn") -> str:
-    """The name by which another process finds a function.  TypeError for those that have none;
+    """Return the name by which another process finds a function.  TypeError for one without;
     ValueError for a string that is no such name.  Both begin with the ``argument`` it is of."""
     try:
         return _name_of(fn)
@@ -60,7 +60,7 @@ def _name_of(fn: Callable[..., Any] | str) -> str:
 
 
 def _fault_of(fn: Any, module: Any, qualname: Any) -> str:
-    """The reason why no import finds a function, or ""."""
+    """Return the reason why no import finds a function, or ""."""
     if isinstance(fn, functools.partial):
         raise _refused(fn, "is a partial, which no import finds", "write a def that calls it")
     if inspect.ismethod(fn):
@@ -91,7 +91,7 @@ def _walk(holder: Any, qualname: str) -> Any:
 
 
 def _place(fn: Any, module: str, holder: ModuleType | None) -> str:
-    """The module or the file that a function is imported from."""
+    """Return the module or the file that a function is imported from."""
     if module in _paths:
         return _paths[module]
     if module not in ("__main__", "__mp_main__"):
@@ -111,12 +111,12 @@ def _place(fn: Any, module: str, holder: ModuleType | None) -> str:
 
 
 def stable_name(text: str) -> str:
-    """A name, or a text with names, without what of them changes with a function's source text."""
+    """Return a name, or a text with names, without parts that depend on a source text."""
     return _BY_SOURCE.sub(r"\1", text)
 
 
 def _checked(name: str) -> str:
-    """A name given as a string, with the path made absolute."""
+    """Return a name given as a string, with the path made absolute."""
     place, attribute = _split(name)
     return f"{os.path.abspath(place)}:{attribute}" if _is_file(place) else name
 
@@ -139,7 +139,7 @@ def _is_file(place: str) -> bool:
 
 
 def resolve(name: str) -> Any:
-    """The object of a name.  ImportError names the part not found, or the error of its import."""
+    """Return the object of a name.  ImportError names a missing part or an import's error."""
     place, attribute = _split(name)
     found: Any = load_file(place) if _is_file(place) else _import(place, name)
     for part in attribute.split("."):
@@ -168,7 +168,7 @@ def _broken(name: str, error: Exception) -> ImportError:
 
 
 def error_with_place(error: Exception) -> str:
-    """An error of a user's code: the place in it stands in for a traceback."""
+    """Return an error of a user's code: the place in it stands in for a traceback."""
     ours = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, "<frozen ")
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not frame.filename.startswith(ours)]
@@ -177,7 +177,7 @@ def error_with_place(error: Exception) -> str:
 
 
 def load_file(path: str | os.PathLike[str]) -> ModuleType:
-    """The module that a file holds.  Loaded once per process, under a name made of its path.
+    """Return the module that a file holds.  Loaded once per process, under a name made of its path.
 
     With ``workers=0`` the program itself may be that module: it is not run again.
     """

@@ -20,7 +20,7 @@ PadTo = Mapping[str, Any]
 
 
 def padded(options: dict[str, Any], known: Mapping[str, Field] | None) -> dict[str, Plain]:
-    """The options of a shape, those of padding left out where they are not given."""
+    """Return the options of a shape, those of padding left out where they are not given."""
     asked = {name: options.pop(name, None) for name in _PADDING}
     given = {
         name: value for name, value in asked.items() if value is not None and value is not False
@@ -58,7 +58,7 @@ def _sizes(value: Any, known: Mapping[str, Field] | None) -> dict[str, list[int 
 
 
 def size_fault(field: Field, sizes: list[int | None]) -> str:
-    """The reason why a column can not be padded so, or ""."""
+    """Return the reason why a column can not be padded so, or ""."""
     if not field.ragged_dims:
         return f"the column is {field}, which does not vary"
     if len(sizes) > field.ragged_dims:
@@ -70,7 +70,7 @@ def size_fault(field: Field, sizes: list[int | None]) -> str:
 
 
 def ragged_fault(fields: Mapping[str, Field]) -> str:
-    """The reason why batches of these columns can not be ragged, or ""."""
+    """Return the reason why batches of these columns can not be ragged, or ""."""
     varying = {name: field for name, field in fields.items() if field.ragged_dims}
     for name, field in varying.items():
         if field.ragged_dims > 1:

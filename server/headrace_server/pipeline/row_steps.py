@@ -124,7 +124,7 @@ class RowSteps(SourceSteps):
 
 
 def unbatched_field(name: str, field: Field) -> Field:
-    """The field of a row of a column with a batch dimension; ValueError where it has none."""
+    """Return the field of a row of a batched column; ValueError without a batch dimension."""
     if not field.shape:
         raise ValueError(
             f"unbatch (or enqueue_many=True): column {name!r} is {field}, one value per "
@@ -135,7 +135,7 @@ def unbatched_field(name: str, field: Field) -> Field:
 
 
 def _seed(call: str, fn: Function, seed: int | None) -> dict[str, Plain]:
-    """The option of a seed, if one is given; ValueError for a function without room for ``rng``."""
+    """Return the option of a given seed; ValueError for a function that takes no ``rng``."""
     if seed is None:
         return {}
     with suppress(ValueError):  # of a function without a signature: the call itself will show

@@ -108,7 +108,7 @@ class Sampling(Bucketing):
         pad_to: PadTo | None = None,
         ragged: bool = False,
     ) -> Self:
-        """Batches whose class counts are drawn from ``probs``, for any proportions of the source.
+        """Return batches with class counts drawn from ``probs``, for any proportions of the source.
 
         Rows of a batch are grouped by ascending class; each class is first in, first out.  Examples
         wait in the queue of their class.  One is dropped if its class has ``queue_capacity`` of
@@ -166,7 +166,7 @@ class Sampling(Bucketing):
         )
 
     def _weights(self, weights: Any, labels: Value | None) -> dict[str, Any]:
-        """The weights of examples, or those of classes and the labels that tell the classes."""
+        """Return the weights of examples, or those of classes, and the labels."""
         listed = isinstance(weights, (list, tuple)) or np.ndim(weights) == 1
         if labels is None:
             if listed:
@@ -192,7 +192,7 @@ class Sampling(Bucketing):
         }
 
     def _in_batches(self, given: Mapping[str, Any]) -> Self:
-        """The pipeline ended in batches, where the arguments of a sampler have their size."""
+        """Return the pipeline, ended in batches where a sampler's arguments have their size."""
         options = {name: given[name] for name in _OF_BATCHES}
         if given["batch_size"] is not None:
             return self.batch(given["batch_size"], **options)

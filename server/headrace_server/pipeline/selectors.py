@@ -36,7 +36,7 @@ def checked_value(
     sequence: bool = False,
     integer: bool = False,
 ) -> list[Any]:
-    """A selector as plain data.
+    """Return a selector as plain data.
 
     ``constant`` gives the limits of a number that may stand for all examples.  A column is one
     number per example; with ``sequence`` it may also be a sequence, whose length counts, and with
@@ -70,6 +70,6 @@ def checked_value(
 
 
 def selector_text(selector: list[Any]) -> str:
-    """A selector in words, for errors."""
+    """Return a selector in words, for errors."""
     kind, value = selector
     return f"column {value!r}" if kind == "column" else f"{kind} {value}"

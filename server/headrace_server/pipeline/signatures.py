@@ -51,7 +51,7 @@ def _by(check: Callable[..., Any], *bounds: float) -> _Check:
 
 
 def _batch_size(argument: str, value: Any) -> int | list[int]:
-    """One size for all buckets, or one for each."""
+    """Return one size for all buckets, or one for each."""
     if checks.is_several(value):
         return checks.checked_ints(argument, value, 1, MAX_BATCH_SIZE)
     return int(checks.checked_int(argument, value, 1, MAX_BATCH_SIZE))

@@ -85,7 +85,7 @@ class SourceSteps(Steps):
             )
 
     def _range(self) -> tuple[int, int | None]:
-        """The first example that is read, and the one after the last."""
+        """Return the first example that is read, and the one after the last."""
         options = self._source.options
         cut = self._source.kind == "cut"
         return (options["start"], options["stop"]) if cut else (0, None)

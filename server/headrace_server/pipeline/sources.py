@@ -36,12 +36,12 @@ Features = Mapping[str, Feature]
 
 
 def scalar(dtype: Any, *, default: Any = ...) -> Feature:
-    """One value.  A record that lacks it is a DataError unless there is a default."""
+    """Return one value.  A record that lacks it is a DataError unless there is a default."""
     return _feature("scalar", dtype, (), default)
 
 
 def fixed(dtype: Any, shape: Iterable[int], *, default: Any = ...) -> Feature:
-    """An array of a fixed shape. The default may be a single value for all elements."""
+    """Return an array of a fixed shape. The default may be a single value for all elements."""
     return _feature("fixed", dtype, checked_shape("shape", shape), default)
 
 
@@ -61,7 +61,7 @@ def _feature(
 
 
 def _default(feature: Feature, value: Any) -> Plain:
-    """The default as nested lists, of the whole shape."""
+    """Return the default as nested lists, of the whole shape."""
     if value is None:
         raise TypeError("default=None is no value: leave it out where a record must have one")
     field = feature.field
@@ -269,7 +269,7 @@ def from_function(
 def from_examples(
     examples: Iterable[Mapping[str, Any]], features: Features | None = None
 ) -> Pipeline:
-    """Examples in memory: dicts of column to number, array, list, str or bytes.
+    """Return examples in memory: dicts of column to number, array, list, str or bytes.
 
     They are copied into the declaration, and with it to every worker: for tests and notebooks.
     """

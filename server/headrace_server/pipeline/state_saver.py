@@ -35,7 +35,7 @@ class SequenceQueueingStateSaver:
         self._args, self._arguments = args, arguments
 
     def __call__(self, pipeline: Pipeline) -> Pipeline:
-        """The pipeline with this shape at its end."""
+        """Return the pipeline with this shape at its end."""
         check_kind("pipeline", pipeline, Pipeline, "a Pipeline, such as read_tfrecord(…) gives")
         return pipeline.sequence_queueing_state_saver(*self._args, **self._arguments)
 

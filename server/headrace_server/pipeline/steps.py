@@ -61,7 +61,7 @@ class Steps:
         pad_to: PadTo | None = None,
         ragged: bool = False,
     ) -> Self:
-        """Every ``batch_size`` examples, in their order, make a batch.
+        """Return batches of ``batch_size`` examples, in their order.
 
         ``dynamic_pad`` pads dimensions that vary to the largest in the batch; without it, rows of
         unequal shapes in one batch are a DataError.  Rows that remain at the end are one smaller
@@ -89,14 +89,14 @@ class Steps:
         return replace(self, _stages=(*self._stages, Stage(kind, options)))
 
     def _with_shape(self, kind: str, options: Mapping[str, Any]) -> Self:
-        """The pipeline with a shape of these options, or arguments of a step."""
+        """Return the pipeline with a shape of these options, or arguments of a step."""
         given = {name: value for name, value in options.items() if name != "self"}
         shape = Shape(kind, padded(given, self.fields))
         return replace(self, _stages=grouped(self._stages, shape), _shape=shape)
 
 
 def fields_text(fields: Mapping[str, Field]) -> str:
-    """A schema as text."""
+    """Return a schema as text."""
     return "{" + ", ".join(f"{name}: {field}" for name, field in fields.items()) + "}"
 
 

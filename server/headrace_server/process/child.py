@@ -9,7 +9,7 @@ nothing is left behind when the parent is killed.  Children are new programs, ne
 thread, lock or socket of the parent is in them, and the user's main script is not run again.
 
 Processes that user code starts in a child may outlive it and hold its pipes open.  So the parent
-reads until the child is dead and what it wrote is read, and waits for no end-of-file.
+reads until the child is dead and its output is read, without waiting for end-of-file.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ _ORPHAN_CHECK_S = 0.5
 _END_S = 5.0
 #: How long an end waits for the threads of a child.
 _THREADS_S = 5.0
-#: A line that is longer is handed on in pieces: a progress bar may never end its line.
+#: Maximum length of a line; a longer one is passed on in pieces, since a progress bar may never end
+#: its line.
 _LONGEST_LINE = 1 << 16
-#: Most bytes that are read after a child's death; a pipe holds 64 KiB, unless others still write.
+#: Maximum bytes read after a child's death; a pipe holds 64 KiB, unless others still write.
 _MOST_LEFT_BYTES = 1 << 20
 
 
@@ -143,7 +144,7 @@ class ParentPipe(Pipe):
             os._exit(0)
 
     def watch(self) -> None:
-        """End this process when the parent has died, whatever this process does.
+        """Start a thread that ends this process when the parent has died.
 
         Where the parent died before this process began, only the end of the pipe shows it.
         """
@@ -224,7 +225,7 @@ class Child:
             try:
                 self._on_event(self, event)
             except Exception:
-                self.kill()  # nobody else would ever read its reports
+                self.kill()  # no other thread would read its reports
                 raise
 
     def words(self, lines: int = 25) -> str:
@@ -303,12 +304,12 @@ class ChildProcess(Child):
         for line in self._lines(fd, _LONGEST_LINE):
             text = line.decode(errors="replace")
             self.last_words.append(text)
-            # Though our own stderr is closed or broken, the child's is read.
+            # Even if our own stderr is closed or broken, read that of the child.
             with contextlib.suppress(OSError, ValueError):
                 print(text, file=sys.stderr, flush=True)
 
     def words(self, lines: int = 25) -> str:
-        """Return the last lines that it printed; of a crash, from the report of the crash on."""
+        """Return the last lines that it printed; after a crash, from the report of the crash on."""
         last = list(self.last_words)
         thread = "Current thread "
         for mark in ("Fatal Python error:", thread):
@@ -317,7 +318,7 @@ class ChildProcess(Child):
                 return "\n".join([head, *body[_last(body, thread) or 0 :]][:lines])
         if (at := _last(last, "Traceback ")) is not None:
             last = last[at:]
-            if len(last) > lines:  # its head shows that it is one, its end what was raised
+            if len(last) > lines:  # its head identifies it, its end has the exception
                 last = [last[0], "  ...", *last[2 - lines :]]
         return "\n".join(last[-lines:])
 

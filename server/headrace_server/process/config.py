@@ -12,9 +12,9 @@ from ..files.manifest import DataFile
 from ..pipeline.declaration import Declaration
 from .settings import RECORD_BYTES, Limits, Settings
 
-#: Trainers that status lists one by one: those that came first.  The others are only counted.
+#: Maximum number of trainers listed in a status: the first ones.  Others are only counted.
 MOST_TRAINERS = 256
-#: Examples of one key that inspect lists.
+#: Maximum number of examples of one key that inspect lists.
 MOST_FOUND = 64
 
 
@@ -26,12 +26,12 @@ class FeedConfig:
     declaration: Declaration
     files: tuple[DataFile, ...]
     partitions: int
-    generation: int = 0  # how often it was taken back to a snapshot
-    snapshot: str = ""  # the last one
-    untouched: bool = False  # whether this start of the server began with that
-    functions: Any = None  # what is noted of its functions beside its state, see functions.py
-    may_change: bool = False  # whether they may do something else now
-    share: Share = WHOLE  # of the partitions, which this server owns
+    generation: int = 0  # number of times it was taken back to a snapshot
+    snapshot: str = ""  # the snapshot to which it was last taken back
+    untouched: bool = False  # whether this start of the server began with that rewind
+    functions: Any = None  # the stored description of its functions, see functions.py
+    may_change: bool = False  # whether its functions may have changed since
+    share: Share = WHOLE  # the share of the partitions that this server owns
 
     @property
     def owned(self) -> range:
@@ -83,14 +83,14 @@ class RunConfig(Limits):
     durability: str = "off"
     mirror: str = ""  # the socket of a mirror, which has the state of feeds without states
     term: int = 0  # number of this start; greater than those of all starts before …
-    starts: tuple[int, ...] = ()  # … the last ones that it knows, this one at the end …
-    start: int = 0  # … and how many there were: the number that is shown to people
+    starts: tuple[int, ...] = ()  # … terms of the last known starts, this one at the end …
+    start: int = 0  # … and the number of starts, as shown to people
     record: str = "off"  # of the flight, where there is a state directory
     record_bytes: int = RECORD_BYTES  # of each feed
     program: bytes = b""  # names the process that started the server
     log_level: int = logging.INFO  # of the front and of trainers, as in that process
-    replay: Any = None  # plain data of a Replay: what is served instead of the pipeline
-    keys: str | None = None  # the directory; the front alone reads what is in it
+    replay: Any = None  # plain data of a Replay, which is served instead of the pipeline
+    keys: str | None = None  # the directory; only the front reads its files
     python_path: tuple[str, ...] = field(default=())
     in_process: bool = False  # whether front and worker are threads of the process that started it
 
@@ -136,7 +136,7 @@ class RunConfig(Limits):
         return next(feed for feed in self.feeds if feed.name == name)
 
     def worker_of(self, partition: int) -> int:
-        """Return the worker that runs a partition: all that the number of workers changes."""
+        """Return the worker that runs a partition; the number of workers affects nothing else."""
         return owner_of(partition, self.workers, self.share)
 
     def partitions_of(self, feed: FeedConfig, worker: int) -> range:

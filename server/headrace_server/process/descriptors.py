@@ -23,9 +23,9 @@ from dataclasses import dataclass
 
 from headrace_proto.errors import LimitExceeded
 
-#: Connections at once that have sent no Hello yet, where the limit allows so many.
+#: Maximum connections at once without a Hello, where the limit allows that …
 _STRANGERS = 1024
-#: … and part of a limit that does not.
+#: … and their part of a smaller limit.
 _STRANGERS_SHARE = 4
 #: Numbers below the line for what ZeroMQ and Python open before the first connection.
 _SPARE = 16
@@ -36,18 +36,19 @@ _SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def is_shortage(error: OSError) -> bool:
-    """Whether the same call may succeed later: descriptors or kernel memory are short now."""
+    """Return whether the same call may succeed later: descriptors or kernel memory are short."""
     return error.errno in _SHORTAGE
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """The numbers of descriptors for each purpose."""
+    """The number of descriptors for each purpose."""
 
     limit: int  # of the process
     line: int  # the first number that no connection gets
-    sessions: int  # of trainers that there may be at once; each has a connection
-    connections: int  # with so many, one ends for each that comes; those of sessions included
+    sessions: int  # maximum number of trainers' sessions; each has a connection
+    # maximum number of connections, including those of sessions; then one ends for each new one
+    connections: int
 
 
 def plan(hard: int, used: int, others: int, sessions: int) -> Division:
@@ -106,7 +107,7 @@ def divide(others: int, sessions: int, enforced: bool = True) -> Division:
 
 
 def undivide() -> None:
-    """End the division: the soft limit is again what it was."""
+    """End the division: restore the soft limit."""
     if _LIMIT.division is not None:
         _LIMIT.division = None
         _LIMIT.set(_LIMIT.undivided)
@@ -139,7 +140,7 @@ def aside(number: int) -> int:
     try:
         with own():
             moved = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, division.line)
-    except OSError:  # none is free there: it stays where it is
+    except OSError:  # no number is free there: the file keeps its own
         return number
     os.close(number)
     return moved

@@ -1,11 +1,11 @@
-"""A worker's diary: a file of shared memory that shows what it does, and outlives it.
+"""A worker's diary: a file of shared memory that shows the worker's activity, and outlives it.
 
     worker ──writes──► beats | entry: doing, feed, partition, where, rows in hand ◄── supervisor
                              | report: counts and progress
                                each: length, checksum | msgpack
 
 A worker adds a beat at least every second between two steps of work, and notes before each step and
-each read what it begins.  So missing beats show a worker that loops, is stopped or waits for a
+read what it begins.  So missing beats show a worker that loops, is stopped or waits for a
 file, and the diary of a dead one shows what it was reading.
 
 Writing is a copy of some bytes: no message, no lock, no thread that user code could hold up.  A
@@ -34,13 +34,13 @@ from .rundir import MORE_SHARED_MEMORY
 
 STARTING, IDLE, OPENING, STEP = range(4)
 
-_MOST_ROWS = 16_384  # four of the largest chunks; of more the first are noted
+_MOST_ROWS = 16_384  # four of the largest chunks; of more rows only the first are noted
 _MOST_TEXT = 3072
 _HEAD = struct.Struct("<II")
 _ENTRY_AT = 8
 _REPORT_AT = _ENTRY_AT + 8 * _MOST_ROWS + 2 * _MOST_TEXT
 _FIXED_BYTES = 4096
-#: Room in the report for a partition, which needs less, but for long names of feeds.
+#: Room in the report for a partition, which needs less unless feeds have long names.
 _BYTES_PER_PARTITION = 1024
 
 
@@ -53,9 +53,9 @@ class Entry:
     partition: int = 0
     where: str = ""
     rows: tuple[int, ...] = ()  # numbers of examples in hand; below 0: a stream by -1 - its number
-    alone: bool = False  # whether this is one row, taken alone because it is under suspicion
+    alone: bool = False  # whether this is one suspected row, taken alone
     needed: bool = False  # whether other rows depend on these being there
-    upto: int = 0  # the number of its rows up to which the stream in hand is read
+    upto: int = 0  # number of rows up to which the current stream is read
 
     def describe(self) -> str:
         """Describe the entry in words, for a log and an error."""
@@ -98,7 +98,7 @@ class _Slot:
 
 
 def _slots(map: mmap.mmap) -> tuple[_Slot, _Slot]:
-    """The entry and the report."""
+    """Return the entry and the report."""
     return _Slot(map, _ENTRY_AT, _REPORT_AT), _Slot(map, _REPORT_AT, len(map))
 
 
@@ -140,7 +140,7 @@ class Diary:
         self._note(*self._entry[:3], _text(where), *self._entry[4:])
 
     def report(self, status: Any) -> bool:
-        """Replace the report; False where there is no room."""
+        """Replace the report; return False where there is no room."""
         return self._report.write(status)
 
     def _note(self, *entry: Any) -> None:
@@ -157,14 +157,15 @@ class Notebook:
     """The supervisor's end: the diaries of one worker's lives, one after the other."""
 
     def __init__(self, path: Path, partitions: int = 1) -> None:
-        """``partitions``: so many the worker may run; its report has room for them."""
+        """``partitions``: maximum number that the worker runs; the report has room for them."""
         self.path = str(path)
         size = _REPORT_AT + _FIXED_BYTES + _BYTES_PER_PARTITION * partitions
         try:
             with writing(self.path, size, MORE_SHARED_MEMORY):
                 fd = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
                 try:
-                    os.posix_fallocate(fd, 0, size)  # or a write to a full file system would kill
+                    # else a write to a full file system would kill this process
+                    os.posix_fallocate(fd, 0, size)
                 finally:
                     os.close(fd)
         except OSError as error:
@@ -175,7 +176,7 @@ class Notebook:
         self._past: dict[str, dict[str, float]] = {}
 
     def begin(self) -> None:
-        """Begin a new life: empty, but for the totals of the lives before."""
+        """Begin a new life: empty, except for the totals of earlier lives."""
         self._past, self._report = self.totals(), {}
         self._map[:_ENTRY_AT] = bytes(_ENTRY_AT)
         self._entry.clear()
@@ -203,14 +204,14 @@ class Notebook:
 
 
 class Stillness:
-    """Measures how long no beat has come, by the clock of the observer."""
+    """Measures, by the clock of the observer, how long no beat has come."""
 
     def __init__(self) -> None:
         self._beats = -1
         self._since = 0.0
 
     def look(self, beats: int, now: float) -> float:
-        """Return the seconds without a beat, since the look that saw the last one."""
+        """Return the seconds since the look that saw the last beat."""
         if beats != self._beats:
             self._beats, self._since = beats, now
         return now - self._since

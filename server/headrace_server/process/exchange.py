@@ -33,7 +33,7 @@ logger = logging.getLogger("headrace.trainers")
 Frame = bytes | memoryview
 
 _IDENTITY = re.compile(rb"[0-9]{1,9}-[0-9]{1,9}")  # worker-life
-#: Maximum unsent bytes (headers only) of a trainer that does not read; then it is cut off.
+#: Maximum unsent bytes (headers only) to a trainer that does not read; then it is cut off.
 _MOST_KEPT = 128 * limits.MAX_HEADER_BYTES
 #: Connections at once beyond those that there should be: strangers, and some that are about to end.
 SPARE = 16
@@ -46,7 +46,7 @@ _NEAR = b"\0near-"
 
 
 def is_near(identity: bytes) -> bool:
-    """Whether this is the name of a connection by channel, present or past."""
+    """Return whether this is the name of a connection by channel, present or past."""
     return identity.startswith(_NEAR)
 
 
@@ -54,7 +54,7 @@ class Exchange:
     """All workers, by identity, which is the first message of each."""
 
     def __init__(self, path: Path, most: int) -> None:
-        """``most``: connections at once; a new one ends the oldest that nobody uses."""
+        """``most``: connections at once; a new one ends the oldest unused one."""
         self.path = path
         self._most = most
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -72,10 +72,10 @@ class Exchange:
         self._names: dict[int, bytes] = {}
         self._numbers: dict[bytes, int] = {}
         self._deaf = False  # no connection can be accepted now: descriptors are short
-        self._waiting: set[int] = set()  # polled until they can be written
+        self._waiting: set[int] = set()  # channels that are polled until they are writable
 
     def fileno(self) -> int:
-        """The file that is readable when a message has come, or a channel can be written again."""
+        """Return the file that is readable when a message has come or a channel is writable."""
         return self._epoll.fileno()
 
     def filenos(self) -> list[int]:
@@ -83,7 +83,7 @@ class Exchange:
         return [self._epoll.fileno(), self._listener.fileno(), *self._channels]
 
     def hear(self) -> Iterator[tuple[bytes, list[bytes]]]:
-        """Give the messages that have come, each with its identity; exhaust it."""
+        """Yield the messages that have come, each with its identity; exhaust the iterator."""
         for number, events in self._epoll.poll(0):
             if number == self._listener.fileno():
                 self._accept()
@@ -103,14 +103,14 @@ class Exchange:
             self._epoll.register(self._listener, select.EPOLLIN)
 
     def tell(self, identity: bytes, frames: Sequence[Frame]) -> bool:
-        """Send a message; False when nobody of this name is there."""
+        """Send a message; return False when no peer has this name."""
         number = self._numbers.get(identity)
         if number is None:
             return False
         return self._tell(number, self._channels[number], frames)
 
     def unsent_memory(self, identity: bytes) -> int:
-        """Return how much memory messages take that wait for one that does not read."""
+        """Return the memory of unsent messages to one peer."""
         number = self._numbers.get(identity)
         return 0 if number is None else self._channels[number].unsent_memory
 
@@ -139,7 +139,7 @@ class Exchange:
         self._end_silent(number, channel)
 
     def _end_silent(self, number: int, channel: Channel) -> None:
-        """Close a channel that nothing more comes by."""
+        """Close a channel that has ended."""
         if channel.fault:
             logger.error("the channel of %s is closed: %s", self._who(number), channel.fault)
         if channel.fault or channel.ended:
@@ -168,7 +168,8 @@ class Exchange:
             except BlockingIOError:
                 return
             except OSError as error:
-                if is_shortage(error):  # the poll would return at once until some are free
+                # else the poll would return at once until descriptors are free
+                if is_shortage(error):
                     self._deaf = True
                     self._epoll.unregister(self._listener)
                     return
@@ -208,7 +209,7 @@ class Exchange:
         self._watch(number, waits)
 
     def _watch(self, number: int, waits: bool) -> None:
-        """Poll, or poll no more, until a channel can be written again."""
+        """Start or stop polling for a channel to become writable."""
         if waits != (number in self._waiting):
             (self._waiting.add if waits else self._waiting.discard)(number)
             self._epoll.modify(number, select.EPOLLIN | (select.EPOLLOUT if waits else 0))
@@ -225,7 +226,7 @@ class Exchange:
 class TrainersExchange(Exchange):
     """Trainers of this host.  Each connection gets a name that none of ZeroMQ's can have.
 
-    A trainer that connects so has still to prove which session is its own.
+    A trainer that connects here has still to prove its session.
     """
 
     def __init__(self, path: Path, trainers: int, is_used: Callable[[bytes], bool]) -> None:
@@ -242,7 +243,7 @@ class TrainersExchange(Exchange):
         return bool(self._unheard)
 
     def hear(self) -> Iterator[tuple[bytes, list[bytes]]]:
-        """Give messages of each channel for ``TURN_S``; the rest comes with the next call."""
+        """Yield messages of each channel for ``TURN_S``; the next call continues."""
         late = [(number, self._channels[number]) for number in self._unheard]
         yield from super().hear()
         for number, channel in late:
@@ -280,7 +281,7 @@ class TrainersExchange(Exchange):
         return bool(self._channels)
 
     def send_payload(self, identity: bytes, frames: Sequence[Frame], most_bytes: int) -> bool:
-        """Send a message with payload; no more than so many bytes of payload may wait."""
+        """Send a message with payload; at most ``most_bytes`` of payload may wait."""
         number = self._numbers.get(identity)
         if number is None:
             return False
@@ -302,14 +303,14 @@ class TrainersExchange(Exchange):
 
     def _take(self, end: socket.socket) -> None:
         self._add(Channel(end, limits.MAX_FRAMES, limits.MAX_UPLOAD_BYTES))
-        # Nobody can choose such a name on a ZeroMQ socket, and those that it gives have 5 bytes.
+        # No peer can choose such a name on a ZeroMQ socket, and ZeroMQ's own names have 5 bytes.
         name = _NEAR + b"%d" % next(self._count)
         self._names[end.fileno()] = name
         self._numbers[name] = end.fileno()
 
     def _tell(self, number: int, channel: Channel, frames: Sequence[Frame]) -> bool:
         if channel.unsent_memory > self._allowed.get(number, _MOST_KEPT):
-            self._drop(number)  # when the trainer greets again, all that counts is sent again
+            self._drop(number)  # when the trainer greets again, all important messages are resent
             return False
         return super()._tell(number, channel, frames)
 

@@ -1,4 +1,4 @@
-"""The front or a worker in a thread of the calling process, behind the doors of a child process.
+"""The front or a worker in a thread of the calling process, with the interface of a child process.
 
 No thread can be killed: ``kill`` ends one where it next looks for orders.  A function of the user
 that never returns keeps its thread, and nothing else of the server, until the process ends.
@@ -21,7 +21,7 @@ from .child import Child, Pipe
 
 logger = logging.getLogger("headrace.server")
 
-#: How long a thread that was ended may take to notice it, unless a function of the user holds it.
+#: Maximum time until an ended thread notices it, unless it is in a user function.
 _KILLED_S = 0.5
 
 

@@ -1,4 +1,4 @@
-"""The run directory: everything of one server that lies in shared memory.
+"""The run directory: all files of one server in shared memory.
 
     /dev/shm/headrace-<uid>-<pid>-<id>/    mode 0700
         lock                           held by flock as long as the server lives
@@ -9,8 +9,8 @@
         trainers-<worker>              the socket of trainers of this host
         trainer-<session>              16 random bytes; a trainer on this host holds a shared flock
 
-A flock dies with its process, however it dies.  So a directory whose lock is free, or is removed
-already, belongs to a server that is gone, and the next start on this machine removes it.
+A flock ends with its process, even if that is killed.  So a directory whose lock is free, or is
+removed already, belongs to a server that is gone, and the next start on this machine removes it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _parent(shm_dir: str | os.PathLike[str] | None) -> Path:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether some living process holds a lock on the file."""
+    """Return whether a living process holds a lock on the file."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -52,10 +52,10 @@ def is_locked(path: Path) -> bool:
 
 
 def is_held(fd: int) -> bool:
-    """Whether a lock on this open file is held through another opening of it."""
+    """Return whether a lock on this open file is held through another opening of it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # held; or the kernel can not find out now, and it may be held
+    except OSError:  # it is held, or the kernel can not tell now
         return True
     fcntl.flock(fd, fcntl.LOCK_UN)
     return False
@@ -87,7 +87,8 @@ class RunDirectory:
     """A run directory that this process owns until ``close``."""
 
     def __init__(self, shm_dir: str | os.PathLike[str] | None = None) -> None:
-        parent = _parent(shm_dir).absolute()  # trainers find it from wherever they run
+        # absolute, for trainers with other working directories
+        parent = _parent(shm_dir).absolute()
         if not parent.is_dir():
             raise ValueError(f"shm_dir={str(parent)!r} is not a directory")
         # A directory gets its final name only after its lock is held: a sweep never sees it free.

@@ -1,6 +1,6 @@
 """All options of all ZeroMQ sockets of the server; workers are not on any (see ``channel``).
 
-Each number prevents a failure that was seen: a full pipe that drops messages unnoticed, a frame
+Each number prevents a failure that has occurred: a full pipe that drops messages unnoticed, a frame
 header that claims 4 GB, a peer that connects and sends nothing, an exit that waits for unsent
 messages.
 """
@@ -13,23 +13,23 @@ import zmq
 
 from headrace_proto import limits
 
-#: Messages per connection that ZeroMQ queues for us; credits keep real numbers far below.
+#: Maximum messages per connection that ZeroMQ queues; credits keep real numbers far below.
 _QUEUE = 1024
-#: A connection to a host that does not answer is given up after so long.
+#: Time after which a connection to a host that does not answer is given up.
 _GONE_S = 10
 
 
 class CanNotBind(ValueError):
-    """An address that a user gave is taken, or is not this machine's."""
+    """An address that a user gave is in use, or does not belong to this machine."""
 
 
 def waits(socket: zmq.Socket[bytes]) -> bool:
-    """Whether a message can be read.  Cheaper than the exception of a read without one."""
+    """Return whether a message can be read; this is cheaper than the exception of a failed read."""
     return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
 
 def public_router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
-    """The socket that trainers connect to."""
+    """Return the socket to which trainers connect."""
     socket = context.socket(zmq.ROUTER)
     socket.linger = 0  # unsent messages never hold up an exit; the protocol resends
     socket.router_mandatory = True  # a full or missing peer is an error, not silence
@@ -37,7 +37,7 @@ def public_router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
     socket.rcvhwm = 64  # per connection: bounds what one trainer can make us hold
     socket.maxmsgsize = limits.MAX_UPLOAD_BYTES
     socket.handshake_ivl = 3000  # a connection without a handshake is dropped after 3 s
-    # No heartbeats of ZeroMQ's: when a peer disconnects while more of its messages wait than the
+    # No heartbeats by ZeroMQ: when a peer disconnects while more of its messages wait than the
     # queue takes, the next beat ends the process (libzmq 4.3.5).  TCP notices a dead host, and the
     # protocol a silent trainer.
     socket.heartbeat_ivl = 0
@@ -45,14 +45,14 @@ def public_router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
     socket.tcp_keepalive_idle = _GONE_S // 2
     socket.tcp_keepalive_intvl = 1
     socket.tcp_keepalive_cnt = _GONE_S // 2
-    socket.tcp_maxrt = 1000 * _GONE_S  # what was sent and is not acknowledged
+    socket.tcp_maxrt = 1000 * _GONE_S  # maximum time for data to be acknowledged
     socket.backlog = 512
     socket.ipv6 = False
     return socket
 
 
 def bind_all(socket: zmq.Socket[bytes], binds: Iterable[str]) -> list[str]:
-    """Bind a socket; the addresses that trainers can use.  CanNotBind names the one at fault."""
+    """Bind a socket; return the addresses for trainers.  CanNotBind names the one at fault."""
     addresses = []
     for bind in binds:
         try:

@@ -130,7 +130,8 @@ class Rates(TypedDict, total=False):
     dropped: Annotated[float | None, _total]
     ready: Annotated[float | None, _total]
     stall: Annotated[float | None, _most]  # every server knows the same of a trainer
-    awaited: Annotated[dict[str, float], added]  # by share: part of the time that it was awaited
+    # by share: part of the time in which it was awaited
+    awaited: Annotated[dict[str, float], added]
 
 
 class TrainerStatus(TypedDict):
@@ -257,7 +258,7 @@ class EventStatus(TypedDict):
 
 
 class SeenServer(TypedDict):
-    """The facts that a supervisor knows of its server."""
+    """The status of its server that a supervisor knows."""
 
     version: str
     at: Annotated[float, max]

@@ -1,4 +1,4 @@
-"""One Arrow IPC file about to be written, with the checksums of what goes into it.
+"""One Arrow IPC file while it is written, with checksums of its columns.
 
     [n, *shape]              fixed_size_list of … of numbers | binary
     dimensions that vary     list
@@ -24,7 +24,7 @@ from ..files.durable_file import writing
 from .chunk import Chunk
 from .flat import ColumnSum, Flat, flattened
 
-#: A record batch is large, so that few reads cross from one to the next.
+#: Bytes of a record batch: large, so that few reads cross from one to the next.
 _BATCH_BYTES: Final = 1 << 26
 _BATCH_ROWS: Final = 65_536
 _MOST_OFFSET: Final = 2**31 - 1
@@ -43,7 +43,7 @@ class ArrowPart:
         self._fields = fields
         self._schema = arrow_schema(fields)
         self._gathered: list[Any] = []
-        self._weight = 0  # of what is gathered
+        self._weight = 0  # bytes of gathered rows
 
     def __enter__(self) -> ArrowPart:
         with writing(self.path, remedy=_REMEDY):
@@ -51,7 +51,7 @@ class ArrowPart:
         return self
 
     def add(self, chunk: Chunk) -> int:
-        """Append rows; their weight in bytes."""
+        """Append rows; return their bytes."""
         if not len(chunk):
             return 0
         arrays, weight = [], 0
@@ -86,18 +86,18 @@ class ArrowPart:
                 whole = True
         finally:
             if not whole:
-                with contextlib.suppress(OSError):  # it writes, and the disk may be full
+                with contextlib.suppress(OSError):  # closing writes, and the disk may be full
                     self._out.close()
                 self.path.unlink(missing_ok=True)
 
     def noted(self) -> dict[str, Any]:
-        """The entry of the file in the notes, as plain data."""
+        """Return the entry of the file in the notes, as plain data."""
         sums = {name: total.text for name, total in self.sums.items()}
         return {"name": self.file.name, "rows": self.rows, "bytes": self.nbytes, "sums": sums}
 
 
 def arrow_schema(fields: Mapping[str, Field]) -> Any:
-    """The Arrow schema of an example; DataError names a column that Arrow has no type for."""
+    """Return the Arrow schema of an example; DataError names a column without an Arrow type."""
     return pa.schema([pa.field(name, _type(name, field)) for name, field in fields.items()])
 
 
@@ -117,7 +117,7 @@ def _type(name: str, field: Field) -> Any:
 
 
 def arrow_array(name: str, field: Field, flat: Flat) -> Any:
-    """The rows of a column."""
+    """Return the rows of a column."""
     if flat.lengths is None:
         array = pa.array(flat.values)
     else:

@@ -7,9 +7,9 @@
     directory/KEY/    KEY    digest of the source, its files, the stages before, and their functions
 
 Examples are known by their ordinals, so order, partitions and workers do not matter: each worker
-writes the examples that it reads and that no finished part has, and the one that finishes the last
-part writes the index and the mark.  A part that a worker did not finish is none.  A pipeline gives
-the same stream with a cache and without.
+writes the examples that it reads and that no finished part has, and the worker that finishes the
+last part writes the index and the mark.  An unfinished part does not count.  A pipeline gives the
+same stream with a cache and without.
 
 A reader whose cache is complete gives chunks of ordinals alone, which the stages fill with the
 cached rows: so a window or a group has the same examples either way.  A position in a stream counts
@@ -54,12 +54,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.data")
 
-#: A part is finished when it weighs so much, or has so many rows: so much is lost with a worker.
+#: Bytes and rows at which a part is finished; a worker that dies loses at most as much.
 _PART_BYTES: Final = 1 << 28
 _PART_ROWS: Final = 1 << 18
-#: Seconds between two looks at what other workers have finished.
+#: Seconds between two looks for parts that other workers have finished.
 _LOOK_S: Final = 1.0
-#: Time to wait for another process that completes the cache; after that the source is read on.
+#: Maximum wait for another process that completes the cache; then reading of the source continues.
 _WAIT_S: Final = 10.0
 #: Time between two attempts to lock the cache.
 _TRY_S: Final = 0.02
@@ -74,7 +74,7 @@ def cached(
     files: tuple[DataFile, ...],
     progress: Callable[[], None] = lambda: None,
 ) -> Reader:
-    """The reader, by way of the pipeline's cache where it has one.
+    """Return the reader, behind the pipeline's cache where it has one.
 
     ``progress`` is called now and then while the cache is completed, which may take long.
     """
@@ -100,7 +100,7 @@ def cached(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CachedRead:
-    """How a chunk was read: from a cache, which has its columns, or for it."""
+    """The read of a chunk: from a cache, which has its columns, or to fill the cache."""
 
     cache: Cache
     from_cache: bool
@@ -108,7 +108,7 @@ class CachedRead:
 
     @staticmethod
     def joined(parts: list[CachedRead]) -> CachedRead:
-        """The read of chunks that are joined; between them no cache becomes complete."""
+        """Return the read of joined chunks, which are all from a cache or all not."""
         return replace(parts[0], bad=np.concatenate([part.bad for part in parts]))
 
 
@@ -139,7 +139,10 @@ class _Indexed:
 
 
 class _Streamed:
-    """A StreamReader, or the examples that its cache has.  Only the end is shorter than asked."""
+    """A StreamReader, or the examples that its cache has.
+
+    Only at the end it gives fewer than asked.
+    """
 
     def __init__(self, reader: StreamReader, cache: Cache) -> None:
         self._reader, self._cache = reader, cache
@@ -151,7 +154,7 @@ class _Streamed:
             records, more = self._cache.rows.stream(stream, passed, limit)
             return self._cache.chunk(records), _PASSED.pack(passed + limit) if more else None
         own: bytes | None = position[_PASSED.size :]
-        if passed and not own:  # it was read from a cache that is there no more
+        if passed and not own:  # it was read from a cache that has been removed
             own = read_on(self._reader, stream, b"", passed)[1]
         if own is None:
             raise DataError(
@@ -184,7 +187,7 @@ class Cache:
         self._wait_s = _WAIT_S
         self._name = f"part-{os.getpid()}-{secrets.token_hex(4)}"
         self._number = 0
-        self._covered = Covered(counts)  # by finished parts, and by the own one
+        self._covered = Covered(counts)  # by finished parts and by its own part
         self._noted: set[str] = set()
         self._looked = 0.0
         self._writing = True
@@ -204,7 +207,7 @@ class Cache:
         self._files: dict[str, int] = {}
 
     def chunk(self, ordinals: np.ndarray) -> Chunk:
-        """Examples whose columns the cache has."""
+        """Return examples whose columns the cache has."""
         origin = Origin.single(str(self._directory), ordinals)
         return Chunk({}, ordinals, origin, read=CachedRead(self, True))
 
@@ -269,7 +272,7 @@ class Cache:
         self._part.add(chunk.with_columns({**chunk.columns, **own}))
 
     def flush(self) -> None:
-        """Finish the part that is written, at the end of an epoch, say."""
+        """Finish the current part, for example at the end of an epoch."""
         if not (self._asked or self._ends) or not self._writing:
             return
         name = f"{self._name}-{self._number:05}"
@@ -298,7 +301,7 @@ class Cache:
         self._look()
 
     def _look(self) -> bool:
-        """Take note of what all workers have finished; whether the cache is complete."""
+        """Look for finished parts of all workers; return whether the cache is complete."""
         self._looked = time.monotonic()
         try:
             return self._is_complete()
@@ -314,7 +317,8 @@ class Cache:
         directory = self._directory
         if not (directory / COMPLETE).exists():
             for name in set(notes_in(directory)) - self._noted:
-                with suppress(FileNotFoundError):  # it was completed meanwhile, and tidied
+                # another worker completed it, and removed the file
+                with suppress(FileNotFoundError):
                     self._covered.add_part(directory, name)
                 self._noted.add(name)
             if self._asked or self._ends or not self._covered.whole or not self._completed():
@@ -324,7 +328,7 @@ class Cache:
         return True
 
     def _completed(self) -> bool:
-        """Complete the cache, or wait for the process that does, but only once and not for ever."""
+        """Complete the cache, or wait once, for a bounded time, for the process that does."""
         with open(self._directory / "lock", "w") as lock:
             if not Deadline(self._wait_s).wait(partial(self._locked, lock)):
                 self._wait_s = 0.0
@@ -346,7 +350,7 @@ class Cache:
         return True
 
     def _give_up(self, error: OSError) -> None:
-        """Write no more: a full disk is no reason for the feed to stop."""
+        """Stop writing: a full disk must not stop the feed."""
         self._drop_part()
         if self._look():  # others completed it, and removed what they did not need
             return
@@ -361,7 +365,7 @@ class Cache:
                 part.__exit__(OSError, None, None)
 
     def close(self) -> None:
-        """Drop the part that is not finished."""
+        """Drop the unfinished part."""
         self._drop_part()
         if self.rows is not None:
             self.rows.close()

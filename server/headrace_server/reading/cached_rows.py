@@ -3,8 +3,8 @@
     ordinals ─► starts.npy: where its rows stand in ─► order.npy: rows of ─► part-….arrow, mapped
        └─ of streams first the place in examples.npy
 
-An example that the stages dropped has no row, and one that they unfolded has several.  bad.npy has
-those of a reader by number that can not be read.
+An example that the stages dropped has no row, and one that they unfolded has several.  bad.npy
+lists unreadable examples of a reader by number.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _NONE: Final = np.empty(0, np.int64)
 
 
 def notes_in(directory: Path) -> list[str]:
-    """The names of the parts that are finished, in order."""
+    """Return the names of the finished parts, in order."""
     return sorted(path.name.removesuffix(".json") for path in directory.glob("part-*.json"))
 
 
 def note_of(directory: Path, name: str) -> dict[str, Any]:
-    """The notes of a part: its rows, and the files that they come from."""
+    """Return the notes of a part: its rows, and the files from which they come."""
     note: dict[str, Any] = json.loads((directory / f"{name}.json").read_text())
     return note
 
 
 class Covered:
-    """The examples that parts of a cache have, by stream; ``counts`` are all that it has."""
+    """The examples that parts of a cache have, by stream; ``counts``: number of all examples."""
 
     def __init__(self, counts: Sequence[int | None]) -> None:
         self.counts = list(counts)
@@ -61,7 +61,7 @@ class Covered:
         self._found = [0] * len(self.counts)
 
     def lacks(self, ordinals: np.ndarray) -> np.ndarray:
-        """A mask of the examples that no part has."""
+        """Return a mask of the examples that no part has."""
         lacking = np.ones(len(ordinals), bool)
         for stream, places in self._by_stream(ordinals):
             records, has = ordinals[places] & _RECORD, self._has[stream]
@@ -95,7 +95,7 @@ class Covered:
 
     @property
     def examples(self) -> np.ndarray:
-        """The ordinals of all, in order."""
+        """The ordinals of all examples, in order."""
         found = [np.flatnonzero(has) | (i << ORDINAL_BITS) for i, has in enumerate(self._has)]
         return np.concatenate(found)
 
@@ -139,7 +139,7 @@ def complete(directory: Path, counts: Sequence[int | None], progress: Callable[[
     mark = {"parts": used, "fields": fields, "rows": len(kept), "length": len(examples)}
     write_durably(directory / COMPLETE, json.dumps(mark))
     for path in directory.glob("part-*"):
-        if path.name.partition(".")[0] not in names:  # a part that was never finished
+        if path.name.partition(".")[0] not in names:  # an unfinished part
             path.unlink(missing_ok=True)
     return True
 
@@ -170,13 +170,13 @@ class CachedRows:
             self._reader = reader
 
     def good(self, ordinals: np.ndarray) -> np.ndarray:
-        """These examples less those that can not be read."""
+        """Return these examples without unreadable ones."""
         if self._bad is None or not len(self._bad):
             return ordinals
         return ordinals[~np.isin(ordinals, self._bad)]
 
     def stream(self, stream: int, first: int, count: int) -> tuple[np.ndarray, bool]:
-        """The record numbers of so many examples of a stream, and whether others follow."""
+        """Return the record numbers of ``count`` examples of a stream, and whether more follow."""
         if self._examples is None:
             end = 0 if stream else self._length
             return np.arange(first, min(first + count, end)), first + count < end
@@ -185,7 +185,7 @@ class CachedRows:
         return found & _RECORD, low + first + count < end
 
     def take(self, ordinals: np.ndarray) -> Chunk:
-        """The rows of these examples, in their order."""
+        """Return the rows of these examples, in their order."""
         if self._examples is not None:
             ordinals = np.searchsorted(self._examples, ordinals)
         starts = self._starts[ordinals]

@@ -56,8 +56,8 @@ class Origin:
 class Chunk:
     """Examples as columns.  ``ordinals`` number them within the source; chance is keyed by them.
 
-    ``facts`` are what stages found out about each row (its class, its rate …): they go along with
-    it, and user functions do not see them.
+    ``facts`` are values that stages computed for each row (its class, its rate …): they stay with
+    the row, and user functions do not see them.
     """
 
     columns: Mapping[str, Column]
@@ -87,14 +87,14 @@ class Chunk:
 
     @staticmethod
     def empty(fields: Mapping[str, Field], file: str = "") -> Chunk:
-        """A chunk without rows."""
+        """Return a chunk without rows."""
         none = np.empty(0, np.int64)
         columns = {name: column_from_rows([], field) for name, field in fields.items()}
         return Chunk(columns, none, Origin.single(file, none))
 
     @staticmethod
     def join(chunks: Iterable[Chunk]) -> Chunk:
-        """One chunk after the other.  Copies payload: not for the hot path."""
+        """Return one chunk after the other.  Copies payload: not for the hot path."""
         parts = list(chunks)
         if not parts:
             raise ValueError("no chunks to join")

@@ -58,7 +58,7 @@ class Strings:
         return self.take(slice(i, i + 1)).to_objects()[0]
 
     def to_objects(self) -> np.ndarray:
-        """The strings as an object array of ``bytes``."""
+        """Return the strings as an object array of ``bytes``."""
         out = np.empty(self.starts.shape, object)
         flat = out.reshape(-1)
         starts, lengths = self.starts.reshape(-1).tolist(), self.lengths.reshape(-1).tolist()
@@ -67,11 +67,11 @@ class Strings:
         return out
 
     def joined(self) -> np.ndarray:
-        """The bytes (uint8) of the strings in C order, back to back; copied unless they lie so."""
+        """Return the bytes (uint8) of the strings in C order, back to back, maybe copied."""
         starts, lengths = self.starts.reshape(-1), self.lengths.reshape(-1)
         if not starts.size:
             return self.data[:0]
-        # The second start alone rules out most of those that are not back to back.
+        # The second start alone shows most strings that are not back to back.
         if starts.size == 1 or (
             starts[1] - starts[0] == lengths[0] and (starts[1:] - starts[:-1] == lengths[:-1]).all()
         ):
@@ -147,7 +147,7 @@ class Ragged(_Varying):
 
     @classmethod
     def from_values(cls, values: np.ndarray, offsets: np.ndarray) -> Ragged:
-        """One varying dimension: row i is ``values[offsets[i]:offsets[i + 1]]``."""
+        """Return one varying dimension: row i is ``values[offsets[i]:offsets[i + 1]]``."""
         values = np.ascontiguousarray(values)
         inner = tuple(values.shape[1:])
         item = values.dtype.itemsize * prod(inner)
@@ -191,26 +191,26 @@ def row_count(rows: Rows) -> int:
 
 
 def take(column: Column, rows: Rows) -> Column:
-    """The given rows of a column, in the given order."""
+    """Return the given rows of a column, in the given order."""
     if isinstance(column, np.ndarray):
         return column[rows]
     return column.take(rows)
 
 
 def row_of(column: Column, i: int) -> Any:
-    """One row: a numpy scalar or array, or ``bytes``."""
+    """Return one row: a numpy scalar or array, or ``bytes``."""
     return column[i] if isinstance(column, np.ndarray) else column.row(i)
 
 
 def dtype_of(column: Column) -> str:
-    """The wire name of a column's dtype."""
+    """Return the wire name of a column's dtype."""
     if isinstance(column, (Strings, RaggedStrings)):
         return dtypes.BYTES
     return dtypes.name_of(column.dtype)
 
 
 def field_of(column: Column) -> Field:
-    """The field that a column shows: dimensions that its type lets vary are None."""
+    """Return the field of a column: dimensions that its type lets vary are None."""
     if isinstance(column, (Ragged, RaggedStrings)):
         varying: tuple[int | None, ...] = (None,) * column.extents.shape[1]
         return Field(dtype_of(column), (*varying, *column.inner))
@@ -218,7 +218,7 @@ def field_of(column: Column) -> Field:
 
 
 def ragged_of(column: np.ndarray | Strings, varying: int) -> Ragged | RaggedStrings:
-    """Rows of one shape as rows of which so many dimensions may vary."""
+    """Return rows of one shape as rows of which ``varying`` dimensions may vary."""
     n, dims = len(column), tuple(column.shape[1:])
     extents = np.tile(np.array(dims[:varying], np.int64), (n, 1))
     starts = np.arange(n) * prod(dims)
@@ -230,7 +230,7 @@ def ragged_of(column: np.ndarray | Strings, varying: int) -> Ragged | RaggedStri
 
 
 def column_of(values: np.ndarray | Strings, field: Field, extents: np.ndarray) -> Column:
-    """The column whose rows lie back to back in flat values, of native order."""
+    """Return the column whose rows lie back to back in flat values of native byte order."""
     varying = field.ragged_dims
     inner = tuple(d for d in field.shape[varying:] if d is not None)
     if not varying:
@@ -244,7 +244,7 @@ def column_of(values: np.ndarray | Strings, field: Field, extents: np.ndarray) -
 
 
 def column_from_rows(rows: Sequence[Any], field: Field) -> Column:
-    """A column from one value per example, checked against a field.
+    """Return a column from one value per example, checked against a field.
 
     ValueError names the row (counted from 0) whose value does not fit.  An empty list stands for
     an empty array of any rank.
@@ -262,7 +262,7 @@ def column_from_rows(rows: Sequence[Any], field: Field) -> Column:
 
 
 def _scalars(rows: Sequence[Any], field: Field) -> Column | None:
-    """The column of scalars that are all of one plain type; None: to be looked at one by one."""
+    """Return the column of scalars of one plain type; None where each must be checked."""
     kinds = set(map(type, rows))
     if field.dtype == dtypes.BYTES:
         if not kinds or not kinds <= {bytes, str}:
@@ -287,9 +287,9 @@ def _as_array(value: Any, field: Field, i: int) -> np.ndarray:
 
 
 def concatenate(columns: Iterable[Column]) -> Column:
-    """Columns of one field, one after the other.
+    """Return columns of one field, one after the other.
 
-    Columns that point into one buffer still do afterwards; of others the payload of their rows is
+    Columns that point into one buffer still do afterwards; for others the payload of their rows is
     copied.
     """
     parts = list(columns)

@@ -5,8 +5,8 @@
     part-….arrow.part ─► read back as a feed reads it ─► checksums equal ─┴► renamed, noted
 
 The order is that of the source.  A part is a file of ``rows_per_file`` rows, or of fewer where they
-weigh a gigabyte.  ``conversion.json`` lists the parts that are done and the position of reading, so
-a conversion that was killed goes on with the part it was at; the files do not show that it was.
+reach a gigabyte.  ``conversion.json`` lists the finished parts and the position of reading, so
+a killed conversion continues with its unfinished part and gives the same files.
 Existing files are not overwritten.
 """
 
@@ -33,9 +33,9 @@ from .intake import Intake
 from .reader import BadRecords, IndexedReader, Reader
 from .sources import open_reader
 
-#: A part ends when it weighs so much, however few rows that are.
+#: Maximum bytes of a part, whatever its number of rows.
 _PART_BYTES: Final = 1 << 30
-#: Rows read at once: few at first, as many as fit this weight then.
+#: Rows read at once: few at first, then as many as fit these bytes.
 _FIRST_READ: Final = 64
 _MOST_READ: Final = 4096
 _READ_BYTES: Final = 1 << 22
@@ -63,7 +63,7 @@ class Conversion:
         verify: bool = True,
         cache: IndexCache | None = None,
     ) -> None:
-        """``stages`` are those of the declaration that are applied; ``convertible`` gives those
+        """``stages``: the declaration's stages to apply; ``convertible`` returns those
         that can be.  ValueError where the directory holds something else."""
         self._declaration = replace(declaration, order=ReadingOrder(), stages=stages)
         self._directory, self._rows_per_file, self._verify = directory, rows_per_file, verify
@@ -84,7 +84,7 @@ class Conversion:
             raise
 
     def _identity(self, files: tuple[DataFile, ...]) -> Any:
-        """The declaration that the files come from, as JSON gives it back."""
+        """Return the declaration of the files, as it comes back from JSON."""
         plain = self._declaration.to_plain()
         del plain["shape"], plain["order"]
         of = {
@@ -94,11 +94,11 @@ class Conversion:
         }
         return json.loads(json.dumps(of, default=jsonable))
 
-    # How far it is
+    # Progress
 
     @property
     def length(self) -> int | None:
-        """Examples of the source, where they are known before all are read."""
+        """Number of examples of the source, where it is known before all are read."""
         return self._reader.length if isinstance(self._reader, IndexedReader) else None
 
     @property
@@ -107,23 +107,23 @@ class Conversion:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """Examples that were not converted, by reason."""
+        """Number of examples that were not converted, by reason."""
         return dict(self._notes.dropped)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what was converted."""
+        """Bytes of the converted examples."""
         return sum(part["bytes"] for part in self._notes.parts)
 
     @property
     def decoded(self) -> list[str]:
-        """Columns that Arrow stores so that they can not be mapped."""
+        """Columns that can not be mapped as Arrow stores them."""
         return [n for n, f in self.fields.items() if f.dtype == "bool" and f.ragged_dims]
 
     # Work
 
     def steps(self) -> Iterator[Converted]:
-        """Convert what is left; how far it is, after every read."""
+        """Convert the remaining examples; yield the progress after each read."""
         notes = self._notes
         position: Any = self._intake.start()
         if notes.parts:
@@ -148,7 +148,7 @@ class Conversion:
             raise DataError("the source has no example that comes through its stages")
 
     def _filled(self, part: ArrowPart, position: Any) -> Generator[Converted, None, Any]:
-        """Write rows until the part is full; where reading goes on, and how many were read."""
+        """Write rows until the part is full; return the next position and the rows read."""
         done, limit = self.done, _FIRST_READ
         read = done.read
         while part.rows < self._rows_per_file and part.nbytes < _PART_BYTES:
@@ -170,7 +170,7 @@ class Conversion:
         return position, read
 
     def _verified(self, part: ArrowPart) -> Iterator[None]:
-        """Read a part back as a feed reads it; DataError unless it is what was written."""
+        """Read a part back as a feed reads it; DataError if it differs from what was written."""
         files = resolve([str(part.path)])
         reader = open_reader(
             Source("arrow", (files[0].path,)), files, BadRecords(), IndexCache(None)
@@ -194,7 +194,7 @@ class Conversion:
                 )
 
     def close(self) -> None:
-        """Let go of the directory and the source."""
+        """Release the directory and the source."""
         if self._reader is not None:
             self._reader.close()
         self._notes.close()

@@ -1,10 +1,10 @@
-"""The notes of a conversion in its directory, from which another run goes on.
+"""The notes of a conversion in its directory, from which another run resumes.
 
     conversion.json         what is converted, which parts are done, where reading goes on
     part-00000.arrow …      done, and noted; the last one may be there and not be noted yet
     *.part                  what a killed run was writing: removed
 
-The directory is held by a flock.  One that holds anything else is refused and left as it is.
+A flock reserves the directory.  A directory with other files is refused and left unchanged.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def part_name(number: int) -> str:
 
 
 class Notes:
-    """The notes of a directory, held until ``close``."""
+    """The notes of a directory, which is reserved until ``close``."""
 
     def __init__(self, directory: Path, of: dict[str, Any]) -> None:
         """``of`` is plain data that identifies what is converted.  ValueError where the directory
         holds the conversion of something else, or other files, or is held."""
         self.directory = directory
         self.parts: list[dict[str, Any]] = []
-        self.position: Any = None  # where reading goes on, once there is a part
+        self.position: Any = None  # where reading resumes, once there is a part
         self.read = 0
         self.dropped: dict[str, int] = {}
         self.complete = False
@@ -83,7 +83,7 @@ class Notes:
             )
 
     def _clear(self) -> None:
-        """Remove what a killed run was writing; refuse what no run has written."""
+        """Remove the unfinished file of a killed run; refuse files that no run has written."""
         ours = {part["name"] for part in self.parts}
         if (self.directory / _NAME).exists():
             ours |= {_NAME, part_name(len(ours))}
@@ -100,7 +100,7 @@ class Notes:
             self.save()
 
     def save(self) -> None:
-        """On the disk when this returns."""
+        """Write the notes to disk."""
         position = msgpack.packb(self.position)
         assert isinstance(position, bytes)
         notes = {
@@ -115,7 +115,7 @@ class Notes:
         write_durably(self.directory / _NAME, json.dumps(notes, indent=1))
 
     def close(self) -> None:
-        """Let go of the directory."""
+        """Release the directory."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1

@@ -25,7 +25,7 @@ from .stretches import gather
 
 
 def default_column(name: str, feature: Feature) -> Column:
-    """The default of a feature as a column of one row; ValueError where it does not fit."""
+    """Return the default of a feature as a column of one row; ValueError where it does not fit."""
     value = feature.default
     try:
         if feature.kind == "fixed":  # one value fills it
@@ -40,7 +40,7 @@ def default_column(name: str, feature: Feature) -> Column:
 
 
 def clash(have: Field, want: Field) -> str | None:
-    """The reason why no row of the one can be a row of the other; None where some may."""
+    """Return the reason why no row of the one can be a row of the other; None where some may."""
     text = f"is {have} in the file and {want} in the declaration"
     if len(have.shape) != len(want.shape) or (have.dtype == "bytes") != (want.dtype == "bytes"):
         return text
@@ -53,7 +53,7 @@ def clash(have: Field, want: Field) -> str | None:
 
 
 def misfit(row: Any, want: Field) -> str:
-    """The reason why a row does not fit a field, or ""."""
+    """Return the reason why a row does not fit a field, or ""."""
     try:
         column_from_rows([row], want)
     except (ValueError, TypeError, OverflowError) as error:
@@ -62,7 +62,7 @@ def misfit(row: Any, want: Field) -> str:
 
 
 def fitted(column: Column, want: Field) -> Column:
-    """The column as declared.  ValueError where a row does not fit: ``misfit`` says which."""
+    """Return the column as declared.  ValueError where a row does not fit (``misfit``)."""
     if text := clash(field_of(column), want):
         raise ValueError(text)
     if isinstance(column, (Ragged, RaggedStrings)):
@@ -90,7 +90,7 @@ def _cast(column: np.ndarray | Ragged, want: str) -> np.ndarray | Ragged:
 
 
 def _narrowed(column: Ragged | RaggedStrings, want: Field) -> Column:
-    """The same rows with another number of varying dimensions."""
+    """Return the same rows with another number of varying dimensions."""
     inner = tuple(d for d in want.shape[want.ragged_dims :] if d is not None)
     extra = column.inner[: max(0, want.ragged_dims - column.extents.shape[1])]
     extents = column.extents[:, : want.ragged_dims]
@@ -110,7 +110,7 @@ def _dense(column: Ragged | RaggedStrings, want: Field) -> Column:
 def rows_of_items(
     raw: np.ndarray, starts: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]
 ) -> np.ndarray:
-    """Rows of one fixed shape, copied from where they start in a buffer (bytes)."""
+    """Return rows of one fixed shape, copied from where they start in a buffer (bytes)."""
     n, size = len(starts), prod(shape) * dtype.itemsize
     if not n or not size:
         return np.empty((n, *shape), dtype)

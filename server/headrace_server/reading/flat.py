@@ -1,10 +1,10 @@
-"""A column as flat values in C order: what a file stores, and what a checksum goes over.
+"""A column as flat values in C order, as files store it and checksums cover it.
 
     numbers   values                        of all rows, back to back
     strings   bytes back to back, lengths
     both      the shape of each row
 
-However a source stores a column, and however it is cut into chunks, equal rows give equal bytes.
+Equal rows give equal bytes, however a source stores them and chunks divide them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Flat:
 
 
 def flattened(column: Column) -> Flat:
-    """The values of a column; copied, unless they lie back to back already."""
+    """Return the values of a column, copied unless they lie back to back already."""
     if isinstance(column, np.ndarray):
         return Flat(np.ascontiguousarray(column).reshape(-1), None, _same(column.shape))
     if isinstance(column, Strings):
@@ -55,7 +55,7 @@ def _texts(strings: Strings, shapes: np.ndarray) -> Flat:
 
 
 class ColumnSum:
-    """A checksum over the rows of a column that came so far."""
+    """A checksum over the rows of a column so far."""
 
     def __init__(self) -> None:
         self._sums = [0, 0, 0]

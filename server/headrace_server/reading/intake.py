@@ -35,10 +35,10 @@ from .stages import RowStages
 _CHUNK_SECONDS = 0.03
 _FIRST_CHUNK = 64
 _LARGEST_CHUNK = 4096
-#: Rows that are looked at at once to learn a schema that was not declared; the same for all
+#: Number of rows read at once to infer a schema that was not declared; the same for all
 #: partitions …
 _PROBE_ROWS = 64
-#: … and how many at most, when filters let none of them through.
+#: … and maximum number of rows, when filters let none through.
 _MOST_PROBE_ROWS = 2**20
 
 
@@ -60,21 +60,22 @@ class Intake:
         self._key = str(declaration.shape.options["input_key"]) if keyed else None
         share = (0, 1) if keyed else (partition, partitions)
         self._reader = partition_reader(reader, declaration.order, *share)
-        # With fewer streams than partitions each of them reads, and finds bad, the same records.
+        # With fewer streams than partitions, all partitions read the same records, bad ones
+        # included.
         few_streams = not isinstance(reader, IndexedReader) and reader.streams < partitions
         self._counted_elsewhere = (few_streams or keyed) and partition > 0
         self.stages = RowStages(declaration.stages, reader.fields)
         for sampler in self.stages.samplers:
             sampler.announces = partition == 0
-        self.count_dropped()  # what showed when the source was opened
+        self.count_dropped()  # faults found when the source was opened
         if self.stages.fields is None:
             _probe(reader, self.stages)
-            bad.counts.clear()  # the same rows are read again, and counted, in their turn
+            bad.counts.clear()  # the same rows are read and counted again later
         # Rates and draws are computed over whole groups of the source: each read is one group.
         self._group = max((s.options.get("group") or 0 for s in declaration.stages), default=0)
         self._policy = declaration.policy
-        self.rows_read = 0  # by this life
-        self.counted = True  # whether no example is left out
+        self.rows_read = 0  # rows read by this life
+        self.counted = True  # whether all examples count
         self._limit = _FIRST_CHUNK
         self._started = 0.0
 
@@ -90,24 +91,24 @@ class Intake:
         return [s for s in self.stages.samplers if isinstance(s, Stratified)]
 
     def share(self) -> int | None:
-        """Number of examples of an epoch; None where only reading shows it."""
+        """Return the number of examples of an epoch; None where only reading shows it."""
         return self._reader.share if self.counted and self._key is None else None
 
     def start(self) -> Position:
-        """The position at which every epoch starts."""
+        """Return the position at which every epoch starts."""
         return self._reader.start
 
     def limit(self, most: int | None) -> int:
-        """The number of rows to read at once, with a bound of the shape's own."""
+        """Return the number of rows to read at once, with a bound of the shape's own."""
         return self._group or min(self._limit, most or _LARGEST_CHUNK)
 
     def begin(self) -> Any:
-        """Before a read: what the stages remember."""
+        """Prepare a read; return the memory of the stages."""
         self._started = time.monotonic()
         return self.stages.state()
 
     def chunk(self, read: Read) -> tuple[Chunk, Position | None]:
-        """The rows of a read after the stages, and where to read next."""
+        """Return the rows of a read after the stages, and the next position."""
         chunk, position = self._reader.read(read.epoch, read.position, read.limit)
         if self._group and len(chunk) < read.limit and position is not None:
             parts = [chunk]
@@ -136,7 +137,7 @@ class Intake:
         return chunk.take(np.flatnonzero(np.array(owners, np.int64) == self._partition))
 
     def end(self) -> None:
-        """After a read that was worked up: counts, and how much to read the next time."""
+        """Finish a read: update counts and the size of the next read."""
         self.count_dropped()
         self.check_bad()
         seconds = time.monotonic() - self._started
@@ -146,30 +147,30 @@ class Intake:
             self._limit = min(_LARGEST_CHUNK, self._limit * 2)
 
     def count_dropped(self) -> None:
-        """Make what the stages and the reader just dropped this partition's own."""
+        """Add rows that the stages and the reader have dropped to this partition's counts."""
         for prefix, counts in (("bad:", self.bad.counts), ("", self.stages.counts)):
             for reason, n in counts.items():
                 self.count(prefix + reason, n)
             counts.clear()
 
     def count(self, reason: str, rows: int) -> None:
-        """So many rows were dropped."""
+        """Count dropped rows."""
         if rows:
             self.dropped[reason] = self.dropped.get(reason, 0) + rows
 
     def check_bad(self) -> None:
-        """No more bad examples than the feed allows; over all partitions the desk counts."""
+        """Raise an error where there are more bad examples than the feed allows."""
         bad = {r[4:]: n for r, n in self.dropped.items() if r.startswith("bad:")}
         if text := self._policy.too_bad(bad):
             raise DataError(text)
 
     def dropped_with(self, more: Any) -> dict[str, int]:
-        """All rows dropped so far by reason, with those that a shape dropped."""
+        """Return all rows dropped so far by reason, with those that a shape dropped."""
         own = self.dropped
         return {reason: own.get(reason, 0) + more.get(reason, 0) for reason in {**own, **more}}
 
     def progress(self, reading: Mapping[str, Any]) -> dict[str, Any]:
-        """The progress of reading, in numbers for people; ``reading`` is its position."""
+        """Return the progress of reading, in numbers for people; ``reading`` is its position."""
         at = reading["position"]
         known = at if isinstance(at, int) else None
         return {
@@ -180,16 +181,17 @@ class Intake:
         }
 
     def resume(self, epoch: int, position: Position, dropped: dict[str, int]) -> None:
-        """Go on from a cursor, whose chunks were read again and counted when first read."""
+        """Resume from a cursor; its chunks were counted when first read."""
         if isinstance(position, list) and position[2]:
-            self._reader.read(epoch, position, 1)  # amid a window, which is remembered from here on
+            # in the middle of a window, which is kept from here on
+            self._reader.read(epoch, position, 1)
         self.stages.counts.clear()
         self.bad.counts.clear()
         self.dropped = dict(dropped)
 
 
 def _probe(reader: Reader, stages: RowStages) -> None:
-    """Learn the schema that user functions yield from the first rows that come out."""
+    """Infer the schema of user functions from their first results."""
     seen = 0
     for chunk in _from_the_start(reader):
         if len(chunk) and stages.probe(chunk) is not None:
@@ -203,7 +205,7 @@ def _probe(reader: Reader, stages: RowStages) -> None:
 
 
 def _from_the_start(reader: Reader) -> Iterator[Chunk]:
-    """The source from its first row on, in stretches that grow."""
+    """Yield the source from its first row on, in growing chunks."""
     rows = _PROBE_ROWS
     if isinstance(reader, IndexedReader):
         start = 0

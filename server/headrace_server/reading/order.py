@@ -5,8 +5,8 @@
     StreamReader      stream by stream   refused                   permuted windows of each stream
 
 The same epoch, position and limit give the same chunk, in any process.  The rows of a partition in
-an epoch do not depend on the limits it was read with.  Rows that the reader skips make a chunk
-shorter than asked, or empty, and the position passes over them.
+an epoch do not depend on the limits of reads.  Rows that the reader skips make a chunk
+shorter than asked, or empty, and the position skips them.
 
 **By number.**  Partition k of P holds positions k*N//P … (k+1)*N//P - 1 of the order.  A position
 is an integer, counted from the start of the share.  Windows are blocks of ``window`` positions
@@ -41,15 +41,15 @@ from .reader import ORDINAL_BITS, IndexedReader, Reader, StreamReader, read_on
 #: Plain data that msgpack carries: an int (by number) or a list (by stream).
 Position = Any
 
-#: Rows of a stream that are read at once to pick one partition's rows from.
+#: Number of rows of a stream read at once to select one partition's rows.
 _SIEVED_ROWS: Final = 1024
 
 
 def partition_reader(
     reader: Reader, order: ReadingOrder, partition: int, partitions: int
 ) -> NumberedShare | StreamedShare:
-    """Partition ``partition`` of ``partitions`` of a reader.  DataError for an order that the
-    reader can not be read in.
+    """Return partition ``partition`` of ``partitions`` of a reader.  DataError for an order in
+    which the reader can not be read.
 
     Every epoch begins at ``start``.  ``share`` is the number of its examples, skipped ones
     included; None where only reading shows it.  ``read`` gives at most ``limit`` examples, perhaps
@@ -71,7 +71,7 @@ class NumberedShare:
         self._first = partition * self._n // partitions
         self.share = (partition + 1) * self._n // partitions - self._first
         self.holds = f"{self._n} examples"
-        self._last: tuple[tuple[int, int], Permutation] | None = None  # only saves computing
+        self._last: tuple[tuple[int, int], Permutation] | None = None  # a cache
 
     def read(self, epoch: int, position: Position, limit: int) -> tuple[Chunk, Position | None]:
         if type(position) is not int or not 0 <= position <= self.share:
@@ -107,7 +107,7 @@ class NumberedShare:
         return ordinals
 
     def _permutation(self, n: int, seed: int, epoch: int, begin: int) -> Permutation:
-        """The order of everything (``begin`` -1), or of the window that begins at ``begin``."""
+        """Return the order of all rows (``begin`` -1) or of the window that begins there."""
         if self._last is None or self._last[0] != (epoch, begin):
             if begin >= 0:
                 seed = chance.derive(seed, chance.WINDOW, begin)
@@ -168,7 +168,7 @@ class StreamedShare:
         return [place + 1, b"", 0] if place + 1 < self._places else None
 
     def _stream(self, epoch: int, place: int) -> int:
-        """The number of the stream at a place in this partition's list."""
+        """Return the number of the stream at a place in this partition's list."""
         if not self._sieved:
             place = self._partition + place * self._partitions
         if self._order.seed is None:
@@ -184,7 +184,7 @@ class StreamedShare:
         key = (epoch, stream, inner)
         if self._window is not None and self._window[0] == key:
             return self._window[1:]
-        self._window = None  # before the next is read, so that there is one in memory
+        self._window = None  # freed before the next is read, so that memory holds one
         seed = self._order.seed
         rows = _SIEVED_ROWS if seed is None else self._order.window or 1
         read, after = read_on(self._reader, stream, inner, rows)
@@ -192,7 +192,7 @@ class StreamedShare:
         if self._sieved:
             chunk = chunk.take(np.flatnonzero(read.ordinals % self._partitions == self._partition))
         if seed is not None and len(chunk) > 1:
-            # Its first row names a window: no other window of any partition begins with it.
+            # Its first row identifies a window: no other window of any partition begins with it.
             seed = chance.derive(seed, chance.WINDOW, int(chunk.ordinals[0]))
             chunk = chunk.take(Permutation(len(chunk), seed, epoch).at(np.arange(len(chunk))))
         self._window = key, chunk, after
@@ -200,5 +200,5 @@ class StreamedShare:
 
 
 def _numbered(chunk: Chunk, stream: int) -> Chunk:
-    """The chunk with ordinals that are unique over streams."""
+    """Return the chunk with ordinals that are unique over streams."""
     return replace(chunk, ordinals=chunk.ordinals | (stream << ORDINAL_BITS))

@@ -5,9 +5,9 @@
     StreamReader    reads forward from a position of a few bytes, one stream (mostly: file) at a
                     time; a partition takes whole streams
 
-A reader holds no position of its own that matters: the same call gives the same chunk, at any
-time, in any process.  It may keep files open and remember where it is to make the usual next call
-cheap.
+The position of a reader does not matter: the same call gives the same chunk, at any
+time, in any process.  A reader may keep files open and remember its position to make the usual next
+call cheap.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class BadRecords:
     skip: bool = False
     counts: dict[str, int] = field(default_factory=dict)
     logged: int = 0
-    #: Called after each row that a function of the user's took or gave: they may be slow.
+    #: Called after each row that a user function took or returned, since these may be slow.
     progress: Callable[[], None] = lambda: None
 
     def report(self, error: DataError, reason: str = "bad_record", rows: int = 1) -> None:
-        """Called for every record that breaks a rule.  Returns only where it is to be skipped."""
+        """Report a record that breaks a rule; return where it is skipped, else raise."""
         if not self.skip:
             raise error
         self.counts[reason] = self.counts.get(reason, 0) + rows
@@ -97,10 +97,10 @@ class IndexedReader(_Readable, Protocol):
         """Number of examples."""
 
     def slice(self, start: int, stop: int) -> Chunk:
-        """Examples start … stop-1 in order.  Shorter only by bad records that are skipped."""
+        """Return examples start … stop-1 in order, without skipped bad records."""
 
     def take(self, ordinals: np.ndarray) -> Chunk:
-        """Examples by number (int64, any order), in that order, less bad ones that are skipped."""
+        """Return examples by number (int64), in the given order, without skipped bad ones."""
 
 
 @runtime_checkable
@@ -109,11 +109,12 @@ class StreamReader(_Readable, Protocol):
 
     @property
     def streams(self) -> int:
-        """Number of streams that can be read independently (files, mostly)."""
+        """Number of streams that can be read independently (usually files)."""
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
-        """At most ``limit`` examples from a position (``b""`` = the start) and the position after
-        them; None = the stream ends there.  A chunk may be empty.  Ordinals count records from 0
+        """Return at most ``limit`` examples from a position (``b""``: the start) and the position
+        after them; None: the stream ends there.  A chunk may be empty.  Ordinals count records from
+        0
         within the stream (those skipped count too)."""
 
 
@@ -123,7 +124,7 @@ Reader = IndexedReader | StreamReader
 def read_on(
     reader: StreamReader, stream: int, position: bytes, count: int
 ) -> tuple[Chunk, bytes | None]:
-    """So many examples, or all up to the stream's end: a reader may give fewer at a time."""
+    """Read ``count`` examples, or all up to the stream's end: a reader may give fewer at a time."""
     chunks: list[Chunk] = []
     after: bytes | None = position
     while count and after is not None:

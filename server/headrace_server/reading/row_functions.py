@@ -1,11 +1,11 @@
-"""Functions of the user's over the rows of a chunk: ``map`` and ``filter``.
+"""User functions over the rows of a chunk: ``map`` and ``filter``.
 
     chunk ─► one call for each example (or one for all) ─► results ─► checked ─► chunk
 
-The schema of a map is declared, or learnt from the first rows that reach it and fixed then.
-An example that breaks a rule (a function raises on it, or gives what does not fit) is named by
-its origin and goes to ``BadRecords``.  A vectorized function answers for all rows it was given:
-when it raises, or gives no n rows, they are bad together.
+The schema of a map is declared, or inferred from the first rows that reach it and then fixed.
+An example that breaks a rule (a function raises on it, or its result does not fit) is named by
+its origin and goes to ``BadRecords``.  A vectorized function is responsible for all its rows:
+when it raises, or does not return n rows, they are all bad.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .user_columns import Fields, Given, Results, columns_of, examples_of, user_
 
 
 class RowFunction:
-    """A function of the user's, and the text of its faults."""
+    """A user function, and the texts of its faults."""
 
     def __init__(
         self, kind: str, name: str, vectorized: bool = False, draws: Draws | None = None
@@ -40,7 +40,7 @@ class RowFunction:
     def fault(
         self, chunk: Chunk, row: int | None, text: str, cause: Exception | None = None
     ) -> DataError:
-        """The fault of a row, or (None) of the whole chunk."""
+        """Return the fault of a row, or (None) of the whole chunk."""
         where = chunk.origin.describe(row or 0)
         rest = "" if row is not None else f" and the {len(chunk) - 1} after it"
         error = DataError(f"{where}{rest}: {self.label} {text}")
@@ -48,7 +48,7 @@ class RowFunction:
         return error
 
     def _tried(self, check: Callable[[Any], str], *given: Any) -> tuple[Any, str, Exception | None]:
-        """The result, what is wrong with it or "", and the exception that it is instead."""
+        """Return the result, its fault or "", and the exception that was raised instead."""
         try:
             result = self.call(*given)
         except Exception as error:
@@ -58,7 +58,7 @@ class RowFunction:
     def over_rows(
         self, chunk: Chunk, bad: BadRecords, check: Callable[[Any], str]
     ) -> tuple[list[int], list[Any]]:
-        """The rows for which it gave what ``check`` finds nothing wrong with, and what it gave."""
+        """Return the rows whose results pass ``check``, and these results."""
         rows, results = [], []
         progress, draws = bad.progress, self.draws
         for i, example in enumerate(examples_of(chunk)):
@@ -75,9 +75,9 @@ class RowFunction:
     def over_columns(
         self, chunk: Chunk, bad: BadRecords, check: Callable[[Any], str]
     ) -> Any | None:
-        """The function's result for the whole chunk; None where it was bad, which is reported.
+        """Return the function's result for the whole chunk; None for a bad one, which it reports.
 
-        Its generator is that of the chunk's first example: where one is declared, each read is a
+        It gets the generator of the chunk's first example: where a seed is declared, each read is a
         group of a fixed number of examples.
         """
         draws = self.draws
@@ -148,7 +148,7 @@ class Map:
                 return chunk.take(slice(0, 0))
             given = dict(whole)
         else:
-            names: list[str] = []  # of the first row, while none are known
+            names: list[str] = []  # names of the first row, while no schema is known
             rows, results = self._function.over_rows(
                 chunk, bad, lambda r: self.fault(r, None, names)
             )
@@ -175,7 +175,7 @@ class Map:
         return self._results.put(chunk, given, before, bad, error_of)
 
     def fault(self, result: Any, n: int | None, names: list[str] | None = None) -> str:
-        """The fault of a result as a whole, or ""; a vectorized one must have ``n`` rows."""
+        """Return the fault of a result as a whole, or ""; a vectorized one must have ``n`` rows."""
         if not isinstance(result, Mapping):
             return (
                 f"gave {result!r:.60}, a {type(result).__name__}; a map gives a dict of column to "

@@ -6,7 +6,7 @@
     resample_at_rate      each a Poisson number of times
     weighted_resample     the same, with rates in proportion to weights
 
-A stage's ``state`` is plain data as of the end of a chunk; with it and the chunk after it the
+A stage's ``state`` is plain data as of the end of a chunk; with it and the next chunk the
 stage does the same again in any process.
 """
 
@@ -36,33 +36,33 @@ from .values import Values
 logger = logging.getLogger("headrace.data")
 
 Fields = Mapping[str, Field]
-#: Rows after which an estimate is good enough to say that most of them are rejected.
+#: Number of rows after which an estimate is good enough to report that most are rejected.
 _SETTLED = 1000
-#: Maximum number of probabilities in the changes of the target that go with a batch.
+#: Maximum number of probabilities in the changes of the target that travel with a batch.
 _MOST_NUMBERS = 2048
 #: Maximum number of changes of the target in memory; a trainer may make any number.
 _REMEMBERED = 64
 
 
 def changes_sent(num_classes: int) -> int:
-    """The number of changes of the target that fit a message."""
+    """Return the number of changes of the target that fit a message."""
     return max(1, _MOST_NUMBERS // num_classes)
 
 
 class Sampler(ABC):
     """A stage that keeps the columns: it judges each row by one value."""
 
-    #: The argument that the value comes from, and its rule.
+    #: The argument that gives the value, and its rule.
     argument: str
     rule: str
     reason = "out_of_range"
-    #: Whether it is the one of all partitions that writes to the log.
+    #: Whether this partition is the one that writes to the log.
     announces = True
     #: The pass over the data that the next chunk belongs to.
     epoch = 0
 
     def __init__(self, stage: Stage, number: int, counts: Counter[str]) -> None:
-        self.number = number  # among the stages: tells apart samplers of one seed
+        self.number = number  # among the stages: distinguishes samplers of one seed
         self.counts = counts
         self.options = stage.options
         self.seed = int(stage.options.get("seed", 0))
@@ -72,30 +72,30 @@ class Sampler(ABC):
 
     @abstractmethod
     def fits(self, values: np.ndarray) -> np.ndarray:
-        """A mask of the values that keep to the rule."""
+        """Return a mask of the values that follow the rule."""
 
     def fact_fields(self, before: Fields | None) -> dict[str, Field]:
-        """The facts of each row that it adds, given the columns that it sees."""
+        """Return the facts of rows that it adds, given the columns that it sees."""
         return {}
 
     def fields_after(self, before: Fields | None) -> Fields | None:
         return before
 
     def apply(self, chunk: Chunk, before: Fields, bad: BadRecords) -> Chunk:
-        """The rows that are left, or their copies."""
+        """Return the remaining rows, or their copies."""
         chunk, values = self._values.sound(chunk, bad, self.rule, self.fits, self.reason)
         return self._sampled(chunk, values, bad)
 
     @abstractmethod
     def _sampled(self, chunk: Chunk, values: np.ndarray, bad: BadRecords) -> Chunk:
-        """The rows that are left of those with sound values, or their copies."""
+        """Return the remaining rows of those with sound values, or their copies."""
 
     def state(self) -> Any:
-        """Plain data; None for a stage that remembers nothing."""
+        """Return plain data; None for a stage that remembers nothing."""
         return None
 
     def restore(self, state: Any) -> None:
-        """Become what ``state`` gave."""
+        """Restore a result of ``state``."""
         return
 
     def _keep(self, chunk: Chunk, kept: np.ndarray, reason: str) -> Chunk:
@@ -153,9 +153,10 @@ class Stratified(Sampler):
         self._noticed = False
 
     def set_target(self, target_probs: list[float], number: int) -> int:
-        """Other proportions from the next row on, which goes into batch ``number`` or a later one.
+        """Use other proportions from the next row on, which goes into batch ``number`` or a later
+        one.
 
-        Rows that were judged before and wait for their batch stay.
+        Rows that were judged before and wait for their batch are not affected.
         """
         target = probabilities("target_probs", target_probs).tolist()
         if len(target) != self.num_classes:
@@ -175,7 +176,7 @@ class Stratified(Sampler):
         return number
 
     def stats(self) -> dict[str, Any]:
-        """Rows accepted and rejected by class, and from which batch on which target holds."""
+        """Return rows accepted and rejected by class, and the first batch of each target."""
         return {
             "accepted": self.accepted.tolist(),
             "rejected": self.rejected.tolist(),
@@ -209,14 +210,14 @@ class Stratified(Sampler):
         return {"label": Field(field.dtype if field is not None and integers else "int64")}
 
     def _notice(self) -> None:
-        """Say once that half of the source or more is thrown away."""
+        """Log once that half of the source or more is rejected."""
         if self._noticed or not self.announces:
             return
         init = self._init
         if init is None:
             if self._rows < _SETTLED:
                 return
-            seen = self.accepted + self.rejected + 1  # a class that never came is no fault
+            seen = self.accepted + self.rejected + 1  # a class without examples is no fault
             init = seen / seen.sum()
         self._noticed = True
         fraction = rejected_fraction(init, self._target)
@@ -298,7 +299,7 @@ class _WeightedResample(_Resample):
         if self._class_weights is not None:
             weights = self._class_weights[weights.astype(np.int64)]
         try:
-            # A chunk is a group of the source, however many rows the stages before made of it.
+            # A chunk is a group of the source, for any number of rows after earlier stages.
             rates = self._mean.rates(weights)
         except ValueError as error:
             fault = DataError(f"{chunk.origin.describe(0)} and those after it: {error}")

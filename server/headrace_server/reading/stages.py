@@ -1,4 +1,4 @@
-"""Row stages: the work on examples between reader and shape.
+"""Row stages: the processing of examples between reader and shape.
 
 chunk ─► map ─► filter ─► select ─► samplers ─► … ─► chunk       in the declared order
 
@@ -27,29 +27,30 @@ from .unfolding import FlatMap, Unbatch
 
 Fields = Mapping[str, Field]
 
-#: The fact of each row up to a cache: the example of the source that it comes from.
+#: The fact of rows up to a cache that has their example of the source.
 _SOURCE = "cached example"
-#: A count of logged faults beyond which none is logged.
+#: A count of logged faults that suppresses the log.
 _LOGS_NOTHING = 1 << 62
 
 
 class _Step(Protocol):
     def fields_after(self, before: Fields | None) -> Fields | None:
-        """The schema after this step, if it is known."""
+        """Return the schema after this step, if it is known."""
 
     def apply(self, chunk: Chunk, before: Fields, bad: BadRecords) -> Chunk: ...
 
 
 class RowStages:
-    """The stages of one pipeline, for chunks of ``fields``.  ImportError where a function of the
-    user's is not found."""
+    """The stages of one pipeline, for chunks of ``fields``.  ImportError where a user function
+    is not found."""
 
     def __init__(self, stages: tuple[Stage, ...], fields: Fields) -> None:
         #: Rows dropped on purpose, by reason.
         self.counts = Counter[str]()
         self._source = fields
         kinds = [stage.kind for stage in stages]
-        #: The steps before a cache.  It is no step: without one the numbers of steps are the same.
+        #: Number of steps before a cache.  The cache is no step, so it does not change their
+        #: numbers.
         self._before_cache = kinds.index("cache") if "cache" in kinds else 0
         stages = tuple(stage for stage in stages if stage.kind != "cache")
         self._steps = [_step(stage, i, self.counts) for i, stage in enumerate(stages)]
@@ -68,11 +69,11 @@ class RowStages:
 
     @property
     def fields(self) -> Fields | None:
-        """The schema of what comes out; None until it is known."""
+        """The schema after all stages; None until it is known."""
         return self._fields_after(len(self._steps))
 
     def _fields_after(self, count: int) -> Fields | None:
-        """The schema after so many steps, if it is known."""
+        """Return the schema after ``count`` steps, if it is known."""
         known: Fields | None = self._source
         for i, step in enumerate(self._steps[:count], 1):
             known = step.fields_after(known)
@@ -82,7 +83,7 @@ class RowStages:
 
     @property
     def fact_fields(self) -> dict[str, Field]:
-        """The facts of each row that the samplers add."""
+        """Return the facts of rows that the samplers add."""
         known: Fields | None = self._source
         facts: dict[str, Field] = {}
         for step in self._steps:
@@ -92,20 +93,20 @@ class RowStages:
         return facts
 
     def state(self) -> list[Any] | None:
-        """The samplers' memory of all rows so far, as plain data; None if they keep none."""
+        """Return the samplers' memory of all rows so far, as plain data; None if they keep none."""
         states = [sampler.state() for sampler in self.samplers]
         return states if any(state is not None for state in states) else None
 
     def restore(self, states: list[Any] | None) -> None:
-        """Set the samplers to a memory that ``state`` gave."""
+        """Restore a result of ``state``."""
         for sampler, state in zip(self.samplers, states or [], strict=False):
             if state is not None:
                 sampler.restore(state)
 
     def apply(self, chunk: Chunk, bad: BadRecords, epoch: int = 0, to_cache: bool = False) -> Chunk:
-        """The chunk after all stages: the rows that are left, in their order.
+        """Return the chunk after all stages: the remaining rows, in their order.
 
-        ``to_cache``: what it is before a cache is written there.
+        ``to_cache``: write the chunk to the cache where the stages have one.
         """
         for sampler in self.samplers:
             sampler.epoch = epoch
@@ -121,12 +122,12 @@ class RowStages:
         return chunk.with_columns(Chunk.empty(self.fields or {}).columns)
 
     def _through(self, chunk: Chunk, first: int, last: int, bad: BadRecords) -> Chunk:
-        """The chunk after some of the steps."""
+        """Return the chunk after some of the steps."""
         fields = self._fields_after(first)
         for step in self._steps[first:last]:
             if not len(chunk):
                 break
-            assert fields is not None  # rows came out of the step before, so its fields are known
+            assert fields is not None  # the earlier step has returned rows, so its fields are known
             chunk = step.apply(chunk, fields, bad)
             fields = step.fields_after(fields)
         return chunk
@@ -134,7 +135,7 @@ class RowStages:
     def _up_to_cache(
         self, chunk: Chunk, read: CachedRead, bad: BadRecords, to_cache: bool
     ) -> Chunk:
-        """The chunk before the steps that follow a cache."""
+        """Return the chunk before the steps that follow a cache."""
         if read.from_cache:
             rows = read.cache.rows
             assert rows is not None
@@ -150,9 +151,9 @@ class RowStages:
         return chunk
 
     def probe(self, chunk: Chunk) -> Fields | None:
-        """Learn the schema from a chunk that is not used otherwise.
+        """Infer the schema from a chunk that is not used otherwise.
 
-        Rows that break a rule teach nothing here; they are reported when they come in their turn.
+        Rows that break a rule are ignored here; they are reported when they are read for use.
         """
         before, states = dict(self.counts), self.state()
         self.apply(chunk, BadRecords(skip=True, logged=_LOGS_NOTHING))

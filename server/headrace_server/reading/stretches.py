@@ -1,4 +1,4 @@
-"""Stretches of a buffer: given by where they start and how many elements they have."""
+"""Stretches of a buffer, given by their starts and numbers of elements."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from functools import lru_cache
 
 import numpy as np
 
-#: Bytes per stretch from which copying them one by one beats an index of every byte.
+#: Bytes per stretch from which on copying them one by one beats an index of every byte.
 _LONG_STRETCH = 64
 
 
 def join_buffers(
     buffers: list[np.ndarray], starts: list[np.ndarray], sizes: list[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One buffer that holds the stretches of all, and where they start in it."""
+    """Return one buffer with the stretches of all, and their starts in it."""
     if all(buffer is buffers[0] for buffer in buffers):
         return buffers[0], np.concatenate(starts)
     moved = [_trimmed(*part) for part in zip(buffers, starts, sizes, strict=True)]
@@ -27,7 +27,7 @@ def join_buffers(
 def _trimmed(
     buffer: np.ndarray, starts: np.ndarray, sizes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The part of a buffer that is used, and the starts in it: a column may use little of much."""
+    """Return the used part of a buffer, and the starts in it: a column may use a small part."""
     total = int(sizes.sum())
     if not total:
         return buffer[:0], np.zeros_like(starts)
@@ -39,7 +39,7 @@ def _trimmed(
 
 
 def gather(buffer: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The stretches of a buffer, back to back."""
+    """Return the stretches of a buffer, back to back."""
     size = int(sizes[0]) if len(sizes) else 0
     if size and (sizes == size).all():
         alike: np.ndarray = window(buffer, size)[starts].view(np.uint8)
@@ -52,18 +52,18 @@ def gather(buffer: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndar
 
 
 def window(buffer: np.ndarray, size: int) -> np.ndarray:
-    """Every run of ``size`` bytes as one element, so that an index gathers whole runs."""
+    """View every run of ``size`` bytes as one element, so that an index gathers whole runs."""
     return np.ndarray((max(buffer.size - size + 1, 0),), _run_of(size), buffer, 0, (1,))
 
 
 @lru_cache(maxsize=256)
 def _run_of(size: int) -> np.dtype:
-    """Return the type of so many bytes, which numpy would read from its name at each call."""
+    """Return the type of ``size`` bytes, which numpy would parse from its name at each call."""
     return np.dtype(f"V{size}")
 
 
 def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """``starts[i], starts[i] + 1, …``, ``counts[i]`` of them, for each i in turn."""
+    """Return ``starts[i], starts[i] + 1, …``, ``counts[i]`` numbers, for each i in turn."""
     before = np.cumsum(counts) - counts
     first: np.ndarray = np.repeat(starts - before, counts)
     return first + np.arange(len(first))

@@ -65,7 +65,7 @@ class NoTracing:
         segments: Segments | None = None,
         states: States | None = None,
     ) -> Trace | None:
-        """The trace of the batch that was begun last."""
+        """Return the trace of the batch that was begun last."""
         return None
 
 

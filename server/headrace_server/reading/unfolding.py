@@ -41,7 +41,7 @@ _OUTPUTS: Final = 2
 
 
 def _unfolded(chunk: Chunk, counts: np.ndarray, stage: int) -> Chunk:
-    """Every row as often as it has outputs, with their ordinals."""
+    """Return every row as often as it has outputs, with their ordinals."""
     taken = chunk.take(np.repeat(np.arange(len(chunk)), counts))
     return replace(taken, ordinals=copy_ordinals(chunk.ordinals, counts, _OUTPUTS + stage))
 
@@ -70,7 +70,7 @@ class FlatMap(Map):
         return self.collected(_unfolded(chunk, counts, self._stage), given, before, bad)
 
     def _fault_of(self, outputs: Any, names: list[str]) -> str:
-        """The fault of the outputs of one example, or ""."""
+        """Return the fault of the outputs of one example, or ""."""
         if not isinstance(outputs, list):
             return (
                 f"gave {outputs!r:.60}, a {type(outputs).__name__}; a flat_map gives a list (or "
@@ -87,7 +87,7 @@ class FlatMap(Map):
 
 
 def _listed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with its outputs as a list, at most one more than are allowed."""
+    """Return the function with its outputs as a list, at most one more than are allowed."""
 
     def call(*given: Any) -> Any:
         outputs = function(*given)
@@ -122,7 +122,7 @@ class Unbatch:
         return _unfolded(bare, counts, self._stage).with_columns(columns)
 
     def _alike(self, chunk: Chunk, bad: BadRecords) -> tuple[Chunk, np.ndarray]:
-        """The examples whose columns agree in their rows, and how many; others are reported."""
+        """Return the examples whose columns agree in their rows, and the counts; report others."""
         counts = {name: _lengths(column) for name, column in chunk.columns.items()}
         first, *others = counts
         unlike = np.zeros(len(chunk), bool)
@@ -157,7 +157,7 @@ def _lengths(column: Column) -> np.ndarray:
 
 
 def _rows_of(column: Column) -> Column:
-    """The rows of all examples, one after the other.
+    """Return the rows of all examples, one after the other.
 
     Payload is copied only where rows of a fixed shape lie apart.
     """

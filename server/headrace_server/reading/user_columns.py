@@ -48,7 +48,7 @@ _COLUMNS = (Strings, Ragged, RaggedStrings)
 
 
 def user_function(label: str, name: str) -> Callable[[Any], Any]:
-    """The function of a name; ImportError where there is none."""
+    """Return the function of a name; ImportError where there is none."""
     function = own(resolve)(name)
     if not callable(function):
         raise ImportError(f"{label}: {name} is a {type(function).__name__}, not a function")
@@ -57,7 +57,7 @@ def user_function(label: str, name: str) -> Callable[[Any], Any]:
 
 
 def _shown(column: Column) -> Any:
-    """A column as a vectorized function sees it."""
+    """Return a column as a vectorized function sees it."""
     if isinstance(column, np.ndarray):
         view = np.asarray(column).view()
         view.flags.writeable = False
@@ -77,7 +77,7 @@ def columns_of(chunk: Chunk) -> dict[str, Any]:
 
 
 def examples_of(chunk: Chunk) -> list[dict[str, Any]]:
-    """The rows as dicts of numpy scalars, arrays (read-only) and bytes."""
+    """Return the rows as dicts of numpy scalars, arrays (read-only) and bytes."""
     listed = []
     for shown in columns_of(chunk).values():
         if isinstance(shown, np.ndarray):
@@ -103,7 +103,7 @@ class Results:
         bad: BadRecords,
         error_of: ErrorOf,
     ) -> Chunk:
-        """The rows of a chunk with the columns given for them; others are reported."""
+        """Return the rows of a chunk with the columns given for them; others are reported."""
 
         def report(row: int, name: str, text: str) -> None:
             bad.report(error_of(row, name, text), "wrong_type")
@@ -130,7 +130,7 @@ class Results:
 def _learn(
     given: Mapping[str, Given], before: Fields, n: int, report: Report
 ) -> tuple[dict[str, Field] | None, set[int]]:
-    """The fields that ``n`` rows show (None where no row is left), and the rows reported.
+    """Return the fields that ``n`` rows show (None where no row is left), and the rows reported.
 
     A dimension varies where rows differ in it, and where it varied in a field ``before`` of the
     same name, dtype and rank.
@@ -153,7 +153,7 @@ def _learn(
 
 
 def _shown_field(value: Given) -> Field | None:
-    """The field that a value shows as a whole; None where its rows must be inspected."""
+    """Return the field that a value shows as a whole; None where its rows must be inspected."""
     if isinstance(value, _COLUMNS):
         return field_of(value)
     if isinstance(value, np.ndarray) and value.dtype.kind not in "SUO":
@@ -171,7 +171,7 @@ def _widened(field: Field, before: Field | None) -> Field:
 def collect(
     given: Mapping[str, Given], fields: Mapping[str, Field], n: int, wrong: set[int], report: Report
 ) -> tuple[dict[str, Column], np.ndarray | None]:
-    """The columns of the rows that fit the fields, and which they are (None: all).
+    """Return the columns of the rows that fit the fields, and which they are (None: all).
 
     Rows in ``wrong`` were reported before; others that do not fit are reported now.
     """
@@ -201,7 +201,7 @@ def _row(value: Given, i: int) -> Any:
 
 
 def _misfit(value: Given, i: int, field: Field) -> str:
-    """The fault of a row, or ""."""
+    """Return the fault of a row, or ""."""
     try:
         row = _row(value, i)
     except (ValueError, TypeError, IndexError) as error:
@@ -221,7 +221,7 @@ def _fitted(value: Given, field: Field) -> Column:
 
 
 def _is_sound(column: Strings | Ragged | RaggedStrings) -> bool:
-    """True if a column that a user made lies within its buffers."""
+    """Return whether a column that a user made lies within its buffers."""
     if isinstance(column, Strings):
         return _inside(column.starts, column.starts + column.lengths, column.data.size)
     starts, counts = column.starts, column.counts

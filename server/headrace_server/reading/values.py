@@ -37,7 +37,7 @@ class Values:
         self._function = user_function(self._label, self._what) if function else None
 
     def of(self, chunk: Chunk, bad: BadRecords) -> np.ndarray | None:
-        """One number or bool per row; None where the whole chunk was bad and is skipped."""
+        """Return one number or bool per row; None where the whole chunk was bad and is skipped."""
         if self._kind == "constant":
             return np.full(len(chunk), self._what)
         if not len(chunk):  # nothing for a function to work on, nor a row to be named
@@ -90,7 +90,7 @@ class Values:
         wanted: Callable[[np.ndarray], np.ndarray],
         reason: str,
     ) -> tuple[Chunk, np.ndarray]:
-        """The rows whose values keep to a rule, and those values; the others are reported."""
+        """Return the rows whose values follow a rule, and those values; report others."""
         values = self.of(chunk, bad)
         if values is None:
             return chunk.take(slice(0, 0)), np.empty(0)

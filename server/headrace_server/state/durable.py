@@ -125,7 +125,7 @@ class Durable:
         return term
 
     def take_back(self, config: RunConfig, feed: str, term: int) -> RunConfig:
-        """Return the config of the next start, with one feed taken back to what was prepared.
+        """Return the config of the next start, with one feed taken back to its prepared state.
 
         No process may have its stores open.
         """

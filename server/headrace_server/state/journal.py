@@ -171,7 +171,7 @@ class Journal:
     def turn(self, table_bytes: int, next_bytes: int) -> Iterator[Lap]:
         """Begin the next lap; it becomes valid when the block, which writes the table, ends well.
 
-        It has room for a table of so many bytes, records' headers included, and the next commit.
+        It has room for a table of ``table_bytes``, with records' headers, and for the next commit.
         """
         self._laps += 1
         needed = table_bytes + padded(next_bytes) + 4 * HEAD
@@ -223,7 +223,7 @@ class Journal:
         if self._fd >= 0:
             mark = MARK.pack(MARK_MAGIC, self._lap.number, self._lap.at, self._lap.last)
             with contextlib.suppress(OSError):
-                if not self._durable:  # or the mark could outlive what it marks
+                if not self._durable:  # else the mark could outlive the marked data
                     os.fdatasync(self._fd)
                 self._mark(mark + SUM.pack(crc32c.value(mark)))
         self._drop()

@@ -24,17 +24,17 @@ crc32c = require("google_crc32c", "server", "a server")
 
 TABLE, END, COMMIT, OPENED = 1, 2, 3, 4
 
-SUM = struct.Struct("<I")  # crc32c, of what comes before it
+SUM = struct.Struct("<I")  # crc32c of the bytes before it
 FILE = struct.Struct("<8sQQQ")  # magic, version, bytes of a half, halves; then the checksum
 FILE_MAGIC = b"HRJOURNL"
 VERSION = 3
 MARK = struct.Struct("<8sQQI")  # magic, lap, end and checksum of its last record; then its own
 MARK_MAGIC = b"HRCLOSED"
-MARK_AT = 1024  # in the first page, away from what the file begins with
+MARK_AT = 1024  # in the first page, away from the file's head
 START = 4096  # where the first half begins: after a page
 RECORD = struct.Struct("<4sIQQQII")  # magic, kind, lap, place, bytes, opening, checksum before it
 MAGIC = b"HRJR"
-HEAD = 64  # bytes of a record's header, and what records are aligned to
+HEAD = 64  # bytes of a record's header, and the alignment of records
 
 
 class JournalDamaged(ValueError):
@@ -201,12 +201,12 @@ def _refuse_lost(data: mmap.mmap, walk: _Walk, holds: _Walk, half: int) -> None:
 
 
 def _is_later(found: _Header, walk: _Walk, holds: _Walk) -> bool:
-    """Whether a record was written after those of the walk, in the valid lap."""
+    """Return whether a record was written after those of the walk, in the valid lap."""
     return found.lap == walk.lap == holds.lap and found.opening >= walk.opening
 
 
 def _has_follower(data: mmap.mmap, walk: _Walk, holds: _Walk, stop: int) -> bool:
-    """Whether the record after a failed one names its checksum."""
+    """Return whether the record after a failed one names its checksum."""
     failed = _header(data, walk.end, stop)
     if failed is None or not failed.crc or not _is_later(failed, walk, holds):
         return False

@@ -112,7 +112,7 @@ class Ledger:
         self._tokens: deque[int] = deque(maxlen=tokens)
 
     def apply(self, changes: Sequence[Change], place: int, nbytes: int) -> None:
-        """Apply changes that are in the file, as a record of so many bytes."""
+        """Apply changes that are in the file, as a record of ``nbytes``."""
         first, row_bytes = self._next_row, 0
         for change in changes:
             if len(change.put):

@@ -1,4 +1,4 @@
-"""A copy of what partitions have committed, outside of this host.
+"""A copy of partitions' commits outside of this host.
 
     Store ── each record that its journal has ──► Mirror ──► a socket of this host ──► elsewhere
           ◄─ it is there, or: send everything ───
@@ -19,7 +19,7 @@ import msgpack
 from .journal import create, record_bytes
 from .statedir import partition_path
 
-#: The answer to a record where the mirror lacks what came before it.
+#: The answer to a record where the mirror lacks the records before it.
 WANTED = b"everything"
 
 _Name = tuple[str, int]

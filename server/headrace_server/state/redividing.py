@@ -25,7 +25,7 @@ _OMISSIONS = "quarantine.json"
 
 
 def redivide(parts: Iterable[Path], share: Share, into: Path) -> None:
-    """Move what a share needs from the snapshots of all shares of another number of servers."""
+    """Move a share's partitions from the snapshots of all shares of another number of servers."""
     left_out = Omissions()
     for part in parts:
         for path in sorted(part.iterdir()):

@@ -121,7 +121,7 @@ class Shelf:
         return self.token(feed, name)
 
     def has(self, feed: str, name: str) -> bool:
-        """Whether a snapshot of this name lies in the state directory."""
+        """Return whether a snapshot of this name lies in the state directory."""
         return bool(SNAPSHOT.fullmatch(name)) and (self._root / feed / name / LEAF).exists()
 
     def token(self, feed: str, name: str) -> Token:

@@ -63,7 +63,7 @@ def partition_path(directory: str | Path, feed: str, partition: int) -> Path:
 
 
 def has_states(directory: Path) -> bool:
-    """Whether the state of a partition lies in a feed's directory."""
+    """Return whether the state of a partition lies in a feed's directory."""
     return any(directory.glob(f"*{SUFFIX}"))
 
 
@@ -169,7 +169,7 @@ def _starts(lines: list[str], last: int) -> tuple[int, ...]:
 
 
 def compare_feed(state: Path, feed: FeedConfig, file: Path, allow_change: bool) -> bool:
-    """Whether a feed is the one that ``file`` notes; ConfigChanged lists the differences.
+    """Return whether a feed is the one that ``file`` notes; ConfigChanged lists the differences.
 
     False where nothing is noted, or where a change was allowed.
     """

@@ -75,7 +75,7 @@ class Crew:
     def begin(self, timeout_s: float) -> None:
         """Start the front and all workers, which wait for it where they are ready first.
 
-        Nobody waits longer for them than ``timeout_s``, but while workers get further.
+        A wait for them lasts at most ``timeout_s``, or longer while workers make progress.
         """
         self._timeout_s, self._deadline = timeout_s, Deadline(timeout_s)
         config = self.starts.config

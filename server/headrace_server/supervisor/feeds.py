@@ -48,7 +48,7 @@ class _Feed:
     failed: tuple[str, str] | None = None  # lives of owners begin with it as failed
     well: set[int] = field(default_factory=set)  # owners at which it has ended well
     dropped: dict[int, dict[str, int]] = field(default_factory=dict)
-    bad: dict[int, dict[str, int]] = field(default_factory=dict)  # examples, by what is wrong
+    bad: dict[int, dict[str, int]] = field(default_factory=dict)  # number of bad examples, by fault
     counts: dict[int, dict[str, Any]] = field(default_factory=dict)  # _LASTING, as last reported
 
     def fail(self, code: str, text: str) -> None:
@@ -76,7 +76,7 @@ class Feeds:
         """Forget the reports: all processes of the server begin again."""
         self.addresses: list[str] = []  # on which the front listens; none before it does
         self._feeds = {name: _Feed() for name in self.names}
-        self._opened: dict[int, Any] = {}  # by owner: what earlier servers saw committed
+        self._opened: dict[int, Any] = {}  # by owner: commits under earlier servers
         self._marked: dict[str, list[list[Any]]] = {USED: [], TOUCHED: []}  # feeds, generations
 
     def begin_anew(self, feed: str) -> None:
@@ -182,7 +182,7 @@ class Feeds:
     # Deaths
 
     def died(self, words: str, post: Post, entry: Entry, now: float) -> bool:
-        """Judge the death of a worker; whether its next life is to begin."""
+        """Judge the death of a worker; return whether to begin its next life."""
         with self.lock:
             verdict = self.quarantine.died(entry, words)
         logger.warning("%s", words)
@@ -192,7 +192,7 @@ class Feeds:
             self.fail(feed, "data", why)
         if self.starts.config.replay is not None:
             for one in self.starts.config.feeds:
-                if one.segmented:  # of others the next life goes on after what is done
+                if one.segmented:  # for others the next life goes on after the done batches
                     text = f"{words}\nWith it went the place of the replay: start it again"
                     self.fail(one.name, "server", text)
         if verdict.quarantined:
@@ -252,7 +252,7 @@ class Feeds:
         }
 
     def begun(self, owner: int) -> dict[str, Any]:
-        """Return what a life of an owner that begins has to know of feeds; see ``House.begin``."""
+        """Return the facts on feeds with which a life of an owner begins; see ``House.begin``."""
         failed = {name: one.failed for name, one in self._feeds.items() if one.failed is not None}
         return {
             "failed": failed,

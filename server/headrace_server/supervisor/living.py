@@ -106,7 +106,7 @@ def refuse_taken(takes: Iterable[tuple[str, str]]) -> None:
 
 
 def _same(value: str, taken: str) -> bool:
-    """Whether two addresses or paths can not be had at once.  A free port is never taken."""
+    """Return whether two addresses or paths can not be had at once.  A free port is never taken."""
     one, other = _PLACE.fullmatch(value), _PLACE.fullmatch(taken)
     if one is None or other is None:
         return value == taken

@@ -33,7 +33,7 @@ WINDOW_S = 60.0
 
 
 def gets_further(before: tuple[int, str], now: tuple[int, str]) -> bool:
-    """Whether a worker, alive as before, opens another place now: a large file takes long.
+    """Return whether a worker, alive as before, opens another place now: a large file takes long.
 
     Both are ``Post.opening``.
     """
@@ -74,14 +74,14 @@ class Post:
 
     @property
     def doing(self) -> str:
-        """Describe what the worker does, in words."""
+        """The worker's present activity, in words."""
         if self.child is None:
             return "it is dead, and will be started again"
         return self._hung or self.notebook.read().describe()
 
     @property
     def opening(self) -> tuple[int, str]:
-        """Return the number of the life and what it opens now."""
+        """The number of the life, and the file that it opens now."""
         entry = self.notebook.read()
         return self.life, entry.where if entry.doing == OPENING else ""
 

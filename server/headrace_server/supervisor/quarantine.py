@@ -1,4 +1,4 @@
-"""Which rows kill the workers that read them, decided from what dead workers had in hand.
+"""Which rows kill the workers that read them, decided from the rows that dead workers had in hand.
 
     a death ─► its rows have one death more, until a life has worked through them: passed()
                  two    the next life tries each of them alone before it takes them together
@@ -36,7 +36,7 @@ _LONGEST_WORDS = 3000
 class DeathVerdict:
     """The meaning of a death."""
 
-    expected: bool = False  # it adds to what is known of rows: no fault of the server's
+    expected: bool = False  # it adds evidence on rows: no fault of the server
     quarantined: str = ""  # why a row is left out from now on
     failure: tuple[str, str] | None = None  # a feed that can not go on, and why
 
@@ -121,7 +121,7 @@ def _case(config: RunConfig, feed: FeedConfig) -> _Case:
     state = config.state_directory
     file = None if state is None else quarantine_file(state, feed.name)
     left_out = Omissions.read(file)
-    if config.replay is not None:  # what kills is known from the server whose feed it is
+    if config.replay is not None:  # rows that kill are known from the server of the feed
         recorded, name, *_ = config.replay
         for one in recorded:
             left_out.deadly.update(Omissions.read(quarantine_file(one, name)).deadly)

@@ -59,7 +59,7 @@ class Starts:
             self._begun[owner] = self.config
 
     def take_back(self, feed: str, term: int) -> None:
-        """Begin a next start of the server, with a feed taken back to what was prepared."""
+        """Begin the next start of the server, with a feed taken back to its prepared state."""
         assert self._durable is not None
         self.config = self._durable.take_back(self.config, feed, term)
 

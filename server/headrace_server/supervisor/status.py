@@ -1,4 +1,4 @@
-"""The status of a whole server at one moment, joined from what its processes answer and report.
+"""The status of a whole server at one moment, joined from answers and reports of its processes.
 
     owner 0: its partitions, its sessions ─┐
     owner 1: …                            ─┼─► gathered() ─┐
@@ -34,7 +34,7 @@ _Status = Mapping[str, Any]
 
 
 def _access(answers: Sequence[_Status]) -> AccessStatus:
-    """Join who is let in, which all owners know of the front, and who was refused by any of them.
+    """Join the trainers that are let in (equal at all owners), and the refusals of all owners.
 
     An owner's counts are those of the front with its own (``refused_here``) in them.
     """
@@ -112,7 +112,7 @@ def _worker(post: Post, report: _Status, totals: _Status, config: RunConfig) -> 
 def _with_reading(
     known: FeedStatus, feed: FeedConfig, entries: Mapping[int, _Status], totals: _Status
 ) -> FeedStatus:
-    """Add what workers report of a feed: how far partitions are, what their stores do."""
+    """Add workers' reports on a feed: the progress of partitions and of their stores."""
     known["read"] = int(totals.get("read", 0))
     known["pipeline"] = _pipeline(feed)
     for partition in known["partitions"]:
@@ -135,7 +135,7 @@ def _with_reading(
 
 
 def _pipeline(feed: FeedConfig) -> PipelineStatus:
-    """Describe what the feed was declared as, in words."""
+    """Describe the feed's declaration in words."""
     declaration = feed.declaration
     order = [] if declaration.order.seed is None else ["shuffle"]
     return {

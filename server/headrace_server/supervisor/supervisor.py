@@ -190,7 +190,7 @@ class Supervisor:
                 raise self.failure
 
     def _restart_in_memory(self, feed: str, generation: int | None) -> None:
-        """Forget what is done of a feed, and replace all workers.
+        """Forget all commits of a feed, and replace all workers.
 
         Other feeds go on as after the death of a worker.  With a ``generation`` nothing happens
         where the feed has another by now.
@@ -328,7 +328,7 @@ class Supervisor:
         self._crew.order(order="pause")
 
     def drain(self, timeout_s: float) -> bool:
-        """Hand out nothing more and wait for the commits of what is out.  Whether all came."""
+        """Hand out nothing more and wait for commits; return whether all came."""
         self.draining = True
         try:
             self._ask_owners("pause", timeout_s)

@@ -94,7 +94,7 @@ class Answers:
         }
 
     def answer(self, request: HttpRequest) -> Response:
-        """Return the response, whatever the request is."""
+        """Return the response to any request, also to a bad one."""
         try:
             return self._answer(request)
         except (_Wrong, UnknownFeed) as error:
@@ -253,7 +253,7 @@ def _is_here(address: str) -> bool:
 
 
 def _names_here(request: HttpRequest) -> bool:
-    """Whether the host that a request is meant for is this machine, by a name that is always it."""
+    """Return whether a request is meant for this machine, by a name that always means it."""
     host = request.headers.get("host", "").lower()
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return name == "localhost" or _is_here(name)

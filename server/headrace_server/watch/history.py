@@ -102,7 +102,7 @@ def _feed_point(now: FeedStatus, before: FeedStatus, span: float) -> dict[str, A
 
 
 def _since(before: Any, now: Any, name: str) -> float:
-    """Return what a count has grown by; after a feed was taken back, its counts restart."""
+    """Return the growth of a count; after a feed was taken back, its counts restart."""
     return max(0.0, float(now[name] - before.get(name, 0.0)))
 
 

@@ -4,7 +4,7 @@
 
 One request a connection, and no body is read.  A peer that sends more, sends it too slowly or sends
 nonsense gets an error, or is cut off.  When all threads are taken, a new connection cuts off the
-one whose peer the server has waited for longest, so slow peers keep nobody else out.  No thread of
+one whose peer the server has waited for longest, so slow peers do not block others.  No thread of
 a feed waits for one of these.
 """
 
@@ -133,7 +133,7 @@ class HttpService:
                 self._end(connection)
 
     def _take_turn(self, at_most_s: float) -> bool:
-        """Whether a thread is free for one more connection; where none is, cut off the slowest."""
+        """Return whether a thread is free for a new connection; if none is, end the slowest one."""
         if self._turns.acquire(blocking=False):
             return True
         with self._lock:
@@ -234,7 +234,7 @@ def _wire(response: Response, with_body: bool) -> bytes:
 
 
 def _let_finish(connection: socket.socket) -> None:
-    """Let the peer read what was sent: closing with unread bytes of its would cut that off."""
+    """Let the peer read the answer, which a close with unread bytes of the peer would cut off."""
     left = _HEAD_BYTES
 
     def ended(at_most_s: float) -> bool:

@@ -89,7 +89,7 @@ class HttpClient:
         secure, plain = http.client.HTTPSConnection, http.client.HTTPConnection
         kind = secure if parts.scheme == "https" else plain
         # No proxy of the environment stands between a server and its operator, and a redirection is
-        # an answer like any other: nobody else gets the token.
+        # an answer like any other: no other server gets the token.
         connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
         try:
             with closing(connection):

@@ -258,7 +258,7 @@ METRICS: tuple[Metric, ...] = (
 
 
 def exposition(status: ServerStatus) -> str:
-    """All metrics of a status."""
+    """Return all metrics of a status."""
     lines = []
     for metric in METRICS:
         lines.append(f"# HELP {metric.name} {_escaped(metric.help)}")

@@ -148,7 +148,7 @@ class Watch:
         return cast(ServerStatus, {**mine, **seen})
 
     def _share_of(self, feed: FeedStatus) -> ShareStatus:
-        """Return this server's part of a feed, to be told from those of others."""
+        """Return this server's part of a feed, which distinguishes it from others' parts."""
         standing = feed["standing"]
         return {
             "share": "{}/{}".format(*self._share),

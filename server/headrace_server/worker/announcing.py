@@ -56,7 +56,7 @@ class Announcer:
         self._unnoted.clear()
 
     def _columns_of(self, slots: list[Slot]) -> list[Any]:
-        """The columns of a message: the same list for the same list of slots."""
+        """Return the columns of a message: the same list for the same list of slots."""
         known = self._known.get(id(slots))
         if known is None or known[0] is not slots:
             known = slots, [[slot.offset, slot.nbytes, list(slot.shape)] for slot in slots]

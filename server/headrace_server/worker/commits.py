@@ -44,7 +44,7 @@ class Commits:
         self._done.setdefault(name, []).append((number, rows, token))
 
     def take_done(self) -> dict[_Name, list[tuple[int, int, int]]]:
-        """Numbers, rows and tokens of the noted commits, by partition."""
+        """Return numbers, rows and tokens of the noted commits, by partition."""
         done, self._done = self._done, {}
         return done
 
@@ -69,7 +69,7 @@ class Commits:
         flush: StateFlush,
         states: bytes,
     ) -> None:
-        """Take states of lanes whose trainer lets go of them; answer the last such message."""
+        """Take states of lanes that a trainer flushes; answer the last such message."""
         if run is not None and flush.rows:
             run.flushed(flush.number, list(flush.rows), states, flush.columns)
             self._stores.submit(name, run)

@@ -60,12 +60,12 @@ class Conduct:
             self._mute(connection)
 
     def bears(self, connection: bytes, now: float) -> bool:
-        """Whether a connection may send another message outside of a session in this second."""
+        """Return whether a connection may send one more sessionless message in this second."""
         self._strays[connection] += 1
         return not self.is_too_much(self._strays[connection], connection, "a trainer", now)
 
     def is_too_much(self, messages: int, connection: bytes, who: str, now: float) -> bool:
-        """Whether these are too many messages in a second; then the connection is muted."""
+        """Return whether these are too many messages in a second; then the connection is muted."""
         if messages <= self.most:
             return False
         text = f"a trainer has sent more than max_messages_per_s={self.most} in a second"
@@ -81,7 +81,7 @@ class Conduct:
         self._mute(connection)
 
     def second_is_over(self, now: float) -> bool:
-        """Whether a second has passed since this was last true; then counts begin anew."""
+        """Return whether a second has passed since this was last true; then counts begin anew."""
         if now - self._second < _SECOND:
             return False
         self._second = now

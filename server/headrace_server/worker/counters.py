@@ -7,7 +7,7 @@
     sent to a trainer, answered to it: its Tally
 
 A worker reports totals of its partition, not of its life, so a death loses none and counts none
-twice.  Counting takes no clock and no lock: it happens where a thing is heard of.
+twice.  Counting takes no clock and no lock: it happens where an event is handled.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Tally:
         return [here, self.wire_batches, here_bytes, self.wire_bytes]
 
     def on_renew(self, renew: Renew) -> None:
-        """Take what the trainer reports of its time."""
+        """Take the times that the trainer reports."""
         self.blocked_s, self.busy_s = renew.blocked_s, renew.busy_s
         self.awaited_s = renew.awaited_s
 
@@ -80,9 +80,9 @@ class Counters:
         self.before: dict[int, list[int]] = {}
 
     def go_on(self, partition: int, batches: int, rows: int, earlier_server: bool) -> int:
-        """Count on from what is committed of a partition.
+        """Continue the counts of a partition's stored commits.
 
-        Returns how many batches were committed before this server started: all of them where
+        Return how many batches were committed before this server started: all of them where
         an ``earlier_server`` may have stored them and this life is the first of this one.
         """
         first = [batches, rows] if earlier_server else [0, 0]
@@ -115,7 +115,7 @@ class Counters:
             self._refused[code] = self._refused.get(code, 0) + 1
 
     def on_left(self, tally: Tally) -> None:
-        """Count on without the session of a tally."""
+        """Keep the counts of a session that has left."""
         self._left = [a + b for a, b in zip(self._left, tally.ways, strict=True)]
 
     def sent(self, present: Iterable[Tally]) -> dict[str, dict[str, int]]:

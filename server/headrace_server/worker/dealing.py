@@ -60,7 +60,7 @@ class Dealing:
                 del self._waiting[desk]
 
     def _is_stored(self, desk: Desk, partition: int) -> bool:
-        """Whether all rounds dealt of a partition are stored."""
+        """Return whether all rounds dealt of a partition are stored."""
         name = desk.name, partition
         if name in self._unstored and self._stores.settled(name):
             self._unstored.discard(name)

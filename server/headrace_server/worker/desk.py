@@ -48,8 +48,8 @@ class _Partition:
 
     open: bool = False
     done: bool = False  # whether it has made all its batches
-    waits: str = ""  # for its next batch …
-    waits_on: int = -1  # … or on the trainer of this one
+    waits: str = ""  # description of what its next batch lacks …
+    waits_on: int = -1  # … or number of the batch whose trainer must act
     share: int | None = None  # examples of an epoch, where that is known
 
 
@@ -64,7 +64,7 @@ class Desk:
         self.of_feed = config.partitions  # partitions at all owners
         self.of_share = "{}/{}".format(*config.share)
         self.shared = self.owners > 1 or config.share[1] > 1
-        # It tells tokens of this server from those of an earlier one at the same address.
+        # It distinguishes tokens of this server from those of an earlier one at the same address.
         self.term = term = run.term
         self.durable = run.state_directory is not None  # whether its state outlives the server
         order = config.order
@@ -125,7 +125,7 @@ class Desk:
         self.states_stay = message.properties.get("placement") == "trainer"
         states = message.properties.get("states", ())
         fields = [Field(dtype, tuple(shape)) for _, dtype, shape in states]
-        # States that trainers hand over are stored however large they are: the server promised it.
+        # Flushed states of any size are stored, as the server has promised.
         most = sys.maxsize if self.states_stay else self._run.max_state_bytes
         self.states = StateBlocks(fields, most)
         here = self.partitions[message.partition]
@@ -138,7 +138,7 @@ class Desk:
             before = self.counters.go_on(message.partition, batches, sum(rows), self.durable)
             if message.used:
                 self._used.add(before, since, until)
-                if not self.durable:  # under an earlier owner of this server
+                if not self.durable:  # batches of an earlier owner of this server
                     self.rejoining.touched()
             if self.opened:
                 self.rejoining.opened(self._used.before)
@@ -158,7 +158,7 @@ class Desk:
         return properties if epoch is None else {**properties, "at_epoch": epoch}
 
     def _length(self, world_size: int) -> int | str:
-        """Return the number of batches here, for each of so many ranks; or why it is not known."""
+        """Return the number of batches here for each rank; or why it is unknown."""
         declaration = self._config.declaration
         if self._run.replay is not None:
             return "it is a replay"
@@ -173,10 +173,10 @@ class Desk:
         return sum(count // max(1, world_size) for count in counts)
 
     def _load_rounds(self, message: Opened) -> None:
-        """Load the rounds that an earlier owner has dealt to ranks and that are not done."""
+        """Load the unfinished rounds that an earlier owner has dealt to ranks."""
         if message.rounds:
             dealt = DealtRounds(*message.rounds)
-            if not self.dispatcher.segmented:  # of segments the partition stores what is left
+            if not self.dispatcher.segmented:  # for segments the partition itself stores its rounds
                 dealt = dealt.left(message.next, frozenset(message.done))
             self.dispatcher.load_rounds(message.partition, dealt)
             self.runs.goes_on(dealt.run)
@@ -191,7 +191,7 @@ class Desk:
         self._used.now()
 
     def usage(self) -> Usage:
-        """Return how far this and earlier servers have come with the feed."""
+        """Return the progress of this and earlier servers with the feed."""
         ended = self.failure is None and self.dispatcher.ended
         return self._used.total(ended, self.dispatcher.counts["batches"])
 
@@ -244,7 +244,7 @@ class Desk:
         return run
 
     def check_group(self, hello: Hello, now: float) -> None:
-        """JoinRefused where a trainer can not be of its group; Later where it is not known yet."""
+        """Raise JoinRefused where a trainer can not join its group; Later where that is unknown."""
         check_group(hello.group, hello.members)
         if not hello.group:
             return
@@ -286,7 +286,7 @@ class Desk:
         )
 
     def _check_rows(self, world_size: int) -> None:
-        """JoinRefused where segments can not be dealt to so many ranks."""
+        """Raise JoinRefused where segments can not be dealt to ``world_size`` ranks."""
         if not self.dispatcher.segmented:
             return
         if self._run.replay is not None:
@@ -295,9 +295,9 @@ class Desk:
         check_rows(world_size, self._shape["batch_size"], self._shape["capacity"])
 
     def on_hello(self, session: int, hello: Hello) -> None:
-        """Claim the batches that a new session has of an earlier server.
+        """Claim the batches of an earlier server that a new session holds.
 
-        The state must have the commits that were acknowledged to it.
+        The state must contain the commits that were acknowledged to the trainer.
         """
         last = dict(zip(hello.committed[::2], hello.committed[1::2], strict=False))
         for partition, token in last.items():  # one question for each partition, not more
@@ -306,7 +306,7 @@ class Desk:
         self.claim(session, hello)
 
     def claim(self, session: int, hello: Hello) -> None:
-        """Set the batches aside that a trainer has of an earlier server.
+        """Reserve the batches of an earlier server that a trainer holds.
 
         A session that goes on may name more than when it was opened: a trainer greets in the groups
         of the earlier owners before it knows how many there are now.
@@ -316,7 +316,7 @@ class Desk:
                 self.dispatcher.claim(session, place, place.token not in hello.held)
 
     def on_flush(self, session: int, message: Any, block: bytes) -> tuple[str, str]:
-        """Store states that a trainer hands over of its lanes.
+        """Store flushed states of a trainer's lanes.
 
         Returns an error's code and text; empty where the partition answers.
         """
@@ -341,7 +341,7 @@ class Desk:
         return "", ""
 
     def describe(self, now: float) -> str:
-        """Return what a trainer waits for, for the text of its deadline error."""
+        """Describe the cause of a trainer's wait, for the text of its deadline error."""
         waits = []
         waiting = [(number, one) for number, one in self.partitions.items() if one.waits]
         for partition, one in waiting[:3]:
@@ -360,7 +360,7 @@ class Desk:
             logger.error("feed %r failed: %s", self.name, text)
 
     def close(self, cancel: bool) -> bool:
-        """Close the input.  False where it is closed; a cancel after a plain close still counts."""
+        """Close the input; return False where it is closed, unless ``cancel`` is new."""
         if self.closing is not None and self.closing >= cancel:
             return False
         self.closing = cancel

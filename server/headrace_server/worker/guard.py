@@ -40,7 +40,8 @@ class Rehearsal:
         before: list[Any] = []
         ways = []
         for stage in declaration.stages:
-            if stage.kind in SAMPLERS:  # the others are to see rows that it would drop by chance
+            # later stages should see rows that a sampler would drop by chance
+            if stage.kind in SAMPLERS:
                 ways.append((*before, stage))
             else:
                 before.append(stage)
@@ -89,7 +90,7 @@ class Guard:
         self._partition = 0
         self._opening = False
         self._touched: set[int] = set()
-        self._windowed = False  # whether rows of a window stay for steps that read nothing
+        self._windowed = False  # whether rows of a window stay for later steps without reads
         self._in_window: dict[int, tuple[np.ndarray, str]] = {}  # by partition
         self.needed = False  # whether stored positions rely on the rows read now
         self._step = _Step(self)
@@ -97,7 +98,7 @@ class Guard:
         self.source = paths[0] if len(paths) == 1 else f"the source ({source.kinds})"
 
     def around(self, reader: Reader) -> Reader:
-        """The reader, guarded."""
+        """Return the reader under guard."""
         if isinstance(reader, IndexedReader):
             return _Indexed(reader, self)
         few = reader.streams < self.partitions
@@ -105,7 +106,7 @@ class Guard:
         return _Streamed(reader, self)
 
     def step(self, partition: int, opening: bool = False) -> _Step:
-        """The context of a step of work; a step that raises stays in the diary."""
+        """Return the context of a step of work; a step that raises stays in the diary."""
         self._partition, self._opening, self.needed = partition, opening, False
         self.diary.begin(self.feed, partition, opening)
         if partition in self._in_window:
@@ -122,7 +123,7 @@ class Guard:
 
     @property
     def _moves(self) -> bool:
-        """Whether leaving a row out would move others: a shuffled window of a stream."""
+        """Whether leaving out a row would move others, as in a shuffled window of a stream."""
         return self.needed or (self._windowed and self.declaration.order.seed is not None)
 
     def _pass_touched(self) -> None:
@@ -133,7 +134,7 @@ class Guard:
         self._touched = set()
 
     def kept(self, rows: np.ndarray) -> np.ndarray | None:
-        """Mask of the rows that are not out, or None for all; report the others as bad."""
+        """Return a mask of the rows to keep, or None for all; report the others as bad."""
         if not self._out:
             return None
         out = np.isin(rows, np.fromiter(self._out, np.int64))
@@ -144,7 +145,7 @@ class Guard:
         return ~out
 
     def suspects(self, rows: np.ndarray) -> Iterator[tuple[int, int]]:
-        """Place and number of each row that is to be tried alone."""
+        """Return place and number of each row to try alone."""
         if self._suspect:
             for place in np.flatnonzero(np.isin(rows, np.fromiter(self._suspect, np.int64))):
                 yield int(place), int(rows[place])
@@ -279,7 +280,7 @@ class _Streamed:
     def _slowly(
         self, stream: int, position: bytes, limit: int, where: str
     ) -> tuple[Chunk, bytes | None]:
-        """Read rows one by one, so that the diary names the one that can not be read."""
+        """Read rows one by one, so that the diary names an unreadable one."""
         parts: list[Chunk] = []
         at: bytes | None = position
         while at is not None and len(parts) < limit:

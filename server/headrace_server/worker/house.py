@@ -4,8 +4,8 @@
     supervisor  ─► orders    ─┼─► desks (one per feed) ──┤
     partitions  ─► events    ─┘      effects             └─► partitions
 
-Nothing here waits.  Partitions may work in another thread while this one serves trainers: ``do``
-calls them as soon as they do not.
+No call here waits.  Partitions may work in another thread while this one serves trainers: ``do``
+calls them as soon as they are idle.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class House:
         self._told_open = False
         self._told_over: set[str] = set()
         self._noted_over: set[str] = set()  # feeds whose end is in the log
-        self._paused = False  # whether nothing more is handed out …
+        self._paused = False  # whether no more batches are handed out …
         self._pausing: list[int] = []  # pause requests, answered when no lease is left
         self.stopping = False
         requests, desks = self._requests, self.desks
@@ -191,7 +191,7 @@ class House:
             self._all_opened(**begun["all_opened"])
 
     def all_are_back(self) -> None:
-        """Hand out batches: no trainer of the life before is still expected to greet."""
+        """Hand out batches: all trainers of the earlier life have greeted or left."""
         for desk in self.desks.values():
             desk.dispatcher.wait_for_others(False)
             desk.dispatcher.paused = self._paused
@@ -246,7 +246,7 @@ class House:
         self.desks[feed].rejoining.refuse(snapshot, code, text)
 
     def _all_opened(self, used: list[list[Any]], touched: list[list[Any]]) -> None:
-        """Note what the other owners know of the feeds, now that all have opened theirs."""
+        """Note the other owners' reports on the feeds, now that all owners have opened theirs."""
         for desk in self.desks.values():
             named = [desk.name, desk.rejoining.generation]
             desk.rejoining.all_opened(named in used, named in touched)
@@ -257,7 +257,7 @@ class House:
     # Effects
 
     def act(self) -> None:
-        """Carry out the effects of all desks, those included that actions bring."""
+        """Carry out the effects of all desks, including effects caused by these actions."""
         handlers = self._effects
         for desk in self.desks.values():
             while effects := desk.dispatcher.take_effects():
@@ -288,7 +288,7 @@ class House:
 
     def _on_freed(self, desk: Desk, effect: Freed) -> None:
         batch = effect.batch
-        if batch.body is not None:  # else it is an earlier life's, which had its bytes
+        if batch.body is not None:  # else the batch is of an earlier life, which had its bytes
             self.do(self.partitions.free, desk.name, batch.partition, batch.number)
 
     def _on_save(self, desk: Desk, effect: StoreCommit) -> None:
@@ -323,13 +323,13 @@ class House:
             )
 
     def _has_said_goodbye(self, desk: Desk) -> bool:
-        """Whether all trainers know of the end of a feed.  A failure is reported at once."""
+        """Return whether all trainers know of the end of a feed.  A failure is reported at once."""
         return desk.failure is not None or self.reception.all_heard(desk, self.clock())
 
     def _report(self) -> None:
         if not self._told_open and all(desk.opened for desk in self.desks.values()):
             self._told_open = True
-            self.door.tell(Ready())  # before anybody learns the address
+            self.door.tell(Ready())  # before the address is published
             desks = self.desks.items()
             before = {n: [[p, *of] for p, of in d.counters.before.items()] for n, d in desks}
             self.pipe.report("open", before=before)

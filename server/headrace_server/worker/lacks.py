@@ -23,17 +23,17 @@ class Lacks:
 
     def __init__(self, send: Callable[[object], None]) -> None:
         self._send = send
-        self._reported: dict[_Name, float] = {}  # when a partition last made or reported something
+        self._reported: dict[_Name, float] = {}  # time of a partition's last batch or report
         self._full: set[str] = set()  # feeds that were told that the slab is full
         self.starved: set[_Name] = set()  # partitions that wait for states
 
     def made(self, name: _Name, now: float) -> None:
-        """A partition has made a batch."""
+        """Note that a partition has made a batch."""
         self._reported[name] = now
         self._full.discard(name[0])
 
     def wait(self, name: _Name, run: Run, text: str = "") -> None:
-        """Report what a partition lacks, by its own words or these, after a second of silence."""
+        """Report what a partition lacks, in its words or by ``text``, after a second of silence."""
         now = time.monotonic()
         if now - self._reported.setdefault(name, now) < _SILENT_S:
             return
@@ -45,14 +45,14 @@ class Lacks:
             self._send(Waiting(*name, text[:1000], batch))
 
     def full(self, running: Mapping[_Name, Run]) -> None:
-        """No batch can be made ahead before trainers commit some: report it once to each feed."""
+        """Report once to each feed that the slab is full until trainers commit."""
         for name, run in running.items():
             if run.made_ahead and name[0] not in self._full:
                 self._full.add(name[0])
                 self._send(Starved(*name))
 
     def starve(self, name: _Name, starved: bool) -> None:
-        """A partition rests, and may wait for states."""
+        """Note that a partition rests, and whether it waits for states."""
         if starved and name not in self.starved:
             self.starved.add(name)
             self._send(Starved(*name))

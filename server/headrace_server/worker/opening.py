@@ -79,7 +79,7 @@ class Opener:
         self.guards: dict[str, Guard] = {}
 
     def open(self, config: FeedConfig, partition: int) -> Run:
-        """A partition, as the last process left it."""
+        """Open a partition as the last process left it."""
         reader = self._reader(config)
         if partition:  # partition 0 counts damage that shows when a file is opened
             self._bad[config.name].counts.clear()
@@ -137,7 +137,7 @@ class Opener:
 
     def _check_functions(self, config: FeedConfig) -> None:
         """Raise ConfigChanged if functions differ from those that made the feed's state."""
-        if self._functions is None:  # of all feeds, before any runs and changes a value
+        if self._functions is None:  # of all feeds, before a function runs and changes a value
             every = self._begun.config.feeds
             self._functions = {one.name: fingerprints(one.declaration) for one in every}
         functions = self._functions[config.name]

@@ -7,8 +7,8 @@
 Answers to commits that are stored leave with the trainer's next batch, where that comes soon: no
 trainer waits for them while it waits for a batch.
 
-A trainer that keeps the memory of batches makes the slab short of room for all.  While it is short,
-a trainer that keeps more than its share gets bytes, as if it were on another host.
+A trainer that keeps batches mapped makes the slab short of room for all.  While it is short,
+a trainer that maps more than its share gets bytes, as if it were on another host.
 
 A message leaves by the connection of the trainer: a channel (``near``), or the front's socket.
 
@@ -53,8 +53,8 @@ _ANSWERS_PER_MESSAGE = 64
 _FAULTS_PER_MESSAGE = 8
 #: … and length of a fault's text: so all answers fit headers.
 _LONGEST_FAULT = 1000
-#: Part of the slab that all trainers together may keep mapped once it is short of room, which it is
-#: when half is in use: a quarter remains for new batches, however many trainers keep all they can.
+#: Part of the slab that all trainers together may keep mapped once it is short of room, that is
+#: half full: so a quarter always remains for new batches.
 _KEPT_SHARE = 0.25
 #: Time that answers wait for a batch to leave with.
 _MOMENT_S = 0.005
@@ -103,14 +103,14 @@ class Outbox:
 
     def __post_init__(self) -> None:
         self._kept_bytes = self.slab_bytes * _KEPT_SHARE
-        self._out: dict[int, list[Delivery]] = {}  # references that gather, by session
+        self._out: dict[int, list[Delivery]] = {}  # gathered references, by session
         self._answers: dict[int, _Answers] = {}  # answers to commits, by session …
         self._due = inf  # … and when the first of them leaves without a batch
         self._sending: list[tuple[Any, Desk, Send, tuple[str, int]]] = []
         self._sends = 0
 
     def send(self, identity: bytes, message: Any) -> bool:
-        """Send a message to a connection; False where that is gone."""
+        """Send a message to a connection; return False where that is gone."""
         header = FROM_SERVER.encode(message)
         if is_near(identity):
             return self.near.tell(identity, [header])
@@ -157,7 +157,7 @@ class Outbox:
         return session.mapped_bytes * len(self.sessions) > self._kept_bytes
 
     def _bytes_of(self, place: BlockPlace) -> bytes:
-        """Copy a block: it may be free before the trainer has read on."""
+        """Copy a block, since it may be freed before the trainer has read its message."""
         with open(self.directory / place.segment, "rb") as segment:
             return os.pread(segment.fileno(), place.nbytes, place.offset)
 
@@ -252,7 +252,7 @@ class Outbox:
         self,
         message: messages.EpochBegun | messages.Full | messages.Idle | messages.Passed,
     ) -> None:
-        """Send a trainer what comes of this owner, after its batches."""
+        """Send a trainer a notice about this owner's turn, after its batches."""
         self.flush()
         self.tell(message)
 

@@ -59,7 +59,7 @@ _OF_TRAINER = 2
 _OTHERS = 256
 #: The porter takes over when a step has taken this long …
 _LATE_S = 0.02
-#: … and looks so often whether one has.
+#: … and checks that at this interval.
 _LOOK_S = 0.05
 #: Rounds in which the porter handles replies to its own answers before it sleeps again.
 _ROUNDS = 8
@@ -107,10 +107,11 @@ class Owner:
         self._numbers = near.fileno(), self._door.fileno(), pipe.fileno()
         self._poller = select.epoll()
         self._in_process = config.in_process
-        # A core for each owner, and one.  A thread that polls would take the trainer's interpreter.
+        # A core for each owner, and one more.  A thread that polls would block the trainer's
+        # interpreter.
         self._spin = Spin(1 if config.in_process else cores() - config.workers + 1)
         self._closed = self._released = False
-        self._lock = threading.RLock()  # held by the thread that uses anything but the partitions
+        self._lock = threading.RLock()  # guards everything but the partitions
         self._working_since = 0.0  # when the current step began; 0 between steps
         self._deferred: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._house.begin(begun)
@@ -162,14 +163,14 @@ class Owner:
                 self._step(self._partitions.open, desk.name, partition)
 
     def _send_out(self) -> bool:
-        """Send batches; then store the commits of trainers if they are due; whether they were."""
+        """Send batches; then store commits if they are due; return whether they were."""
         self._house.dealing.deliver_stored()
         self._outbox.flush()
         self._partitions.submit_done()
         return self._partitions.stores.due and self._store()
 
     def _store(self) -> bool:
-        """Store the commits of trainers, and answer them; whether there were any."""
+        """Store the commits of trainers, and answer them; return whether there were any."""
         stored = self._partitions.store()
         if stored:
             self._house.act()
@@ -178,7 +179,7 @@ class Owner:
         return stored
 
     def _look(self, busy: bool, rest: Callable[[float], Any]) -> Any:
-        """Return what the files tell; without work, after all that can be done ahead, or a rest."""
+        """Return the events of the files; without work, prepare batches or rest until one comes."""
         poll = self._poller.poll
         if not busy:
             if events := poll(0) or self._partitions.prepare(poll):
@@ -244,7 +245,7 @@ class Owner:
                             return
                         os._exit(0)
         except ThreadEnded:
-            return  # as the thread of the partitions will, once its step has ended
+            return  # the thread of the partitions ends after its step, too
         except BaseException:
             traceback.print_exc()
             if not self._in_process:
@@ -266,7 +267,7 @@ class Owner:
             self._house.reception.close()
 
     def release(self) -> None:
-        """Close all that is open, for a process that goes on without this worker."""
+        """Close all files, for a process that goes on without this worker."""
         if self._in_process:
             with self._lock:
                 self._released = True

@@ -43,7 +43,7 @@ from .stores import Stores
 
 logger = logging.getLogger("headrace.worker")
 
-#: Seconds that a batch waits at most for others to be announced with it.
+#: Maximum time that a batch waits for others to be announced with it.
 _GATHER_S = 0.001
 
 _Name = tuple[str, int]
@@ -73,17 +73,17 @@ class Partitions:
         }
         self._guards = self._opener.guards
         self._running: dict[_Name, Run] = {}
-        self._resting: set[_Name] = set()  # those that wait for trainers
+        self._resting: set[_Name] = set()  # partitions that wait for trainers
         self._failed: set[str] = set()
-        self._made: dict[_Name, Run] = {}  # those that have ended
-        self._epochs: dict[_Name, int] = {}  # where no batch crosses their borders
+        self._made: dict[_Name, Run] = {}  # partitions that have ended
+        self._epochs: dict[_Name, int] = {}  # current epochs, where no batch crosses their borders
         self._full = False  # whether the slab has no room for the next batch
         self._blocks: dict[tuple[str, int, int], Block] = {}
         bounds = config.max_ahead, config.max_ahead_bytes, config.slab_bytes
         self.ahead = Ahead(self._feeds, *bounds)
 
     def turn(self) -> _Name | None:
-        """The partition that makes the next batch; None if the worker has to wait."""
+        """Return the partition that makes the next batch; None if the worker has to wait."""
         self._diary.beat()
         self._reporter.look(self._running, self._made)
         return None if self._full else self.ahead.turn(self._running, self._resting)
@@ -94,14 +94,14 @@ class Partitions:
         return len(self._resting) == len(self._running)
 
     def prepare(self, poll: Callable[[float], Any]) -> Any:
-        """Write next batches ahead until ``poll`` tells something; return that, or None."""
+        """Write next batches ahead until ``poll`` returns events; return these, or None."""
         for name in self._resting:
             if self._running[name].prepare() and (events := poll(0)):
                 return events  # other partitions can prepare later
         return None
 
     def rest(self, poll: Callable[[float], Any], at_most_s: float) -> Any:
-        """Wait by ``poll`` and record the reason; the result of ``poll``."""
+        """Wait by ``poll`` and record the reason; return the result of ``poll``."""
         self._diary.idle()
         for name in self._resting:
             self._lacks.wait(name, self._running[name])
@@ -115,7 +115,7 @@ class Partitions:
             self._fail(*failed, error)
 
     def store(self) -> bool:
-        """Write what has gathered and answer it; whether there was anything.
+        """Write gathered commits and answer them; return whether there were any.
 
         The owner calls this after it has sent the batches that trainers wait for.
         """
@@ -126,7 +126,7 @@ class Partitions:
         return True
 
     def reads_next(self, name: _Name) -> bool:
-        """Whether the next step of a partition reads, and may call functions of the user."""
+        """Return whether the next step of a partition reads, and may call functions of the user."""
         return self._running[name].reads_next
 
     def work(self, name: _Name) -> None:
@@ -149,7 +149,7 @@ class Partitions:
         self._announcer.note()
 
     def _step(self, name: _Name) -> MadeBatch | None:
-        """Take one step of a partition; the batch that it made."""
+        """Take one step of a partition; return the batch that it made."""
         feed, partition = name
         run = self._running[name]
         try:
@@ -268,7 +268,7 @@ class Partitions:
             self._resting.discard(name)
 
     def flush(self, feed: str, partition: int, flush: StateFlush, states: bytes) -> None:
-        """Take states of lanes from a trainer that lets go of them."""
+        """Take states of lanes that a trainer flushes."""
         run = self._running.get((feed, partition))
         self.commits.flush((feed, partition), run, flush, states)
 
@@ -306,16 +306,16 @@ class Partitions:
             run.release(number)
 
     def _known(self, name: _Name) -> Run | None:
-        """The run of a partition, at work or at its end; None where its feed has failed."""
+        """Return the run of a partition, at work or at its end; None where its feed has failed."""
         return self._running.get(name) or self._made.get(name)
 
     def _called(self, name: _Name) -> Run | None:
-        """The run of a call, which may now have work to do; None if it has ended."""
+        """Return the run for a call, which may now have work to do; None if it has ended."""
         self._resting.discard(name)
         return self._running.get(name)
 
     def claim(self, feed: str, partition: int, place: Any) -> None:
-        """Judge whether a trainer still has a batch from before a restart."""
+        """Judge a trainer's claim of a batch from before a restart."""
         name = feed, partition
         if run := self._known(name):
             self._resting.discard(name)
@@ -335,7 +335,7 @@ class Partitions:
             self._send(Counted(*name, run.dropped(), run.stats()))
 
     def close(self, feed: str, cancel: bool) -> None:
-        """End the input of a feed: make batches of what was read, or with ``cancel`` drop it."""
+        """End the input of a feed: make batches of the rows read, or with ``cancel`` drop them."""
         for name, run in _of(feed, self._running):
             run.close(cancel)
             self.stores.submit(name, run)
@@ -364,14 +364,14 @@ class Partitions:
             self._send(Replied(*name, question, since, fault, run.stats()))
 
     def sizes(self, feed: str, question: int) -> None:
-        """Reply what waits in each partition of a feed, its epoch, and whether it is open."""
+        """Reply with the waiting rows of each partition, its epoch, and whether it is open."""
         for runs in (self._running, self._made):
             for name, run in _of(feed, runs):
                 due = run.epoch_due(runs is self._made)
                 self._send(Replied(*name, question, [run.sizes(), *due]))
 
     def seek(self, feed: str, key: bytes) -> list[list[Any]]:
-        """Examples of a key: [partition, epoch, segment, number of segments, where, batch]."""
+        """Return a key's examples: [partition, epoch, segment, of how many, where, batch]."""
         return [
             [partition, *example]
             for (_, partition), run in _of(feed, {**self._running, **self._made})
@@ -379,7 +379,7 @@ class Partitions:
         ]
 
     def copy(self, feed: str, partition: int, question: int, directory: str) -> None:
-        """Copy a partition's store, with all that has gathered; a reply follows."""
+        """Copy a partition's store, with gathered changes; a reply follows."""
         run = self._running.get((feed, partition))
         self.stores.copy((feed, partition), run, question, directory)
 
@@ -394,5 +394,5 @@ class Partitions:
 
 
 def _of(feed: str, runs: Mapping[_Name, Run]) -> list[tuple[_Name, Run]]:
-    """The runs of one feed, with their names."""
+    """Yield the runs of one feed, with their names."""
     return [(name, run) for name, run in runs.items() if name[0] == feed]

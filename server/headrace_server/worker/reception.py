@@ -1,4 +1,4 @@
-"""The reception: trainers' messages in their sessions, and the ends of these.
+"""The reception: trainers' messages in their sessions, and the ends of sessions.
 
     channels, door ─► _take ─┬─ Hello ─► admission.py: opens a session
                              ├─ of a session ─► the handler of the message's type
@@ -183,7 +183,7 @@ class Reception:
         dispatcher.renew(session.number, renew.last_seq, frozenset(renew.held), session.seen)
         session.tally.on_renew(renew)
         session.heard_end = renew.ended
-        # A batch that was sent and is not mapped was lost on its way, or its release was.
+        # A sent batch that is not mapped was lost on its way, or its release was lost.
         read = frozenset(renew.mapped)
         for token, (seq, _) in list(session.mapped.items()):
             if seq <= renew.mapped_upto and token not in read:
@@ -207,7 +207,8 @@ class Reception:
         if session is None:  # it greets by the public address again
             self.near.drop(identity)
             return
-        if not session.local:  # it has closed since, or shares no locks: it greets again
+        # it has closed since, or its locks are not visible here: it greets again
+        if not session.local:
             self._leave(session)
             return
         # The last messages by the public socket may arrive after the first ones by the channel.
@@ -216,7 +217,7 @@ class Reception:
     def _on_step(self, session: Session, desk: Desk, step: Step, frames: list[bytes]) -> None:
         dispatcher = desk.dispatcher
         excess = len(step.commits) + len(step.saves) - 2 * self.config.max_credits
-        if excess > 0:  # commits of batches that it can not have
+        if excess > 0:  # more commits than it can have batches
             session.messages += _OF_FALSE * excess
         for token in step.released:
             self._unmap(session, desk, token)
@@ -285,7 +286,7 @@ class Reception:
             desk.flight.left(session.number)
 
     def rewound(self, number: int) -> None:
-        """Send a trainer away that knows of commits which are not in the state."""
+        """Send a trainer away whose acknowledged commits are not in the state."""
         session = self.sessions.get(number)
         if session is not None and session.present:
             text = f"commits of this trainer are not in the state of feed {session.feed!r}: "
@@ -325,7 +326,7 @@ class Reception:
                 self._unmap(session, desk, token)
 
     def _judge(self, now: float) -> None:
-        """End sessions whose key was taken away, and begin another second of message counts."""
+        """End sessions with revoked keys, and begin another second of message counts."""
         conduct = self._conduct
         if self.door.tick(now):
             for session in self.sessions.present():
@@ -337,7 +338,7 @@ class Reception:
                 session.messages = 0
 
     def all_heard(self, desk: Desk, now: float) -> bool:
-        """Whether all trainers have acknowledged the end of a feed, or are given up."""
+        """Return whether all trainers have acknowledged the end of a feed, or are given up."""
         mine = (session for session in self.sessions.present() if session.feed == desk.name)
         deaf = sum(not session.heard_end for session in mine)
         began_ended = desk.durable and not desk.dispatcher.counts["batches"]
@@ -353,7 +354,7 @@ class Reception:
         """Tell all trainers that the server stops.
 
         The next server on the state directory goes on, so trainers wait for it.  Those in the
-        program that stops the server do not: nobody else would start another.
+        program that stops the server do not, since only that program would start another.
         """
         durable = self.config.state_directory is not None
         for session in self.sessions.present():

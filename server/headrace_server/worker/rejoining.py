@@ -1,12 +1,12 @@
-"""Trainers that bring the token of a snapshot, and those from before a feed was taken back.
+"""Trainers that bring a snapshot's token, and trainers from before a rewind of the feed.
 
     Hello ─► admit() ─► the trainer is let in
                       ─► Later(why)           asked again with its next Hello
                       ─► FeedRewound, FeedInUse, ServerError
 
 The supervisor takes a feed back: it ends all processes and starts them again.  Reports to it wait
-in ``reports``.  An owner judges no token before it knows from the supervisor what the other owners
-of the feed have.
+in ``reports``.  An owner judges no token before the supervisor has sent it the reports of the other
+owners of the feed.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Reports = list[tuple[str, dict[str, Any]]]
 
 
 class Later(Exception):
-    """The trainer has to ask again; the text gives the reason."""
+    """The trainer must ask again; the text gives the reason."""
 
 
 def wanted_by(hello: Hello) -> str:
-    """Return the snapshot that a trainer goes on from; "" where it joins the feed as it is."""
+    """Return the snapshot from which a trainer resumes; "" where it joins the feed as it is."""
     return BEGINNING if hello.restart else hello.resume
 
 
@@ -64,7 +64,7 @@ class Rejoining(Rewinding):
         self._alone = self._knows_others = alone
         self._told: set[str] = set()
         self._durable = durable
-        self._asked_for = ""  # the snapshot that the supervisor was asked for
+        self._asked_for = ""  # the snapshot for which the supervisor was asked
         self._refused: dict[str, HeadraceError] = {}  # by snapshot
         self.reports: Reports = [] if reports is None else reports
 
@@ -76,7 +76,7 @@ class Rejoining(Rewinding):
             self._unused()
 
     def all_opened(self, used: bool, touched: bool) -> None:
-        """Note what other owners found: batches done before (``used``), or since (``touched``)."""
+        """Note other owners' reports: batches done before (``used``) or since (``touched``)."""
         known, self._knows_others = self._knows_others, True
         if touched:
             self.untouched = False
@@ -84,7 +84,7 @@ class Rejoining(Rewinding):
             self._unused()
 
     def _unused(self) -> None:
-        """Note that no batch was ever done: the feed is at its beginning, wherever it began."""
+        """Note that no batch was ever done, so the feed is at its beginning."""
         self.untouched = self.untouched or self.snapshot == BEGINNING
 
     def rewound(self) -> FeedRewound:
@@ -111,7 +111,7 @@ class Rejoining(Rewinding):
                 self.reports.append((news, {"generation": self.generation}))
 
     def admit(self, hello: Hello, members: Iterable[PresentTrainer], now: float) -> None:
-        """Let a trainer without a session in, or raise the reason against it."""
+        """Admit a trainer without a session, or raise the reason against it."""
         if self.of_another_generation(hello.generation):
             raise self.rewound()
         tokens = (*hello.held, *(place.token for place in hello.batches))
@@ -136,7 +136,7 @@ class Rejoining(Rewinding):
         self._follow(self.judge(hello.nonce, hello.process, wanted, members, now), wanted)
 
     def _follow(self, judgement: Judgement, wanted: str) -> None:
-        """Raise what a judgement means for the trainer, which joins without one."""
+        """Raise the error that a judgement means for the trainer; without one the trainer joins."""
         if judgement is Judgement.REFUSE:
             raise in_use(self._feed, "other trainers use it")
         if judgement is Judgement.WAIT and wanted == BEGINNING:

@@ -37,7 +37,7 @@ _MOST_WAITING_BYTES = 64 << 20
 #: Memory of a queued message besides its bytes (measured): small messages are mostly that.
 _OBJECT_BYTES = 260
 
-#: A message and the public key that it came by.
+#: The public key of a message, and its frames.
 _Waiting = tuple[str, list[bytes]]
 
 
@@ -60,7 +60,7 @@ class RelayDoor:
         self._names: dict[str, str] | None = None
         self._access: dict[str, Any] = {"keys": False, "known": [], "refused": {}}
         self._changed = False
-        self.refusals = Refusals()  # of this process
+        self.refusals = Refusals()  # refusals by this process
         self._trackers: dict[int, SimpleNamespace] = {}
         self._blocks = 0
         self.unreachable: set[bytes] = set()
@@ -71,7 +71,7 @@ class RelayDoor:
             Known: self._on_known,
             AllBack: self._on_all_back,
         }
-        self.all_back = False  # whether no trainer of the life before is still to greet
+        self.all_back = False  # whether all trainers of the earlier life have greeted or left
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when the front has sent a message."""
@@ -115,7 +115,7 @@ class RelayDoor:
         self._channel.send([FROM_OWNER.encode(message), *frames])
 
     def send_block(self, connection: bytes, header: bytes, place: BlockPlace) -> SimpleNamespace:
-        """Have the front send the bytes of a batch; the tracker is ``done`` when they are sent."""
+        """Have the front send a batch's bytes; return a tracker that is ``done`` afterwards."""
         self._blocks += 1
         tracker = self._trackers[self._blocks] = SimpleNamespace(done=False)
         block = SendBlock(connection, self._blocks, place.segment, place.offset, place.nbytes)
@@ -123,7 +123,7 @@ class RelayDoor:
         return tracker
 
     def say(self, connection: bytes, header: bytes) -> bool:
-        """Have the front send a header; False where the connection is known to be gone."""
+        """Have the front send a header; return False where the connection is known to be gone."""
         if connection in self.unreachable:
             self.unreachable.discard(connection)
             return False
@@ -138,11 +138,11 @@ class RelayDoor:
     # Trainers
 
     def waits(self) -> bool:
-        """Whether ``receive`` has a message."""
+        """Return whether ``receive`` has a message."""
         return bool(self._heard)
 
     def receive(self) -> tuple[str, bytes, list[bytes]]:
-        """Return the next message: the public key that it came by, the connection, the frames.
+        """Return the next message: its public key, its connection, its frames.
 
         Connections take turns, so one that sends much delays only itself.
         """
@@ -159,7 +159,7 @@ class RelayDoor:
         self.tell(Left(session))
 
     def name_of(self, key: str) -> str | None:
-        """Return the name of a key; None where the key lets nobody in any more."""
+        """Return the name of a key; None where the key is revoked."""
         return "" if self._names is None else self._names.get(key)
 
     def access(self) -> dict[str, object]:
@@ -170,7 +170,7 @@ class RelayDoor:
         return {**self._access, "refused": refused}
 
     def tick(self, now: float) -> bool:
-        """Count refusals of the last while; whether the set of valid keys has changed."""
+        """Log recent refusals; return whether the set of valid keys has changed."""
         self.refusals.tick(now)
         changed, self._changed = self._changed, False
         return changed

@@ -4,7 +4,7 @@
     look() ── a moment later ──► [ the report in the diary ]
 
 ``look()`` only reads the clock until the next report is due.  Reports take at most a hundredth of
-the worker's time, however many partitions it has.
+the worker's time, for any number of partitions.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Reporter:
             self._due = now + max(_EVERY_S, _PART * spent)
 
     def rest(self, what_for: str, poll: Callable[[float], Any], at_most_s: float) -> Any:
-        """Wait by ``poll`` and add the seconds to this reason; the result of ``poll``."""
+        """Wait by ``poll`` and add the seconds to this reason; return the result of ``poll``."""
         begun = time.monotonic()
         heard = poll(at_most_s)
         self._rests[what_for] += time.monotonic() - begun

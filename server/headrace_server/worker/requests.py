@@ -39,7 +39,8 @@ from .telling import example_status
 _PATIENCE_S = 3.0
 _TOO_LATE = "all batches of the feed were made before"
 
-_Then = Callable[[dict[int, Any], list[int]], object]  # answers, and who has not answered
+# answers, and partitions that have not answered
+_Then = Callable[[dict[int, Any], list[int]], object]
 
 
 @dataclass(eq=False)
@@ -75,7 +76,7 @@ class FeedRequests:
             self.outbox.tell(Answered(session.number, flush.request, None, code, text))
 
     def flush_lost(self, flush: StateFlush) -> None:
-        """Answer a flush that waited for other members of its group in vain."""
+        """Refuse a flush whose other group members' flushes did not come."""
         if not flush.more:
             self.outbox.tell(Answered(flush.session, flush.request, None, "stale", LANES_LOST))
 
@@ -131,7 +132,7 @@ class FeedRequests:
         change: Callable[[Run], int],
         done: Callable[[], object] = lambda: None,
     ) -> None:
-        """Change what all partitions make; answer from which batch on each of them does."""
+        """Change the batches of all partitions; answer with the first changed batch of each."""
 
         def answer(answers: dict[int, Replied], unheard: list[int]) -> None:
             if desk.failure is None:  # else all trainers are told of the failure
@@ -147,7 +148,7 @@ class FeedRequests:
         self._calls[desk.name].append(partial(self.partitions.change, desk.name, question, change))
 
     def _stats(self, session: Session, desk: Desk, message: Stats, frames: list[bytes]) -> None:
-        """Count for a trainer what is ready, in flight and committed."""
+        """Answer a trainer with the counts of ready, in-flight and committed batches."""
 
         def answer(answers: dict[int, Replied], unheard: list[int]) -> None:
             if desk.failure is None:
@@ -166,7 +167,7 @@ class FeedRequests:
     def close(self, desk: Desk, cancel: bool, answer: Callable[[], object]) -> None:
         """Close a feed's input; answer when its partitions have closed theirs.
 
-        Batches that trainers have of an earlier life are claimed first, so that they still count.
+        Batches of an earlier life that trainers hold are claimed first, so that they still count.
         """
 
         def close() -> None:
@@ -195,7 +196,7 @@ class FeedRequests:
             self._calls[desk.name].append(copy)
 
     def inspect(self, desk: Desk, request: int, key: str) -> None:
-        """Answer where the examples of a key (in hexadecimal) are, and which trainers have them."""
+        """Answer with the places of the examples of a key (hexadecimal), and their trainers."""
 
         def answer(answers: dict[int, list[Any]], unheard: list[int]) -> None:
             now = self.clock()

@@ -8,8 +8,8 @@ The life of a session is the table ``SESSION``.  A session outlives a connection
 trainer chose names it across reconnections.  Its file holds random bytes; a trainer that can read
 them sees the same memory as the server, whatever containers lie between.  The trainer holds a
 shared flock on the file for as long as it or one of its tensors uses the memory, so a free lock
-means that nothing of the trainer is left.  The owner keeps the file open, for it looks at the lock
-ten times a second.
+means that the trainer uses the memory no more.  The owner keeps the file open, since it checks the
+lock ten times a second.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ class Session(Lifecycle):
     snapshotted: Answered | None = None  # … and the answer
     host: str = ""  # where the trainer says that it runs
     tally: Tally = field(default_factory=Tally)
-    # By token: number of the delivery and the batch, of those that the trainer may read.
+    # By token: number of the delivery and the batch, for batches that the trainer may read.
     mapped: dict[int, tuple[int, Batch]] = field(default_factory=dict)
-    mapped_bytes: int = 0  # of them
+    mapped_bytes: int = 0  # bytes of these batches
     messages: int = 0  # in this second
     run: int = 0  # number of the run, where the trainer has a rank
     heard_end: bool = False  # whether the trainer has acknowledged the end of its feed
@@ -132,13 +132,13 @@ class Session(Lifecycle):
 class SessionTable:
     """All sessions of an owner.
 
-    ``max_trainers`` bounds them, those included that have left and still map memory.  Sessions of
+    ``max_trainers`` bounds them, including ended ones whose trainers still map memory.  Sessions of
     several owners in one run directory have different numbers.
     """
 
     directory: Path
     max_trainers: int = 4096
-    why: str = ""  # the reason for that bound, where it is not the option max_trainers
+    why: str = ""  # the reason for the bound, where it is not the option max_trainers
     owner: int = 0
     owners: int = 1
 
@@ -149,7 +149,7 @@ class SessionTable:
         self._next = 1 + self.owner
 
     def __len__(self) -> int:
-        """Count the sessions, with past ones that have memory mapped."""
+        """Count the sessions, including ended ones with mapped memory."""
         return len(self._by_number)
 
     def open(
@@ -214,7 +214,7 @@ class SessionTable:
         session.on("attach" if proved else "fail to attach")
 
     def come_near(self, number: int, proof: bytes, identity: bytes) -> Session | None:
-        """Return the session of a trainer that connects by a channel, and reach it by that."""
+        """Return the session of a trainer that connects by a channel, and use that from now on."""
         session = self._by_number.get(number)
         if session is None or not session.present or not _proves(session, proof):
             return None
@@ -258,7 +258,7 @@ class SessionTable:
 
 
 def _proves(session: Session, proof: bytes) -> bool:
-    """Whether a trainer knows the content of its session's file."""
+    """Return whether a trainer knows the content of its session's file."""
     return hmac.compare_digest(proof, session.proof)
 
 

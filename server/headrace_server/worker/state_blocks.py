@@ -28,7 +28,7 @@ class StateBlocks:
         self._most_bytes = most_bytes  # of one row, where there are strings
 
     def fault_of_columns(self, rows: int, columns: Any, nbytes: int) -> str:
-        """Return why a block can not be the states of so many rows; "" if it can."""
+        """Return why a block can not hold the states of ``rows`` rows; "" if it can."""
         right = self._right
         if right[1] is columns and right[0] == rows and right[2] == nbytes:
             return ""
@@ -46,7 +46,7 @@ class StateBlocks:
         return ""
 
     def fault_of_block(self, rows: int, columns: Any, block: bytes) -> str:
-        """The same for its bytes, offsets of strings included."""
+        """As ``fault_of_columns``, and check the bytes: the offsets of strings."""
         fault = self.fault_of_columns(rows, columns, len(block))
         if fault or not self._with_strings:
             return fault

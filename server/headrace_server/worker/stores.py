@@ -4,8 +4,8 @@
     submit(partition, run) ───┐               ┌► written at once ─────────────────────┐
     answer(partition, message)┴► write() ─► [ Store ] ─► fileno() ─► send_committed() ┴► desk
 
-An answer is sent after everything that was submitted of its partition before.  So changes may
-gather for a moment: nobody relies on a change before its answer.
+An answer is sent after all changes that its partition submitted before it.  So changes may
+gather for a moment: no trainer relies on a change before its answer.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _Name = tuple[str, int]
 
 @dataclass(slots=True)
 class _Gathered:
-    """Everything of one partition that waits to be written."""
+    """The unwritten changes of one partition."""
 
     run: Run | None = None
-    tokens: list[int] = field(default_factory=list)  # of commits …
+    tokens: list[int] = field(default_factory=list)  # tokens of commits …
     rows: int = 0  # … and their rows
     notes: dict[str, bytes] = field(default_factory=dict)
-    messages: list[object] = field(default_factory=list)  # to be sent once it is written
+    messages: list[object] = field(default_factory=list)  # to be sent once the changes are written
 
 
 @dataclass(eq=False)
@@ -63,12 +63,12 @@ class Stores:
     directory: str
     durability: str
     send: Callable[[object], None]
-    term: int = 0  # of this start, as the tokens of its batches carry it
+    term: int = 0  # the term of this start, which its tokens contain
     mirrors: Mapping[str, str] = field(default_factory=dict)  # their sockets, by feed
 
     def __post_init__(self) -> None:
         self._stores: dict[_Name, Store] = {}
-        self._locks: list[int] = []  # of their files, for as long as this process lives
+        self._locks: list[int] = []  # locks of their files, for as long as this process lives
         self._used: dict[_Name, list[float]] = {}
         self._rounds: dict[_Name, list[Any]] = {}
         #: Tokens of stored commits of batches that earlier processes handed out.
@@ -80,11 +80,11 @@ class Stores:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
-        """A file that is readable when ``send_committed`` has something to send."""
+        """Return the file that is readable when ``send_committed`` has messages."""
         return self._wake_fd
 
     def open(self, name: _Name) -> Saved:
-        """Take over a partition's store; its content."""
+        """Take over a partition's store; return its content."""
         path = partition_path(self.directory, *name)
         with writing(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ class Stores:
         mirror = None if socket is None else partial(Mirror, socket, name)
         store = self._stores[name] = Store(path, self.durability, self._wake_fd, begun, mirror)
         saved = store.load()
-        os.ftruncate(lock, 1)  # from now on a missing journal was lost
+        os.ftruncate(lock, 1)  # from now on a missing journal means a lost one
         self._tokens[name] = set(saved.tokens)
         if "dealt" in saved.meta:
             self._rounds[name] = msgpack.unpackb(saved.meta["dealt"])
@@ -104,33 +104,33 @@ class Stores:
         return saved
 
     def used(self, name: _Name) -> list[float] | None:
-        """Number of all commits, time of the first and the last, and rows; None if none."""
+        """Return the number of commits, times of the first and the last, and rows; None if none."""
         return self._used.get(name)
 
     def rounds(self, name: _Name) -> list[Any] | None:
-        """The rounds that an earlier owner dealt to ranks, once."""
+        """Return, once, the rounds that an earlier owner dealt to ranks."""
         return self._rounds.pop(name, None)
 
     def progress(self, name: _Name) -> list[Any] | None:
-        """Number of records that this process wrote, time of the last, and the fault, if any."""
+        """Return the number of records written by this process, time of the last, and any fault."""
         store = self._stores.get(name)
         if store is None or store.in_memory:
             return None
         return [store.commits, store.committed_at, store.fault[:500]]
 
     def knows(self, name: _Name, token: int) -> bool:
-        """Whether this commit of a batch of an earlier process is stored."""
+        """Return whether this commit of a batch of an earlier process is stored."""
         return token in self._tokens.get(name, ())
 
     def lacks(self, name: _Name, token: int) -> bool:
-        """Whether this commit was never stored; the oldest of many commits are forgotten."""
+        """Return whether this commit was never stored; the oldest of many commits are forgotten."""
         tokens = self._tokens.get(name, set())
         if token in tokens:
             return False
         return len(tokens) < self._stores[name].tokens or token > max(tokens)
 
     def submit(self, name: _Name, run: Run, tokens: Sequence[int] = (), rows: int = 0) -> None:
-        """Have the changes of a run stored, and these commits of so many rows.
+        """Have the changes of a run stored, with these commits of ``rows`` rows.
 
         The tokens are stored with the last change, and not before.
         """
@@ -150,7 +150,7 @@ class Stores:
         return found
 
     def _count(self, name: _Name, commits: int, rows: int) -> bytes:
-        """Count more commits at this time; the packed totals."""
+        """Count more commits at this time; return the packed totals."""
         now = time.time()
         count, since, _, *before = self._used.get(name, (0, now, now, 0))
         self._used[name] = [count + commits, since, now, sum(before) + rows]
@@ -164,7 +164,7 @@ class Stores:
 
     @property
     def gathers(self) -> bool:
-        """Whether anything waits for ``write``."""
+        """Whether changes wait for ``write``."""
         return bool(self._gathered)
 
     @property
@@ -178,7 +178,7 @@ class Stores:
         return max(0.0, self._write_at - time.monotonic())
 
     def write(self) -> list[tuple[_Name, Exception]]:
-        """Write what has gathered, and send the answers of what is written at once.
+        """Write gathered changes, and send answers to changes that are written at once.
 
         Returns the partitions that can not go on, and why.
         """
@@ -205,24 +205,24 @@ class Stores:
         if gathered.tokens and changes:
             changes[-1].tokens += gathered.tokens
             earlier = (token for token in gathered.tokens if token >> 32 != self.term)
-            self._tokens[name].update(earlier)  # a trainer that greets again may ask for them
+            self._tokens[name].update(earlier)  # a trainer that greets again may ask about them
             changes[-1].meta["used"] = self._count(name, len(gathered.tokens), gathered.rows)
         if gathered.notes:
             changes.append(Change(meta=gathered.notes))
         return changes
 
     def settled(self, name: _Name) -> bool:
-        """Whether everything submitted is written and answered, or the store is not open."""
+        """Return whether all changes are written and answered, or the store is not open."""
         store = self._stores.get(name)
         return store is None or (name not in self._gathered and store.settled)
 
     @property
     def writing(self) -> bool:
-        """Whether a store still has something to write or to answer."""
+        """Whether a store has still changes to write or to answer."""
         return not all(store.settled for store in self._stores.values())
 
     def answer(self, name: _Name, message: object) -> None:
-        """Send a message once everything submitted before is written."""
+        """Send a message once all earlier changes are written."""
         if self.settled(name):
             self.send(message)
         else:
@@ -239,7 +239,7 @@ class Stores:
         self.answer(name, CommitsStored(*name, [stored]))
 
     def copy(self, name: _Name, run: Run | None, question: int, directory: str) -> None:
-        """Copy a partition's store in a thread, with all that has gathered; a reply follows."""
+        """Copy a partition's store in a thread, with gathered changes; a reply follows."""
         if run is not None:
             run.note_places()
             self.submit(name, run)
@@ -263,7 +263,7 @@ class Stores:
             os.eventfd_write(self._wake_fd, 1)
 
     def send_committed(self) -> list[tuple[_Name, Exception]]:
-        """Send the answers of what is written by now, and the ends of copies.
+        """Send answers to changes that are written by now, and the ends of copies.
 
         Returns the partitions that can not go on, and why.
         """
@@ -283,7 +283,7 @@ class Stores:
         return failed
 
     def close(self) -> None:
-        """Write what has gathered, and release the files."""
+        """Write gathered changes, and release the files."""
         self.write()
         for store in self._stores.values():
             store.close()

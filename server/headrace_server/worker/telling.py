@@ -3,7 +3,7 @@
     desk, its dispatcher, its counters ─┐
     sessions of its trainers ───────────┴► feeds_status() ─► answer to the supervisor
 
-Nothing here is kept up to date between two questions.
+No state is kept between two questions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .desk import Desk
 from .sessions import Session, SessionTable
 
 _LONGEST_TEXT = 1000
-#: Bytes of the digest that names a trainer: with its nonce another could take its session.
+#: Bytes of the digest that names a trainer; with the nonce itself another could take its session.
 _ID_BYTES = 6
 
 

@@ -1,4 +1,4 @@
-"""How far a feed was used, by this server and by those before it.
+"""The use of a feed by this server and by earlier ones.
 
 a store that is opened ─► add() ─┐
 a commit ─► now() ───────────────┴─► total(): what a trainer that joins is warned of
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Usage(NamedTuple):
-    """How far a feed was used: times are Unix times, 0 where nothing was committed."""
+    """The use of a feed: times are Unix times, 0 without commits."""
 
     finished: bool
     batches: int
@@ -25,7 +25,8 @@ class FeedUse:
 
     def __init__(self) -> None:
         self._earlier: list[tuple[int, float, float]] = []  # of earlier servers, by partition
-        self._since, self._until = inf, -inf  # when this one stored a commit (Unix time)
+        # Unix times of this server's first and last stored commit
+        self._since, self._until = inf, -inf
 
     @property
     def before(self) -> bool:
@@ -33,7 +34,7 @@ class FeedUse:
         return bool(self._earlier)
 
     def add(self, batches: int, since: float, until: float) -> None:
-        """Add what an earlier server has stored of a partition."""
+        """Add the commits of a partition that earlier servers have stored."""
         self._earlier.append((batches, since, until))
 
     def now(self) -> None:
@@ -43,7 +44,7 @@ class FeedUse:
             self._since = now
 
     def total(self, ended: bool, batches: int) -> Usage:
-        """Return the use by all servers; this one has stored so many batches."""
+        """Return the use by all servers; this one has stored ``batches``."""
         counts, since, until = zip(*self._earlier, (batches, self._since, self._until), strict=True)
         return Usage(ended, sum(counts), _known(min(since)), _known(max(until)))
 

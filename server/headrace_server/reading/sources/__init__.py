@@ -24,7 +24,7 @@ _WITH_ARROW = ("arrow", "parquet")
 def open_reader(
     source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
 ) -> Reader:
-    """The reader of a source.  PackageMissing (an ImportError) names the package to install."""
+    """Return the reader of a source.  PackageMissing (an ImportError) names a missing package."""
     if source.kind not in _KINDS:
         raise ValueError(f"source kind {source.kind!r} is none of {', '.join(_KINDS)}")
     if source.kind in _WITH_ARROW:

@@ -5,8 +5,8 @@
 Columns point into the mapped files; rows of any number of batches and files are taken at once and
 move no payload but that of dense columns.  Compressed files, dictionaries, nulls within lists,
 lists of bool, and files that store a column in different types are decoded batch by batch, and
-the last batches are kept; taking scattered rows then decodes a batch for few of them.  A compressed
-*stream* is decoded when it is opened and held in memory: the file format is not.
+the last batches are kept; taking scattered rows then decodes many batches for few rows.  A
+compressed *stream* is decoded when it is opened and held in memory: the file format is not.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _KEPT_BATCHES = 16
 
 
 def fields_of_schema(file: str, schema: Any, names: Collection[str] | None) -> dict[str, Field]:
-    """Fields of an Arrow schema (``names`` None: of all its columns)."""
+    """Return fields of an Arrow schema (``names`` None: of all its columns)."""
     fields = {}
     for entry in schema:
         if names is not None and (entry.name not in names or pa.types.is_null(entry.type)):
-            continue  # a column of nothing but nulls is as good as none
+            continue  # a column of nulls only is ignored
         if entry.name in fields:
             raise DataError(f"{file}: two columns are named {entry.name!r}; rename one")
         try:
@@ -61,7 +61,7 @@ class _File:
     """One opened file: its batches by number, read again at each call."""
 
     file: DataFile
-    fields: Mapping[str, Field]  # those that are read
+    fields: Mapping[str, Field]  # the fields that are read
     schema: Any
     batches: int
     get: Callable[[int], Any]
@@ -104,7 +104,7 @@ def _open(file: DataFile, data: Any, names: Collection[str] | None, bad: BadReco
 
 
 def _batch(one: _File, number: int) -> Any:
-    """A record batch whose buffers are as large as they should be."""
+    """Return a record batch after a check of its buffers' sizes."""
     with naming(_damaged(one, number)):
         batch = one.get(number)
         batch.validate()
@@ -116,7 +116,7 @@ def _damaged(one: _File, number: int) -> str:
 
 
 def _stored_alike(opened: Sequence[_File], schema: Schema) -> list[str]:
-    """The columns that files have; NotMapped where files differ in how they store one."""
+    """Return the columns of the files; NotMapped where files store a column differently."""
     names = [name for name in schema.fields if any(name in one.fields for one in opened)]
     for name in names:
         if len({name in f.fields and f.schema.field(name).type for f in opened}) > 1:
@@ -125,7 +125,7 @@ def _stored_alike(opened: Sequence[_File], schema: Schema) -> list[str]:
 
 
 def _sound_batches(one: _File, damaged: list[DataError]) -> Iterator[tuple[int, Any]]:
-    """The record batches that are not damaged, with their numbers; faults are added to a list."""
+    """Yield undamaged record batches with their numbers; append faults to ``damaged``."""
     for number in range(one.batches):
         try:
             batch = _batch(one, number)
@@ -154,7 +154,7 @@ class _Batches:
         self._last: tuple[Rows, tuple[int | np.ndarray, Rows]] | None = None
 
     def locate(self, rows: Rows) -> tuple[int | np.ndarray, Rows]:
-        """Batch and row within it: once for all columns of one read."""
+        """Return batch and row within it, once for all columns of a read."""
         if self._last is not None and self._last[0] is rows:
             return self._last[1]
         found = self._located(rows)
@@ -216,7 +216,7 @@ def _mapped(
     for i, one in enumerate(opened):
         first = 0
         for number, batch in _sound_batches(one, damaged):
-            if number == 0:  # soon known where every batch would have to be decoded
+            if number == 0:  # the first batch shows early whether all have to be decoded
                 for buffer in (b for name in names for b in batch.column(name).buffers()):
                     place(buffer)
             batches.append((batch.num_rows, i, first))
@@ -261,7 +261,7 @@ def _decoded(
 
 
 def _count(one: _File, progress: Callable[[int], None]) -> Mapping[str, np.ndarray]:
-    """Rows per batch, -1 for damaged ones.  Only Arrow knows, once it has decoded them."""
+    """Return the number of rows by batch, -1 for damaged ones.  Arrow must decode them for that."""
     counts = []
     for number in range(one.batches):
         try:

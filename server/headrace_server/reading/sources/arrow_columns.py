@@ -30,11 +30,11 @@ from headrace_server.reading.stretches import ranges
 
 from .column_parts import StoredRows
 
-#: A buffer as an array of bytes that holds it, and the byte at which it begins there.
+#: Returns an array of bytes that contains a buffer, and the byte at which the buffer begins.
 Placing = Callable[[Any], tuple[np.ndarray, int]]
 Batch = int | np.ndarray
 
-#: Types of text as those of bytes: text of a file need not be UTF-8.
+#: Types of text as types of bytes: text in a file need not be UTF-8.
 _WITHOUT_UTF8 = {
     pa.string(): pa.binary(),
     pa.large_string(): pa.large_binary(),
@@ -58,7 +58,7 @@ def naming(where: str) -> Iterator[None]:
 
 
 def stored_field(kind: Any) -> Field:
-    """The field of an Arrow type; TypeError for types that have none."""
+    """Return the field of an Arrow type; TypeError for types that have none."""
     if isinstance(kind, pa.FixedShapeTensorType):
         if kind.permutation not in (None, [*range(len(kind.shape))]):
             raise TypeError("is a permuted tensor; write it with its dimensions in order")
@@ -87,10 +87,10 @@ def _is_text(kind: Any) -> bool:
 
 @dataclass(slots=True)
 class _Level:
-    """One level of lists.  Element e of batch b stands at ``shift[b] + e``."""
+    """One level of lists.  Element e of batch b is at ``shift[b] + e``."""
 
     shift: np.ndarray  # int64 [batches]
-    size: int | None  # children of each element; None: ``entries`` give them
+    size: int | None  # number of children of each element; None: by ``entries``
     entries: np.ndarray  # int32 | int64, the offsets of all batches, from shift[b] on
     children: np.ndarray  # int64 [batches]
     nulls: np.ndarray | None  # int64 [elements + 1]: how many before; decoded arrays only
@@ -139,7 +139,7 @@ class ArrowColumn:
             raise NotMapped
         values = array.dictionary if encoded else array
         values = values.view(_WITHOUT_UTF8.get(values.type, values.type))
-        values.validate(full=True)  # Arrow follows offsets wherever they lead
+        values.validate(full=True)  # Arrow would follow wrong offsets out of the buffer
         return (
             self._plain(values.take(array.indices)) if encoded else values.cast(pa.large_binary())
         )
@@ -147,7 +147,7 @@ class ArrowColumn:
     def _validity(
         self, arrays: Sequence[Any], place: Placing
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Bytes of the validity bits and the first bit of each batch (-1: all rows are valid)."""
+        """Return validity bytes and the first bit of each batch (-1: all rows are valid)."""
         if not any(array.null_count for array in arrays):
             return None
         if self._decoded:
@@ -217,7 +217,7 @@ class ArrowColumn:
     # ── reading ─────────────────────────────────────────────────────────────────────────────
 
     def read(self, batch: Batch, rows: Rows) -> StoredRows:
-        """Rows of a batch, or one row of each of several (then both are arrays)."""
+        """Return rows of a batch, or one row of each of several (then both are arrays)."""
         shape = self.field.shape
         if isinstance(rows, slice) and isinstance(batch, int) and self._valid is None:
             if not self.field.ragged_dims and not self._text and not self._bits:
@@ -355,7 +355,7 @@ def _descend(
 def _confined(
     begin: np.ndarray, lengths: np.ndarray, limit: np.ndarray | int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A mask of the stretches that leave 0 … limit, and all stretches with those made empty."""
+    """Return a mask of stretches outside 0 … limit, and all stretches with those made empty."""
     wrong = (begin < 0) | (lengths < 0) | (begin + lengths > limit)
     if not wrong.any():
         return wrong, begin, lengths

@@ -3,7 +3,7 @@
     stored column ──read──► rows, and which of them are missing or unsound
                   ──fit───► the declared field, defaults in place of missing values
 
-A row that is wrong in any column is reported once and left out of all.
+A row with a fault in any column is reported once and left out of all.
 """
 
 from __future__ import annotations
@@ -37,11 +37,14 @@ T = TypeVar("T")
 
 
 class StoredRows(NamedTuple):
-    """Rows of a column as stored.  Values of missing and unsound rows are void, yet readable."""
+    """Rows of a column as stored.
+
+    Values of missing and unsound rows are arbitrary but readable.
+    """
 
     column: Column
     missing: np.ndarray | None = None  # bool [n]
-    unsound: tuple[tuple[np.ndarray, str], ...] = ()  # bool [n], and the rule that is broken
+    unsound: tuple[tuple[np.ndarray, str], ...] = ()  # bool [n], and the broken rule
 
 
 class StoredColumn(Protocol):
@@ -52,7 +55,7 @@ class StoredColumn(Protocol):
 
 
 class Whole(NamedTuple):
-    """A column that lies in memory whole."""
+    """A column that is in memory as a whole."""
 
     column: Column
     field: Field
@@ -62,7 +65,7 @@ class Whole(NamedTuple):
 
 
 def origin_in(file: str, first: int) -> Callable[[Rows], Origin]:
-    """The origin of rows that lie one after the other in a file, from record ``first`` on."""
+    """Return the origin of consecutive rows of a file, from record ``first`` on."""
 
     return lambda rows: Origin.single(file, first + numbers_of(rows))
 
@@ -70,8 +73,8 @@ def origin_in(file: str, first: int) -> Callable[[Rows], Origin]:
 def files_that_serve(
     opening: Opening, opened: Callable[[DataFile], tuple[T, Mapping[str, Field]]]
 ) -> tuple[Schema, list[tuple[DataFile, T, Mapping[str, Field]]]]:
-    """The schema (the declared one, or that of the first file) and the files that can give its
-    columns, as opened and with their fields.  Others are reported."""
+    """Return the schema (the declared one, or that of the first file) and the files that have its
+    columns, as opened and with their fields.  It reports other files."""
     features, bad = opening.source.features, opening.bad
     schema = None if features is None else schema_of(features)
     served = []
@@ -90,7 +93,7 @@ def files_that_serve(
 
 
 def _serves(file: str, have: Mapping[str, Field], schema: Schema, bad: BadRecords) -> bool:
-    """True if a file can give the columns of the schema; else the reason was reported."""
+    """Return whether a file has the columns of the schema; report the reason if not."""
 
     def report(name: str, text: str, reason: str) -> bool:
         bad.report(DataError(f"{file}, column {name!r}: {text}"), reason)
@@ -146,7 +149,7 @@ class ColumnPart:
         return self.read(kept.ordinals)
 
     def close(self) -> None:
-        """Nothing is held that outlives the reader."""
+        """Do nothing: it holds nothing that outlives the reader."""
 
     def _column(
         self, name: str, stored: StoredColumn | None, want: Field, rows: Rows, wrong: Faults
@@ -210,7 +213,7 @@ def whole_part(
     schema: Schema,
     bad: BadRecords,
 ) -> ColumnPart:
-    """The part of columns that lie in memory whole."""
+    """Return the part of columns that are in memory as a whole."""
     whole = {name: Whole(column, fields[name]) for name, column in columns.items()}
     rows = len(next(iter(columns.values()), ()))
     return ColumnPart(rows, lambda: whole, schema, origin_in(file, 0), bad)

@@ -26,7 +26,7 @@ _PLACE = struct.Struct("<q")
 
 
 def open_reader(opening: Opening) -> Reader:
-    """The reader of all; DataError where their columns differ."""
+    """Return the reader of all; DataError where their columns differ."""
     source, files, bad, cache = opening.source, opening.files, opening.bad, opening.cache
     from . import open_reader as open_any
 
@@ -48,7 +48,7 @@ def open_reader(opening: Opening) -> Reader:
 
 
 def _shared_out(parts: Sequence[Source], files: tuple[DataFile, ...]) -> list[tuple[DataFile, ...]]:
-    """The files of each source among those that were listed when the feed started."""
+    """Return the files of each source, out of those listed when the feed started."""
     listed = {file.path: file for file in files}
     shares = [
         tuple(listed[f.path] for f in resolve(part.paths) if f.path in listed) for part in parts

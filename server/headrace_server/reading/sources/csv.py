@@ -38,10 +38,10 @@ from .record_streams import (
 )
 
 _PROBED_ROWS = 1000
-#: A cell may be as long as this; the csv module's own limit is 128 KiB.
+#: Maximum size of a cell; the csv module's own limit is 128 KiB.
 _MAX_CELL = 1 << 28
 _INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*", re.ASCII)
-#: Characters of a cell that is no integer, whatever digits it has: Python converts 4,300 of them.
+#: Number of characters from which on a cell is no integer; Python converts at most 4,300 digits.
 _LONG = 1000
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
@@ -58,7 +58,7 @@ def open_reader(opening: Opening) -> StreamReader:
 
 
 class _Table:
-    """The way to read the files: names, dtypes and delimiter."""
+    """How to read the files: names, dtypes and delimiter."""
 
     def __init__(self, source: Source) -> None:
         options = source.options
@@ -82,7 +82,7 @@ class _Table:
         return csv.reader(text, delimiter=self.delimiter, strict=True)
 
     def header(self, file: DataFile) -> tuple[list[str], Place]:
-        """Names of the columns, and where the first row of cells is."""
+        """Return names of the columns, and where the first row of cells is."""
         if file.path not in self._headers:
             cells: Cells | None
             cells, place = self.names, Place()
@@ -104,7 +104,7 @@ class _Table:
         return self._headers[file.path]
 
     def probed(self, files: Sequence[DataFile]) -> dict[str, Feature]:
-        """The features that the first rows show."""
+        """Infer the features from the first rows."""
         columns: dict[str, list[str]] = {}
         wrong: DataError | None = None
         for file in files:
@@ -138,7 +138,7 @@ class _Table:
 def _dtype_of(cells: Sequence[str]) -> str:
     filled = [cell for cell in cells if cell]
     if filled and all(map(_INTEGER.fullmatch, filled)):
-        # A number that is too long is a name, say of an account: as a float it would lose digits.
+        # A number that is too long is a name, such as an account's: a float would lose digits.
         fits = all(len(cell) < _LONG and -(2**63) <= int(cell) < 2**63 for cell in filled)
         return "int64" if fits else dtypes.BYTES
     try:
@@ -162,7 +162,7 @@ def _real(cell: str) -> float:
 
 
 def _parser(dtype: str) -> Callable[[str], Any]:
-    """The function that makes a value of a cell; it raises ValueError where it can not."""
+    """Return the function that converts a cell to a value; it raises ValueError for others."""
     if dtype == dtypes.BYTES:
         return lambda cell: cell.encode(errors="surrogateescape")
     if dtype == "bool":
@@ -174,9 +174,9 @@ def _parser(dtype: str) -> Callable[[str], Any]:
 
 
 class _Text:
-    """Lines of a file as text, and the byte after the last one that was taken.
+    """Lines of a file as text, and the byte after the last line taken.
 
-    Bytes that are not UTF-8 come out of ``_parser`` as they were.
+    ``_parser`` restores bytes that are not UTF-8.
     """
 
     def __init__(self, file: DataFile, byte: int) -> None:
@@ -202,7 +202,7 @@ class _Text:
 class _Rows(FileRecords):
     """A walk over the examples of a file.
 
-    With ``group_by`` the row after a group has been read when the group ends: it waits here.
+    With ``group_by`` a group ends when the row after it is read: that row waits here.
     """
 
     def __init__(self, table: _Table, file: DataFile, place: Place) -> None:
@@ -233,7 +233,7 @@ class _Rows(FileRecords):
         return self._example()
 
     def _take(self) -> tuple[Place, Cells | str] | None:
-        """The next row: where it begins, and its cells or what is wrong with it."""
+        """Return the next row: where it begins, and its cells or its fault."""
         if self._waiting is not None:
             taken, self._waiting = self._waiting, None
             return taken
@@ -257,14 +257,14 @@ class _Rows(FileRecords):
             return place, cells
 
     def _after(self, record: int) -> Place:
-        """The place of the next row, which begins the next record."""
+        """Return the place of the next row, which begins the next record."""
         if self._waiting is not None:
             at = self._waiting[0]
             return Place(at.byte, record, at.row)
         return Place(self._opened.byte, record, self._row)
 
     def _example(self) -> StreamRecord | None:
-        """One row, or neighbouring rows that agree in ``group_by``."""
+        """Read one row, or neighbouring rows that agree in ``group_by``."""
         number = self.place.record
         taken = self._take()
         if taken is None:
@@ -286,12 +286,12 @@ class _Rows(FileRecords):
         return StreamRecord(here, None, wrong, reason) if wrong else StreamRecord(here, row)
 
     def _rest_of(self, group: list[tuple[int, Cells]], key_at: int) -> str:
-        """Take the rows that agree with the first; what is wrong with a row among them, or ""."""
+        """Take the rows that agree with the first; return a fault of one of them, or ""."""
         key, broken = group[0][1][key_at], ""
         while (taken := self._take()) is not None:
             at, cells = taken
             if isinstance(cells, str):
-                broken = broken or cells  # it may belong to this group: the group is not whole
+                broken = broken or cells  # it may belong to this group, which is then incomplete
             elif cells[key_at] != key:
                 self._waiting = taken
                 break
@@ -300,7 +300,7 @@ class _Rows(FileRecords):
         return broken
 
     def _joined(self, group: Sequence[tuple[int, Cells]]) -> tuple[dict[str, Any], str, str]:
-        """The row of an example, or what is wrong with it and why."""
+        """Join the rows of an example to one, or return its fault."""
         lists: dict[str, list[Any]] = {name: [] for name, _, _ in self._columns}
         for row, cells in group:
             values: dict[str, Any] = {}
@@ -320,7 +320,7 @@ class _Rows(FileRecords):
         return joined, "", ""
 
     def _values(self, row: int, cells: Cells, into: dict[str, Any]) -> str:
-        """Read the values of a row; the text of a fault where one can not be read."""
+        """Read the values of a row; return the text of a fault, or ""."""
         for name, i, parse in self._columns:
             cell = cells[i]
             try:

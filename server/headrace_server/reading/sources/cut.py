@@ -1,13 +1,13 @@
-"""A source less its first examples, or those after the first n: ``take`` and ``skip``.
+"""A source without its first examples, or only with its first n: ``skip`` and ``take``.
 
     examples of the source   0 1 2 3 4 5 6 7 8 9
     .skip(3).take(4)               0 1 2 3              a source of its own, which any number of
                                                         partitions share as they do others
 
-By number nothing is read of the rest.  Streams are cut in their order: the first examples are those
-of the first stream, then those of the second.  Only its end shows how many a stream has, so opening
-reads as many examples as are skipped or taken, once in each process.  Bad records before a good one
-count.  Streams of which nothing is left are none, and the others are numbered anew.
+By number the rest is not read.  Streams are cut in their order: the first examples are those
+of the first stream, then those of the second.  Only its end shows how many examples a stream has,
+so opening reads as many examples as are skipped or taken, once in each process.  Bad records before
+a good one count.  Streams without remaining examples are dropped, and the others are numbered anew.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from headrace_server.reading.reader import BadRecords, IndexedReader, Opening, R
 
 from .parts_reader import PartsReader, ReaderPart
 
-#: Records that the walk to the first example reads at once.
+#: Number of records that the walk to the first example reads at once.
 _WALKED = 1024
-#: A position: the records of the stream that are passed, and then the reader's own.
+#: A position: number of records passed in the stream, then the reader's own position.
 _PASSED = struct.Struct("<q")
 
 
 def open_reader(opening: Opening) -> Reader:
-    """Open the source that is cut, and leave out what is not wanted of it."""
+    """Open the source that is cut, and leave out its unwanted examples."""
     source, files, bad, cache = opening.source, opening.files, opening.bad, opening.cache
     from . import open_reader as open_any
 
@@ -43,7 +43,7 @@ def open_reader(opening: Opening) -> Reader:
     except BaseException:
         reader.close()
         raise
-    bad.counts.clear()  # the same records are read again, and counted, in their turn
+    bad.counts.clear()  # the same records are read and counted again later
     bad.counts.update(counts)
     return cut
 
@@ -60,13 +60,13 @@ class _Part:
 
 
 class _CutStreams:
-    """A StreamReader of what is left of the streams of another."""
+    """A StreamReader of the remaining parts of another's streams."""
 
     def __init__(self, reader: StreamReader, start: int, stop: int | None, bad: BadRecords) -> None:
         self._reader, self._bad = reader, bad
         self.fields = reader.fields
         self._parts: list[_Part] = []
-        before = 0  # examples of the streams before, as far as they matter
+        before = 0  # number of examples of earlier streams, as far as it matters
         for stream in range(reader.streams):
             if stop is not None and before >= stop:
                 break
@@ -86,7 +86,7 @@ class _CutStreams:
     def _walk(
         self, stream: int, position: bytes, passed: int, upto: int
     ) -> tuple[bytes | None, int]:
-        """A position at or before record ``upto``, and the records passed; None at the end."""
+        """Return a position at or before record ``upto``, and its record; None at the end."""
         at: bytes | None = position
         while at is not None and passed < upto:
             self._bad.progress()
@@ -98,7 +98,7 @@ class _CutStreams:
         return at, passed
 
     def _ends(self, stream: int, position: bytes) -> bool:
-        """Whether a stream has nothing after a position, which some readers show late."""
+        """Return whether a stream has no record after a position, which some readers show late."""
         chunk, after = self._reader.read(stream, position, 1)
         return after is None and not len(chunk)
 

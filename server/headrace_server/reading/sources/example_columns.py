@@ -53,7 +53,7 @@ class _Spans:
         return len(self.sizes) == len(self.rows) and bool(self.counts.all())
 
     def bytes_of_rows(self) -> np.ndarray:
-        """Number of bytes in the spans of each record."""
+        """Return the number of bytes in the spans of each record."""
         if self.single:
             return self.sizes
         before = np.concatenate([[0], np.cumsum(self.sizes)])
@@ -87,7 +87,7 @@ class Filler:
         self._counts.append(sum(run[3] for run in runs))
 
     def finish(self, fault: OnFault) -> Column:
-        """The column.  Rows that were not added hold the default, else anything."""
+        """Return the column.  Rows that were not added hold the default, else anything."""
         spans, want = self._joined(), self._want
         if not len(spans.rows):
             return take(want.filling, np.zeros(self._n, np.int64))
@@ -107,7 +107,7 @@ class Filler:
         return self._placed(spans.rows, self._column(spans, values, counts))
 
     def _joined(self) -> _Spans:
-        """All spans, in the order of their rows."""
+        """Return all spans, in the order of their rows."""
         if self._rows:
             rows, counts = np.array(self._rows, np.int64), np.array(self._counts, np.int64)
             self._added.append(_Spans(rows, *spans_of(self._runs), counts))
@@ -120,7 +120,7 @@ class Filler:
         return spans if in_order else spans.take(np.argsort(spans.rows))
 
     def _values(self, spans: _Spans) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers in the spans, and how many values each record has.
+        """Return the numbers in the spans, and how many values each record has.
 
         Strings are not read, and floats only where the column does not point to them.
         """
@@ -138,14 +138,14 @@ class Filler:
         return values, np.diff(ends.searchsorted(np.cumsum(sizes)), prepend=0)
 
     def _points(self, spans: _Spans) -> bool:
-        """Whether the column can point to the floats: each record has them in one span, or none."""
+        """Return whether the column can point to the floats: at most one span for each record."""
         want = self._want
         if not want.sequence or want.dtype != _FLOAT:
             return False
         return spans.single or bool((spans.counts <= 1).all())
 
     def _legible(self, spans: _Spans, fault: OnFault) -> _Spans:
-        """The records whose numbers can be read, each by itself; the others are faults."""
+        """Return the records whose numbers can be read, each by itself; the others are faults."""
         legible = []
         for i, row in enumerate(spans.rows.tolist()):
             try:
@@ -167,7 +167,7 @@ class Filler:
             fault(row, "out_of_range", f"feature {self._want.name!r} holds {text}")
 
     def _column(self, spans: _Spans, values: np.ndarray, counts: np.ndarray) -> Column:
-        """The column of the records that were added."""
+        """Return the column of the records that were added."""
         want = self._want
         extents = np.empty((len(counts), 0), np.int64)
         if want.sequence:
@@ -178,11 +178,11 @@ class Filler:
             starts = np.zeros(len(counts), np.int64)
             starts[spans.counts == 1] = spans.starts
             return Ragged(self._data, _FLOAT, starts, extents, want.shape)
-        with np.errstate(all="ignore"):  # too large for float16 is inf there, as in any cast
+        with np.errstate(all="ignore"):  # values too large for float16 become inf, as in any cast
             return column_of(values.astype(want.dtype, copy=False), want.field, extents)
 
     def _placed(self, rows: np.ndarray, column: Column) -> Column:
-        """The column of all n records."""
+        """Return the column of all n records."""
         if len(rows) == self._n:
             return column
         places = np.zeros(self._n, np.int64)

@@ -1,8 +1,8 @@
 """Finds the records that are laid out like one that has been walked.
 
-A layout is what one walked record shows: where the wanted values lie, and all other bytes (tags,
-lengths, names).  A record of the same length whose other bytes are the same is laid out the same,
-so that comparing these bytes, eight at a time for all rows at once, replaces the walk.
+A layout comes from one walked record: where the wanted values lie, and all other bytes (tags,
+lengths, names).  A record of the same length with the same other bytes has the same layout,
+so comparing these bytes, eight at a time for all rows at once, replaces the walk.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RecordLayout:
     spans: tuple[tuple[np.ndarray, np.ndarray] | None, ...]
 
     def matches(self, data_words: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """A mask of the records at ``starts`` that are laid out like this."""
+        """Return a mask of the records at ``starts`` with this layout."""
         differs = np.zeros(starts.size, np.uint64)
         for offset, mask, word in self.words:
             differs |= (data_words[starts + offset] ^ word) & mask
@@ -43,9 +43,9 @@ def learn_layout(
     found: Sequence[Sequence[Run] | None],
     opaque: Sequence[tuple[int, int]],
 ) -> RecordLayout | None:
-    """The layout of a walked record (uint8); None where it has none that could hold for others.
+    """Return the layout of a walked record (uint8); None where no other could share it.
 
-    ``opaque`` are the (start, stop) of bytes that are free because nobody wants them.
+    ``opaque``: (start, stop) of unwanted bytes, which may differ.
     """
     mask = np.full(record.size, 0xFF, np.uint8)
     for start, stop in opaque:

@@ -3,8 +3,8 @@
     records ─► of one length: layouts ─► of the same features: templates ─► walk each
                    match: 0.2 µs             match: 1 µs                      20 µs
 
-Records that match on the way are taken as arrays, the others go on.  A layout or template that is
-missing is learned from one of the records that need it.
+Records that match a layout or template are taken as arrays; the others go on.  A layout or template
+that is missing is learned from one of the records that need it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .example_templates import Template, learn_template
 from .example_wants import Fault, WantedFeature, want_of
 from .example_wire import Malformed, Run, walk
 
-#: Fewer rows of one length are left to templates: matching and gathering costs 50 µs per group.
+#: Smaller groups of one length are left to templates: matching and gathering costs 50 µs per group.
 _MIN_GROUP = 16
-#: Layouts remembered per length, and in all.  Varints give the same length several layouts.
+#: Maximum layouts remembered per length, and in all.  With varints one length has several layouts.
 _PER_LENGTH = 8
 _LAYOUTS = 1024
-#: Templates remembered, and the number of rows that is worth one: 100 µs against 20 µs for each.
+#: Maximum templates remembered, and least number of rows for one: 100 µs against 20 µs per row.
 _TEMPLATES = 4
 _MIN_WALK = 8
 _NONE = np.empty(0, np.int64)
@@ -38,7 +38,7 @@ class ExampleParser:
     """Parses chunks of records; remembers layouts from one chunk to the next."""
 
     def __init__(self, features: Mapping[str, Feature], feature_lists: bool) -> None:
-        """``feature_lists`` False: a second field of the message is not looked at (Example)."""
+        """``feature_lists`` False: ignore the second field of the message (Example)."""
         self._wants: tuple[WantedFeature, ...] = tuple(map(want_of, features, features.values()))
         self._wanted = {want.name.encode(): i for i, want in enumerate(self._wants)}
         self._listed = {
@@ -54,8 +54,9 @@ class ExampleParser:
     def parse(
         self, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray
     ) -> tuple[dict[str, Column], Faults]:
-        """Columns of the records that lie in ``data`` (uint8) at these bytes, and by row what is
-        wrong with those that can not be used; their places in the columns hold anything."""
+        """Return columns of the records that lie in ``data`` (uint8) at these bytes, and the faults
+        of unusable
+        records by row; their values in the columns are arbitrary."""
         fillers = [Filler(want, data, starts.size) for want in self._wants]
         faults: Faults = {}
         rest = np.arange(starts.size)
@@ -84,14 +85,14 @@ class ExampleParser:
     def _walked(
         self, record: memoryview, opaque: list[tuple[int, int]] | None = None
     ) -> list[Sequence[Run] | None]:
-        """The values of a record by slot, None for defaults.  Malformed, or Fault."""
+        """Return the values of a record by slot, None for defaults.  Malformed, or Fault."""
         found = walk(record, self._wanted, self._listed, opaque)
         return [want.runs_of(values) for want, values in zip(self._wants, found, strict=True)]
 
     def _add_groups(
         self, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, fillers: list[Filler]
     ) -> np.ndarray:
-        """Add the records that are laid out alike; gives the rows of the others."""
+        """Add the records with known layouts; return the rows of the others."""
         data_words = np.ndarray((data.size - 7,), "<u8", data, 0, (1,))
         groups, rest = _by_length(lengths)
         for length, rows in groups:
@@ -127,7 +128,7 @@ class ExampleParser:
         rows: np.ndarray,
         fillers: list[Filler],
     ) -> np.ndarray:
-        """Add those of the rows that have a template; gives the others."""
+        """Add the rows that have a template; return the others."""
         stops = starts + lengths
         odd: list[int] = []
         tried = 0
@@ -148,14 +149,14 @@ class ExampleParser:
         return np.concatenate([_NONE, odd, rows]).astype(np.int64)
 
     def _completes(self, template: Template) -> bool:
-        """True if every want is in the template, or has a default."""
+        """Return whether every wanted feature is in the template or has a default."""
         return all(
             want.default is not None or slot in template.slots
             for slot, want in enumerate(self._wants)
         )
 
     def _learn(self, record: np.ndarray, known: list[RecordLayout]) -> RecordLayout | None:
-        """The layout of one record, now known; None where none could hold for others."""
+        """Learn the layout of one record; return None where no other could share it."""
         opaque: list[tuple[int, int]] = []
         try:
             runs = self._walked(record.data, opaque)
@@ -172,7 +173,7 @@ class ExampleParser:
 
 
 def _by_length(lengths: np.ndarray) -> tuple[list[tuple[int, np.ndarray]], list[np.ndarray]]:
-    """Groups of rows of the same length, and the rows whose group is too small."""
+    """Return groups of rows of the same length, and the rows in groups that are too small."""
     if (lengths == lengths[:1]).all():
         return [(int(length), np.arange(lengths.size)) for length in lengths[:1]], []
     order = np.argsort(lengths, kind="stable")

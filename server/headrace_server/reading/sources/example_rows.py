@@ -1,9 +1,9 @@
-"""Examples that come as mappings (JSON, CSV, tar, Python), one by one, become columns.
+"""Converts examples that come one by one as mappings (JSON, CSV, tar, Python) to columns.
 
     rows ──► names and missing values ──► columns, whole ──► chunk
                                               └─ where one does not fit: row by row ─► reports
 
-The schema is the declared one, or what the first examples show.
+The schema is the declared one, or inferred from the first examples.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headrace_server.reading.user_columns import collect
 
 from .parts_reader import PartsReader, numbers_of
 
-#: Examples that are looked at: enough to see which dimensions vary, soon read.
+#: Number of examples for inference: enough to see which dimensions vary, and soon read.
 PROBED = 64
 _REMEDY = "declare the features of the source"
 
@@ -45,7 +45,7 @@ class Schema:
     def chunk(
         self, rows: Sequence[Row], ordinals: np.ndarray, origin: Origin, bad: BadRecords
     ) -> Chunk:
-        """The rows that fit; the others are reported."""
+        """Return the rows that fit; the others are reported."""
         wrong: set[int] = set()
 
         def report(i: int, name: str, text: str, reason: str = "wrong_type") -> None:
@@ -75,7 +75,7 @@ class Schema:
 def schema_of(
     features: Mapping[str, Feature] | None, examples: Iterable[Row | DataError] = ()
 ) -> Schema:
-    """The declared schema, or that of the first sound examples; damaged ones come as errors."""
+    """Return the declared schema, or that of the first sound examples (errors: bad ones)."""
     if features is None:
         return Schema(infer_fields(_first_rows(examples)))
     defaults = {
@@ -87,7 +87,7 @@ def schema_of(
 
 
 def _first_rows(examples: Iterable[Row | DataError]) -> list[Row]:
-    """The first sound rows.  Others are reported when they are read."""
+    """Return the first sound rows.  Others are reported when they are read."""
     rows: list[Row] = []
     wrong: DataError | None = None
     for example in examples:
@@ -103,9 +103,9 @@ def _first_rows(examples: Iterable[Row | DataError]) -> list[Row]:
 
 
 def infer_fields(rows: Sequence[Mapping[Any, Any]]) -> dict[str, Field]:
-    """The fields that all rows together show, in the order in which they appear.
+    """Infer the fields of all rows together, in the order of their first appearance.
 
-    DataError names example and column of a value that does not go with those before it.
+    DataError names example and column of a value that does not fit earlier ones.
     """
     seen: dict[str, tuple[list[int], list[Any]]] = {}
     for i, row in enumerate(rows):
@@ -125,7 +125,7 @@ def infer_fields(rows: Sequence[Mapping[Any, Any]]) -> dict[str, Field]:
                 f"example {numbers[misfit.row]}, column {name!r}: "
                 f"{values[misfit.row]!r:.60} {misfit}; declare the features of the source"
             ) from None
-        # No element shows a length of 0 to be the rule.
+        # A length of 0 does not show that the dimension is fixed.
         fields[name] = Field(field.dtype, tuple(d or None for d in field.shape))
     return fields
 
@@ -134,7 +134,7 @@ def infer_fields(rows: Sequence[Mapping[Any, Any]]) -> dict[str, Field]:
 class RowPart:
     """A SourcePart whose examples are read one by one.
 
-    ``get`` gives the row of a number; ValueError says what is wrong with it.
+    ``get`` returns the row of a number; ValueError describes its fault.
     """
 
     name: str
@@ -148,7 +148,7 @@ class RowPart:
         return map(self._row, range(self.rows))
 
     def _row(self, number: int) -> Row | DataError:
-        """The row of a number, or an error that names the record."""
+        """Return the row of a number, or an error that names the record."""
         try:
             return self.get(number)
         except ValueError as error:
@@ -174,7 +174,7 @@ class RowPart:
         )
 
     def close(self) -> None:
-        self.get = _closed  # so that the file that it reads from can be unmapped
+        self.get = _closed  # so that its file can be unmapped
 
 
 def _closed(number: int) -> Row:
@@ -182,7 +182,7 @@ def _closed(number: int) -> Row:
 
 
 def reader_of_rows(parts: Sequence[RowPart], features: Mapping[str, Feature] | None) -> PartsReader:
-    """The reader of parts whose examples are read one by one."""
+    """Return the reader of parts whose examples are read one by one."""
     schema = schema_of(features, chain.from_iterable(part.examples() for part in parts))
     for part in parts:
         part.schema = schema

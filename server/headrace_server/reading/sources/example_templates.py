@@ -1,10 +1,10 @@
-"""Walks many Examples at once that hold the same features in the same order, of any lengths.
+"""Walks many Examples at once that have the same features in the same order, of any lengths.
 
     Features LEN { entry LEN { name  Feature LEN { kind LEN { values LEN payload } } } … }
 
-A template is the sequence of names and kinds of one record.  All records are read in step, each
+A template is the sequence of names and kinds of one record.  All records are read in parallel, each
 from its own position: a tag and a length at a time, for all of them as one array.  A record that
-shows anything else on the way is left to the walker of single records.  Only the usual form has a
+differs from the template is left to the walker of single records.  Only the usual form has a
 template: every feature holds one packed list of numbers, or one string.
 """
 
@@ -34,7 +34,7 @@ _SEVENS: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    name: bytes  # with its tag and length in front
+    name: bytes  # preceded by its tag and length
     slot: int  # -1: not wanted
     kind: int
 
@@ -50,9 +50,9 @@ class Template:
     def match(
         self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray
     ) -> tuple[np.ndarray, Spans]:
-        """A mask of the records that match, and the places of the wanted values of all of them.
+        """Return a mask of the matching records, and the places of the wanted values.
 
-        Those of records that do not match mean nothing.
+        The places of records that do not match are arbitrary.
         """
         front = _Front(data, starts)
         front.expect(front.length(0x0A), stops)
@@ -79,7 +79,7 @@ class Template:
 
 
 class _Front:
-    """The position in each record; ``good`` are those that have matched so far."""
+    """The position in each record; ``good``: the records that have matched so far."""
 
     def __init__(self, data: np.ndarray, starts: np.ndarray) -> None:
         self.words = np.ndarray((data.size - 7,), "<u8", data, 0, (1,))
@@ -88,7 +88,7 @@ class _Front:
         self.good = np.ones(starts.size, bool)
 
     def _next(self) -> np.ndarray:
-        """The next 8 bytes of each; those at the very end of the buffer are not good."""
+        """Return the next 8 bytes of each; records at the very end of the buffer are not good."""
         if int(self.position.max()) > self.last:
             self.good &= self.position <= self.last
             self.position = np.minimum(self.position, self.last)
@@ -96,7 +96,7 @@ class _Front:
         return words
 
     def length(self, tag: int) -> np.ndarray:
-        """Reads a tag and a length; gives the position where the field ends."""
+        """Read a tag and a length; return the position where the field ends."""
         word = self._next()
         self.good &= (word & _TAG) == tag
         word >>= _BYTE
@@ -120,7 +120,7 @@ class _Front:
         return end
 
     def literal(self, text: bytes) -> None:
-        """Expects these bytes."""
+        """Match these bytes."""
         for k in range(0, len(text), 8):
             piece = text[k : k + 8]
             mask = np.uint64((1 << (8 * len(piece))) - 1)
@@ -137,7 +137,7 @@ def learn_template(
     wanted: Mapping[bytes, int],
     kinds: Sequence[int],
 ) -> Template | None:
-    """The template of the record between two bytes; None where it is not of the usual form.
+    """Return the template of the record between two bytes; None where it is not of the usual form.
 
     ``wanted`` gives the slots by name, ``kinds`` the kinds wanted in them.
     """

@@ -21,7 +21,7 @@ _DTYPES: Final = {FLOATS: "a floating dtype", INTS: "an integer dtype"}
 
 
 class Fault(Exception):
-    """A record that can not be used: the reason by its short name, and in words."""
+    """A record can not be used: the reason by its short name, and in words."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -31,7 +31,7 @@ class Fault(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WantedFeature:
-    """One feature wanted.  ``count`` values make a row, or one step of a sequence."""
+    """One wanted feature.  ``count`` values make a row, or one step of a sequence."""
 
     name: str
     kind: int
@@ -51,7 +51,7 @@ class WantedFeature:
         return column_from_rows([nothing.astype(self.dtype or object)], self.field)
 
     def runs_of(self, found: FoundValues | None) -> Sequence[Run] | None:
-        """The values found in a record; None: it takes the default.  Fault where it has neither."""
+        """Return the values found in a record; None: use the default.  Fault without either."""
         if found is None or (found.kind == 0 and found.steps is None):
             if self.default is not None:
                 return None
@@ -71,7 +71,7 @@ class WantedFeature:
         return found.runs
 
     def miscount(self, count: int, where: str = "") -> str:
-        """The text of the fault of a record that has so many values."""
+        """Return the text of the fault of a record that has so many values."""
         wanted = f"a multiple of {self.count}" if self.sequence and not where else f"{self.count}"
         shape = list(self.shape)
         return (
@@ -86,7 +86,7 @@ class WantedFeature:
 
 
 def want_of(name: str, feature: Feature) -> WantedFeature:
-    """The want of a declared feature; ValueError for one that TFRecord can not give."""
+    """Return the want of a declared feature; ValueError for one that TFRecord can not have."""
     dtype = None if feature.dtype == dtypes.BYTES else dtypes.numpy_dtype(feature.dtype)
     if dtype is None:
         kind = BYTES

@@ -8,8 +8,8 @@
     Feature          one of  1: BytesList   2: FloatList   3: Int64List
     …List            1: value   repeated; numbers packed or one by one
 
-No value is decoded here.  As in any protobuf reader later fields win over earlier ones of the same
-name, lists that come in pieces are joined, and fields of unknown number are passed over.
+It decodes no value.  As in any protobuf reader, later fields win over earlier ones of the same
+name, lists in several pieces are joined, and unknown fields are skipped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KIND_NAMES: Final = {0: "no value", BYTES: "bytes_list", FLOATS: "float_list", I
 #: Spans of equal size, equally far apart: start in the record, size, distance, number of spans.
 Run = tuple[int, int, int, int]
 
-#: Steps of a FeatureList, or numbers one by one, from which on they are compared as one array.
+#: Least number of steps of a FeatureList, or of single numbers, to compare them as one array.
 _MANY = 4
 
 
@@ -57,9 +57,10 @@ def walk(
     listed: Mapping[bytes, int],
     opaque: list[tuple[int, int]] | None = None,
 ) -> list[FoundValues | None]:
-    """The features found, by slot.  ``wanted`` gives the slot of each name looked for among the
-    features, ``listed`` among the feature_lists (whose values go before).  ``opaque`` collects
-    (start, stop) of the values of other features, which are passed over unread."""
+    """Return the found features by slot.  ``wanted``: the slot of each name to look for among the
+    features, ``listed`` among the feature_lists (whose values take precedence).  ``opaque``
+    collects
+    (start, stop) of the values of other features, which are skipped unread."""
     found: list[FoundValues | None] = [None] * len(wanted)
     lists: dict[int, FoundValues] = {}
     try:
@@ -105,7 +106,7 @@ def _varint(record: memoryview, position: int) -> tuple[int, int]:
 
 
 def span(record: memoryview, position: int, stop: int) -> tuple[int, int]:
-    """Start and end of the bytes of a field, whose length is at ``position``."""
+    """Return start and end of the bytes of a field, whose length is at ``position``."""
     length = record[position]
     position += 1
     if length >= 0x80:
@@ -116,7 +117,7 @@ def span(record: memoryview, position: int, stop: int) -> tuple[int, int]:
 
 
 def _skip(record: memoryview, position: int, stop: int) -> int:
-    """The position after a field that is not looked at."""
+    """Return the position after a skipped field."""
     at = position
     tag, position = _varint(record, position)
     if tag >> 3 == 0 or (tag < 0x80 and position > at + 1):
@@ -140,7 +141,7 @@ def _skip(record: memoryview, position: int, stop: int) -> int:
 def map_entries(
     record: memoryview, position: int, stop: int
 ) -> list[tuple[bytes, list[tuple[int, int]]]]:
-    """The entries of a map: name and spans of the value (one, but for odd writers)."""
+    """Yield the entries of a map: name and spans of the value (one, except from odd writers)."""
     entries = []
     while position < stop:
         if record[position] != 0x0A:
@@ -168,7 +169,7 @@ def _feature(record: memoryview, position: int, stop: int, found: FoundValues) -
         if tag == 0x0A or tag == 0x12 or tag == 0x1A:
             start, position = span(record, position + 1, stop)
             kind = tag >> 3
-            if kind != found.kind:  # one of: the last kind set is the one that holds
+            if kind != found.kind:  # a oneof: the last kind set counts
                 found.kind = kind
                 found.runs = []
             _LISTS[kind](record, start, position, found.runs)
@@ -257,7 +258,7 @@ def _feature_list(record: memoryview, position: int, stop: int, found: FoundValu
 
 
 def _width(record: memoryview, step: FoundValues) -> int:
-    """Number of values of one step."""
+    """Return the number of values of one step."""
     if step.kind == FLOATS:
         return sum(size // 4 * count for _, size, _, count in step.runs)
     if step.kind == INTS:
@@ -269,7 +270,7 @@ def _width(record: memoryview, step: FoundValues) -> int:
 
 
 def _alike(record: memoryview, position: int, stride: int, stop: int, step: FoundValues) -> int:
-    """The number of steps from here on that are written like this one, but for the floats."""
+    """Return how many steps from here on are written like this one, except for the floats."""
     count = (stop - position) // stride
     if count < _MANY or step.kind != FLOATS or len(step.runs) != 1 or step.runs[0][3] != 1:
         return 1
@@ -282,7 +283,7 @@ def _alike(record: memoryview, position: int, stride: int, stop: int, step: Foun
 
 
 def varints(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Values (int64) of varints back to back, and the index of the last byte of each.
+    """Return values (int64) of varints back to back, and the index of the last byte of each.
 
     The last byte must end a number.  Malformed where one has more than 10 bytes.
     """

@@ -2,7 +2,7 @@
 
     factory(*args, shard=k) ─► iterable ─► iterator from example n on
 
-A start in the middle of an iterable calls the factory again and throws away the examples before it:
+A start in the middle of an iterable calls the factory again and discards the examples before it:
 the cost of a resumed run grows with its position.  An object with ``iter_from(n)`` is asked for the
 iterator from example n on instead.
 """
@@ -28,7 +28,7 @@ class Factory:
         """``options``: those of the source."""
         self.name: str = options["function"]
         self.shards: int | None = options.get("shards")
-        self.made: dict[int, Any] = {}  # by stream: results that nobody has iterated yet
+        self.made: dict[int, Any] = {}  # by stream: results that were not iterated yet
         self._function = own(resolve)(self.name)
         self._args, self._kwargs = options.get("args") or (), options.get("kwargs") or {}
         self._counts = False
@@ -43,7 +43,7 @@ class Factory:
             self._counts = "num_shards" in named or rest
 
     def make(self, stream: int) -> Any:
-        """The result of the function for a stream.  DataError when it fails."""
+        """Return the result of the function for a stream.  DataError when it fails."""
         kwargs = dict(self._kwargs)
         if self.shards is not None:
             kwargs["shard"] = stream
@@ -55,26 +55,26 @@ class Factory:
             raise DataError(_failed(self.name, "when it was called", error)) from error
 
     def iterator(self, stream: int, begin: int) -> Iterator[Any]:
-        """The examples of a stream from one on."""
+        """Return the examples of a stream from number ``begin`` on."""
         made = self.made.pop(stream) if stream in self.made else self.make(stream)
         try:
             if begin and hasattr(made, "iter_from"):
                 return own_iterator(own(made.iter_from)(begin))
             iterator: Iterator[Any] = own_iterator(made)
-            next(islice(iterator, begin, begin), None)  # goes past those given before
+            next(islice(iterator, begin, begin), None)  # skips the examples given before
             return iterator
         except Exception as error:
             raise DataError(_failed(self.name, "when it was started", error)) from error
 
     def first_examples(self, streams: int) -> Iterator[Row | DataError]:
-        """The first examples.  They are kept: the read that follows needs no second call."""
+        """Return the first examples, and keep the results, so that reading needs no second call."""
         for stream in range(streams):
             iterator = self.iterator(stream, 0)
             seen: list[Any] = []
             try:
                 seen.extend(islice(iterator, PROBED))
                 self.made[stream] = chain(seen, iterator)
-            except Exception as error:  # it will come again, and is reported then
+            except Exception as error:  # reading meets it again, and reports it
                 seen.append(DataError(f"{self.name}, record {len(seen)}: {raised(error)}"))
             for row in seen:
                 if isinstance(row, (Mapping, DataError)):

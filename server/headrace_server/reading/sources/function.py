@@ -1,4 +1,4 @@
-"""Examples from a function of the user's: ``factory(*args, **kwargs)`` gives dicts.
+"""Examples from a user function: ``factory(*args, **kwargs)`` yields dicts.
 
     a sequence (len and [i])     IndexedReader: exact shuffling, any position at once
     anything else iterable       StreamReader: a position is the number of examples given
@@ -50,7 +50,7 @@ def _not_columns(row: Any) -> str:
 
 
 def _sequence_part(name: str, examples: Any, bad: BadRecords) -> RowPart:
-    """A sequence of examples."""
+    """Return a sequence of examples."""
     item = own(operator.getitem)
 
     def get(number: int) -> Row:
@@ -82,7 +82,7 @@ class _Examples:
             row = next(self._iterator)
         except StopIteration:
             return None
-        except Exception as error:  # a generator that raised gives nothing more
+        except Exception as error:  # a generator that raised is finished
             return StreamRecord(here, None, raised(error), ends=True)
         self.place = Place(0, here.record + 1)
         if not isinstance(row, Mapping):
@@ -90,4 +90,4 @@ class _Examples:
         return StreamRecord(here, row)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""

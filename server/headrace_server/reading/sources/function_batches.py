@@ -1,10 +1,11 @@
-"""Examples from a function of the user's that gives many at once: dicts of arrays ``[n, …]``.
+"""Examples from a user function that yields many at once: dicts of arrays ``[n, …]``.
 
     {"x": [n, 3], "y": [n]} ─► columns, one copy of each array ─► chunks
 
-A position is the number of the batch, the row in it and the rows before it.  A batch of which
-columns differ in rows, or that does not fit the schema, is bad as a whole; single rows that do not
-fit are bad alone.  The arrays are copied, since a generator may fill them again for its next batch.
+A position is the number of the batch, the row in it and the number of rows before it.  A batch
+whose columns differ in rows, or that does not fit the schema, is bad as a whole; single rows that
+do not fit are bad alone.  The arrays are copied, since a generator may reuse them for its next
+batch.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from headrace_server.reading.user_columns import Fields, Results
 from .factory import Factory, raised
 from .record_streams import Place, Streams
 
-#: Rows of one batch: their numbers alone weigh 128 MiB.
+#: Maximum number of rows of one batch: their numbers alone take 128 MiB.
 MAX_ROWS: Final = 2**24
-#: Batches that are looked at for one with rows, which shows the columns.
+#: Maximum number of batches read to find one with rows, which shows the columns.
 _PROBED: Final = 64
 
 
 def batch_streams(
     factory: Factory, features: Mapping[str, Feature] | None, bad: BadRecords
 ) -> Streams:
-    """A stream for each shard."""
+    """Return a stream for each shard."""
     streams = factory.shards or 1
     batches = _Batches(factory.name, features)
     if features is None:
@@ -67,7 +68,7 @@ class _Batches:
         return self._results.fields or {}
 
     def chunk(self, given: Any, place: Place, bad: BadRecords) -> tuple[Chunk, int]:
-        """The rows of a batch that fit, and the number of all; those that do not are reported."""
+        """Return the fitting rows of a batch, and the number of all rows; report the others."""
         where = f"{self.name}, batch {place.record}"
         fault, n = _shape_fault(given)
         fault = fault or self._names_fault(given)
@@ -90,11 +91,11 @@ class _Batches:
         return (chunk if len(chunk) else self.nothing()), n
 
     def nothing(self) -> Chunk:
-        """A chunk without rows."""
+        """Return a chunk without rows."""
         return Chunk.empty(self.fields, self.name)
 
     def _names_fault(self, given: Mapping[str, Any]) -> str:
-        """The fault of the names of a batch's columns, or ""."""
+        """Return the fault of the names of a batch's columns, or ""."""
         fields = self.fields
         for name in fields:
             if name not in given and name not in self._defaults:
@@ -138,7 +139,7 @@ class _Walk:
         self.place, self._batches, self._bad = place, batches, bad
         self._iterator = factory.iterator(stream, place.record)
         self._batch: Chunk | None = None  # once it was read
-        self._rows = 0  # of the batch, those that are bad included
+        self._rows = 0  # of the batch, including bad ones
 
     def read(self, limit: int) -> tuple[Chunk, bool]:
         parts: list[Chunk] = []
@@ -157,7 +158,7 @@ class _Walk:
             given = next(self._iterator)
         except StopIteration:
             return False
-        except Exception as error:  # a generator that raised gives nothing more
+        except Exception as error:  # a generator that raised is finished
             where = f"{self._batches.name}, batch {self.place.record}"
             self._bad.report(DataError(f"{where}: {raised(error)}"))
             return False
@@ -165,7 +166,7 @@ class _Walk:
         return True
 
     def _next_rows(self, limit: int) -> Chunk:
-        """The next rows of the batch."""
+        """Return the next rows of the batch."""
         assert self._batch is not None
         start, number, before = self.place
         stop = min(len(self._batch), start + limit)
@@ -181,7 +182,7 @@ class _Walk:
 
 
 def _shape_fault(given: Any) -> tuple[str, int]:
-    """The fault of a batch that is no dict of columns of as many rows, or "", and its rows."""
+    """Return the fault of a batch's form, or "", and its number of rows."""
     if not isinstance(given, Mapping):
         return f"{given!r:.60} is a {type(given).__name__}, not a dict of columns", 0
     if fault := names_fault(given):

@@ -3,8 +3,8 @@
     plain         IndexedReader: where lines begin and end is scanned once and kept
     compressed    StreamReader (.gz): one stream per file
 
-Lines of white space are no records.  A value of null is a missing one.  Without declared features
-the first records show the columns: a list whose length differs among them varies.
+Lines of white space are no records.  null is a missing value.  Without declared features
+the first records show the columns: a list with different lengths among them varies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .record_streams import FileRecords, Place, StreamRecord, file_streams, open
 
 _NEWLINE = 10
 _SPACE = 32
-_MARK = b"\xef\xbb\xbf"  # of UTF-8, where an editor has put one
+_MARK = b"\xef\xbb\xbf"  # the byte order mark of UTF-8, which some editors add
 #: Bytes that are scanned for newlines at once.
 _BLOCK = 1 << 24
 
@@ -37,7 +37,7 @@ def open_reader(opening: Opening) -> Reader:
 
 
 def parsed(line: bytes) -> Mapping[str, Any]:
-    """The object of a line; ValueError for anything else."""
+    """Return the object of a line; ValueError for anything else."""
     try:
         value = json.loads(line.decode())
     except UnicodeDecodeError as error:
@@ -67,7 +67,7 @@ def line_index(
         if not len(ends) or ends[-1] != len(block) - 1:
             ends = np.append(ends, len(block))
         begins = np.concatenate([[0], ends[:-1] + 1])
-        # An empty line is its own newline, which is no ink.
+        # An empty line has only its newline, which does not count.
         inked = np.logical_or.reduceat(block > _SPACE, begins)
         starts.append(begins[inked] + at)
         stops.append(ends[inked] + at)
@@ -77,7 +77,7 @@ def line_index(
 
 
 def _end_of_block(data: np.ndarray, at: int) -> int:
-    """The end of a block of whole lines that begins at a byte."""
+    """Return the end of a block of whole lines that begins at a byte."""
     stop = min(at + _BLOCK, data.size)
     while stop < data.size:
         begin = max(at, stop - _BLOCK)
@@ -89,7 +89,7 @@ def _end_of_block(data: np.ndarray, at: int) -> int:
 
 
 def _part(file: DataFile, cache: IndexCache, bad: BadRecords) -> RowPart:
-    """The lines of one file."""
+    """Return the lines of one file."""
     data = open_map(file)
     index = cache.get(file, "jsonl-lines", lambda: line_index(data, cache.progress_of(file)))
     starts, stops = index["starts"], index["stops"]

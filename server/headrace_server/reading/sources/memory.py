@@ -19,7 +19,7 @@ from .parts_reader import PartsReader
 
 
 def open_reader(opening: Opening) -> IndexedReader:
-    """Features were applied when the examples were packed."""
+    """Return the reader of the packed examples, to which features were applied already."""
     source, bad = opening.source, opening.bad
     n, packed = source.options["n"], source.options["columns"]
     fields = packed_fields(source.options)

@@ -1,4 +1,4 @@
-"""Arrays of the .npy format, as views of the bytes that hold them.  Object arrays are refused."""
+"""Arrays of the .npy format, as views of their bytes.  Object arrays are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace_proto import dtypes
 from headrace_proto.errors import DataError
 from headrace_server.reading.columns import Column, Strings
 
-#: The longest header of the format; numpy writes about 100 bytes.
+#: Maximum size of a header; numpy writes about 100 bytes.
 _MAX_HEADER = 1 << 16
 _READ = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -21,7 +21,7 @@ _READ = {
 
 
 def npy_array(data: np.ndarray) -> np.ndarray:
-    """The array that the bytes of a .npy file hold, as a view.  ValueError where it holds none."""
+    """Return the array in the bytes of a .npy file, as a view.  ValueError where there is none."""
     stream = io.BytesIO(data[:_MAX_HEADER].tobytes())
     version = np.lib.format.read_magic(stream)
     if version not in _READ:
@@ -46,7 +46,7 @@ def npy_array(data: np.ndarray) -> np.ndarray:
 
 
 def array_column(array: np.ndarray) -> Column:
-    """An array of examples as a column; text becomes bytes.  DataError for other dtypes."""
+    """Return an array of examples as a column; text becomes bytes.  DataError for other dtypes."""
     if array.dtype.kind == "U":
         try:
             array = np.char.encode(array, "utf-8") if array.size else np.empty(array.shape, "S1")

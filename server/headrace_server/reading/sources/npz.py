@@ -34,7 +34,7 @@ _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotI
 
 
 def open_reader(opening: Opening) -> IndexedReader:
-    """Headers give the place of everything, so nothing needs the cache."""
+    """Open the files.  Their headers have all places, so no index is cached."""
     options = opening.source.options
     ragged: Mapping[str, str] = options.get("ragged") or {}
 
@@ -76,7 +76,7 @@ def _arrays(file: DataFile, column: str | None) -> dict[str, np.ndarray]:
 
 
 def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, data: np.ndarray) -> np.ndarray:
-    """The bytes of a member: where they lie, or decompressed."""
+    """Return the bytes of a member: where they lie, or decompressed."""
     if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
         return np.frombuffer(archive.read(entry), np.uint8)
     at = entry.header_offset

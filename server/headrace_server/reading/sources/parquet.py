@@ -28,7 +28,7 @@ _KEPT_GROUPS = 2
 
 
 def open_reader(opening: Opening) -> IndexedReader:
-    """The footer gives the place of everything, so nothing needs the cache."""
+    """Open the files.  Their footers have all places, so no index is cached."""
 
     def opened(file: DataFile) -> tuple[tuple[Any, list[int]], Mapping[str, Field]]:
         fault = f"it is no Parquet file, or it is cut off at byte {file.size}"

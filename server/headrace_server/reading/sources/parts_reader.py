@@ -29,7 +29,7 @@ class SourcePart(Protocol):
         """Number of examples."""
 
     def read(self, rows: Rows) -> Chunk:
-        """Rows by slice (with start and stop) or by int64 index, in that order.
+        """Return rows by slice (with start and stop) or by int64 index, in that order.
 
         Ordinals are the numbers of rows in the part.  It has reported those that it leaves out.
         """
@@ -38,7 +38,7 @@ class SourcePart(Protocol):
 
 
 def numbers_of(rows: Rows) -> np.ndarray:
-    """Rows by index."""
+    """Return rows by index."""
     return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
 
 
@@ -89,7 +89,7 @@ class PartsReader:
             whole = len(chunk) == len(group)
             places.append(group if whole else group[np.isin(ordinals[group], chunk.ordinals)])
         joined = Chunk.join(chunks)
-        if len(chunks) == 1:  # the sort was stable: they are in order
+        if len(chunks) == 1:  # they are in order, since the sort was stable
             return joined
         return joined.take(np.argsort(np.concatenate(places)))
 

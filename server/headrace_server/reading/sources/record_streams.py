@@ -3,8 +3,9 @@
     position ──► walk (what is open, its place) ──► chunk, and the position after it
                    of records: ──► rows ──► Schema ──► chunk
 
-A position is a few integers: where the next record begins, and its number.  A walk is kept open
-after a read, so that the usual next call goes on without a seek; any other call starts one anew.
+A position is a few integers: where the next record begins, and its number.  A walk stays open
+after a read, so that the usual next call continues without a seek; any other call starts a new
+walk.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from .example_rows import Row, Schema, schema_of
 
 #: The exceptions that reading a damaged compressed file raises.
 DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile)
-#: Files that are kept open.  A partition reads one at a time.
+#: Maximum number of files kept open.  A partition reads one at a time.
 _KEPT_WALKS = 4
 
 #: A named tuple of integers, all 0 at the beginning of a stream.
@@ -47,12 +48,12 @@ class Place(NamedTuple):
 
 
 def packed(place: tuple[int, ...]) -> bytes:
-    """A place as a position."""
+    """Return a place as a position."""
     return struct.pack(f"<{len(place)}Q", *place)
 
 
 def unpacked(kind: type[P], position: bytes) -> P:
-    """The place at a position."""
+    """Return the place at a position."""
     start = kind()
     size = 8 * len(start)
     if not position:
@@ -70,7 +71,7 @@ class Walk(Protocol):
         """The place of the next record."""
 
     def read(self, limit: int) -> tuple[Chunk, bool]:
-        """At most so many examples, and whether the stream goes on."""
+        """Return at most so many examples, and whether the stream goes on."""
 
     def close(self) -> None: ...
 
@@ -124,7 +125,7 @@ class StreamRecord:
     row: Row | None = None
     wrong: str = ""
     reason: str = "corrupt_record"
-    ends: bool = False  # nothing can be read after it
+    ends: bool = False  # no record can be read after it
 
 
 class Records(Protocol):
@@ -135,7 +136,7 @@ class Records(Protocol):
         """The place of the next record."""
 
     def next(self) -> StreamRecord | None:
-        """None at the end of the stream.  DAMAGE or Damaged where no more can be read."""
+        """Return the next record; None at the end.  DAMAGE or Damaged where no more can be read."""
 
     def close(self) -> None: ...
 
@@ -145,7 +146,7 @@ class FileRecords:
 
     def __init__(self, file: DataFile, place: Place) -> None:
         self.place, self._file = place, file
-        self._opened: Any = None  # what is read from, and closed
+        self._opened: Any = None  # the file that is read and closed
 
     def close(self) -> None:
         if self._opened is not None:
@@ -153,7 +154,7 @@ class FileRecords:
 
 
 def open_plain(file: DataFile, byte: int) -> BinaryIO:
-    """The content from a byte on.  Compressed files are decompressed up to it once more."""
+    """Open the content from a byte on.  Compressed files are decompressed again up to it."""
     stream = open_stream(file)
     if file.path.endswith((".gz", ".tgz")):
         stream = cast(BinaryIO, _Unpacked(stream))
@@ -178,7 +179,7 @@ class _Unpacked(gzip.GzipFile):
 
 
 class Damaged(Exception):
-    """Nothing can be read after this place; ``reason`` is its short name."""
+    """No record can be read after this place; ``reason`` is its short name."""
 
     def __init__(self, text: str, reason: str = "corrupt_file") -> None:
         super().__init__(text)
@@ -224,7 +225,7 @@ class RecordWalk:
         return chunk, goes_on
 
     def examples(self) -> Iterator[Row | DataError]:
-        """All rows, and the errors of records that can not be read; closes the walk."""
+        """Yield all rows, and the errors of records that can not be read; closes the walk."""
         try:
             while (record := self._next()) is not None:
                 yield self._error(record) if record.row is None else record.row
@@ -234,7 +235,7 @@ class RecordWalk:
             self.close()
 
     def _next(self) -> StreamRecord | None:
-        """The next record; damage is reported as the last one."""
+        """Return the next record; damage is reported as the last one."""
         try:
             return self.records.next()
         except EOFError as error:
@@ -258,7 +259,7 @@ def file_streams(
     records: Callable[[DataFile, Place], Records],
     features: Mapping[str, Feature] | None,
 ) -> Streams:
-    """A stream of records per file."""
+    """Return a stream of records per file."""
     files = opening.files
 
     def walk(stream: int, place: Place) -> RecordWalk:
@@ -277,7 +278,7 @@ def record_streams(
 ) -> Streams:
     """Streams of records.
 
-    ``examples`` shows the first examples where walks that are thrown away would cost too much.
+    ``examples`` shows the first examples where discarded walks would cost too much.
     """
     if examples is None:
         examples = chain.from_iterable(walk(i, Place()).examples() for i in range(streams))

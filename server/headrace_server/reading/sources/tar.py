@@ -3,9 +3,9 @@
     dir/0001.flac  dir/0001.cls  dir/0001.json │ dir/0002.flac …
     └─ key ──┘└ column                         └─ the next example
 
-Neighbouring files whose names agree up to the first dot of the last part are one example; what
-follows that dot names the column.  ``__key__`` is the column of keys.  The last ending gives the
-kind of content: .npy is an array, .cls an int64, everything else bytes.  Files without a dot,
+Neighbouring files whose names agree up to the first dot of the last part are one example; the rest
+after that dot names the column.  ``__key__`` is the column of keys.  The last ending determines the
+kind of content: .npy is an array, .cls an int64, all others are bytes.  Files without a dot,
 hidden files and members that are no files belong to no example.
 """
 
@@ -71,7 +71,7 @@ class _Groups(FileRecords):
         return StreamRecord(here, None, wrong) if wrong else StreamRecord(here, row)
 
     def _take(self, members: Members) -> tuple[Member, str, str] | None:
-        """The next member that belongs to an example, its key and its column."""
+        """Return the next member that belongs to an example, its key and its column."""
         while (member := members.next()) is not None:
             folder, slash, name = member.name.rpartition("/")
             stem, dot, ending = name.partition(".")

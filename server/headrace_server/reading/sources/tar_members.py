@@ -1,7 +1,7 @@
 """The members of a tar file, from any of them on.
 
 The walk reads headers itself: the standard library takes a damaged header for the end of the
-archive, and what comes after it would be lost without a word.
+archive, and later members would be lost silently.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _BLOCK = tarfile.BLOCKSIZE
 _LONG = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 #: Headers that describe the member after them.
 _OF_THE_NEXT = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.XGLTYPE, *_LONG)
-#: Extended headers hold some names and times.
+#: Maximum size of an extended header, which holds some names and times.
 _MAX_EXTENDED = 1 << 20
-#: Sizes below 2**59, so that a file can be sought behind a member.
+#: Sizes below 2**59, so that a seek beyond a member is possible.
 _SIZE = re.compile("[0-9]{1,17}")
-#: Bytes that are read at once: a damaged size must not take memory that the archive has not.
+#: Bytes read at once, so that a damaged size takes no more memory than the archive has.
 _READ = 1 << 24
 
 
@@ -32,17 +32,17 @@ class Member(NamedTuple):
 
 
 class Members:
-    """Members one after the other; the data of the last one given can be read."""
+    """Members one after the other; the data of the last returned one can be read."""
 
     def __init__(self, stream: BinaryIO, byte: int) -> None:
         self._stream = stream
         self._data = self._next = byte
         self._last_size = 0
-        self._ended = False  # by blocks of zeros, which a header may follow
+        self._ended = False  # blocks of zeros were read, which a header may follow
         self._finished = False
 
     def next(self) -> Member | None:
-        """None at the end.  Damaged where the archive breaks off before it."""
+        """Return the next member; None at the end.  Damaged where the archive breaks off."""
         if self._finished:
             return None
         names: dict[str, str] = {}
@@ -57,7 +57,7 @@ class Members:
             if len(block) < _BLOCK:
                 raise _cut_off(at + len(block))
             self._next += _BLOCK
-            if not any(block):  # archives that were joined go on behind their ends
+            if not any(block):  # concatenated archives continue after their ends
                 self._ended, begin, names = True, self._next, {}
                 continue
             self._ended = False
@@ -70,7 +70,7 @@ class Members:
             names.update(self._of_the_next(header))
 
     def _of_the_next(self, header: tarfile.TarInfo) -> dict[str, str]:
-        """The names and sizes that a header which comes before a member gives it."""
+        """Read names and sizes from a header that describes the next member."""
         content = self._extension(header.size)
         if header.type == tarfile.GNUTYPE_LONGNAME:
             return {"path": content.rstrip(b"\0").decode("utf-8", "surrogateescape")}
@@ -96,7 +96,7 @@ class Members:
         return self._next
 
     def data(self) -> bytes:
-        """The content of the last member given."""
+        """Return the content of the last returned member."""
         self._seek(self._data)
         parts, left = [], self._last_size
         while left and (part := self._stream.read(min(left, _READ))):
@@ -110,7 +110,7 @@ class Members:
         self._stream.close()
 
     def _seek(self, byte: int) -> None:
-        # Only ever forward, so that compressed archives are read once.
+        # Only forward, so that compressed archives are read once.
         if self._stream.tell() != byte:
             self._stream.seek(byte)
 

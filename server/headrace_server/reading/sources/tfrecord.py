@@ -5,8 +5,8 @@
 
 Framing is checked when a file is indexed, the checksum of a payload when the record is first read;
 neither is checked again.  Damage that ends a file (cut off, or a length that is wrong) does not
-spoil what stands before it: with ``on_bad_example='skip'`` the rest of the file is reported once
-and left out; else one more record is counted where the damage is, and reading that one raises.
+affect earlier records: with ``on_bad_example='skip'`` the rest of the file is reported once
+and left out; otherwise the damage counts as one more record, and reading that one raises.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .record_streams import Streams
 from .tfrecord_frames import FOOT, HEAD, FrameIndex, bad_payloads, damage_reason, damage_text, scan
 from .tfrecord_streams import Compression, Frames, FrameStream, detect
 
-#: Streams kept open at once; each holds a file, an inflater (some 50 kB) and a block.
+#: Maximum number of open streams; each holds a file, an inflater (some 50 kB) and a block.
 _OPEN_STREAMS = 32
 
 _REMEDY: Final = "Write the file again, or skip the rest with on_bad_example='skip'"
@@ -40,7 +40,7 @@ _BAD_CHECKSUM: Final = ("corrupt_record", _CHECKSUM_TEXT)
 
 
 def open_reader(opening: Opening) -> IndexedReader | StreamReader:
-    """Indexed where no file is compressed, else streams."""
+    """Return an indexed reader where no file is compressed, else streams."""
     options, features = opening.source.options, opening.source.features or {}
     fields = {name: feature.field for name, feature in features.items()}
     given = options.get("compression", "auto")
@@ -72,8 +72,8 @@ class _Records:
                 return scan(self._files.file_data(i), verify, cache.progress_of(file)).to_arrays()
 
             indexes.append(FrameIndex.from_arrays(cache.get(file, kind, build)))
-        #: Good records of each file, and those that can be asked for: one more where reading it
-        #: is to raise.
+        #: Good records of each file, and readable ones: one more where reading the damage has to
+        #: raise.
         self._good = np.array([index.count for index in indexes], np.int64)
         self._damage = {i: index for i, index in enumerate(indexes) if index.damage}
         counted = self._good.copy()
@@ -85,7 +85,7 @@ class _Records:
         self._first = np.cumsum(counted) - counted
         self.rows = int(counted.sum())
         # Bounds of all files in one array, as positions in the one buffer.  Each file has one
-        # bound more than records, which is also where its damage begins.
+        # bound more than records, at which its damage begins.
         sizes = self._good + 1
         self._first_bound = np.cumsum(sizes) - sizes
         bounds = [index.bounds for index in indexes]
@@ -116,7 +116,7 @@ class _Records:
         origin = Origin(self._names, file, record, offset)
         if self._damage:
             beyond = np.flatnonzero(record >= self._good[file])
-            if beyond.size:  # nothing is skipped here: the first bad record raises, whichever it is
+            if beyond.size:  # without skipping, the first bad record raises
                 self.read(ordinals[: beyond[0]])
                 raise self._damage_error(int(file[beyond[0]]))
         columns, faults = self._parse(ordinals, frames + HEAD, self._bounds[bound + 1] - FOOT)
@@ -136,7 +136,7 @@ class _Records:
         return columns, faults
 
     def close(self) -> None:
-        """Lets go of the files; chunks that point into them keep them mapped."""
+        """Release the files; chunks that point into them keep them mapped."""
         self._files = MappedFiles(())
 
 
@@ -175,7 +175,7 @@ class _Walk:
         chunk, faults = self._parse(frames)
         self.place = _Position(at.record + len(chunk), at.byte + frames.data.size)
         if faults and not self._bad.skip and (good := min(faults)):
-            # The records before the bad one go out now; the bad one raises when it is the next.
+            # Return the records before the bad one now; the bad one raises when it is next.
             self.place = _Position(at.record + good, at.byte + int(frames.starts[good]) - HEAD)
             return chunk.take(slice(0, good)), True
         self._frames.seek(self.place.byte)  # lets go of what was read

@@ -27,7 +27,7 @@ crc32c = require("google_crc32c", "server", "read_tfrecord")
 
 HEAD: Final = 12
 FOOT: Final = 4
-#: A protobuf message can not be longer; a length beyond it is damage, whatever its checksum.
+#: Maximum length of a protobuf message; a greater length is damage, even with a right checksum.
 MAX_RECORD_BYTES: Final = 2**31 - 1
 
 CORRUPT: Final = 1
@@ -35,13 +35,13 @@ TRUNCATED: Final = 2
 
 _HEADER = struct.Struct("<QI")
 _MASK_DELTA: Final = 0xA282EAD8
-#: Header values remembered as sound, so that their checksum is not computed again.
+#: Maximum number of sound header values remembered, to skip their checksums.
 _KNOWN_LENGTHS = 65536
 #: Positions are moved from a list (36 bytes each) to an array (8 bytes each) this many at a time.
 _FLUSH = 65536
-#: Records walked one by one before others are walked in lanes; more where that has led nowhere.
+#: Records walked one by one before others are walked in lanes; more after lanes found nothing.
 _PATIENCE = 1024
-#: From this size on a call per record costs little beside the checksum itself.
+#: Size of a payload from which on a call per record costs little beside its checksum.
 _BIG_PAYLOAD = 4096
 
 
@@ -65,7 +65,7 @@ class FrameIndex:
 
 
 def length_is_sound(header: bytes) -> bool:
-    """True if the first 12 bytes of a frame hold a length with its checksum."""
+    """Return whether the first 12 bytes of a frame hold a length with its checksum."""
     length, crc = _HEADER.unpack(header)
     return bool(crc == _masked(crc32c.value(header[:8])) and length <= MAX_RECORD_BYTES)
 
@@ -77,7 +77,7 @@ def _masked(crc: int) -> int:
 def scan(
     data: np.ndarray, verify: bool = True, progress: Callable[[int], None] = lambda done: None
 ) -> FrameIndex:
-    """The frames of a whole file (uint8).  ``verify`` False trusts every length that fits.
+    """Return the frames of a whole file (uint8).  ``verify=False`` trusts every length that fits.
 
     ``progress`` is called now and then with the number of bytes scanned.
     """
@@ -118,7 +118,7 @@ def scan(
 
 
 def bad_payloads(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Rows whose payload does not have the checksum that stands behind it."""
+    """Return the rows whose payload does not match its checksum."""
     stored = window(data, FOOT)[starts + lengths].view("<u4") - np.uint32(_MASK_DELTA)
     expected = (stored >> np.uint32(17)) | (stored << np.uint32(15))
     distinct = np.unique(lengths)
@@ -126,7 +126,7 @@ def bad_payloads(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> n
         return np.flatnonzero(_checksums(data, starts, lengths) != expected)
     got = np.zeros(starts.size, np.uint32)
     for length in distinct.tolist():
-        if length:  # the checksum of nothing is 0
+        if length:  # the checksum of no bytes is 0
             rows = np.flatnonzero(lengths == length)
             payloads = window(data, length)[starts[rows]].view(np.uint8).reshape(-1, length)
             got[rows] = list(map(crc32c.value, payloads))
@@ -145,7 +145,7 @@ def damage_reason(damage: int) -> str:
 
 
 def damage_text(where: str, damage: int, at: int, size: int) -> str:
-    """The text of an error about a damaged file.  ``where`` names file, record and byte."""
+    """Return the text of an error about a damaged file.  ``where`` names file, record and byte."""
     if damage == TRUNCATED:
         what = f"truncated at byte {size}: the frame that begins here is not complete"
     else:

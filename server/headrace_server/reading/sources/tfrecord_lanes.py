@@ -1,14 +1,14 @@
-"""Frames of small records found many at a time: a stretch of a file walked in lanes, in step.
+"""Finds frames of small records many at a time: walks a stretch of a file in parallel lanes.
 
     file   |h....|h.....|h....|h...|h.....|h....|h.....|h...|
     lane 0  ^ ──────────────────►|
     lane 1                       ^ ────────────────►|             each from a header of a known kind
     lane 2                                          ^ ─────►
 
-A walk from one frame to the next can not be taken as arrays, but a thousand of them can.  Where a
-lane begins is a guess: bytes of a payload may look like a header.  It counts when the lane before
-it ends exactly there, so what is found is what a single walk from the first frame would find.
-Where a lane meets anything but headers that were checked before, a single walk has to go on.
+One walk from frame to frame can not use arrays, but a thousand walks at once can.  The place where
+a lane begins is a guess: bytes of a payload may look like a header.  It counts when the lane before
+it ends exactly there, so the result is that of a single walk from the first frame. Where a lane
+meets a header that was not checked before, a single walk continues.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Final
 import numpy as np
 
 _AROUND: Final = 16  # bytes of a frame beside its payload
-#: Longer records are few enough to walk, and looking for the next of them takes long.
+#: Maximum size of a record in lanes: longer ones are few enough to walk, and slow to find.
 _LONGEST: Final = 4096
 _LANES: Final = 1024
-#: Bytes gone through at once, so that a slow disk is seen to get on.
+#: Bytes walked at once, so that progress on a slow disk is visible.
 _STRETCH: Final = 64 * 1024**2
 _PAGE: Final = 4096
-#: Fewer lanes are no faster than a single walk.
+#: Least number of lanes: fewer are no faster than a single walk.
 _FEWEST: Final = 64
-#: Records of a lane: many, beside the search for its beginning.
+#: Number of records in a lane: many, compared with the search for its beginning.
 _DEEP: Final = 192
 _MOST_STEPS: Final = 4 * _DEEP
 _NONE: Final = -1
@@ -36,7 +36,7 @@ _NONE: Final = -1
 def walk_in_lanes(
     data: np.ndarray, position: int, known: Mapping[int, int], frame: float
 ) -> tuple[np.ndarray, int]:
-    """The frames from ``position`` on, as far as lanes go, and where the frame after them begins.
+    """Return frames from ``position`` on, as far as lanes go, and the start of the next one.
 
     ``known`` are checksums of lengths, by length; ``frame`` is the usual size of a frame.
     """
@@ -47,7 +47,8 @@ def walk_in_lanes(
     count = min(_LANES, _STRETCH // lane, (last - position) // lane)
     if not lengths or count < _FEWEST:
         return np.empty(0, np.int64), position
-    data[position : position + lane * count : _PAGE].max()  # a disk gives it fast, once, forward
+    # one forward read, which is fast on a disk
+    data[position : position + lane * count : _PAGE].max()
     heads = _Heads(data, {length: known[length] for length in lengths})
     starts = np.append(
         position, heads.first(position + lane * np.arange(1, count, dtype=np.int64), reach)
@@ -64,7 +65,7 @@ def walk_in_lanes(
 def _in_step(
     heads: _Heads, starts: np.ndarray, ends: np.ndarray, last: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Frames by step and lane, and where each lane stopped: at its end, past it, or before it."""
+    """Return frames by step and lane, and where each lane stopped: at, past or before its end."""
     position, going = starts, np.ones(len(starts), bool)
     rows: list[np.ndarray] = []
     while going.any() and len(rows) < _MOST_STEPS:
@@ -77,7 +78,7 @@ def _in_step(
 
 
 class _Heads:
-    """Headers that are known, wherever they are."""
+    """Known headers at any place."""
 
     def __init__(self, data: np.ndarray, known: Mapping[int, int]) -> None:
         self._lengths = np.ndarray((data.size - 7,), "<u8", data, 0, (1,))
@@ -87,13 +88,13 @@ class _Heads:
         self._known[list(known)] = list(known.values())
 
     def lengths(self, at: np.ndarray) -> np.ndarray:
-        """The lengths in the headers there; -1 where there is no known header."""
+        """Return the lengths in the headers there; -1 where there is no known header."""
         length = np.minimum(self._lengths[at], self._beyond).astype(np.int64)
         sound = self._known[length] == self._checksums[at + 8]
         return np.where(sound, length, _NONE)
 
     def first(self, at: np.ndarray, within: int) -> np.ndarray:
-        """The place of the first known header from each of these on; -1 where none is near."""
+        """Return the first known header at or after each of these; -1 where none is near."""
         around = at[:, None] + np.arange(within)
         rows, offsets = np.nonzero(self._lengths[around] < self._beyond)
         places = around[rows, offsets]

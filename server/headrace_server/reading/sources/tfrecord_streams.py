@@ -2,8 +2,8 @@
 
     file ─► 256 kB ─► inflate, member after member ─► at most 1 MB ─► frames
 
-Memory holds the records that were asked for and one block, never the file.  A file that ends or
-breaks in the middle gives all whole records before that, then the damage.
+Memory holds the requested records and one block, never the whole file.  A file that ends or
+breaks in the middle gives all earlier records, then the damage.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 def detect(file: DataFile) -> Compression:
-    """The compression of a file, by its first bytes, or by its name where it has too few."""
+    """Return the compression of a file, by its first bytes, or by its name where it has too few."""
     with open_stream(file) as stream:
         head = stream.read(HEAD)
     if len(head) == HEAD and length_is_sound(head):
@@ -52,7 +52,7 @@ class Frames:
     data: np.ndarray  # uint8
     starts: np.ndarray  # int64 [n]
     lengths: np.ndarray  # int64 [n]
-    ended: bool  # the stream ends here, in good order
+    ended: bool  # the stream ends here, undamaged
     damage: Damaged | None  # the fault where these records end
 
 
@@ -82,7 +82,7 @@ class FrameStream:
         return True
 
     def read(self, limit: int) -> Frames:
-        """At most ``limit`` records; the next read needs a seek to the byte where it begins."""
+        """Return at most ``limit`` records; seek to the next record before the next call."""
         bounds = [0]
         damage: Damaged | None = None
         try:
@@ -96,7 +96,7 @@ class FrameStream:
         return Frames(data, whole[:-1] + HEAD, np.diff(whole) - (HEAD + FOOT), ended, damage)
 
     def _has(self, start: int, size: int) -> bool:
-        """True if ``size`` bytes from ``start`` on are pending, after reading as far as needed."""
+        """Return whether ``size`` bytes from ``start`` on are pending, after reads as needed."""
         while len(self._pending) < start + size:
             if not self._fill():
                 return False
@@ -120,7 +120,7 @@ class FrameStream:
         return Damaged(text, "truncated_file")
 
     def _fill(self) -> bool:
-        """One more block into what is pending; False at the end.  Damaged again and again."""
+        """Read one more block; return False at the end.  It raises Damaged at each call."""
         if self._broken is not None:
             raise self._broken
         try:
@@ -133,7 +133,7 @@ class FrameStream:
 
 
 def _inflated(file: DataFile, stream: BinaryIO, compression: Compression) -> Iterator[bytes]:
-    """The content of a file, a block at a time.  Damaged where it is damaged or cut off."""
+    """Yield the content of a file by blocks.  Damaged where it is damaged or cut off."""
     raw, inflater = b"", None
     while True:
         raw = raw or stream.read(_READ)
@@ -150,7 +150,7 @@ def _inflated(file: DataFile, stream: BinaryIO, compression: Compression) -> Ite
             continue
         inflater = inflater or zlib.decompressobj(_WINDOW_BITS[compression])
         try:
-            block = inflater.decompress(raw, _INFLATE)  # at the end, what the inflater still holds
+            block = inflater.decompress(raw, _INFLATE)  # at the end: the rest in the inflater
         except zlib.error as error:
             raise Damaged(f"the {compression} data is damaged ({error})") from None
         if inflater.eof:  # of this member; another may follow

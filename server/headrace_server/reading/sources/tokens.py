@@ -29,7 +29,7 @@ from .parts_reader import PartsReader
 
 
 def open_reader(opening: Opening) -> IndexedReader:
-    """The features of the source are known when it is declared, but for the dtype of .npy files."""
+    """Open the files.  All features are declared, except the dtype of .npy files."""
     source, files = opening.source, opening.files
     options = source.options
     arrays = [_tokens(file, options["dtype"]) for file in files]
@@ -60,7 +60,7 @@ def open_reader(opening: Opening) -> IndexedReader:
 
 
 def _tokens(file: DataFile, dtype: str | None) -> np.ndarray:
-    """The tokens of a file, as a view of it."""
+    """Return the tokens of a file, as a view of it."""
     data = open_map(file)
     if not file.path.endswith(".npy"):
         assert dtype is not None  # it is declared where a file needs it
@@ -84,7 +84,7 @@ def _tokens(file: DataFile, dtype: str | None) -> np.ndarray:
 
 
 def _windows(tokens: np.ndarray, window: int, shift: int) -> dict[str, Column]:
-    """The windows of one file."""
+    """Return the windows of one file."""
     stop = max(0, len(tokens) - shift) // window * window
     columns: dict[str, Column] = {"tokens": tokens[:stop].reshape(-1, window)}
     if shift:
@@ -93,7 +93,7 @@ def _windows(tokens: np.ndarray, window: int, shift: int) -> dict[str, Column]:
 
 
 def _lanes(number: int, tokens: np.ndarray, lanes: int, shift: int) -> dict[str, Column]:
-    """The lanes of one file."""
+    """Return the lanes of one file."""
     steps = max(0, len(tokens) - shift) // lanes
     every = np.arange(lanes if steps else 0)
     keys = np.array([b"%d:%d" % (number, lane) for lane in every.tolist()], object)
