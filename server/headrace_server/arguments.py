@@ -26,7 +26,7 @@ from .pipeline.declaration import Declaration
 from .process.child import ParentPipe
 from .process.config import FeedConfig, RunConfig
 from .process.settings import Settings
-from .supervisor.living import refuse_taken
+from .supervisor.local_servers import refuse_taken
 
 logger = logging.getLogger("headrace.server")
 

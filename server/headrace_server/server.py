@@ -24,7 +24,7 @@ from .process.settings import RECORD_BYTES, RunSettings, Settings, taking
 from .process.statuses import SeenServer
 from .state.durable import Durable
 from .state.mirror import Mirrored
-from .supervisor.living import Living, refuse_taken
+from .supervisor.local_servers import LocalServer, refuse_taken
 from .supervisor.supervisor import Supervisor
 from .watch.http import HttpOptions, HttpService
 from .watch.http_client import HttpClient, snapshot_of_all
@@ -76,7 +76,7 @@ class Server:
             self._http.watch(self._supervisor)
         takes = *self.addresses, self.http_address or "", "" if durable is None else durable.path
         supervisor = self._supervisor
-        self._living = Living(
+        self._living = LocalServer(
             self,
             filter(None, map(str, takes)),
             end=functools.partial(_end, supervisor, self._http, durable),

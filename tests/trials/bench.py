@@ -358,7 +358,7 @@ class Bench:
     def hears(self, identity: bytes) -> bool:
         """Whether a connection is listened to."""
         there = not is_near(identity) or identity in self._near.connected
-        return there and identity not in self.house.reception._conduct.muted
+        return there and identity not in self.house.reception._limits.muted
 
     def heard(self) -> list[tuple[bytes, bytes]]:
         """What was sent since: identity and header."""

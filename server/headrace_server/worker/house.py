@@ -67,13 +67,13 @@ from .events import (
     Starved,
     Waiting,
 )
+from .feed_status import feeds_status, users_of
 from .outbox import Outbox
 from .partitions import Partitions
 from .reception import Reception
 from .relay_door import RelayDoor
 from .requests import FeedRequests
 from .sessions import SessionTable
-from .telling import feeds_status, users_of
 
 logger = logging.getLogger("headrace.trainers")
 

@@ -2,7 +2,7 @@
 
     channels, door ─► _take ─┬─ Hello ─► admission.py: opens a session
                              ├─ of a session ─► the handler of the message's type
-                             └─ neither ─► Unknown, or garbage: conduct.py
+                             └─ neither ─► Unknown, or garbage: rate_limits.py
 
 A message can do no more harm than end its sender's own session: bytes that are no message are
 counted and answered once, a session number that is not the sender's is answered Unknown, and a
@@ -44,9 +44,9 @@ from ..core.plan import SIZED
 from ..process.config import RunConfig
 from ..process.exchange import TURN_S, TrainersExchange
 from .admission import REVOKED, Admission
-from .conduct import Conduct
 from .desk import Desk
 from .outbox import Outbox
+from .rate_limits import RateLimits
 from .rejoining import PUT_BACK
 from .relay_door import RelayDoor
 from .requests import FeedRequests
@@ -75,7 +75,7 @@ class Reception:
     owner: int = 0
 
     def __post_init__(self) -> None:
-        self._conduct = Conduct(
+        self._limits = RateLimits(
             most=self.config.max_messages_per_s,
             refusals=self.door.refusals,
             send=self.outbox.send,
@@ -118,11 +118,11 @@ class Reception:
 
     def _end_flood(self, identity: bytes) -> None:
         """Mute a connection that sends faster than its messages can be handled."""
-        if identity not in self._conduct.muted:
+        if identity not in self._limits.muted:
             session = self.sessions.of_connection(identity)
             who = "a trainer" if session is None else session.who
             error = LimitExceeded("a trainer sends messages faster than they can be handled")
-            self._conduct.silence("messages", identity, who, error, self.clock())
+            self._limits.silence("messages", identity, who, error, self.clock())
 
     def hear_near(self) -> None:
         """Handle messages of trainers of this host, which came by their channels."""
@@ -131,8 +131,8 @@ class Reception:
 
     def _take(self, identity: bytes, frames: list[bytes], key: str | None) -> None:
         """Handle a message that came by a public key ("" without keys), or (None) a channel."""
-        if identity in self._conduct.muted:
-            self._conduct.drop()
+        if identity in self._limits.muted:
+            self._limits.drop()
             return
         try:
             if not frames or len(frames) > limits.MAX_FRAMES:
@@ -148,7 +148,7 @@ class Reception:
     def _on_garbage(self, identity: bytes, error: HeadraceError) -> None:
         session = self.sessions.of_connection(identity)
         who = "a trainer" if session is None else session.who
-        self._conduct.bad(identity, who, error, self.clock())
+        self._limits.bad(identity, who, error, self.clock())
 
     def _on_message(
         self, identity: bytes, message: Any, frames: list[bytes], key: str | None
@@ -156,7 +156,7 @@ class Reception:
         if isinstance(message, Hello):
             if key is None:
                 raise ProtocolError("a Hello comes by the public address, not by a channel")
-            if self._conduct.bears(identity, self.clock()):
+            if self._limits.bears(identity, self.clock()):
                 self._admission.hear(identity, message, key)
             return
         session = self.sessions.find(message.session, identity)
@@ -164,12 +164,12 @@ class Reception:
             self._on_near(identity, message)
             return
         if session is None:
-            if self._conduct.bears(identity, self.clock()):
+            if self._limits.bears(identity, self.clock()):
                 self.outbox.send(identity, Unknown(message.session))
             return
         session.messages += 1
         if session.messages > self.config.max_messages_per_s:
-            self._conduct.is_too_much(session.messages, identity, session.who, self.clock())
+            self._limits.is_too_much(session.messages, identity, session.who, self.clock())
             return
         desk = self.desks[session.feed]
         session.seen = now = self.clock()
@@ -202,7 +202,7 @@ class Reception:
     def _on_near(self, identity: bytes, attach: Attach) -> None:
         """Reach a trainer of this host by a channel from now on."""
         session = None
-        if self._conduct.bears(identity, self.clock()):
+        if self._limits.bears(identity, self.clock()):
             session = self.sessions.come_near(attach.session, attach.proof, identity)
         if session is None:  # it greets by the public address again
             self.near.drop(identity)
@@ -327,13 +327,13 @@ class Reception:
 
     def _judge(self, now: float) -> None:
         """End sessions with revoked keys, and begin another second of message counts."""
-        conduct = self._conduct
+        limits = self._limits
         if self.door.tick(now):
             for session in self.sessions.present():
                 if self.door.name_of(session.key) is None:
                     error = NotAllowed(REVOKED)
-                    conduct.silence("revoked", session.identity, session.who, error, now)
-        if conduct.second_is_over(now):
+                    limits.silence("revoked", session.identity, session.who, error, now)
+        if limits.second_is_over(now):
             for session in self.sessions.present():
                 session.messages = 0
 

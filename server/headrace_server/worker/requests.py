@@ -30,10 +30,10 @@ from ..process.config import MOST_FOUND
 from ..process.counts import added
 from .desk import LANES_LOST, Desk
 from .events import Replied, StateFlush
+from .feed_status import example_status
 from .outbox import Outbox
 from .partitions import Partitions
 from .sessions import Session
-from .telling import example_status
 
 #: Time for partitions that run user code to answer; then they are listed as unheard.
 _PATIENCE_S = 3.0

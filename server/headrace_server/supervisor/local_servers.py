@@ -1,6 +1,6 @@
 """The servers that live in this process, and the addresses and directories that each has alone.
 
-    hs.run ─► refuse_taken ─► start ─► Living ──┬── close() ─────────────────► left
+    hs.run ─► refuse_taken ─► start ─► LocalServer ──┬── close() ─────────────────► left
                                                 └── its Server is garbage ─► a thread ends it
 
 A cell of a notebook that is run again starts a server while the one before still lives.  The system
@@ -30,10 +30,10 @@ _ANY_HOST = frozenset({"*", "0.0.0.0", "[::]"})
 _PLACE = re.compile(r"(?:tcp://|http://)?(?P<host>.+):(?P<port>[0-9]+)/?")
 
 _lock = threading.RLock()  # a collection of garbage can come while it is held
-_every: list[Living] = []
+_every: list[LocalServer] = []
 
 
-class Living:
+class LocalServer:
     """One server of this process, until ``left``; its garbage-collected object ends it."""
 
     def __init__(

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.supervisor import living
-from headrace_server.supervisor.living import Living, refuse_taken
+from headrace_server.supervisor import local_servers
+from headrace_server.supervisor.local_servers import LocalServer, refuse_taken
 from tests.patience import PATIENCE_S
 
 
@@ -21,14 +21,14 @@ class Object:
 
 
 @pytest.fixture
-def started() -> Iterator[Callable[..., tuple[Object, Living]]]:
+def started() -> Iterator[Callable[..., tuple[Object, LocalServer]]]:
     every = []
 
     def start(
         *takes: str, end: Callable[[], None] = lambda: None, failed: bool = False
-    ) -> tuple[Object, Living]:
+    ) -> tuple[Object, LocalServer]:
         server = Object()
-        one = Living(server, takes, end, lambda: failed)
+        one = LocalServer(server, takes, end, lambda: failed)
         every.append(one)
         return server, one
 
@@ -97,13 +97,13 @@ def test_a_server_that_is_garbage_is_ended_and_those_who_want_its_address_wait(s
         ended.set()
 
     server, one = started(*TAKEN, end=end)
-    with living._lock:  # garbage can be found amid anything
+    with local_servers._lock:  # garbage can be found amid anything
         del server
         gc.collect()
     assert begun.wait(PATIENCE_S) and not ended.is_set()
     threading.Timer(0.01, may_end.set).start()
     refuse_taken([("bind", TAKEN[0])])
-    assert ended.is_set() and one not in living._every
+    assert ended.is_set() and one not in local_servers._every
     assert TAKEN[0] in caplog.text and one.where in caplog.text
 
 

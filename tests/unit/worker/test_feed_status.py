@@ -12,8 +12,8 @@ from headrace_server.core.handover import Batch
 from headrace_server.process.config import MOST_TRAINERS, FeedConfig, RunConfig
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.events import Finished, Opened, Waiting
+from headrace_server.worker.feed_status import example_status, feed_status
 from headrace_server.worker.sessions import Session
-from headrace_server.worker.telling import example_status, feed_status
 
 
 @pytest.fixture

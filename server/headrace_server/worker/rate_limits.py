@@ -26,7 +26,7 @@ _SECOND = 1.0
 
 
 @dataclass(eq=False)
-class Conduct:
+class RateLimits:
     """All connections of one owner.
 
     ``send`` sends a message to one of them; ``end`` ends the session that it may have.
