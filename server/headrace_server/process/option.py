@@ -7,8 +7,10 @@
 
 from __future__ import annotations
 
+import inspect
 import numbers
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -32,6 +34,17 @@ _METAVARS = {"text": "TEXT", "path": "DIR", "integer": "N", "seconds": "SECONDS"
 _MOST = 10**9
 
 
+def described(doc: str | None) -> tuple[str, dict[str, str]]:
+    """Return the description in a docstring, and the help texts of options after it.
+
+    Each begins with ``NAME: ``; its further lines are indented.
+    """
+    text = inspect.cleandoc(doc or "")
+    listed = re.findall(r"^(\w+): (.+(?:\n  .+)*)", text, re.MULTILINE)
+    helps = {name: " ".join(help.split()) for name, help in listed}
+    return re.split(r"^\w+: ", text, maxsplit=1, flags=re.MULTILINE)[0].strip(), helps
+
+
 @dataclass(frozen=True)
 class Option:
     """One option.
@@ -45,7 +58,7 @@ class Option:
 
     name: str
     kind: Kind
-    help: str
+    help: str = ""
     default: Any = None
     absent: str = ""
     metavar: str = ""

@@ -5,7 +5,8 @@
     Limits          ─► fields of RunConfig, too: they go to the processes as they were given
                        docs/commands.md and docs/reference.md have the tables of all
 
-A field's type and default are those in Python; its ``Option`` has the rest.
+A field's type and default are those in Python; its ``Option`` has the rest, but for the help text,
+which is the line on the field in the docstring of its class.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from headrace_proto.placement import WHOLE
 
 from ..pipeline.builder import Pipeline
 from ..pipeline.declaration import Declaration
-from .option import Kind, Option
+from .option import Kind, Option, described
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -35,8 +36,8 @@ _OPTION = "option"
 _LONGEST_S = 86_400
 
 
-def _option(kind: Kind, help: str, in_python: Any = None, /, *, name: str = "", **more: Any) -> Any:
-    option = Option(name, kind, help, **{"default": in_python, **more})
+def _option(kind: Kind, in_python: Any = None, /, *, name: str = "", **more: Any) -> Any:
+    option = Option(name, kind, **{"default": in_python, **more})
     return field(default=in_python, metadata={_OPTION: option})
 
 
@@ -49,82 +50,72 @@ _seconds = functools.partial(_option, "seconds", least=0.1, most=86_400)
 
 def options_of(settings: Any) -> tuple[Option, ...]:
     """Return the options that a class declares, in the order of its fields, positional first."""
-    found = []
+    found, kind = [], settings if isinstance(settings, type) else type(settings)
+    helps = {n: t for one in reversed(kind.__mro__) for n, t in described(one.__doc__)[1].items()}
     for one in fields(settings):
         if option := one.metadata.get(_OPTION):
             bare = one.name.removesuffix("_s") if option.kind == "seconds" else one.name
-            found.append(replace(option, name=option.name or bare, argument=one.name))
+            text = helps.get(one.name, "")
+            found.append(replace(option, name=option.name or bare, argument=one.name, help=text))
     return tuple(sorted(found, key=lambda option: not option.positional))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Options that each process of a server is given as they are."""
+    """Options that each process of a server is given as they are.
 
-    workers: int = _integer(
-        "worker processes; with 0 the whole server is threads of this process",
-        1,
-        least=0,
-        most=1024,
-    )
-    max_trainers: int = _integer("trainers at once", 4096, most=65_536)
-    max_credits: int = _integer(
-        "batches of one worker that a trainer may hold without a commit", 64, most=4096
-    )
-    max_messages_per_s: int = _integer(
-        "messages of a trainer to one worker in a second, beyond which it is refused",
-        50_000,
-        least=100,
-    )
-    max_state_bytes: int = _integer(
-        "bytes of the states of one example at the server", 1024**2, most=2**40
-    )
+    workers: worker processes; with 0 the whole server is threads of this process
+    max_trainers: trainers at once
+    max_credits: batches of one worker that a trainer may hold without a commit
+    max_messages_per_s: messages of a trainer to one worker in a second, beyond which it is
+      refused
+    max_state_bytes: bytes of the states of one example at the server
+    remote_cache: where copies of remote files are kept, shared by workers and servers
+    remote_cache_bytes: bytes of all files in remote_cache; beyond that the least recently used
+      are removed
+    """
+
+    workers: int = _integer(1, least=0, most=1024)
+    max_trainers: int = _integer(4096, most=65_536)
+    max_credits: int = _integer(64, most=4096)
+    max_messages_per_s: int = _integer(50_000, least=100)
+    max_state_bytes: int = _integer(1024**2, most=2**40)
     remote_cache: str | os.PathLike[str] | None = _path(
-        "where copies of remote files are kept, shared by workers and servers",
-        absent="each worker has copies of its own, which end with it",
+        absent="each worker has copies of its own, which end with it"
     )
-    remote_cache_bytes: int | None = _integer(
-        "bytes of all files in remote_cache; beyond that the least recently used are removed",
-        least=1024**2,
-        most=2**60,
-        absent="any",
-    )
+    remote_cache_bytes: int | None = _integer(least=1024**2, most=2**60, absent="any")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The options of every server.  Each value is checked when they are made."""
+    """The options of every server.  Each value is checked when they are made.
 
+    bind: where trainers connect: tcp:// or ipc://, port * is a free one
+    keys: keys of this server and of the trainers that it lets in, as headrace keygen makes them
+    insecure: bind to addresses that other machines can reach without keys
+    lease_ttl_s: time without a message after which a trainer loses its batches
+    start_timeout_s: maximum time for opening sources, during which an index does not grow
+    worker_timeout_s: time without progress after which a worker is ended and replaced; your
+      functions must take less for 64 examples
+    worker_memory_bytes: bytes of each worker's memory, without shared memory and mapped files
+    shm_dir: where shared memory lies
+    """
+
+    # The default is that of the command line: trainers have to know it.
     bind: str | list[str] | None = _text(
-        "where trainers connect: tcp:// or ipc://, port * is a free one",
-        default=("tcp://127.0.0.1:5557",),  # on the command line: trainers have to know it
-        metavar="ADDRESS",
-        many=True,
+        default=("tcp://127.0.0.1:5557",), metavar="ADDRESS", many=True
     )
     keys: str | os.PathLike[str] | None = _path(
-        "keys of this server and of the trainers that it lets in, as headrace keygen makes them",
-        absent="no keys: every trainer that reaches it is let in",
+        absent="no keys: every trainer that reaches it is let in"
     )
-    insecure: bool = _flag("bind to addresses that other machines can reach without keys", False)
-    lease_ttl_s: float = _seconds(
-        "time without a message after which a trainer loses its batches", 30.0
-    )
-    start_timeout_s: float = _seconds(
-        "maximum time for opening sources, during which an index does not grow", 120.0
-    )
-    worker_timeout_s: float = _seconds(
-        "time without progress after which a worker is ended and replaced; your functions must "
-        "take less for 64 examples",
-        60.0,
-        least=2,  # a worker that has nothing to do adds a beat once a second
-    )
-    worker_memory_bytes: int | None = _integer(
-        "bytes of each worker's memory, without shared memory and mapped files",
-        least=256 * 1024**2,  # an interpreter with numpy and the threads of its libraries
-        most=2**50,
-        absent="any",
-    )
-    shm_dir: str | os.PathLike[str] | None = _path("where shared memory lies", absent="/dev/shm")
+    insecure: bool = _flag(False)
+    lease_ttl_s: float = _seconds(30.0)
+    start_timeout_s: float = _seconds(120.0)
+    # A worker that has nothing to do adds a beat once a second.
+    worker_timeout_s: float = _seconds(60.0, least=2)
+    # At least an interpreter with numpy and the threads of its libraries.
+    worker_memory_bytes: int | None = _integer(least=256 * 1024**2, most=2**50, absent="any")
+    shm_dir: str | os.PathLike[str] | None = _path(absent="/dev/shm")
 
     def __post_init__(self) -> None:
         optional = {one.name for one in fields(self) if one.default is None}
@@ -137,90 +128,66 @@ class Settings:
 
 @dataclass(frozen=True)
 class RunSettings(Limits, Settings):
-    """The options of ``hs.run`` and ``headrace serve``."""
+    """The options of ``hs.run`` and ``headrace serve``.
+
+    partitions: slices of each feed, which determine its batches; with the same number and seed
+      any number of workers gives the same batches
+    share: share of the partitions that this server owns, as one of n servers of the same feeds:
+      those p with p mod n = i; in Python also (i, n)
+    slab_bytes: bytes of shared memory of each worker
+    state_dir: where positions, commits and states outlive the server; indexes of record files,
+      too
+    durability: a commit survives a power cut (power) or the death of any process (process); off
+      keeps only indexes in the state directory
+    allow_config_change: go on from a stored state though the pipeline or its files have changed
+      since
+    resume: go on from a snapshot: its token, on the command line also a file that holds it
+    snapshots: where snapshots are copied to, and found by a server with another state directory
+    keep_snapshots: number of snapshots of each feed that are kept
+    record: record of each batch in the state directory: its rows and its trainer (rows), the
+      states of segments too (states), or none (off)
+    record_bytes: maximum size of the record of each feed; the oldest files are removed
+    http: where metrics, health and a page are served, without a lock; port 0 is a free one
+    http_token_file: file of a token; by HTTP only requests with it may drain, end, restart or
+      take a snapshot
+    peers: HTTP addresses of all servers of the feeds, by share, with commas between or as a
+      range (feeder-{0..3}:8080): each of them then shows all
+    """
 
     pipelines: Pipeline | Mapping[str, Pipeline | Declaration]
     _: KW_ONLY
     partitions: int | None = _integer(
-        "slices of each feed, which determine its batches; with the same number and seed any "
-        "number of workers gives the same batches",
-        most=4096,
-        absent="as many as workers; with a state, as many as that has",
+        most=4096, absent="as many as workers; with a state, as many as that has"
     )
-    share: tuple[int, int] | str = _option(
-        "share",
-        "share of the partitions that this server owns, as one of n servers of the same feeds: "
-        "those p with p mod n = i; in Python also (i, n)",
-        WHOLE,
-        absent="0/1, all",
-    )
+    share: tuple[int, int] | str = _option("share", WHOLE, absent="0/1, all")
     slab_bytes: int | None = _integer(
-        "bytes of shared memory of each worker",
-        least=4096,
-        most=2**50,
-        absent="its part of 80 % of the free shared memory, at most 1 GiB",
+        least=4096, most=2**50, absent="its part of 80 % of the free shared memory, at most 1 GiB"
     )
-    state_dir: str | os.PathLike[str] | None = _path(
-        "where positions, commits and states outlive the server; indexes of record files, too",
-        absent="memory only",
-    )
+    state_dir: str | os.PathLike[str] | None = _path(absent="memory only")
     durability: str | None = _text(
-        "a commit survives a power cut (power) or the death of any process (process); off "
-        "keeps only indexes in the state directory",
         absent="power, where there is a state directory",
         choices=("power", "process", "off"),
         needs_state=True,
     )
-    allow_config_change: bool = _flag(
-        "go on from a stored state though the pipeline or its files have changed since",
-        False,
-        needs_state=True,
-    )
-    resume: Any = _text(
-        "go on from a snapshot: its token, on the command line also a file that holds it",
-        metavar="TOKEN",
-        many=True,
-        needs_state=True,
-    )
+    allow_config_change: bool = _flag(False, needs_state=True)
+    resume: Any = _text(metavar="TOKEN", many=True, needs_state=True)
     snapshots: str | None = _text(
-        "where snapshots are copied to, and found by a server with another state directory",
-        metavar="URL",
-        absent="the state directory alone",
-        needs_state=True,
+        metavar="URL", absent="the state directory alone", needs_state=True
     )
-    keep_snapshots: int | None = _integer(
-        "number of snapshots of each feed that are kept", absent="all", needs_state=True
-    )
+    keep_snapshots: int | None = _integer(absent="all", needs_state=True)
     record: str | None = _text(
-        "record of each batch in the state directory: its rows and its trainer (rows), the states "
-        "of segments too (states), or none (off)",
         absent="rows, where there is a state directory",
         choices=("rows", "states", "off"),
         needs_state=True,
     )
     record_bytes: int | None = _integer(
-        "maximum size of the record of each feed; the oldest files are removed",
-        least=1024**2,
-        most=2**50,
-        absent=str(RECORD_BYTES),
-        needs_state=True,
+        least=1024**2, most=2**50, absent=str(RECORD_BYTES), needs_state=True
     )
-    http: str | None = _text(
-        "where metrics, health and a page are served, without a lock; port 0 is a free one",
-        absent="not at all",
-        metavar="HOST:PORT",
-    )
+    http: str | None = _text(absent="not at all", metavar="HOST:PORT")
     http_token_file: str | os.PathLike[str] | None = _path(
-        "file of a token; by HTTP only requests with it may drain, end, restart or take a snapshot",
-        absent="requests from this machine may",
-        metavar="FILE",
+        absent="requests from this machine may", metavar="FILE"
     )
-    peers: str | list[str] | None = _text(
-        "HTTP addresses of all servers of the feeds, by share, with commas between or as a range "
-        "(feeder-{0..3}:8080): each of them then shows all",
-        metavar="HOST:PORT",
-        many=True,
-    )
+    peers: str | list[str] | None = _text(metavar="HOST:PORT", many=True)
 
     def limits(self) -> dict[str, Any]:
         """Return the options that ``RunConfig`` takes as they are, paths absolute."""
@@ -258,40 +225,37 @@ class RunSettings(Limits, Settings):
                 )
 
 
-_STATE_DIR = Option(
-    "", "path", "the state directory of the server", positional=True, metavar="STATE_DIR"
-)
-_BESIDE = "state directories of the other servers, where several share the feed"
+_STATE_DIR = Option("", "path", positional=True, metavar="STATE_DIR")
 
 
 @dataclass(frozen=True)
 class ReplaySettings(Settings):
-    """The options of ``hs.replay`` and ``headrace replay``."""
+    """The options of ``hs.replay`` and ``headrace replay``.
+
+    state_dir: the state directory of the server
+    beside: state directories of the other servers, where several share the feed
+    feed: the feed; optional where one is recorded
+    first: from this batch on
+    last: up to this batch
+    trainer: hand-outs to this trainer: SESSION or LIFE/SESSION, rank:R, or its host
+    steps: batches of this trainer, counted from 1
+    committed: only hand-outs whose commit counted
+    states: states of segments: as they were sent, or as their examples begin
+    allow_config_change: replay though the pipeline has changed
+    """
 
     state_dir: str | os.PathLike[str] = field(metadata={_OPTION: _STATE_DIR})
     pipeline: Pipeline
     _: KW_ONLY
-    beside: str | list[str] | None = _text(_BESIDE, metavar="DIR", many=True)
-    feed: str | None = _text("the feed; optional where one is recorded", metavar="NAME")
-    first: str | None = _text(
-        "from this batch on", name="from", absent="the first that is recorded", metavar="P:N"
-    )
-    last: str | None = _text(
-        "up to this batch", name="to", absent="the last that is recorded", metavar="P:N"
-    )
-    trainer: str | int | None = _text(
-        "hand-outs to this trainer: SESSION or LIFE/SESSION, rank:R, or its host", metavar="T"
-    )
-    steps: str | tuple[int, int] | None = _text(
-        "batches of this trainer, counted from 1", metavar="A-B"
-    )
-    committed: bool = _flag("only hand-outs whose commit counted", False)
-    states: str = _text(
-        "states of segments: as they were sent, or as their examples begin",
-        "recorded",
-        choices=("recorded", "initial"),
-    )
-    allow_config_change: bool = _flag("replay though the pipeline has changed", False)
+    beside: str | list[str] | None = _text(metavar="DIR", many=True)
+    feed: str | None = _text(metavar="NAME")
+    first: str | None = _text(name="from", absent="the first that is recorded", metavar="P:N")
+    last: str | None = _text(name="to", absent="the last that is recorded", metavar="P:N")
+    trainer: str | int | None = _text(metavar="T")
+    steps: str | tuple[int, int] | None = _text(metavar="A-B")
+    committed: bool = _flag(False)
+    states: str = _text("recorded", choices=("recorded", "initial"))
+    allow_config_change: bool = _flag(False)
 
 
 def taking(settings: Callable[P, S]) -> Callable[[Callable[[S], R]], Callable[P, R]]:
