@@ -14,39 +14,33 @@ from ..process.option import Option
 from .frame import with_options
 from .options import JSON
 
-_OPTIONS = (
-    Option("address", "text", "of the server", metavar="ADDRESS", positional=True),
-    Option("feed", "text", "optional where one feed is served", metavar="NAME"),
-    Option(
-        "consume",
-        "flag",
-        "commit the batches, so that no trainer gets them; must be given",
-        default=False,
-    ),
-    Option("seconds", "seconds", "how long to measure", default=5.0),
-    Option(
-        "prefetch", "text", "batches held beyond the one in hand", default="auto", metavar="N|auto"
-    ),
-    Option(
-        "framework",
-        "text",
-        "framework of the tensors",
-        default="numpy",
-        choices=("numpy", "tf", "torch", "jax"),
-    ),
-    Option("keys", "path", "keys of a trainer, where the server has keys"),
-    Option("timeout", "seconds", "the deadline of every wait", default=30.0),
+
+@with_options(
+    Option("address", "text", metavar="ADDRESS", positional=True),
+    Option("feed", "text", metavar="NAME"),
+    Option("consume", "flag", default=False),
+    Option("seconds", "seconds", default=5.0),
+    Option("prefetch", "text", default="auto", metavar="N|auto"),
+    Option("framework", "text", default="numpy", choices=("numpy", "tf", "torch", "jax")),
+    Option("keys", "path"),
+    Option("timeout", "seconds", default=30.0),
     JSON,
 )
-
-
-@with_options(*_OPTIONS)
 def bench(options: Namespace) -> int:
     """Take and commit batches of a running feed as fast as they come, and print the rate.
     Segments are saved with the states that they came with.
+
+    address: of the server
+    feed: optional where one feed is served
+    consume: commit the batches, so that no trainer gets them; must be given
+    seconds: how long to measure
+    prefetch: batches held beyond the one in hand
+    framework: framework of the tensors
+    keys: keys of a trainer, where the server has keys
+    timeout: the deadline of every wait
     """
     words = [options.address]
-    for option in _OPTIONS[1:]:
+    for option in bench.options[1:]:
         value = getattr(options, option.name)
         if option.kind == "flag":
             words += [option.flag] if value else []

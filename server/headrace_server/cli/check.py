@@ -17,19 +17,17 @@ from .survey import Survey, survey
 
 @with_options(
     PIPELINES,
-    Option("partitions", "integer", "slices of each feed", default=1, least=1),
-    Option(
-        "full",
-        "flag",
-        "go through every example, its checksums and all stages, not only the first batches",
-        default=False,
-    ),
+    Option("partitions", "integer", default=1, least=1),
+    Option("full", "flag", default=False),
     JSON,
 )
 def check(options: Namespace) -> int:
     """Look at pipelines and their files without a server: whether they work, how they are
     read, and the memory that they need.  Ends with 1 where there is a problem.  Without
     --full large record files are judged by the smallest of them.
+
+    partitions: slices of each feed
+    full: go through every example, its checksums and all stages, not only the first batches
     """
     declared = {name: p.declaration() for name, p in load(options.pipelines).items()}
     found = [survey(name, d, options.partitions, options.full) for name, d in declared.items()]

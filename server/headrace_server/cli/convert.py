@@ -20,26 +20,10 @@ from .progress import Progress, count, reporting_cache, size
 
 @with_options(
     PIPELINE,
-    Option(
-        "directory",
-        "path",
-        "where the files go; existing files are never overwritten",
-        metavar="OUT_DIR",
-        positional=True,
-    ),
-    Option("rows_per_file", "integer", "examples of each file", default=100_000, least=1),
-    Option(
-        "source_only",
-        "flag",
-        "leave map, filter and select to the pipeline that will read the files",
-        default=False,
-    ),
-    Option(
-        "verify",
-        "flag",
-        "read each file back and compare the checksums of its columns with the original",
-        default=True,
-    ),
+    Option("directory", "path", metavar="OUT_DIR", positional=True),
+    Option("rows_per_file", "integer", default=100_000, least=1),
+    Option("source_only", "flag", default=False),
+    Option("verify", "flag", default=True),
     JSON,
 )
 def convert(options: Namespace) -> None:
@@ -47,6 +31,11 @@ def convert(options: Namespace) -> None:
     the stages that make the same of an example in every epoch: map, flat_map, unbatch,
     filter and select, up to the first that draws by chance.  Order, samplers and shape stay
     with the pipeline.  Run again after it was stopped, it goes on where it was.
+
+    directory: where the files go; existing files are never overwritten
+    rows_per_file: examples of each file
+    source_only: leave map, filter and select to the pipeline that will read the files
+    verify: read each file back and compare the checksums of its columns with the original
     """
     require("pyarrow", "arrow", "headrace convert")
     from ..reading.conversion import Conversion

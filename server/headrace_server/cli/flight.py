@@ -68,20 +68,17 @@ def chosen(history: FeedRecord, options: Namespace) -> list[Flown]:
 @with_options(
     *CHOICE,
     BESIDE,
-    Option(
-        "last",
-        "integer",
-        "the last hand-outs",
-        absent="20, without --key, --trainer and --batch",
-        least=1,
-    ),
-    Option("rows", "flag", "list the rows too; --key and --batch always do", default=False),
+    Option("last", "integer", absent="20, without --key, --trainer and --batch", least=1),
+    Option("rows", "flag", default=False),
     JSON,
 )
 def flight(options: Namespace) -> None:
     """List which rows of a feed went to which trainer, at which step, and what became of
     them.  It reads the record in a state directory, beside a running server or after its
     end.
+
+    last: the last hand-outs
+    rows: list the rows too; --key and --batch always do
     """
     asked = [n for n in ("key", "trainer", "batch", "last") if getattr(options, n) is not None]
     if len(asked) > 1:
@@ -173,15 +170,12 @@ def _plain_row(row: Row) -> dict[str, Any]:
     return plain
 
 
-@with_options(
-    *CHOICE,
-    BESIDE,
-    Option("reason", "text", "the reason, which is stored in the list", absent="must be given"),
-    JSON,
-)
+@with_options(*CHOICE, BESIDE, Option("reason", "text", absent="must be given"), JSON)
 def skip(options: Namespace) -> None:
     """Leave out the examples of batches that a state directory has recorded, from the next
     start of its server on.  The server must not run meanwhile.
+
+    reason: the reason, which is stored in the list
     """
     asked = [name for name in ("key", "trainer", "batch") if getattr(options, name) is not None]
     if len(asked) != 1:

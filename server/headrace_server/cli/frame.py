@@ -5,9 +5,9 @@ that need no numpy do not wait for it.  To add a command: a line in ``COMMANDS``
 its name beside this one.
 
     # server/headrace_server/cli/greet.py
-    @with_options(Option("word", "text", "what is said"), JSON)
+    @with_options(Option("word", "text"), JSON)
     def greet(options: Namespace) -> None:
-        # its docstring describes the command to users
+        # its docstring describes the command and its options to users
 
 The function gets the options by name and may return an exit code (see ``exits``).  Errors are
 printed here, so a command prints results only: on standard output, as JSON with ``--json``.
@@ -16,19 +16,18 @@ printed here, so a command prints results only: on standard output, as JSON with
 from __future__ import annotations
 
 import argparse
-import inspect
 import logging
 import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 
 from headrace_proto import __version__
 from headrace_proto.errors import DataError
 
-from ..process.option import Option
+from ..process.option import Option, described
 from . import exits
 from .options import add_options, in_options, settled
 
@@ -119,8 +118,18 @@ _ELSEWHERE = {
 def with_options(
     *options: Option, configured: bool = False
 ) -> Callable[[Callable[[Namespace], int | None]], Command]:
-    """Make a function a command that has these options; its docstring is the description."""
-    return lambda run: Command(inspect.getdoc(run) or "", options, run, configured)
+    """Make a function a command that has these options.
+
+    Its docstring describes the command, and has the help texts of options that have none: ``word:
+    the text that is said``.
+    """
+
+    def declared(run: Callable[[Namespace], int | None]) -> Command:
+        description, helps = described(run.__doc__)
+        listed = (o if o.help else replace(o, help=helps.get(o.name, "")) for o in options)
+        return Command(description, tuple(listed), run, configured)
+
+    return declared
 
 
 def command(name: str) -> Command:

@@ -85,19 +85,14 @@ def _write(path: Path, text: str) -> None:
 
 
 @with_options(
-    Option(
-        "directory",
-        "path",
-        "where the files go; a new directory is for this user only",
-        positional=True,
-        metavar="DIR",
-    ),
-    Option("name", "text", "make a trainer's pair of this name, and not the server's"),
-    JSON,
+    Option("directory", "path", positional=True, metavar="DIR"), Option("name", "text"), JSON
 )
 def keygen(options: Namespace) -> None:
     """Make a pair of keys: the server's, or with --name a trainer's.  Keep the secret in
     its directory; copy the public key to the other side.
+
+    directory: where the files go; a new directory is for this user only
+    name: make a trainer's pair of this name, and not the server's
     """
     directory = Path(options.directory)
     secret, public = make_pair(directory, options.name)

@@ -29,27 +29,19 @@ _MOST_TEXT: Final = 40
 
 @with_options(
     PIPELINE,
-    Option("batches", "integer", "number of batches", default=3, short="n", least=1),
-    Option(
-        "partitions",
-        "integer",
-        "slices of the feed, of which the first is shown",
-        default=1,
-        least=1,
-    ),
-    Option(
-        "label",
-        "text",
-        "a column of one value per row: how often each value is there",
-        absent="the class, where the pipeline tells one",
-        metavar="COLUMN",
-    ),
+    Option("batches", "integer", default=3, short="n", least=1),
+    Option("partitions", "integer", default=1, least=1),
+    Option("label", "text", absent="the class, where the pipeline tells one", metavar="COLUMN"),
     JSON,
 )
 def preview(options: Namespace) -> None:
     """Make the first batches of a pipeline in this process, as a worker would, and show
     their shapes, types, lengths, padding, classes, first values, and the time that each
     took.  States of segments are saved as they were handed out.
+
+    batches: number of batches
+    partitions: slices of the feed, of which the first is shown
+    label: a column of one value per row: how often each value is there
     """
     name, pipeline = load_one(options.pipeline)
     declaration = pipeline.declaration()

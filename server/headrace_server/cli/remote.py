@@ -90,10 +90,12 @@ _FEED = Option("feed", "text", "the feed", metavar="FEED", positional=True)
 _WAIT = Option("wait", "seconds", "how long that may take", default=RESTART_S)
 
 
-@with_options(SERVERS, TOKEN, Option("wait", "seconds", "how long to wait for commits", 60.0))
+@with_options(SERVERS, TOKEN, Option("wait", "seconds", default=60.0))
 def drain(options: Namespace) -> int:
     """Make a server hand out nothing more, and wait until trainers have committed their batches.
     Then headrace serve ends.  The exit code is 1 if some are uncommitted after the wait.
+
+    wait: how long to wait for commits
     """
     servers = askers(options)
     for asker in servers:
@@ -121,63 +123,56 @@ def _out(asker: HttpClient) -> int | None:
     return sum(int(feed["standing"]["leased"] + feed["standing"]["saving"]) for feed in feeds)
 
 
-@with_options(
-    _FEED,
-    SERVERS,
-    TOKEN,
-    Option("cancel", "flag", "drop rows that were read and are in no batch yet", False),
-)
+@with_options(_FEED, SERVERS, TOKEN, Option("cancel", "flag", default=False))
 def end(options: Namespace) -> None:
     """Close the input of a feed for good: rows that were read are still handed out, and then
     the loops of all trainers end normally.  A restart of the server does not open it again,
     headrace restart does.
+
+    cancel: drop rows that were read and are in no batch yet
     """
     for asker in askers(options):
         asker.end(options.feed, options.cancel)
     print(f"feed {options.feed!r} reads no more: loops end when what was read is committed")
 
 
-@with_options(
-    _FEED,
-    SERVERS,
-    TOKEN,
-    Option("force", "flag", "also while trainers use it: their work is undone", False),
-    _WAIT,
-)
+@with_options(_FEED, SERVERS, TOKEN, Option("force", "flag", default=False), _WAIT)
 def restart(options: Namespace) -> None:
     """Start a feed from its beginning, as if nothing was committed; with a state directory its
     state is replaced.  The exit code is 1, and nothing is done, while trainers use the feed,
     unless --force is given: they get FeedRewound then.
+
+    force: also while trainers use it: their work is undone
     """
     for asker in askers(options):
         asker.restart(options.feed, options.force, options.wait)
     print(f"feed {options.feed!r} starts from its beginning")
 
 
-@with_options(
-    SERVERS,
-    TOKEN,
-    Option("feed", "text", "optional where one feed is served", metavar="NAME"),
-    _WAIT,
-)
+@with_options(SERVERS, TOKEN, Option("feed", "text", metavar="NAME"), _WAIT)
 def snapshot(options: Namespace) -> None:
     """Make a server store all of a feed's state as it is now, with every commit that was
     acknowledged.  The token that is printed, one line of JSON, is for connect(resume=…) and for
     headrace serve --resume.
+
+    feed: optional where one feed is served
     """
     servers = [asker.snapshot for asker in askers(options)]
     print(json.dumps(snapshot_of_all(servers, options.feed, options.wait)))
 
 
 @with_options(
-    Option("sequence", "text", "the key of a sequence", metavar="KEY", positional=True),
+    Option("sequence", "text", metavar="KEY", positional=True),
     SERVERS,
-    Option("feed", "text", "its feed", absent="the only feed of segments", metavar="NAME"),
+    Option("feed", "text", absent="the only feed of segments", metavar="NAME"),
     JSON,
 )
 def inspect(options: Namespace) -> int:
     """Show where the sequence of a key is: its partition, segment and state, and which
     trainer has it since when.  The exit code is 1 where it is not in flight.
+
+    sequence: the key of a sequence
+    feed: its feed
     """
     key = os.fsencode(options.sequence)
     path = f"/inspect?key={quote(key)}"

@@ -44,12 +44,14 @@ DRAIN_TIMEOUT = Option(
     CONFIG,
     *options_of(RunSettings),
     DRAIN_TIMEOUT,
-    Option("exit_when_done", "flag", "end when every feed has ended or failed", default=False),
+    Option("exit_when_done", "flag", default=False),
     configured=True,
 )
 def serve(options: Namespace) -> int:
     """Serve pipelines until SIGTERM or Ctrl-C, then hand out nothing more, wait for the
     commits of batches in trainers' hands, and end.  A second signal ends at once.
+
+    exit_when_done: end when every feed has ended or failed
     """
     stop = Signals()
     given = as_arguments(RunSettings, options)
@@ -139,15 +141,13 @@ _STATE_DIR, *_REST = options_of(ReplaySettings)
 
 
 @with_options(
-    _STATE_DIR,
-    PIPELINE,
-    *_REST,
-    DRAIN_TIMEOUT,
-    Option("exit_when_done", "flag", "end when all was committed", default=False),
+    _STATE_DIR, PIPELINE, *_REST, DRAIN_TIMEOUT, Option("exit_when_done", "flag", default=False)
 )
 def replay(options: Namespace) -> int:
     """Serve the batches that a state directory has recorded again, the same bytes in the
     order in which they were handed out, to any trainer.  The state directory is only read.
+
+    exit_when_done: end when all was committed
     """
     stop = Signals()
     given = as_arguments(ReplaySettings, options)

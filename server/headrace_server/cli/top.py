@@ -40,11 +40,15 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
 @with_options(
     SERVERS,
     ALL,
-    Option("every", "seconds", "between two looks", default=2.0, least=0.1),
-    Option("once", "flag", "print it once, as where there is no terminal", default=False),
+    Option("every", "seconds", default=2.0, least=0.1),
+    Option("once", "flag", default=False),
 )
 def top(options: Namespace) -> None:
-    """Show the state of a server and its bottleneck, updated until Ctrl-C."""
+    """Show the state of a server and its bottleneck, updated until Ctrl-C.
+
+    every: between two looks
+    once: print it once, as where there is no terminal
+    """
     servers = askers(options)
     if len(servers) > 1 and not options.all:
         raise ValueError(f"--http names {len(servers)} servers: give --all to see them as one")
