@@ -230,8 +230,8 @@ METRICS: tuple[Metric, ...] = (
     _metric("store_seconds_since_commit", "feed.store.since_commit_s",
             "How long ago the last transaction was."),
     _metric("trainer_info", "trainer.info[host,name,way]",
-            "1; where a trainer says that it runs, whose key it has, and how bytes get there: shm "
-            "or wire."),
+            "1; the host that the trainer reports, the name of its key, and the way of its bytes: "
+            "shm or wire."),
     _metric("trainer_batches_sent_total", "trainer.batches",
             "Batches that were sent, with those that were sent again."),
     _metric("trainer_rows_sent_total", "trainer.rows", "Rows in them."),
@@ -240,7 +240,7 @@ METRICS: tuple[Metric, ...] = (
             "Commits and saves that counted."),
     _metric("trainer_saves_refused_total", "trainer.refused[reason]", "Those that did not."),
     _metric("trainer_blocked_seconds_total", "trainer.blocked_s",
-            "How long it has waited for batches, as it says itself."),
+            "How long it has waited for batches, by its own report."),
     _metric("trainer_awaited_seconds_total", "trainer.awaited_s[share]",
             "How long of that it has waited for the server of a share."),
     _metric("trainer_busy_seconds_total", "trainer.busy_s", "How long it was busy with batches."),
