@@ -306,7 +306,7 @@ def test_workers_and_partitions_and_a_kill_do_not_show() -> None:
             stats = server.stats()["default"]
         return [batches, stats["padding"], stats["dropped"]]
 
-    undisturbed = stream(1)
+    undisturbed = stream(0)
     assert len(undisturbed[0]) > 380
     assert stream(2) == undisturbed
     assert stream(1, kill_at=100) == undisturbed

@@ -13,7 +13,7 @@ import headrace_server as hs
 from tests.patience import PATIENCE_S
 
 from . import user_functions
-from .serving import connect
+from .serving import connect, serving
 from .streams import Frozen, every_dtype, frozen
 
 
@@ -124,7 +124,7 @@ def test_map_and_filter_run_functions_that_workers_import() -> None:
 def test_rows_that_a_filter_dropped_are_counted() -> None:
     examples = [{"i": i} for i in range(40)]
     pipeline = hs.from_examples(examples).filter(user_functions.is_even).batch(5)
-    with hs.run(pipeline, workers=2, partitions=2) as server:
+    with serving(pipeline, partitions=2) as server:
         with connect(server) as feed:
             assert sum(batch.rows for batch in feed) == 20
         assert server.wait(PATIENCE_S)

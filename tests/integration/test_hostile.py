@@ -36,6 +36,7 @@ from headrace_proto.messages import (
 from tests.patience import PATIENCE_S
 
 from .honest import honest_trainer
+from .serving import serving
 
 ROWS = 4000
 
@@ -163,7 +164,7 @@ def test_any_number_of_wrong_commits_at_once_is_answered_and_harms_nobody(kind):
             batch_size=4,
         )
     tokens = tuple(range(1, 4001))
-    with hs.run(pipeline) as server:
+    with serving(pipeline) as server:
         with dealer(server.address) as peer:
             peer.send(hello())
             session = hear(peer, Welcome).session
@@ -195,7 +196,7 @@ def test_columns_of_states_that_stay_with_the_trainer_may_be_anything(columns):
         order="lanes",
         state_placement="trainer",
     )
-    with hs.run(pipeline) as server:
+    with serving(pipeline) as server:
         with dealer(server.address) as peer:
             peer.send(hello())
             session = hear(peer, Welcome).session

@@ -13,6 +13,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.resampling_rule import rates_by_rule
 
 from . import user_functions_sampling as functions
 from .serving import connect, drained, serving, worker_pid
@@ -56,25 +57,6 @@ def rows_of_each(pipelines: dict[str, hs.Pipeline], rates: bool = True) -> dict[
 
 def rows_of(pipeline: hs.Pipeline, rates: bool = True) -> Rows:
     return rows_of_each({"only": pipeline}, rates)["only"]
-
-
-def model(
-    weights: list[float], group: int, overall: float, decay: float, warmup: int | None
-) -> Any:
-    """The rate of each row as the rule is written down."""
-    rates: list[float] = []
-    mean = biased = 0.0
-    for t, start in enumerate(range(0, len(weights), group), 1):
-        part = weights[start : start + group]
-        m = sum(part) / len(part)
-        if warmup is None:
-            biased = decay * biased + (1 - decay) * m
-            mean = biased / (1 - decay**t)
-        else:
-            d = min((t - 1) / min(t, warmup), decay)
-            mean = d * mean + (1 - d) * m
-        rates += [weight * overall / mean for weight in part]
-    return rates
 
 
 def test_copies_are_poisson_and_stand_side_by_side() -> None:
@@ -135,7 +117,7 @@ def test_rates_are_those_of_the_rule_and_weigh_the_loss_back(
     source = written(tmp_path, "npz", [n])
     pipeline = source.weighted_resample("w", 1.5, 0.9, warmup).batch(16, True)
     rows = rows_of(pipeline)
-    want = model(weights_of(n).tolist(), 16, 1.5, 0.9, warmup)
+    want = rates_by_rule(weights_of(n).tolist(), 16, 1.5, 0.9, warmup)
     assert np.allclose([rate for _, rate in rows], [want[i] for i, _ in rows], rtol=1e-5)
     assert abs(len(rows) / n - 1.5) < 0.1
     numbers = [i for i, _ in rows]
@@ -160,7 +142,7 @@ def test_the_cut_of_the_files_does_not_show(tmp_path: Path, kind: str) -> None:
     )
     whole, pieces = rows["whole"], rows["pieces"]
     rate_of = dict(whole)
-    want = model(weights_of(n).tolist(), 32, 2.0, 0.999, 10)
+    want = rates_by_rule(weights_of(n).tolist(), 32, 2.0, 0.999, 10)
     assert np.allclose([rate for _, rate in pieces], [want[i] for i, _ in pieces], rtol=1e-5)
     assert all(rate == rate_of[i] for i, rate in pieces if i in rate_of)
     if kind == "npz":  # rows are numbered over all files, so chance is the same too
@@ -187,7 +169,7 @@ def test_workers_and_a_kill_do_not_show(tmp_path: Path) -> None:
                         os.kill(worker_pid(server), signal.SIGKILL)
             return [batches, server.stats()["default"]["dropped"]]
 
-    undisturbed = stream()
+    undisturbed = stream(workers=0)
     assert len(undisturbed[0]) > 150
     assert stream(workers=2) == undisturbed
     assert stream(kill_at=60) == undisturbed

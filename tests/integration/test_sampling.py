@@ -268,7 +268,7 @@ def test_a_killed_worker_does_not_show(source: hs.Pipeline, name: str) -> None:
         "estimated": source.stratified_sample("y", WANTED, 20),
         "unknown": source.stratified_sample_unknown_dist("y", WANTED, 20),
     }[name]
-    undisturbed = stream(pipeline, partitions=2)
+    undisturbed = stream(pipeline, partitions=2, workers=0)
     assert len(undisturbed[0]) > 160
     assert stream(pipeline, kill_at=60, partitions=2) == undisturbed
     assert stream(pipeline, partitions=2, workers=2) == undisturbed

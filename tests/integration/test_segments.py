@@ -140,11 +140,11 @@ def test_a_length_that_is_given_is_clipped_to_each_segment_and_told_whole():
 @pytest.mark.parametrize(
     ("trainers", "prefetch", "partitions", "workers", "way"),
     [
-        (2, 0, 1, 1, "shared memory"),
-        (2, 1, 2, 1, "tcp"),
+        (2, 0, 1, 0, "shared memory"),
+        (2, 1, 2, 0, "tcp"),
         (3, 2, 3, 2, "shared memory"),
         (3, 4, 4, 2, "tcp"),
-        (2, 4, 1, 1, "shared memory"),
+        (2, 4, 1, 0, "shared memory"),
     ],
     indirect=["way"],
 )

@@ -1,7 +1,6 @@
 """Rates follow the running mean of groups of rows."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -9,24 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_server.core.mean import RunningMean
+from tests.resampling_rule import rates_by_rule
 
 steady = settings(derandomize=True, deadline=None, database=None)
-
-
-def by_hand(weights, group, overall, decay, warmup):
-    """The formulas as they are written, one group after another."""
-    rates, mean, biased = [], 0.0, 0.0
-    for t, start in enumerate(range(0, len(weights), group), 1):
-        own = weights[start : start + group]
-        share = math.fsum(own) / len(own)
-        if warmup is None:
-            biased = decay * biased + (1 - decay) * share
-            mean = biased / (1 - decay**t)
-        else:
-            now = min((t - 1) / min(t, warmup), decay)
-            mean = now * mean + (1 - now) * share
-        rates += [weight * overall / mean for weight in own]
-    return rates
 
 
 weights_lists = st.lists(st.floats(0.01, 100), max_size=40)
@@ -56,7 +40,7 @@ def test_rates_are_those_of_the_formulas_and_restores_change_no_bit(weights, rul
     group, decay, warmup = rule
     whole = RunningMean(group, 1.5, decay, warmup)
     expected = over_groups(whole, weights)
-    assert expected == pytest.approx(by_hand(weights, group, 1.5, decay, warmup), rel=1e-9)
+    assert expected == pytest.approx(rates_by_rule(weights, group, 1.5, decay, warmup), rel=1e-9)
     machine, rates = RunningMean(group, 1.5, decay, warmup), []
     for start in range(0, len(weights), group):
         machine = restored(machine)

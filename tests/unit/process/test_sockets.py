@@ -50,8 +50,8 @@ def test_a_message_for_a_trainer_that_is_gone_is_an_error_and_not_silence(at: So
     assert caught.value.errno == zmq.EHOSTUNREACH
 
 
-def test_a_trainer_that_does_not_read_makes_an_error_and_not_a_wait(at: Sockets):
-    router = at.keep(public_router(at.context))
+def silent_trainer(at: Sockets, router: Any) -> bytes:
+    """Connect a trainer that reads nothing; return its identity."""
     port = router.bind_to_random_port("tcp://127.0.0.1")
     dealer = at.keep(at.context.socket(zmq.DEALER))
     dealer.rcvhwm = 1
@@ -60,6 +60,12 @@ def test_a_trainer_that_does_not_read_makes_an_error_and_not_a_wait(at: Sockets)
     dealer.send(b"hello")
     assert router.poll(1000 * int(PATIENCE_S))
     identity, _ = router.recv_multipart()
+    return bytes(identity)
+
+
+def test_a_trainer_that_does_not_read_makes_an_error_and_not_a_wait(at: Sockets):
+    router = at.keep(public_router(at.context))
+    identity = silent_trainer(at, router)
     sent = 0
     while sent < 100_000:
         try:
@@ -87,14 +93,7 @@ def test_a_frame_beyond_the_limit_ends_the_connection_and_is_not_taken(at: Socke
 def test_unsent_messages_hold_up_no_exit(at: Sockets):
     context: Any = zmq.Context()
     router = public_router(context)
-    port = router.bind_to_random_port("tcp://127.0.0.1")
-    dealer = at.keep(at.context.socket(zmq.DEALER))
-    dealer.rcvhwm = 1
-    dealer.rcvbuf = 4096
-    dealer.connect(f"tcp://127.0.0.1:{port}")
-    dealer.send(b"hello")
-    assert router.poll(1000 * int(PATIENCE_S))
-    identity, _ = router.recv_multipart()
+    identity = silent_trainer(at, router)
     for _ in range(8):  # more than can be on its way
         router.send_multipart([identity, bytes(8 << 20)], zmq.NOBLOCK)
     router.close()

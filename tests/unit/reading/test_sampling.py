@@ -16,6 +16,7 @@ from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.sampling import Stratified
 from headrace_server.reading.stages import RowStages
+from tests.resampling_rule import rates_by_rule
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 
@@ -27,7 +28,10 @@ def chunk_of(first=0, **columns):
 
 
 def stages(declare, **columns):
+    """``declare``: a stage, or a function that adds stages to a pipeline."""
     fields = {name: Field(np.asarray(values).dtype.name) for name, values in columns.items()}
+    if isinstance(declare, Stage):
+        return RowStages((declare,), fields)
     declared = declare(hs.read_npz("a.npz")).batch(4).declaration()
     return RowStages(declared.stages, fields)
 
@@ -53,9 +57,7 @@ def ordinals(chunk):
 
 
 def test_keep_drops_what_is_false_and_counts_it():
-    def keep(p):
-        return p._with_stage(Stage("keep", {"keep": ["column", "k"]}))
-
+    keep = Stage("keep", {"keep": ["column", "k"]})
     for dtype in ("bool", "int32", "float32"):
         out, run = applied(keep, k=np.array([1, 0, 0, 1, 1], dtype))
         assert ordinals(out) == [0, 3, 4] and run.counts == {"not_kept": 2}
@@ -279,22 +281,6 @@ def test_more_copies_than_memory_holds_are_refused_with_the_row():
 # weighted_resample
 
 
-def model_rates(weights, group, overall, decay, warmup):
-    """The rule as it is written down, row by row."""
-    rates, mean, biased = [], 0.0, 0.0
-    for t, start in enumerate(range(0, len(weights), group), 1):
-        part = weights[start : start + group]
-        m = sum(part) / len(part)
-        if warmup is None:
-            biased = decay * biased + (1 - decay) * m
-            mean = biased / (1 - decay**t)
-        else:
-            d = min((t - 1) / min(t, warmup), decay)
-            mean = d * mean + (1 - d) * m
-        rates += [w * overall / mean for w in part]
-    return rates
-
-
 @pytest.mark.parametrize("warmup", [10, 3, None])
 def test_rates_are_those_of_the_rule(warmup):
     w = np.random.default_rng(1).exponential(size=4003)
@@ -303,7 +289,7 @@ def test_rates_are_those_of_the_rule(warmup):
         w=w,
         cut=16,
     )
-    want = np.array(model_rates(w.tolist(), 16, 2.0, 0.9, warmup))
+    want = np.array(rates_by_rule(w.tolist(), 16, 2.0, 0.9, warmup))
     assert np.allclose(out.facts["rate"], want[out.origin.record], rtol=1e-5)
     assert out.facts["rate"].dtype == np.float32
     assert abs(len(out) / len(w) - 2) < 0.1
