@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .plan import RESIZED, Draft, Part
+from .plan import RESIZED, Draft
 from .row_queue import QueuedRows
 
 
@@ -25,33 +25,29 @@ class PlainBatches(QueuedRows):
     kind = "batch"
 
     def __init__(self, batch_size: int, allow_smaller_final_batch: bool = False) -> None:
-        super().__init__()
+        super().__init__(1)
         self.batch_size = batch_size  # for batches that are not whole yet
         self._declared = batch_size
         self._older: deque[list[int]] = deque()  # number and size of whole batches of other sizes
         self.allow_smaller = allow_smaller_final_batch
-        self._waiting: deque[tuple[int, int, int]] = deque()  # chunk, start, stop
-        self._rows = 0
+        self._queue = self._queues[0]
 
     def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
         self._check_open(chunk)
         if rows:
-            self._waiting.append((chunk, 0, rows))
-            self._rows += rows
+            self._queue.append(chunk, np.arange(rows))
 
     def finish(self, drop: bool = False) -> None:
         self._finished = True
         if drop:
-            self._drop("cancelled", self._rows)
+            self._drop("cancelled", self._queue.rows)
         elif not self.allow_smaller:
             self._drop("remainder", self._loose % self.batch_size)
 
     @property
     def _loose(self) -> int:
         """The number of rows after the whole batches of older sizes."""
-        if not self._older:
-            return self._rows
-        return self._rows - sum(count * size for count, size in self._older)
+        return self._queue.rows - sum(count * size for count, size in self._older)
 
     @property
     def resized(self) -> bool:
@@ -67,55 +63,33 @@ class PlainBatches(QueuedRows):
         if self._finished and not self.allow_smaller:
             self._drop("remainder", self._loose % batch_size)
 
-    def _drop(self, reason: str, remainder: int) -> None:
+    def _drop(self, reason: str, rows: int) -> None:
         """Drop the last rows that wait."""
-        self._count(reason, remainder)
-        self._rows -= remainder
-        while remainder:
-            chunk, start, stop = self._waiting.pop()
-            cut = min(remainder, stop - start)
-            remainder -= cut
-            if stop - cut > start:
-                self._waiting.append((chunk, start, stop - cut))
+        self._count(reason, rows)
+        self._queue.drop_last(rows)
 
     def next_draft(self) -> Draft | None:
-        size = wanted = self._older[0][1] if self._older else self.batch_size
-        if self._rows < wanted:
-            if not self._finished or not self._rows:
-                return None
-            wanted = self._rows
-        parts = []
-        self._rows -= wanted
-        while wanted:
-            chunk, start, stop = self._waiting.popleft()
-            cut = min(wanted, stop - start)
-            parts.append(Part(chunk, slice(start, start + cut)))
-            wanted -= cut
-            if start + cut < stop:
-                self._waiting.appendleft((chunk, start + cut, stop))
+        size = self._older[0][1] if self._older else self.batch_size
+        rows = min(size, self._queue.rows)
+        if not rows or (rows < size and not self._finished):
+            return None
         if self._older:
             self._older[0][0] -= 1
             if not self._older[0][0]:
                 self._older.popleft()
+        parts = self._queue.take(rows)[0]
         return Draft(tuple(parts), {} if size == self._declared else RESIZED)
 
     def ready(self) -> int:
         """Return the number of whole batches that were not taken."""
-        older = sum(count for count, _ in self._older)
-        return older + self._loose // self.batch_size
-
-    def waiting(self) -> int:
-        return self._rows
-
-    def chunks(self) -> set[int]:
-        return {chunk for chunk, _, _ in self._waiting}
+        return sum(count for count, _ in self._older) + self._loose // self.batch_size
 
     def snapshot(self) -> dict[str, Any]:
         sizes = {"sizes": [self.batch_size, [*self._older]]} if self.resized else {}
         return {
             **sizes,
             "batch_size": self._declared,
-            "waiting": [list(entry) for entry in self._waiting],
+            "waiting": self._queue.ranges(),
             "finished": self._finished,
             "dropped": dict(self._dropped),
         }
@@ -124,7 +98,8 @@ class PlainBatches(QueuedRows):
         waiting, finished, dropped = self._stored(state, {}, batch_size=self._declared)
         self.batch_size, older = state.get("sizes", (self._declared, ()))
         self._older = deque([count, size] for count, size in older)
-        self._waiting = deque((c, a, b) for c, a, b in waiting)
-        self._rows = sum(b - a for _, a, b in self._waiting)
+        self._queue.drop_last(self._queue.rows)
+        for chunk, start, stop in waiting:
+            self._queue.append(chunk, np.arange(start, stop))
         self._finished = finished
         self._dropped = dict(dropped)

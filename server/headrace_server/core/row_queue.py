@@ -76,6 +76,10 @@ class RowQueue:
     def chunks(self) -> set[int]:
         return {chunk for chunk, _, _ in self._segments}
 
+    def ranges(self) -> list[list[int]]:
+        """Each stretch as [chunk, start, stop], where its rows are consecutive."""
+        return [[chunk, int(rows[0]), int(rows[-1]) + 1] for chunk, rows, _ in self._segments]
+
     def to_plain(self) -> list[list[Any]]:
         """Return each stretch as [chunk, rows] or [chunk, rows, lengths], with packed integers."""
         return [
