@@ -19,7 +19,7 @@ The arena touches no memory.  After an ``allocate`` the shell removes the segmen
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from headrace_proto.errors import LimitExceeded
@@ -39,42 +39,29 @@ class Block:
 
 @dataclass(slots=True)
 class _Segment:
-    """Free ranges by ascending offset, no two of them adjacent."""
+    """Free ranges (offset and end) by ascending offset, no two of them adjacent."""
 
     size: int
-    free_bytes: int
-    starts: list[int] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
+    free: list[tuple[int, int]]
 
     def carve(self, nbytes: int) -> int | None:
         """Occupy ``nbytes`` at the lowest offset with room for them; return that offset."""
-        if self.free_bytes < nbytes:
-            return None
-        for i, size in enumerate(self.sizes):
-            if size >= nbytes:
-                start = self.starts[i]
-                if size == nbytes:
-                    del self.starts[i], self.sizes[i]
-                else:
-                    self.starts[i] = start + nbytes
-                    self.sizes[i] = size - nbytes
-                self.free_bytes -= nbytes
+        for i, (start, stop) in enumerate(self.free):
+            if stop - start >= nbytes:
+                self.free[i : i + 1] = [(start + nbytes, stop)] if stop - start > nbytes else []
                 return start
         return None
 
-    def give_back(self, start: int, nbytes: int) -> None:
+    def give_back(self, start: int, stop: int) -> None:
         """Free a range, joined with the free ranges that touch it."""
-        starts, sizes = self.starts, self.sizes
-        self.free_bytes += nbytes
-        i = bisect_left(starts, start)
-        if i < len(starts) and start + nbytes == starts[i]:
-            nbytes += sizes[i]
-            del starts[i], sizes[i]
-        if i and starts[i - 1] + sizes[i - 1] == start:
-            sizes[i - 1] += nbytes
-        else:
-            starts.insert(i, start)
-            sizes.insert(i, nbytes)
+        free = self.free
+        i = bisect_left(free, (start, stop))
+        if i < len(free) and free[i][0] == stop:
+            stop = free.pop(i)[1]
+        if i and free[i - 1][1] == start:
+            i -= 1
+            start = free.pop(i)[0]
+        free.insert(i, (start, stop))
 
 
 class Arena:
@@ -123,7 +110,7 @@ class Arena:
         if self._live.get(place) != block:
             raise ValueError(f"{block} is not occupied: freed before, or of another arena")
         del self._live[place]
-        self._segments[block.segment].give_back(block.offset, block.nbytes)
+        self._segments[block.segment].give_back(block.offset, block.offset + block.nbytes)
         self.used_bytes -= block.nbytes
 
     def take_new_segments(self) -> list[tuple[int, int]]:
@@ -149,7 +136,7 @@ class Arena:
         for number, segment in reversed(self._segments.items()):
             if missing <= 0:
                 break
-            if segment.free_bytes == segment.size:
+            if segment.free == [(0, segment.size)]:
                 retire.append(number)
                 missing -= segment.size
         if missing > 0:
@@ -167,7 +154,7 @@ class Arena:
         """Add a segment of the usual size, larger if needed, or of the rest of the budget."""
         number, self._next_number = self._next_number, self._next_number + 1
         size = min(max(size, self.segment_bytes), self.budget_bytes - self.reserved_bytes)
-        self._segments[number] = _Segment(size, size, [0], [size])
+        self._segments[number] = _Segment(size, [(0, size)])
         self.reserved_bytes += size
         self._new.append((number, size))
         return number

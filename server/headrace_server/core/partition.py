@@ -31,11 +31,14 @@ VERSION = 1
 _HOPELESS_EPOCHS = 1000
 #: Number of bits for the number in the epoch; the bits above them are the epoch.
 TURN_BITS = 32
-_FIELDS: dict[str, type | tuple[type, ...]] = {
+_INPUT: dict[str, type] = {
     "epoch": int,
     "epoch_rows": int,
     "empty_epochs": int,
     "position": object,
+}
+_FIELDS: dict[str, type] = {
+    **_INPUT,
     "next_chunk": int,
     "next_number": int,
     "finished": bool,
@@ -246,9 +249,7 @@ class Partition:
 
     def chunks(self) -> set[int]:
         """Return the chunks whose payload is needed for future plans."""
-        return self._with_held(self._shaper.chunks())
-
-    def _with_held(self, chunks: set[int]) -> set[int]:
+        chunks = self._shaper.chunks()
         if self.held is not None:
             chunks.update(self.held.draft.of_chunks())
         return chunks
@@ -291,9 +292,7 @@ class Partition:
     def resume_reading(self, state: Mapping[str, Any], next_chunk: int) -> None:
         """Resume from a state of the input; number chunks from ``next_chunk`` on."""
         self.epoch, self._epoch_rows, self._empty_epochs, self._position = stored(
-            state,
-            "a partition's input",
-            {name: _FIELDS[name] for name in ("epoch", "epoch_rows", "empty_epochs", "position")},
+            state, "a partition's input", _INPUT
         )
         self._next_chunk = next_chunk
         self.state = ENDED if self._position is None else OPEN
@@ -309,7 +308,7 @@ class Partition:
 
         ``uncommitted`` lists the held plan.
         """
-        chunks = self._with_held(self._shaper.chunks())
+        chunks = self.chunks()
         state = {
             "version": VERSION,
             "shape": self._shaper.kind,
@@ -346,9 +345,7 @@ class Partition:
             raise ValueError(
                 f"the state is of shape {shape!r}, the pipeline of {self._shaper.kind!r}"
             )
-        epoch, epoch_rows, empty_epochs, position, chunk, number, finished, reads, shaper = stored(
-            state, "a partition", _FIELDS
-        )
+        *_, next_chunk, number, finished, reads, shaper = stored(state, "a partition", _FIELDS)
         known = {chunk: Read(chunk, *rest) for chunk, *rest in reads}
         held = [
             Plan(number, Draft(tuple(map(Part.from_plain, parts)), meta))
@@ -357,9 +354,10 @@ class Partition:
         if len(held) > 1:
             raise ValueError(f"the field 'uncommitted' lists {len(held)} plans; one may be held")
         self._shaper.restore(shaper)
-        self.epoch, self._epoch_rows, self._empty_epochs = epoch, epoch_rows, empty_epochs
-        self._position, self._next_chunk, self.next_number = position, chunk, number
-        self.state = FINISHED if finished else ENDED if position is None else OPEN
+        self.resume_reading(state, next_chunk)
+        self.next_number = number
+        if finished:
+            self.state = FINISHED
         self._first_of_epoch, self._closed = state.get("border", (0, False))
         self._reading = None
         self._reads = known

@@ -210,7 +210,7 @@ class ArenaMachine(RuleBasedStateMachine):
             self.arena.free(self.live.pop())
         for number, size in self.segments.items():
             segment = self.arena._segments[number]
-            assert (segment.starts, segment.sizes) == ([0], [size])
+            assert segment.free == [(0, size)]
 
     @invariant()
     def blocks_lie_apart_and_within_their_segments(self):
@@ -226,8 +226,8 @@ class ArenaMachine(RuleBasedStateMachine):
         assert self.arena.used_bytes == used
         assert self.arena.reserved_bytes == sum(self.segments.values()) <= pages(self.BUDGET)
         assert self.arena.fraction_used == used / pages(self.BUDGET)
-        free = sum(sum(segment.sizes) for segment in self.arena._segments.values())
-        assert free == sum(s.free_bytes for s in self.arena._segments.values())
+        segments = self.arena._segments.values()
+        free = sum(stop - start for segment in segments for start, stop in segment.free)
         assert free + used == self.arena.reserved_bytes
 
 
