@@ -22,7 +22,7 @@ import headrace_server as hs
 from headrace_proto.errors import LimitExceeded, ServerError
 from headrace_server.arguments import index_directory
 from headrace_server.cli.keygen import _write
-from headrace_server.core.changes import Change, Example, Examples
+from headrace_server.core.changes import Change
 from headrace_server.files.durable_file import write_durably
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile
@@ -38,6 +38,7 @@ from headrace_server.state.snapshots import Shelf
 from headrace_server.state.statedir import StateDirectory
 from headrace_server.state.store import Store
 from headrace_server.worker.sessions import SessionTable
+from tests.unit.changes import Example, examples_of
 
 PAGE = 4096
 
@@ -151,7 +152,7 @@ def test_commits_that_wait_for_room_say_so_and_a_copy_that_does_not_fit_too(disk
     store = Store(disk / "1.journal", "process")
     try:
         some = [Example(n, n, 0, 0, 0, 1, (0, b""), bytes(9000)) for n in range(40)]
-        store.submit(Change(put=Examples.of(some)))
+        store.submit(Change(put=examples_of(some)))
         ballast = disk / "ballast"
         store.copy_to(disk / "early.journal")  # after it all is committed
         (disk / "early.journal").unlink()

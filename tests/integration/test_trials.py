@@ -15,7 +15,7 @@ import pytest
 
 from headrace_proto import limits
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Refused, Step
-from headrace_server.core.changes import Examples, Saved
+from headrace_server.core.changes import Saved
 from headrace_server.core.lease import FREE, CommitVerdict, LeaseTable
 from headrace_server.worker import outbox
 from headrace_server.worker.partitions import Partitions
@@ -23,6 +23,7 @@ from tests.trials import events, flips, interleavings, messages, power
 from tests.trials.bench import Bench, PlayedPartitions
 from tests.trials.every import EVERY
 from tests.trials.frame import NotHere, Report, Result, Setup, percentile, run, table, written
+from tests.unit.changes import examples_of
 
 #: Trials by the part of their full size that takes some seconds.
 SHORT = {
@@ -175,7 +176,7 @@ def test_a_cut_of_power_that_lost_an_ack_or_tore_a_change_is_seen() -> None:
     def left(n: int, *, tokens: int | None = None, state: int | None = None) -> Saved:
         count = n if tokens is None else tokens
         of = n if state is None else state
-        examples = Examples.of(power.example(k, of) for k in range(n, n + 20))
+        examples = examples_of(power.example(k, of) for k in range(n, n + 20))
         return Saved({"n": b"%d" % n}, examples, {}, [], list(range(count + 1)))
 
     assert power.fault_of(left(9), 9, "power") == power.fault_of(left(10), 9, "power") == ""
@@ -183,7 +184,7 @@ def test_a_cut_of_power_that_lost_an_ack_or_tore_a_change_is_seen() -> None:
     assert "9 was told to be committed, and 8" in power.fault_of(left(8), 9, "power")
     assert "tokens up to" in power.fault_of(left(9, tokens=8), 9, "process")
     assert "states are not those" in power.fault_of(left(9, state=8), 9, "process")
-    stray = Saved({}, Examples.of([power.example(0, 0)]), {}, [], [])
+    stray = Saved({}, examples_of([power.example(0, 0)]), {}, [], [])
     assert "examples are not those" in power.fault_of(stray, -1, "process")
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace_proto.errors import HeadraceError, ServerError
-from headrace_server.core.changes import Change, Example, Examples, Saved
+from headrace_server.core.changes import Change, Saved
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.pipeline.declaration import Feature, Source
@@ -33,6 +33,7 @@ from headrace_server.reading.columns import row_of
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.sources import open_reader
 from headrace_server.state.store import Store
+from tests.unit.changes import Example, examples_of
 
 from .frame import Report, Setup
 
@@ -75,7 +76,7 @@ def _commits(store: Store, bell: int, chance: random.Random) -> list[Saved]:
         ]
         drop = [chance.randrange(30)]
         store.submit(
-            Change(Examples.of(put), drop, meta={"n": b"%d" % number}, tokens=[number]), number
+            Change(examples_of(put), drop, meta={"n": b"%d" % number}, tokens=[number]), number
         )
         select.select([bell], [], [], _PATIENCE_S)
         os.eventfd_read(bell)
@@ -84,7 +85,7 @@ def _commits(store: Store, bell: int, chance: random.Random) -> list[Saved]:
             held.pop(line, None)
         tokens = [*tokens, number]
         examples = sorted(held.values(), key=lambda e: e.index)
-        saved = Examples.of(examples)
+        saved = examples_of(examples)
         after.append(Saved({"n": b"%d" % number}, saved, {}, [], tokens))
     return after
 

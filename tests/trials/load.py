@@ -26,7 +26,8 @@ _P99_MS = 50.0
 _PACED = """
 import json, os, random, resource, select, sys, time
 from pathlib import Path
-from headrace_server.core.changes import Change, Example, Examples
+from tests.unit.changes import Example, examples_of
+from headrace_server.core.changes import Change
 from headrace_server.state.store import Store
 path, rate, seconds, seed = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 chance = random.Random(seed)
@@ -48,7 +49,7 @@ while told < changes:
             for i, line in enumerate(lines[n * 32 % 65_536 :][:32])
         ]
         sent.append(time.perf_counter())
-        store.submit(Change(put=Examples.of(some), tokens=[n]), n)
+        store.submit(Change(put=examples_of(some), tokens=[n]), n)
     next_s = max(0.0, len(sent) * 32 / rate - (time.perf_counter() - began))
     select.select([bell], [], [], next_s if len(sent) < changes else 10.0)
     try:

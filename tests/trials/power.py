@@ -19,8 +19,9 @@ import time
 from pathlib import Path
 
 from headrace_proto.errors import ServerError
-from headrace_server.core.changes import Change, Example, Saved
+from headrace_server.core.changes import Change, Saved
 from headrace_server.state.store import Store
+from tests.unit.changes import Example, listed
 
 from .frame import Report, Setup
 from .mounts import image, mounted
@@ -35,8 +36,9 @@ _PATIENCE_S = 20.0
 _WRITER = """
 import os, sys
 from pathlib import Path
-from headrace_server.core.changes import Change, Example, Examples
+from headrace_server.core.changes import Change
 from headrace_server.state.store import Store
+from tests.unit.changes import Example, examples_of
 bell = os.eventfd(0)
 store = Store(Path(sys.argv[1]), sys.argv[2], bell)
 n = told = int(store.load().meta.get("n", b"-1"))
@@ -45,7 +47,7 @@ while True:
         n += 1
         state = b"%d" % n * 400
         states = [Example(k, k, 0, 0, n, n + 2, (0, b"k"), state) for k in range(n, n + 20)]
-        put = Examples.of(states)
+        put = examples_of(states)
         store.submit(Change(put=put, drop=[n - 1], meta={"n": b"%d" % n}, tokens=[n]), n)
     os.eventfd_read(bell)
     for told in store.take_done():
@@ -123,7 +125,7 @@ def fault_of(saved: Saved, told: int, durability: str) -> str:
         return f"tokens up to {saved.tokens[-1:]} and not to {n}"
     if saved.examples.lines.tolist() != (list(range(n, n + _STATES)) if n >= 0 else []):
         return f"the examples are not those of {n}"
-    if any(e != example(e.line, n) for e in saved.examples.listed()):
+    if any(e != example(e.line, n) for e in listed(saved.examples)):
         return f"the states are not those of {n}"
     return ""
 

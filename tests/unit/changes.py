@@ -3,10 +3,40 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
-from headrace_server.core.changes import Change, Example, Examples, Saved
+from headrace_server.core.changes import Change, Examples, Key, Saved
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One begun example: its place, its progress and its states."""
+
+    line: int  # number of the example as it was read
+    index: int  # insertion index
+    chunk: int
+    row: int
+    segment: int  # the next
+    count: int
+    key: Key
+    state: bytes  # all its states, concatenated
+
+
+def examples_of(examples: Iterable[Example]) -> Examples:
+    """Examples as columns; their states become one column."""
+    rows = [*examples]
+    numbers = [(e.line, e.index, e.chunk, e.row, e.segment, e.count) for e in rows]
+    columns = np.array(numbers, np.int64).reshape(-1, 6).T.copy()
+    return Examples(columns, [e.key for e in rows], [[e.state for e in rows]])
+
+
+def listed(examples: Examples) -> list[Example]:
+    """Each example as an object."""
+    rows = zip(*examples.numbers.tolist(), examples.keys, examples.packed(), strict=True)
+    return [Example(*row) for row in rows]
 
 
 class Model:
@@ -20,7 +50,7 @@ class Model:
         self.tokens: list[int] = []
 
     def apply(self, change: Change) -> None:
-        self.examples.update((e.line, e) for e in change.put.listed())
+        self.examples.update((e.line, e) for e in listed(change.put))
         for line in change.drop:
             self.examples.pop(line, None)
         self.chunks.update(change.chunks)
@@ -35,7 +65,7 @@ class Model:
     @property
     def saved(self) -> Saved:
         examples = sorted(self.examples.values(), key=lambda e: e.index)
-        of = Examples.of(examples)
+        of = examples_of(examples)
         return Saved(self.meta, of, self.chunks, sorted(self.numbers), self.tokens)
 
 
@@ -49,7 +79,7 @@ def example(chance: random.Random, line: int) -> Example:
 
 def some_examples(chance: random.Random, lines: list[int]) -> Examples:
     """Their states are of one size, in two columns, or differ in size."""
-    put = Examples.of([example(chance, line) for line in lines])
+    put = examples_of([example(chance, line) for line in lines])
     if lines and chance.random() < 0.5:
         put.states = [
             np.frombuffer(chance.randbytes(width * len(lines)), np.uint8).reshape(len(lines), width)

@@ -5,7 +5,7 @@ Examples are columns: a commit of a whole batch is a few arrays, and has no obje
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -20,20 +20,6 @@ Column = np.ndarray | list[bytes]
 Memory = Callable[[tuple[int, int]], np.ndarray]
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One begun example: its place, its progress and its states."""
-
-    line: int  # number of the example as it was read
-    index: int  # insertion index
-    chunk: int
-    row: int
-    segment: int  # number of the next segment
-    count: int
-    key: Key
-    state: bytes  # all its states, concatenated
-
-
 def _no_numbers() -> np.ndarray:
     return np.zeros((6, 0), np.int64)
 
@@ -45,16 +31,6 @@ class Examples:
     numbers: np.ndarray = field(default_factory=_no_numbers)  # int64, rows as named above
     keys: Sequence[Key] = ()
     states: Sequence[Column] = ()
-
-    @classmethod
-    def of(cls, examples: Iterable[Example]) -> Examples:
-        """Return examples as columns; their states become one column."""
-        listed = list(examples)
-        numbers = np.array(
-            [(e.line, e.index, e.chunk, e.row, e.segment, e.count) for e in listed], np.int64
-        ).reshape(-1, 6)
-        states = [[e.state for e in listed]]
-        return cls(np.ascontiguousarray(numbers.T), [e.key for e in listed], states)
 
     @classmethod
     def joined(cls, parts: Sequence[Examples]) -> Examples:
@@ -95,7 +71,8 @@ class Examples:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Examples):
             return NotImplemented
-        return self.listed() == other.listed()
+        mine, others = self.numbers.tolist(), other.numbers.tolist()
+        return (mine, [*self.keys], self.packed()) == (others, [*other.keys], other.packed())
 
     @property
     def lines(self) -> np.ndarray:
@@ -118,11 +95,6 @@ class Examples:
             return [b""] * len(self)
         columns = [c if isinstance(c, list) else [row.tobytes() for row in c] for c in self.states]
         return [b"".join(row) for row in zip(*columns, strict=True)]
-
-    def listed(self) -> list[Example]:
-        """Return each example as an object."""
-        rows = zip(*self.numbers.tolist(), self.keys, self.packed(), strict=True)
-        return [Example(*row) for row in rows]
 
 
 def _gathered(

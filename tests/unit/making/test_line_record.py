@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace_server.core.changes import Change, Example, Examples, Saved
+from headrace_server.core.changes import Change, Saved
 from headrace_server.core.plan import Read
 from headrace_server.core.segments import SegmentQueue
 from headrace_server.core.sequences import FIRST_INDEX
 from headrace_server.core.slots import Segments
 from headrace_server.making.line_record import Commit, LineRecord
 from tests.examples import some
+from tests.unit.changes import Example, examples_of, listed
 
 
 class Stored:
@@ -28,7 +29,7 @@ class Stored:
         self.marks: set[int] = set()
 
     def apply(self, change: Change) -> None:
-        self.examples.update((e.line, e) for e in change.put.listed())
+        self.examples.update((e.line, e) for e in listed(change.put))
         for line in change.drop:
             del self.examples[line]
         self.chunks.update(change.chunks)
@@ -44,7 +45,7 @@ class Stored:
     @property
     def saved(self) -> Saved:
         examples = sorted(self.examples.values(), key=lambda e: e.index)
-        return Saved(self.meta, Examples.of(examples), self.chunks, sorted(self.marks), [])
+        return Saved(self.meta, examples_of(examples), self.chunks, sorted(self.marks), [])
 
 
 class Truth:
@@ -261,7 +262,7 @@ def test_states_that_come_by_themselves_end_nothing():
     assert not len(record.saved([(batch, none, [])], lambda slots: []).put)
     machine.saved(batch)
     change = record.flushed(batch, np.array([0, 1]), [(0, b"a"), (0, b"b")], [[b"x", b"y"]])
-    assert [(e.line, e.segment, e.state) for e in change.put.listed()] == [
+    assert [(e.line, e.segment, e.state) for e in listed(change.put)] == [
         (0, 1, b"x"),
         (1, 1, b"y"),
     ]

@@ -8,10 +8,10 @@ import random
 import numpy as np
 import pytest
 
-from headrace_server.core.changes import Change, Example, Examples, Saved
+from headrace_server.core.changes import Change, Examples, Saved
 from headrace_server.state.journal import record_bytes
 from headrace_server.state.ledger import Ledger, decoded, encoded
-from tests.unit.changes import Model, random_change
+from tests.unit.changes import Example, Model, examples_of, random_change
 
 
 class File:
@@ -63,11 +63,11 @@ def test_many_large_states_are_copied_in_pieces(monkeypatch: pytest.MonkeyPatch)
     file, ledger = File(), Ledger(10)
     put = [numbered(n, b"k%d" % n, b"%d" % n * 300) for n in range(20)]
     for one in put:
-        file.put([Change(put=Examples.of([one]), tokens=[one.line])], ledger)
+        file.put([Change(put=examples_of([one]), tokens=[one.line])], ledger)
     pieces = list(ledger.table(file.read))
     assert len(pieces) > 4
     assert sum(map(nbytes_of, pieces)) <= ledger.table_bytes()
-    assert ledger.saved(file.read) == Saved({}, Examples.of(put), {}, [], list(range(10, 20)))
+    assert ledger.saved(file.read) == Saved({}, examples_of(put), {}, [], list(range(10, 20)))
 
 
 def test_a_table_has_no_row_that_was_replaced_or_has_ended():

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.core.changes import Change, Example, Examples, Saved
+from headrace_server.core.changes import Change, Examples, Saved
 from headrace_server.state import journal
 from headrace_server.state import store as module
 from headrace_server.state.store import WORKER, Store, StoreDamaged
 from tests.nursery import WarmPopen, environment
-from tests.unit.changes import Model, example, random_change
+from tests.unit.changes import Example, Model, example, examples_of, listed, random_change
 
 PATIENCE_S = 30
 
@@ -126,8 +126,9 @@ def test_it_gives_back_what_was_submitted_after_a_close_and_after_a_kill(
 CHILD = """
 import os, select, sys
 from pathlib import Path
-from headrace_server.core.changes import Change, Example, Examples
+from headrace_server.core.changes import Change
 from headrace_server.state.store import Store
+from tests.unit.changes import Example, examples_of
 bell = os.eventfd(0)
 store = Store(Path(sys.argv[1]), sys.argv[2], bell)
 n = int(store.load().meta.get("n", b"-1"))
@@ -137,7 +138,7 @@ while True:
         n += 1
         states = [Example(line, line, 0, 0, n, n + 2, (0, b"k"), b"%d" % n * 400)
                   for line in range(n, n + 20)]
-        put = Examples.of(states)
+        put = examples_of(states)
         store.submit(Change(put=put, drop=[n - 1], meta={"n": b"%d" % n}, tokens=[n]), n)
     os.eventfd_read(bell)
     for told in store.take_done():
@@ -172,7 +173,7 @@ def test_what_a_killed_process_has_told_to_be_committed_is_there(durability: str
         # Whole changes and no others, whatever was going on at that moment.
         assert saved.tokens == list(range(before + 1))
         assert saved.examples.lines.tolist() == list(range(before, before + 20))
-        assert {(e.segment, e.state) for e in saved.examples.listed()} == {
+        assert {(e.segment, e.state) for e in listed(saved.examples)} == {
             (before, b"%d" % before * 400)
         }
 
@@ -199,10 +200,10 @@ def test_what_gathers_while_one_record_is_written_is_the_next_one(
 ):
     one = opened(tmp_path / "0.journal", Held)
     chance = random.Random(0)
-    one.store.submit(Change(put=Examples.of([example(chance, 1)])), 0)
+    one.store.submit(Change(put=examples_of([example(chance, 1)])), 0)
     assert one.store.began.wait(PATIENCE_S)
     for n in range(1, 201):
-        one.store.submit(Change(put=Examples.of([example(chance, 1)]), meta={"base": b"%d" % n}), n)
+        one.store.submit(Change(put=examples_of([example(chance, 1)]), meta={"base": b"%d" % n}), n)
     assert one.store.take_done() == []
     one.store.go.set()
     one.until_done(201)
@@ -218,7 +219,7 @@ def test_a_record_that_can_not_be_written_ends_the_store_and_leaves_nothing(tmp_
 
     path = tmp_path / "0.journal"
     one = Opened(path, Fails)
-    one.store.submit(Change(put=Examples.of([example(random.Random(0), 1)])), "lost")
+    one.store.submit(Change(put=examples_of([example(random.Random(0), 1)])), "lost")
     with pytest.raises(ServerError, match=r"0\.journal"):
         one.until(lambda: bool(one.done))
     assert one.done == []
@@ -235,8 +236,9 @@ def test_a_record_that_can_not_be_written_ends_the_store_and_leaves_nothing(tmp_
 LIMITED = """
 import os, resource, select, sys, threading
 from pathlib import Path
-from headrace_server.core.changes import Change, Example, Examples
+from headrace_server.core.changes import Change
 from headrace_server.state.store import Store
+from tests.unit.changes import Example, examples_of
 bell, path = os.eventfd(0), Path(sys.argv[1])
 store = Store(path, "power", bell)
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
@@ -248,7 +250,7 @@ def ring():
     done.extend(store.take_done())
 while not store.fault:
     one = Example(n, n, 0, 0, 0, 1, (0, b"k"), os.urandom(9000))
-    store.submit(Change(put=Examples.of([one])), n)
+    store.submit(Change(put=examples_of([one])), n)
     n += 1
     ring()
 assert str(path) in store.fault, store.fault
@@ -311,7 +313,7 @@ def fill(file: Path) -> None:
 
 
 def put(line: int, index: int) -> Change:
-    return Change(put=Examples.of([Example(line, index, 0, 0, 0, 1, (0, b""), bytes(9000))]))
+    return Change(put=examples_of([Example(line, index, 0, 0, 0, 1, (0, b""), bytes(9000))]))
 
 
 def test_on_a_full_disk_commits_go_on_while_what_lives_fits_into_the_file(

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.core.changes import Change, Example, Examples
+from headrace_server.core.changes import Change
 from headrace_server.state.statedir import partition_path
 from headrace_server.state.store import StoreDamaged, _Passing
 from headrace_server.worker import stores
 from headrace_server.worker.events import Waiting
 from tests.nursery import WarmPopen
+from tests.unit.changes import Example, examples_of
 from tests.unit.lives import PATIENCE_S, Keeping
 
 A, B = ("a", 0), ("b", 3)
@@ -68,7 +69,7 @@ def test_a_write_that_is_made_at_once_is_told_at_once(tmp_path: Path, keeping: O
     assert one.sent == [] and one.stores.gathers and not one.stores.settled(A)
     assert one.stores.write() == [] and one.sent == ["first"]
     assert not one.stores.writing and not one.stores.gathers and one.stores.settled(A)
-    large = Examples.of(Example(n, n, 0, 0, 0, 1, (0, b""), bytes(9000)) for n in range(400))
+    large = examples_of(Example(n, n, 0, 0, 0, 1, (0, b""), bytes(9000)) for n in range(400))
     one.stores.submit(A, Changed(Change(put=large)))  # the thread makes the file larger
     one.stores.answer(A, "second")
     assert one.stores.write() == [] and one.sent == ["first"]
