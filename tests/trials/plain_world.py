@@ -50,6 +50,7 @@ class PlainWorld:
         self._committed: dict[Batch, int] = {}
         self._answers: dict[int, str] = {}
         self._freed: set[Batch] = set()
+        self._saved: set[Batch] = set()
         self._to_keep: list[deque[tuple[Batch, int]]] = [deque() for _ in range(self._partitions)]
         self._kept: set[int] = set()  # tokens that a worker has on its disk
         self._orphans: list[_Trainer] = []
@@ -68,9 +69,10 @@ class PlainWorld:
         for effect in effects:
             if isinstance(effect, Freed):
                 assert effect.batch not in self._freed, "freed twice"
-                assert effect.batch in self._committed, "freed before its commit"
+                assert effect.batch in self._saved, "freed before its commit"
                 self._freed.add(effect.batch)
             elif isinstance(effect, StoreCommit):
+                self._saved.add(effect.batch)
                 self._to_keep[effect.batch.partition].append((effect.batch, effect.token))
             elif isinstance(effect, Finish) and effect.session in self._trainers:
                 self._trainers[effect.session].ended = True
