@@ -27,8 +27,12 @@ from headrace_proto.messages import (
     Deliver,
     Delivery,
     Ended,
+    EpochBegun,
+    Full,
     Hello,
+    Idle,
     Outcome,
+    Passed,
     Pulse,
     Renew,
     Step,
@@ -38,19 +42,7 @@ from headrace_proto.messages import (
 from headrace_proto.placement import next_term, partitions_of
 from headrace_server.core.ahead import Ahead
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.handover import (
-    Answer,
-    Batch,
-    Claim,
-    EpochBegun,
-    Finish,
-    Full,
-    Idle,
-    Passed,
-    Send,
-    StoreCommit,
-    Taken,
-)
+from headrace_server.core.handover import Answer, Batch, Claim, Finish, Send, StoreCommit, Taken
 
 __all__ = ["Shape", "World"]
 

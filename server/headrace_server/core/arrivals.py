@@ -22,7 +22,9 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .handover import Batch, Effect, Idle, Line, Release, Want
+from headrace_proto.messages import Idle
+
+from .handover import Batch, Effect, Line, Release, Want
 from .segment_supply import Asking, SegmentSupply
 from .trainers import Trainer
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .handover import BeginEpoch, EpochBegun
+from headrace_proto.messages import EpochBegun
+
+from .handover import BeginEpoch
 from .standing import Standing
 
 

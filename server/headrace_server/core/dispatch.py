@@ -38,7 +38,7 @@ from .handover import (
 )
 from .lease import OVER, SAVING, CommitVerdict, Lease
 from .recalls import Acknowledged
-from .redealing import DealtRounds
+from .rounds import DealtRounds
 
 
 class Dispatcher(Borders):

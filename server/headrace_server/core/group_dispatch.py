@@ -13,19 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from headrace_proto.messages import EpochBegun
+
 from .group_members import GroupMembers
 from .group_places import Group, GroupBatch, MemberPlace
-from .handover import (
-    Answer,
-    Batch,
-    Effect,
-    EpochBegun,
-    Finish,
-    FlushLost,
-    Returned,
-    Rewound,
-    Send,
-)
+from .handover import Answer, Batch, Effect, Finish, FlushLost, Returned, Rewound, Send
 from .lease import ANSWERED, SAVING
 
 _OF_A_TRAINER = (Send, Answer, Finish, EpochBegun, Rewound)
@@ -37,71 +29,62 @@ class GroupDispatcher(GroupMembers):
     # The window of each member
 
     def window(self, session: int, upto: int) -> None:
-        of = self._member_of.get(session)
-        if of is None:
+        member = self._member_of.get(session)
+        if member is None:
             super().window(session, upto)
-        elif upto > of[1].window:
-            of[1].window = upto
-            self._touched[of[0]] = None
+        else:
+            member.window = max(upto, member.window)
+            self._touched[member.group] = None
 
     def give_back(self, session: int, tokens: tuple[int, ...]) -> None:
-        of = self._member_of.get(session)
-        if of is None:
+        member = self._member_of.get(session)
+        if member is None:
             super().give_back(session, tokens)
-            return
-        group, member = of
-        for token in tokens:
-            if token in member.sent:
-                self._send_later(group, member, token)
+        else:
+            self._send_again_to(member, tokens)
 
     def renew(self, session: int, last_seq: int, held: frozenset[int], now: float) -> bool:
-        of = self._member_of.get(session)
-        if of is None:
+        member = self._member_of.get(session)
+        if member is None:
             return super().renew(session, last_seq, held, now)
-        group, member = of
         self.seen(session, now)
-        self._leases.renew(group.number, now)
-        for token, seq in list(member.sent.items()):
-            if seq <= last_seq and token not in held:
-                self._send_later(group, member, token)
+        self._leases.renew(member.group.number, now)
+        sent = member.sent.items()
+        lost = [token for token, seq in sent if seq <= last_seq and token not in held]
+        self._send_again_to(member, lost)
         return True
 
+    def _send_again_to(self, member: MemberPlace, tokens: Iterable[int]) -> None:
+        """Send batches to a member that has not got them, or does not have them any more."""
+        for token in tokens:
+            member.sent.pop(token, None)
+        self._touched[member.group] = None
+
     def resend(self, session: int, last_seq: int) -> None:
-        of = self._member_of.get(session)
-        if of is None:
+        member = self._member_of.get(session)
+        if member is None:
             super().resend(session, last_seq)
             return
-        group, member = of
-        self._leases.renew(group.number, member.seen)
+        self._leases.renew(member.group.number, member.seen)
         missed = sorted((seq, token) for token, seq in member.sent.items() if seq > last_seq)
         for seq, token in missed:
-            batch = group.batches[token].batch
+            batch = member.group.batches[token].batch
             if batch is not None:
                 self._hands.effects.append(Send(session, seq, token, batch))
         member.seq = missed[-1][0] if missed else last_seq
         member.knows_end, member.epoch = False, 0
-        self._touched[group] = None
-
-    def _send_later(self, group: Group, member: MemberPlace, token: int) -> None:
-        """Resend a batch that a member never got, or does not hold any more."""
-        shared = group.batches[token]
-        if shared.batch is not None:
-            member.wait(token, shared.batch)
-        else:
-            member.sent.pop(token)  # it waits once its claim is judged
-        self._touched[group] = None
+        self._touched[member.group] = None
 
     # Commits
 
     def save(self, session: int, token: int, payload: Any = None) -> None:
-        of = self._member_of.get(session)
-        if of is None:
+        member = self._member_of.get(session)
+        if member is None:
             super().save(session, token, payload)
             return
-        group, member = of
+        group = member.group
         shared = group.batches.get(token)
-        # it belonged to an earlier group
-        if shared is None and self._leases.state(token) == SAVING:
+        if shared is None and self._leases.state(token) == SAVING:  # of an earlier group
             shared = group.batches[token] = GroupBatch(None, saving=True)
             super().save(group.number, token)
         if shared is None:
@@ -110,7 +93,7 @@ class GroupDispatcher(GroupMembers):
         shared.done.add(member)
         shared.payload = payload
         shared.asking.add(session)
-        member.forget(token)
+        member.sent.pop(token, None)
         self._commit_if_done(group, token, shared)
 
     def _commit_if_done(self, group: Group, token: int, shared: GroupBatch) -> None:
@@ -141,11 +124,11 @@ class GroupDispatcher(GroupMembers):
     # After a reconnection, or a restart of the server
 
     def adopt(self, session: int, tokens: tuple[int, ...], now: float) -> None:
-        of = self._member_of.get(session)
-        if of is None:
+        member = self._member_of.get(session)
+        if member is None:
             super().adopt(session, tokens, now)
             return
-        group, member = of
+        group = member.group
         for token in tokens:
             if token not in group.batches:
                 batch = self._leases.adopt(token, group.number, now)
@@ -153,40 +136,29 @@ class GroupDispatcher(GroupMembers):
                     continue
                 batch.wait_no_more()
                 self._share(group, token, batch)
-            self._has(group, member, token)
+            member.has(token)
 
     def claim(self, session: int, place: Any, saved: bool = False) -> None:
-        of = self._member_of.get(session)
-        if of is None:
+        member = self._member_of.get(session)
+        if member is None:
             super().claim(session, place, saved)
             return
-        group, member = of
-        token = place.token
+        group, token = member.group, place.token
         if token not in group.batches:
             super().claim(group.number, place)
             if token not in self._claims.by_token:
                 return
             group.batches[token] = GroupBatch(None)
             group.claimed.add(token)
-        self._has(group, member, token)
+        member.has(token)
         self._touched[group] = None
 
     def recall(self, session: int, commit: Any) -> None:
         super().recall(self._trainer_of(session), commit)
 
-    def _has(self, group: Group, member: MemberPlace, token: int) -> None:
-        """Note that a member holds a batch, or that its commit is on the way."""
-        if member not in group.batches[token].done and token not in member.sent:
-            member.waiting.pop(token, None)
-            member.sent[token] = 0
-
     def _share(self, group: Group, token: int, batch: Batch) -> None:
         """Hand a batch of the group to all members."""
-        shared = group.batches.setdefault(token, GroupBatch(batch))
-        shared.batch = batch
-        for member in group.members:
-            if member not in shared.done and token not in member.sent:
-                member.wait(token, batch)
+        group.batches.setdefault(token, GroupBatch(batch)).batch = batch
         self._touched[group] = None
 
     def _settle_claims(self, group: Group) -> None:
@@ -201,16 +173,8 @@ class GroupDispatcher(GroupMembers):
                 self._share(group, token, batch)
                 self._commit_if_done(group, token, group.batches[token])
                 continue
-            asking = sorted(group.batches[token].asking)
-            self._drop(group, token)
-            for session in asking:
+            for session in sorted(group.drop(token).asking):
                 self._answer_late(session, token)
-
-    def _drop(self, group: Group, token: int) -> None:
-        """Forget a batch that the group does not have any more."""
-        del group.batches[token]
-        for member in group.members:
-            member.forget(token)
 
     # Effects
 
@@ -226,7 +190,7 @@ class GroupDispatcher(GroupMembers):
         passed: list[Effect] = []
         for effect in super().take_effects():
             if isinstance(effect, _OF_A_TRAINER) and effect.session < 0:
-                of = self._by_number.get(effect.session)  # it may have left
+                of = self._groups.get(effect.session)  # it may have left
                 passed += () if of is None else self._shared(of, effect)
             else:
                 passed.append(effect)
@@ -234,7 +198,7 @@ class GroupDispatcher(GroupMembers):
                 passed += self._lost(effect.token)
         for group in self._touched:
             for member in group.present:
-                self._serve(group, member, passed)
+                self._serve(member, passed)
         self._touched.clear()
         return passed
 
@@ -257,33 +221,29 @@ class GroupDispatcher(GroupMembers):
     def _answers(self, group: Group, answer: Answer) -> Iterable[Effect]:
         """Return the answer to a commit of the group for each member that has asked."""
         tokens = [*answer.committed, *answer.stale, *(fault[0] for fault in answer.faults)]
-        tokens = [token for token in tokens if token in group.batches]  # the others are answered
-        sessions = sorted({s for token in tokens for s in group.batches[token].asking})
-        for token in tokens:
-            self._drop(group, token)
+        dropped = [group.drop(token) for token in tokens if token in group.batches]
+        sessions = sorted({session for shared in dropped for session in shared.asking})
         return [Answer(s, answer.committed, answer.stale, answer.faults) for s in sessions]
 
     def _lost(self, token: int) -> Iterable[Effect]:
         """Note that a lease has ended without a commit; commits of members do not count."""
         for group in self._groups.values():
             if token in group.batches:
-                shared = group.batches[token]
-                self._drop(group, token)
+                shared = group.drop(token)
                 stale = [Answer(session, (), (token,)) for session in sorted(shared.asking)]
                 return [*stale, *map(FlushLost, shared.flushes)]
         return ()
 
-    def _serve(self, group: Group, member: MemberPlace, passed: list[Effect]) -> None:
+    def _serve(self, member: MemberPlace, passed: list[Effect]) -> None:
         """Send a member the batches that it can take, and notices that it has not got."""
+        group = member.group
         if group.epoch > member.epoch:
             member.epoch = group.epoch
             passed.append(EpochBegun(member.session, member.epoch))
-        ready = not group.claimed  # else an earlier batch may come
-        while ready and member.waiting and member.window > member.seq:
-            token = next(iter(member.waiting))
-            batch = member.waiting.pop(token)
-            member.seq = member.sent[token] = member.seq + 1
-            passed.append(Send(member.session, member.seq, token, batch))
+        if not group.claimed:  # else an earlier batch may come
+            for token, batch in member.waiting()[: max(0, member.window - member.seq)]:
+                member.seq = member.sent[token] = member.seq + 1
+                passed.append(Send(member.session, member.seq, token, batch))
         if group.ended and not member.knows_end:
             member.knows_end = True
             passed.append(Finish(member.session))

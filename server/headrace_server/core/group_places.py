@@ -30,31 +30,6 @@ def check_group(name: str, members: int) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class MemberPlace:
-    """A place in a group, with its uncommitted batches.  Session 0: the trainer is away."""
-
-    nonce: bytes
-    session: int = 0
-    seen: float = 0.0
-    window: int = 0
-    seq: int = 0  # number of its last delivery
-    knows_end: bool = False
-    epoch: int = 0  # the least epoch of coming batches that was announced to it
-    waiting: dict[int, Batch] = field(default_factory=dict)  # batches to be sent, by token
-    sent: dict[int, int] = field(default_factory=dict)  # by token: number of the delivery
-
-    def wait(self, token: int, batch: Batch) -> None:
-        """Queue a batch, in the order of tokens."""
-        self.sent.pop(token, None)
-        self.waiting[token] = batch
-        self.waiting = dict(sorted(self.waiting.items()))
-
-    def forget(self, token: int) -> None:
-        self.sent.pop(token, None)
-        self.waiting.pop(token, None)
-
-
-@dataclass(slots=True, eq=False)
 class GroupBatch:
     """A batch of a group; one of an earlier server is None until its claim is judged."""
 
@@ -64,6 +39,39 @@ class GroupBatch:
     payload: Any = None  # from the last commit of a member: for segments the states
     flushes: list[Any] = field(default_factory=list)  # flushed states of lanes after this batch
     saving: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class MemberPlace:
+    """A place in a group.  Session 0: its trainer is away."""
+
+    group: Group
+    nonce: bytes
+    session: int = 0
+    seen: float = 0.0
+    window: int = 0
+    seq: int = 0  # number of its last delivery
+    knows_end: bool = False
+    epoch: int = 0  # the least epoch of coming batches that was announced to it
+    sent: dict[int, int] = field(default_factory=dict)  # by token: number of the delivery
+
+    def waiting(self) -> list[tuple[int, Batch]]:
+        """Return token and batch of all that are to be sent, in the order of tokens."""
+        return [
+            (token, shared.batch)
+            for token, shared in sorted(self.group.batches.items())
+            if shared.batch is not None and self not in shared.done and token not in self.sent
+        ]
+
+    @property
+    def credits(self) -> int:
+        """Number of further batches that the member can take."""
+        return self.window - self.seq - len(self.waiting())
+
+    def has(self, token: int) -> None:
+        """Note that its trainer has a batch in hand, or the commit of it on the way."""
+        if self not in self.group.batches[token].done:
+            self.sent.setdefault(token, 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -103,14 +111,9 @@ class Group:
         free = [member for member in self.members if not member.session]
         member = next((one for one in free if one.nonce == nonce), next(iter(free), None))
         if member is None:
-            member = MemberPlace(nonce)
+            member = MemberPlace(self, nonce)
             self.members.append(member)
         member.nonce = nonce
-        member.waiting = {
-            token: shared.batch
-            for token, shared in sorted(self.batches.items())
-            if shared.batch is not None and member not in shared.done
-        }
         return member
 
     @property
@@ -119,4 +122,10 @@ class Group:
         present = self.present
         if len(present) < self.size or self.claimed:
             return 0
-        return max(0, min(one.window - one.seq - len(one.waiting) for one in present))
+        return max(0, min(one.credits for one in present))
+
+    def drop(self, token: int) -> GroupBatch:
+        """Forget and return a batch that the group does not have any more."""
+        for member in self.members:
+            member.sent.pop(token, None)
+        return self.batches.pop(token)

@@ -13,38 +13,6 @@ from typing import Any, Protocol, TypeVar
 from headrace_proto.messages import EpochBegun, Full, Idle, Passed
 from headrace_proto.record import record
 
-__all__ = [
-    "Answer",
-    "Batch",
-    "BeginEpoch",
-    "Claim",
-    "Deal",
-    "Dealt",
-    "Effect",
-    "EpochBegun",
-    "Finish",
-    "FlushLost",
-    "Freed",
-    "Full",
-    "Idle",
-    "JoinRefused",
-    "Leave",
-    "Line",
-    "PassOver",
-    "Passed",
-    "Reclaimed",
-    "Release",
-    "Returned",
-    "Rewound",
-    "Send",
-    "StoreCommit",
-    "StoreLanes",
-    "Taken",
-    "Want",
-    "of_numbers",
-]
-
-
 P = TypeVar("P")
 
 
@@ -131,13 +99,13 @@ class Line:
                 return batch
         return None
 
-    def rows(self) -> int:
-        """Return the number of rows of all waiting batches."""
-        return sum(batch.rows for batch in {b for _, b in self._heap if b.waits_in is self})
+    def waiting(self) -> set[Batch]:
+        """Return all batches that wait."""
+        return {batch for _, batch in self._heap if batch.waits_in is self}
 
-    def partitions(self) -> set[int]:
-        """Return the partitions of waiting batches."""
-        return {batch.partition for _, batch in self._heap if batch.waits_in is self}
+    def rows(self) -> int:
+        """Return their rows."""
+        return sum(batch.rows for batch in self.waiting())
 
     def remove(self, batch: Batch, /) -> None:
         batch.waits_in = None  # its entry stays in the heap until pop meets it

@@ -5,21 +5,23 @@
                                                   └─ ranks: dealt in rounds ─► each its own
 
 The order of a feed is by (number, partition), see stream.py; batches that came back go out before
-new ones.  In coordinated mode the same stream is dealt in rounds, see rounds.py.  A round that can
-not be completed at the end of the feed is dropped, so that all ranks finish together.
+new ones.  In coordinated mode the same stream is dealt in rounds, see plain_rounds.py.  A round
+that can not be completed at the end of the feed is dropped, so that all ranks finish together.
 
 Rounds outlive an owner: they are stored with their partition before their batches go out, and the
-next life deals them again as they were, see redealing.py.
+next life deals them again as they were, see plain_rounds.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .handover import Batch, Dealt, Full, Idle, Line, PassOver, Taken
+from headrace_proto.messages import Full, Idle
+
+from .handover import Batch, Dealt, Line, PassOver, Taken
 from .hands import Hands
-from .redealing import DealtRounds, Redealing
-from .rounds import Rounds
+from .plain_rounds import PlainRounds
+from .rounds import DealtRounds
 from .stream import Stream
 from .supply import Supply
 from .trainers import Trainer
@@ -33,9 +35,7 @@ class PlainSupply(Supply):
         self._partitions = tuple(partitions)
         self.stream = Stream(self._partitions)
         self._again = Line()  # returned batches that belong to no rank
-        self._rounds = Rounds(0)
-        self._redealing = Redealing()
-        self._run = -1  # number of the last run of trainers, see runs.py; -1: none yet
+        self._rounds = PlainRounds()
         self._full = False  # whether there is no room for the next batch
 
     # From workers
@@ -44,9 +44,11 @@ class PlainSupply(Supply):
         self.stream.made(batch)
         self._full = False
         # Until ranks have joined, the batch only waits.
-        if self.world and self._redealing.made(batch):
-            self.pick(*batch.order)
-            self._deal_again(batch)
+        if self.world and self._rounds.lacking:
+            self._rounds.ended(batch.partition, batch.number)
+            if self._rounds.made(batch):
+                self.pick(*batch.order)
+                self._deal_again(batch)
         return True
 
     def starved(self, partition: int) -> None:
@@ -60,44 +62,32 @@ class PlainSupply(Supply):
 
     def end(self, partition: int) -> None:
         if self.world:
-            self._redealing.ended(partition)
+            self._rounds.ended(partition)
         self.stream.end(partition)
         self._trainers.due.extend(self._trainers.by_rank)
 
     # From trainers
 
     def start_run(self, run: int, world_size: int) -> None:
-        rounds, redealing = self._rounds, self._redealing
-        same = world_size == rounds.world
-        if same and run == self._run:
+        rounds = self._rounds
+        if (run, world_size) == (rounds.run, rounds.world):
             return
-        begun = redealing.begun(rounds.world)
-        had_ranks = bool(rounds.world) or redealing.loaded
-        if same:
-            left = rounds.realign(begun)
-        else:
-            left = rounds.undeal()
-            rounds = self._rounds = Rounds(world_size)
-            self.world = world_size
-        for batch in left:
+        had_ranks = bool(rounds.world) or rounds.loaded
+        for batch in rounds.begin_run(run, world_size):
             self._again.push(batch)
-        self._run = run
-        if redealing.loaded:
-            rounds.go_on(redealing.begin(run, world_size))
-            self._place()
-        else:
-            redealing.forget(begun if same else None)
+        self.world = world_size
+        self._place()
         if world_size or had_ranks:
             self._hands.effects.append(Dealt(self._partitions))
 
     def _place(self) -> None:
         """Deal batches, made before any rank had joined, to their ranks."""
-        for order in self._redealing.orders:
-            batch = self.pick(*order)
-            if batch is not None and self._redealing.take(batch):
+        for order in list(self._rounds.lacking):
+            batch = self.pick(order[0], order[1])
+            if batch is not None and self._rounds.made(batch):
                 self._deal_again(batch)
-            elif batch is None and not self.stream.will_make(*order):
-                self._redealing.forget_one(order)
+            elif batch is None and not self.stream.will_make(order[0], order[1]):
+                del self._rounds.lacking[order]
 
     def _deal_again(self, batch: Batch) -> None:
         """Let a batch that was dealt wait for its rank."""
@@ -112,25 +102,23 @@ class PlainSupply(Supply):
         return True
 
     def settled(self, batch: Batch) -> None:
-        self._redealing.settled(batch)
+        self._rounds.settled(batch)
 
     # Rounds of another life
 
     def load_rounds(self, partition: int, dealt: DealtRounds) -> None:
-        self._redealing.load(partition, dealt)
+        self._rounds.load(partition, dealt)
 
     def rounds_dealt(self, partition: int) -> DealtRounds:
-        next_round = self._rounds.next_round.get(partition, 0)
-        members = self._redealing.dealt_of(partition)
-        return DealtRounds(self.world, self._run, next_round, members)
+        return self._rounds.dealt_of(partition)
 
     # Claims
 
     def pick(self, number: int, partition: int) -> Batch | None:
         """Take a batch out of turn, if it is here; its partition may make another."""
-        placed = self._redealing.picked((number, partition))
-        if placed is not None:
-            return placed
+        dealt = self._rounds.pick((number, partition))
+        if dealt is not None:
+            return dealt
         batch = self.stream.pick(number, partition)
         if batch is not None:
             self._hands.effects.append(Taken(batch))
@@ -171,7 +159,7 @@ class PlainSupply(Supply):
 
     def _next_of_rank(self, rank: int) -> Batch | None:
         trainers = self._trainers
-        while (batch := self._dealt_to(rank)) is None:
+        while (batch := self._rounds.pop(rank, self._coming())) is None:
             fresh = self._fresh()
             if fresh is None:
                 return None
@@ -183,24 +171,15 @@ class PlainSupply(Supply):
                 self._hands.leases.void(member)  # from here on it belongs to this rank
                 trainers.due.append(member.rank)
             if members:
-                self._redealing.dealt(members)
                 self._hands.effects.append(Dealt((fresh.partition,)))
             # rounds of other partitions waited for its rounds
             if fresh.partition not in self._coming():
                 trainers.due.extend(trainers.by_rank)
         return batch
 
-    def _dealt_to(self, rank: int) -> Batch | None:
-        """Return the batch of a rank's next round, if the rank may have it now."""
-        if self._redealing.orders:
-            batch = self._rounds.peek(rank)
-            if batch is None or self._redealing.waits_for(rank, (batch.round, batch.partition)):
-                return None
-        return self._rounds.pop(rank, self._coming())
-
     def _coming(self) -> set[int]:
         """Return the partitions that have or may get batches to deal."""
-        return {*self.stream.live, *self._again.partitions()}
+        return {*self.stream.live, *(batch.partition for batch in self._again.waiting())}
 
     def _fresh(self) -> Batch | None:
         """Return a returned batch, else the next of the stream."""

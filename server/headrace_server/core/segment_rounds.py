@@ -11,20 +11,15 @@ and have stored a round before its batches go out.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 from .handover import Batch, Deal, Dealt, Effect, JoinRefused, Leave, Want
 from .hands import Hands
 from .partition import TURN_BITS
-from .redealing import DealtRounds
-from .rounds import Rounds
+from .rounds import DealtRounds, Rounds
 from .segment_supply import Asking, SegmentSupply
 from .sequences import AT_SERVER
 from .trainers import Trainer
-
-#: Number of a round, and its partition.
-_Place = tuple[int, int]
 
 
 class SegmentRounds(SegmentSupply):
@@ -45,8 +40,6 @@ class SegmentRounds(SegmentSupply):
         #: By partition: number of rounds asked for, and of those that came.
         self._asked = dict.fromkeys(self.partitions, 0)
         self._came = dict.fromkeys(self.partitions, 0)
-        #: Ranks that lack a member of a round, until it is made again.
-        self._lacking: defaultdict[_Place, set[int]] = defaultdict(set)
         self._resumed: set[int] = set()  # partitions that must make members again
 
     def begin(self, stripe: int) -> None:
@@ -59,7 +52,7 @@ class SegmentRounds(SegmentSupply):
         """Go on with the rounds of an earlier life of this run."""
         self._rounds.begin_at(partition, dealt.next_round)
         for at, rank in dealt.members:
-            self._lacking[at, partition].add(rank)
+            self._lack(at, partition, rank)
             self._resumed.add(partition)
 
     # From partitions
@@ -71,27 +64,23 @@ class SegmentRounds(SegmentSupply):
         if not 0 <= rank < self.world or self._stripes[rank] != stripe:
             if self._left.get(stripe) == rank:
                 self._came[batch.partition] += self._rounds.pass_by(at, batch.partition, rank)
-                self._lacking[at, batch.partition].add(rank)
+                self._lack(at, batch.partition, rank)
             return False
-        self._found(at, batch.partition, rank)
+        self._rounds.lacking.pop((at, batch.partition, rank), None)
         batch.rank, batch.round = rank, at
         if self._rounds.place(batch):
             self._came[batch.partition] += 1
             self._hands.effects.append(Dealt((batch.partition,)))
         return True
 
-    def _found(self, at: int, partition: int, rank: int) -> None:
-        """Note that a member is here which a rank lacked."""
-        if self._lacking:
-            lacking = self._lacking[at, partition]
-            lacking.discard(rank)
-            if not lacking:
-                del self._lacking[at, partition]
+    def _lack(self, at: int, partition: int, rank: int) -> None:
+        """Note that a rank lacks a member of a round, which is made again."""
+        self._rounds.lacking[at, partition, rank] = at, partition, rank
 
     def end(self, partition: int) -> None:
         self.partitions[partition].ended = True
-        for place in [place for place in self._lacking if place[1] == partition]:
-            del self._lacking[place]
+        for member in [one for one in self._rounds.lacking if one[1] == partition]:
+            del self._rounds.lacking[member]
 
     def _on_rests(self, partition: int, rests: bool) -> None:
         """Do nothing: rounds of an epoch come before those of the next."""
@@ -117,7 +106,7 @@ class SegmentRounds(SegmentSupply):
         self._left[before] = rank
         self._stripes[rank] = after = self.take_stripes(1)
         for batch in self._rounds.drain(rank):
-            self._lacking[batch.round, batch.partition].add(rank)
+            self._lack(batch.round, batch.partition, rank)
             self._hands.void(batch)
         self._hands.effects += [
             Leave(number, before, after) for number, p in self.partitions.items() if not p.ended
@@ -125,7 +114,7 @@ class SegmentRounds(SegmentSupply):
 
     def drain(self) -> list[Batch]:
         """Take all batches that wait."""
-        return [batch for rank in range(self.world) for batch in self._rounds.drain(rank)]
+        return self._rounds.drain_all()
 
     # Claims
 
@@ -135,7 +124,7 @@ class SegmentRounds(SegmentSupply):
 
     def make_again(self, at: int, partition: int, rank: int) -> bool:
         """Have a claimed member made again; return whether it will come."""
-        comes = rank in self._lacking.get((at, partition), ())
+        comes = (at, partition, rank) in self._rounds.lacking
         if comes:
             self._hands.effects.append(Want(partition, max(1, self._asked[partition])))
         return comes
@@ -153,15 +142,7 @@ class SegmentRounds(SegmentSupply):
         """Tell nothing: an owner whose partitions have ended ends the feed for its trainers."""
 
     def next(self, session: int) -> Batch | None:
-        rank = self._trainers.present[session].rank
-        if self._lacking:
-            head = self._rounds.peek(rank)
-            if head is None:
-                return None
-            place = head.round, head.partition
-            if any(rank in ranks and at < place for at, ranks in self._lacking.items()):
-                return None
-        return self._rounds.pop(rank, self._live())
+        return self._rounds.pop(self._trainers.present[session].rank, self._live())
 
     def _live(self) -> list[int]:
         return [number for number, p in self.partitions.items() if not p.ended]
@@ -197,10 +178,10 @@ class SegmentRounds(SegmentSupply):
         return None
 
     def waiting(self) -> int:
-        return sum(self._rounds.waiting(rank) for rank in range(self.world))
+        return self._rounds.waiting_in_all()
 
     def waiting_rows(self) -> int:
-        return sum(self._rounds.rows(rank) for rank in range(self.world))
+        return self._rounds.rows()
 
 
 def following(before: SegmentSupply, hands: Hands, run: int, world: int) -> SegmentSupply:

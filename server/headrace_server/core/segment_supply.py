@@ -13,10 +13,12 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .handover import Batch, Effect, Idle, Passed, Want, of_numbers
+from headrace_proto.messages import Idle, Passed
+
+from .handover import Batch, Effect, Want, of_numbers
 from .hands import Hands
 from .partition import TURN_BITS
-from .redealing import DealtRounds
+from .rounds import DealtRounds
 from .sequences import AT_SERVER
 from .supply import Supply
 from .trainers import Trainer
@@ -165,7 +167,7 @@ class SegmentSupply(Supply):
 
     @abstractmethod
     def wants(self, asking: Sequence[Asking]) -> list[Effect]:
-        """Return the requests to partitions that meet what trainers ask for."""
+        """Return the requests to partitions that satisfy the trainers' requests."""
 
     @abstractmethod
     def is_idle(self, session: int) -> bool:

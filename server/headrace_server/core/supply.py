@@ -10,7 +10,7 @@ from abc import abstractmethod
 
 from .handover import Batch
 from .hands import Hands
-from .redealing import DealtRounds
+from .rounds import DealtRounds
 from .sequences import NOWHERE
 from .trainers import Trainer
 

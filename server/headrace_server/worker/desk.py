@@ -21,7 +21,7 @@ from ..core.group_places import check_group
 from ..core.handover import JoinRefused
 from ..core.plan import RESIZED
 from ..core.recalls import Acknowledged
-from ..core.redealing import DealtRounds
+from ..core.rounds import DealtRounds
 from ..core.runs import Runs
 from ..core.segment_rounds import check_rows
 from ..flight.recorder import LeaseRecorder
@@ -264,7 +264,7 @@ class Desk:
 
     def _has_group(self, name: str) -> bool:
         dispatcher = self.dispatcher
-        return isinstance(dispatcher, GroupDispatcher) and dispatcher.has_group(name)
+        return isinstance(dispatcher, GroupDispatcher) and dispatcher.group_of(name) is not None
 
     def join(self, session: int, hello: Hello, now: float, run: int) -> None:
         """Add a trainer's session.  JoinRefused where its mode differs from that of the others."""

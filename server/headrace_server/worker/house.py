@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from headrace_proto.clock import AwakeClock
-from headrace_proto.messages import Answered
+from headrace_proto.messages import Answered, EpochBegun, Full, Idle, Passed
 
 from ..core.handover import (
     Answer,
@@ -25,14 +25,10 @@ from ..core.handover import (
     Claim,
     Deal,
     Dealt,
-    EpochBegun,
     Finish,
     FlushLost,
     Freed,
-    Full,
-    Idle,
     Leave,
-    Passed,
     PassOver,
     Reclaimed,
     Release,

@@ -16,7 +16,18 @@ from typing import Any
 from headrace.any_order import merge_of
 from headrace.session import Session
 from headrace_proto import messages
-from headrace_proto.messages import Deliver, Delivery, Ended, Hello, Outcome, Renew, Step, Welcome
+from headrace_proto.messages import (
+    Deliver,
+    Delivery,
+    Ended,
+    Hello,
+    Idle,
+    Outcome,
+    Passed,
+    Renew,
+    Step,
+    Welcome,
+)
 from headrace_proto.placement import next_term, partitions_of
 from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import (
@@ -24,9 +35,7 @@ from headrace_server.core.handover import (
     Batch,
     Claim,
     Finish,
-    Idle,
     Leave,
-    Passed,
     Release,
     Send,
     StoreCommit,

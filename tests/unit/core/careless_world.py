@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from random import Random
 
+from headrace_proto.messages import Passed
 from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.group_dispatch import GroupDispatcher
 from headrace_server.core.handover import (
@@ -21,7 +22,6 @@ from headrace_server.core.handover import (
     Deal,
     JoinRefused,
     Leave,
-    Passed,
     Release,
     Send,
     StoreCommit,

@@ -36,7 +36,7 @@ from headrace_server.core.handover import (
 )
 from headrace_server.core.lanes import Lanes
 from headrace_server.core.members import MemberRows, RoundMembers, place_of
-from headrace_server.core.redealing import DealtRounds
+from headrace_server.core.rounds import DealtRounds
 from headrace_server.core.segments import SegmentQueue
 from headrace_server.core.sequences import BEGUN
 

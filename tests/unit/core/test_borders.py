@@ -1,15 +1,8 @@
 """Trainers know of an epoch when all before it is committed; segments wait for all partitions."""
 
+from headrace_proto.messages import EpochBegun, Idle, Passed
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.handover import (
-    Batch,
-    BeginEpoch,
-    EpochBegun,
-    Idle,
-    Passed,
-    Send,
-    Want,
-)
+from headrace_server.core.handover import Batch, BeginEpoch, Send, Want
 
 
 def feed(order="", partitions=(0, 1), shared=False):

@@ -9,13 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from headrace_proto.messages import Full, Idle
 from headrace_server.core.handover import (
     Answer,
     Batch,
     Finish,
     Freed,
-    Full,
-    Idle,
     JoinRefused,
     Returned,
     Send,

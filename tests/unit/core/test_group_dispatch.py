@@ -263,7 +263,7 @@ class World:
             (n, p) for p, count in enumerate(self.counts) for n in range(count)
         )
         assert all(t.ended and not t.unanswered and not t.held for t in self.trainers)
-        assert not self.d._groups["g"].batches
+        assert not self.d.group_of("g").batches
 
 
 _COUNTS = st.lists(st.integers(0, 6), min_size=1, max_size=3)

@@ -21,6 +21,10 @@ def taken(group: Group, nonce: bytes, session: int) -> MemberPlace:
     return member
 
 
+def waiting(member: MemberPlace) -> list[int]:
+    return [token for token, _ in member.waiting()]
+
+
 def test_a_trainer_takes_its_own_place_again_else_the_first_that_is_free():
     group = Group("g", 2, -1, -1, 0)
     one, two = taken(group, b"1", 1), taken(group, b"2", 2)
@@ -38,13 +42,15 @@ def test_in_a_place_wait_batches_that_are_not_committed_there_in_the_order_of_to
         group.batches[token] = GroupBatch(batches[token - 3])
     group.batches[4].done.add(one)
     group.batches[6] = GroupBatch(None)  # its claim is not judged
-    assert list(taken(group, b"2", 2).waiting) == [3, 4, 5]
+    assert waiting(taken(group, b"2", 2)) == [3, 4, 5]
     one.session = 0
-    assert list(group.place_for(b"3").waiting) == [3, 5]
-    one.wait(1, batches[0])
-    assert list(one.waiting) == [1, 3, 5]
-    one.forget(3)
-    assert list(one.waiting) == [1, 5]
+    assert waiting(group.place_for(b"3")) == [3, 5]
+    group.batches[1] = GroupBatch(batches[0])
+    assert waiting(one) == [1, 3, 5]
+    one.has(3), one.has(4)
+    assert waiting(one) == [1, 5] and one.sent == {3: 0}
+    group.drop(3)
+    assert waiting(one) == [1, 5] and one.sent == {} and 3 not in group.batches
 
 
 def test_a_group_takes_as_much_as_its_slowest_member_once_all_are_there():
@@ -55,7 +61,7 @@ def test_a_group_takes_as_much_as_its_slowest_member_once_all_are_there():
     two = taken(group, b"2", 2)
     two.window, two.seq = 3, 1
     assert group.credits == 2
-    two.wait(1, Batch(0, 0, 1))
+    group.batches[1] = GroupBatch(Batch(0, 0, 1), done={one})
     assert group.credits == 1
     group.claimed.add(9)
     assert group.credits == 0

@@ -1,7 +1,14 @@
 """A round has one batch of one kind for each rank, and is never changed once it was dealt."""
 
 from headrace_server.core.handover import Batch
+from headrace_server.core.plain_rounds import PlainRounds
 from headrace_server.core.rounds import Rounds
+
+
+def rounds(world):
+    r = PlainRounds()
+    assert r.begin_run(1, world) == []
+    return r
 
 
 def batch(number, bucket=None):
@@ -9,7 +16,7 @@ def batch(number, bucket=None):
 
 
 def test_a_round_is_complete_with_one_batch_of_one_kind_for_each_rank():
-    r = Rounds(2)
+    r = rounds(2)
     a, b, c, d = batch(0, 7), batch(1, 8), batch(2, 8), batch(3, 7)
     assert r.add(a) == [] == r.add(b)
     assert r.add(c) == [b, c] and (b.rank, c.rank, b.round, c.round) == (0, 1, 0, 0)
@@ -19,13 +26,13 @@ def test_a_round_is_complete_with_one_batch_of_one_kind_for_each_rank():
 
 
 def test_batches_without_buckets_are_all_of_one_kind():
-    r = Rounds(2)
+    r = rounds(2)
     first, second = batch(0), batch(1)
     assert r.add(first) == [] and r.add(second) == [first, second]
 
 
 def test_what_came_back_is_the_ranks_next_round_again():
-    r = Rounds(1)
+    r = rounds(1)
     batches = [batch(n) for n in range(3)]
     for b in batches:
         r.add(b)
@@ -36,7 +43,7 @@ def test_what_came_back_is_the_ranks_next_round_again():
 
 
 def test_incomplete_rounds_are_given_up_once():
-    r = Rounds(3)
+    r = rounds(3)
     batches = [batch(0, 1), batch(1, 2), batch(2, 1)]
     for b in batches:
         r.add(b)
@@ -45,33 +52,33 @@ def test_incomplete_rounds_are_given_up_once():
 
 
 def test_all_that_waits_is_given_up_for_another_world_size():
-    r = Rounds(2)
+    r = rounds(2)
     batches = [batch(n) for n in range(5)]
     for b in batches:
         r.add(b)
     taken = r.pop(1, ())
-    left = r.undeal()
+    left = r.begin_run(2, 3)
     assert {b.number for b in left} == {0, 2, 3, 4} and taken is batches[1]
     assert all((b.rank, b.round, b.waits_in) == (-1, -1, None) for b in left)
 
 
 def test_of_rounds_that_some_ranks_are_done_with_the_rest_is_dealt_anew():
-    r = Rounds(2)
+    r = rounds(2)
     batches = [batch(n) for n in range(6)]
     for b in batches:
         r.add(b)
     for rank, done in ((0, 2), (1, 1)):
         for _ in range(done):
-            r.pop(rank, ())
-    assert r.realign({(1, 0)}) == [batches[3]]  # round 0 is done, round 1 half, round 2 untouched
+            r.settled(r.pop(rank, ()))
+    assert r.begin_run(2, 2) == [batches[3]]  # round 0 is done, round 1 half, round 2 untouched
     assert (batches[3].rank, batches[3].round) == (-1, -1)
     assert r.pop(0, ()) is batches[4] and r.pop(1, ()) is batches[5]
-    assert r.realign(()) == []
+    assert r.begin_run(3, 2) == []
 
 
 def test_rounds_are_of_one_partition_each_and_come_by_round_and_partition():
     """A round of one partition waits until no other can bring one that comes first."""
-    r = Rounds(2)
+    r = rounds(2)
     of = [[Batch(p, n, 1) for n in range(4)] for p in range(2)]
     assert r.add(of[1][0]) == [] == r.add(of[0][0])
     assert r.add(of[1][1]) == of[1][:2] and of[1][0].round == 0
@@ -84,7 +91,7 @@ def test_rounds_are_of_one_partition_each_and_come_by_round_and_partition():
 
 
 def test_no_round_crosses_the_border_of_an_epoch():
-    r, later = Rounds(2), 1 << 32
+    r, later = rounds(2), 1 << 32
     batches = [Batch(0, n, 1, turn=n if n < 3 else later + n - 3) for n in range(5)]
     for b in batches[:3]:
         assert r.begin_epoch(b) == []
@@ -96,3 +103,15 @@ def test_no_round_crosses_the_border_of_an_epoch():
     assert r.pop(0, [1]) is None, "partition 1 may have a round of the epoch before"
     r.begin_at(1, later)
     assert r.pop(0, [1]) is batches[3]
+
+
+def test_a_rank_gets_what_it_lacks_of_earlier_rounds_first():
+    r = Rounds(2)
+    for rank in (0, 1):
+        member = batch(rank)
+        member.round, member.rank = 1, rank
+        assert r.place(member) == (rank == 1) and r.waiting(rank) == 1
+    r.lacking[7, 0] = 0, 0, 1  # rank 1 lacks its member of round 0
+    assert r.pop(0, ()).rank == 0 and r.pop(1, ()) is None
+    del r.lacking[7, 0]
+    assert r.take(0, 0, 1) is None and r.take(1, 0, 1).rank == 1 and r.waiting_in_all() == 0

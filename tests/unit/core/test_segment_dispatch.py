@@ -7,16 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_proto.limits import MAX_PREFETCH
-from headrace_proto.messages import Handed
+from headrace_proto.messages import Handed, Idle, Passed
 from headrace_server.core.handover import (
     Answer,
     Batch,
     Finish,
     Freed,
-    Idle,
     JoinRefused,
     Leave,
-    Passed,
     Send,
     StoreCommit,
     StoreLanes,

@@ -7,7 +7,7 @@ import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_proto.messages import Handed
+from headrace_proto.messages import Handed, Idle, Passed
 from headrace_server.core.handover import (
     Answer,
     Batch,
@@ -15,14 +15,12 @@ from headrace_server.core.handover import (
     Deal,
     Dealt,
     Freed,
-    Idle,
     Leave,
-    Passed,
     Send,
     StoreCommit,
     Want,
 )
-from headrace_server.core.redealing import DealtRounds
+from headrace_server.core.rounds import DealtRounds
 from headrace_server.core.sequences import AT_SERVER, AT_TRAINER
 from tests.examples import some
 

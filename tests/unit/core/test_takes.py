@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.core.handover import Idle, Passed, Release, Send, Want
+from headrace_proto.messages import Idle, Passed
+from headrace_server.core.handover import Release, Send, Want
 from headrace_server.core.segments import SegmentQueue
 from tests.examples import some
 

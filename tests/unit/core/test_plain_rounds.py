@@ -7,66 +7,64 @@ import pytest
 from headrace_proto.messages import Handed
 from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import Answer, Batch, Dealt, Send
-from headrace_server.core.redealing import DealtRounds, Redealing
-from headrace_server.core.rounds import Rounds
+from headrace_server.core.plain_rounds import PlainRounds
+from headrace_server.core.rounds import DealtRounds
 
 
-def dealt(*orders: tuple[int, int]) -> list[Batch]:
-    """A round of these batches (number and partition), by rank."""
-    rounds, members = Rounds(len(orders)), list[Batch]()
-    for number, partition in orders:
-        members = rounds.add(Batch(partition, number, 4))
-    return members
+def loaded(*before: DealtRounds) -> PlainRounds:
+    one = PlainRounds()
+    for partition, dealt in enumerate(before):
+        one.load(partition, dealt)
+    return one
 
 
-def test_what_is_dealt_and_not_done_is_told():
-    one, members = Redealing(), dealt((0, 0), (1, 0), (2, 0))
-    one.dealt(members)
-    assert one.dealt_of(0) == [[0, 0, 0], [1, 0, 1], [2, 0, 2]]
+def test_what_is_dealt_and_not_done_is_stored():
+    one, members = PlainRounds(), list[Batch]()
+    one.begin_run(1, 3)
+    for number in range(3):
+        members = one.add(Batch(0, number, 4))
+    assert one.dealt_of(0) == DealtRounds(3, 1, 1, [[0, 0, 0], [1, 0, 1], [2, 0, 2]])
     one.settled(members[0])
-    assert one.dealt_of(0) == [[1, 0, 1], [2, 0, 2]] and not one.dealt_of(1)
+    assert one.dealt_of(0).members == [[1, 0, 1], [2, 0, 2]] and not one.dealt_of(1).members
 
 
 def test_a_batch_that_is_made_again_has_its_round_and_rank_once():
-    one = Redealing()
-    one.load(0, DealtRounds(3, 1, 5, [[7, 4, 2]]))
-    assert one.begin(1, 3) == {0: 5} and one.begun(3) == {(4, 0)}
-    assert one.dealt_of(0) == [[7, 4, 2]]
+    one = loaded(DealtRounds(3, 1, 5, [[7, 4, 2]]))
+    assert one.begin_run(1, 3) == [] and one.next_round == {0: 5}
+    assert one.dealt_of(0) == DealtRounds(3, 1, 5, [[7, 4, 2]])
     batch = Batch(0, 7, 4)
-    assert one.take(batch) and (batch.round, batch.rank) == (4, 2)
-    assert not one.take(Batch(0, 7, 4)) and not one.orders
-    assert one.dealt_of(0) == [[7, 4, 2]]
+    assert one.made(batch) and (batch.round, batch.rank) == (4, 2)
+    assert not one.made(Batch(0, 7, 4)) and not one.lacking
+    assert one.dealt_of(0).members == [[7, 4, 2]]
+    assert one.pick(batch.order) is None
+    one.push(batch)
+    assert one.pick(batch.order) is batch and not one.waiting(2)
 
 
-def test_a_rank_waits_for_what_it_had_in_earlier_rounds_and_for_nothing_else():
-    one = Redealing()
-    one.load(0, DealtRounds(2, 1, 6, [[7, 4, 1], [9, 5, 0]]))
-    assert one.waits_for(1, (5, 0)) and not one.waits_for(1, (4, 0))
-    assert one.waits_for(1, (4, 1)) and not one.waits_for(0, (5, 0))
-    one.ended(0, 8)  # batch 7 will not come
-    assert not one.waits_for(1, (5, 0)) and one.orders == [(9, 0)]
+def test_batches_that_will_not_come_are_lacked_by_no_rank():
+    one = loaded(DealtRounds(2, 1, 6, [[7, 4, 1], [9, 5, 0]]))
+    one.ended(0, 8)
+    assert [*one.lacking] == [(9, 0)]
     one.ended(0)
-    assert not one.orders
+    assert not one.lacking
 
 
 def test_what_is_left_of_begun_rounds_is_forgotten_where_another_run_begins():
     """Partition 1 was stored after the last run had begun there, partition 0 before."""
-    one = Redealing()
-    one.load(0, DealtRounds(2, 1, 6, [[7, 4, 1], [8, 5, 0], [9, 5, 1]]))
-    one.load(1, DealtRounds(2, 2, 3, [[3, 2, 0]]))
+    before = DealtRounds(2, 1, 6, [[7, 4, 1], [8, 5, 0], [9, 5, 1]])
+    one = loaded(before, DealtRounds(2, 2, 3, [[3, 2, 0]]))
     assert one.loaded
-    assert one.begin(2, 2) == {0: 6, 1: 3} and one.begun(2) == {(2, 1)}
-    assert one.orders == [(8, 0), (9, 0), (3, 1)] and not one.loaded
-    one.forget([(2, 1)])
-    assert one.orders == [(8, 0), (9, 0)]
-    one.forget()
-    assert not one.orders
+    assert one.begin_run(2, 2) == [] and one.next_round == {0: 6, 1: 3}
+    assert [*one.lacking] == [(8, 0), (9, 0), (3, 1)] and not one.loaded
+    one.begin_run(3, 2)
+    assert [*one.lacking] == [(8, 0), (9, 0)]
+    one.begin_run(3, 3)
+    assert not one.lacking
 
 
 def test_nothing_is_kept_for_another_number_of_ranks():
-    one = Redealing()
-    one.load(0, DealtRounds(2, 1, 6, [[8, 5, 0], [9, 5, 1]]))
-    assert one.begin(2, 3) == {} and not one.orders
+    one = loaded(DealtRounds(2, 1, 6, [[8, 5, 0], [9, 5, 1]]))
+    assert one.begin_run(2, 3) == [] and one.next_round == {} and not one.lacking
 
 
 def sent(one: Dispatcher) -> list[tuple[int, tuple[int, int]]]:
