@@ -68,7 +68,7 @@ class LocalFirst(AsTheyCome):
         super().waited(waited_s)
 
     def _here(self) -> list[Session]:
-        """The owners on this host that can give something."""
+        """Return the owners on this host that can deliver."""
         return [
             one
             for one in self._rotated()
@@ -108,7 +108,7 @@ class LocalFirst(AsTheyCome):
 
 
 def merge_of(sessions: Sequence[Session], first: Session) -> Merge:
-    """The order in which a feed's batches are taken; ``first`` was opened first.
+    """Return the order in which a feed's batches are taken; ``first`` was opened first.
 
     ValueError where a trainer that takes any order would lose its lanes, or mix epochs.
     """

@@ -36,7 +36,7 @@ def slots_of(delivery: Delivery, schema: Mapping[str, Field]) -> dict[str, Slot]
 
 
 def rows_open(schema: Mapping[str, Field]) -> dict[str, Field]:
-    """The schema of batches that may have any number of rows."""
+    """Return the schema of batches that may have any number of rows."""
     return {name: Field(f.dtype, (None, *f.shape[1:])) for name, f in schema.items()}
 
 
@@ -152,7 +152,7 @@ class Batch(BatchInHand, Mapping[str, Any]):
     )
 
     def __new__(cls, *what: Any, **more: Any) -> Any:
-        """A batch of what was delivered; of a mapping, or of pairs, a plain dict."""
+        """Return a batch of a delivery; for a mapping, or pairs, return a plain dict."""
         return dict(what[0]) if len(what) == 1 and not more else object.__new__(cls)
 
     def __init__(
@@ -185,7 +185,7 @@ class Batch(BatchInHand, Mapping[str, Any]):
         return value
 
     def _value(self, name: str, slot: Slot) -> Any:
-        """The framework's array of a column or a fact."""
+        """Return the framework's array of a column or a fact."""
         value = self._cache.get(name)
         if value is None:
             if slot.dtype == BYTES:
@@ -244,7 +244,7 @@ class Batch(BatchInHand, Mapping[str, Any]):
         return self._value(RESERVED + name, slot)
 
     def array(self, name: str) -> np.ndarray:
-        """A column as a numpy array, whatever the framework: a view, or an array of ``bytes``.
+        """Return a column as a numpy array for any framework: a view, or an array of ``bytes``.
 
         ``"@length"``, ``"@label"`` and ``"@rate"`` are the facts of its rows.  A ragged column is
         the values of all rows one after the other, and ``"@offsets:NAME"`` their offsets.

@@ -46,7 +46,7 @@ class Blocks:
         self._pool = BufferPool()
 
     def block(self, received: Received) -> np.ndarray:
-        """The bytes of a batch; BatchGone where they went with their server."""
+        """Return the bytes of a batch; BatchGone where their server is gone."""
         delivery, held = received.delivery, received.source
         if not delivery.segment:
             # from a channel, or from ZeroMQ

@@ -70,7 +70,7 @@ class TakenBatches:
                 self._memory = [*self._memory[-1:], weakref.ref(owner)]
 
     def on_next(self) -> list[int]:
-        """The tokens that asking for another batch commits."""
+        """Return the tokens that asking for another batch commits."""
         return [] if self.explicit else self.in_hand()
 
     def in_hand(self) -> list[int]:
@@ -90,7 +90,7 @@ class TakenBatches:
             return self._settle([token for token in wanted if token in self._open])
 
     def for_snapshot(self, upto: Any, feed: Any = None) -> list[int]:
-        """The tokens that a snapshot commits: all in hand, or those up to one batch."""
+        """Return the tokens that a snapshot commits: all in hand, or those up to one batch."""
         if upto is None:
             return self.on_next()
         tokens = tokens_of("upto", upto, feed)

@@ -46,7 +46,7 @@ class Keys:
 
 
 def load_keys(keys: str | os.PathLike[str] | None) -> Keys:
-    """The keys of a path, or of the environment where that is None."""
+    """Return the keys of a path, or of the environment where that is None."""
     named = os.environ.get(ENVIRONMENT) if keys is None else keys
     if isinstance(named, os.PathLike):
         named = os.fspath(named)
@@ -79,7 +79,7 @@ def load_keys(keys: str | os.PathLike[str] | None) -> Keys:
 
 
 def _secret_file(path: Path, source: str) -> Path:
-    """The file with the trainer's secret."""
+    """Return the file with the trainer's secret."""
     if path.is_file():
         return path
     if not path.is_dir():

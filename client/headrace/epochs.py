@@ -60,7 +60,7 @@ class EpochLoops(ABC):
         return self._epochs.claim
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches up to the end of the feed.
+        """Return the batches up to the end of the feed.
 
         Where the feed is declared with ``repeat(n, across_batches=False)``, those up to the end of
         the epoch.  Another loop has those of the next one.
@@ -199,7 +199,7 @@ class Epochs:
         return self.claim(session)
 
     def is_later(self, session: Session) -> bool:
-        """Whether the next batch is there, and of a later epoch than the loop's."""
+        """Return whether the next batch is there, and of a later epoch than the loop's."""
         return self._head(session) > 0
 
     def look(self, session: Session) -> None:

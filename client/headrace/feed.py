@@ -70,7 +70,7 @@ class Feed(Steering, Checkpoints):
     # Properties
 
     def __repr__(self) -> str:
-        """Its name, the server's address and its state, without asking the server."""
+        """Return its name, the server's address and its state, without asking the server."""
         link = self._link
         state = "open" if link.connected else "open, the server is away"
         state = "ended" if link.ended else state
@@ -148,7 +148,7 @@ class Feed(Steering, Checkpoints):
     # Batches
 
     def __next__(self, claim: Claim | None = None, none_yet: NoneYet | None = None) -> Any:
-        """The next ``Batch``, or ``SegmentBatch`` where the feed is one of segments.
+        """Return the next ``Batch``, or ``SegmentBatch`` where the feed is one of segments.
 
         Where states stay with the trainer it waits until the batch before is saved.
         """
@@ -205,7 +205,7 @@ class Feed(Steering, Checkpoints):
         return SegmentBatch(received, layout, block, self._framework, feed=self._itself)
 
     def as_dataset(self, facts: Sequence[str] = (), tokens: bool = False) -> Any:
-        """The rest of the feed as a ``tf.data.Dataset`` with the right ``element_spec``.
+        """Return the rest of the feed as a ``tf.data.Dataset`` with the right ``element_spec``.
 
         A batch is committed when TensorFlow pulls the next one; a ``prefetch`` or a parallel
         ``map`` of yours pulls it before the batch is trained.  With ``connect(commit="explicit")``
@@ -281,7 +281,7 @@ class Feed(Steering, Checkpoints):
             self._raise_refusals()
 
     def trackable(self) -> Any:
-        """An object for ``tf.train.Checkpoint``, such as ``Checkpoint(model=model, feed=…)``.
+        """Return an object for ``tf.train.Checkpoint``, as in ``Checkpoint(model=model, feed=…)``.
 
         Saving the checkpoint takes a snapshot, and restoring it goes on from there.
         """

@@ -65,7 +65,7 @@ class Finder:
         return max(0.0, self._started + self._timeout_s - self._link.clock())
 
     def _servers(self) -> list[Session]:
-        """A session with each server of the feed, by share, once there are all."""
+        """Return a session with each server of the feed, by share, once there are all."""
         link = self._link
         while True:
             with link.lock:

@@ -31,15 +31,15 @@ class Framework(ABC):
 
     @abstractmethod
     def strings(self, array: np.ndarray) -> Any:
-        """The framework's form of an object array of ``bytes``."""
+        """Return the framework's form of an object array of ``bytes``."""
 
     def ragged(self, values: Any, offsets: Any) -> Any:
-        """The framework's form of rows of unequal length, on the memory of both."""
+        """Return the framework's form of rows of unequal length, on the memory of both."""
         return RaggedRows(values, offsets)
 
     @abstractmethod
     def owns(self, value: Any) -> bool:
-        """Whether a value is a tensor of this framework."""
+        """Return whether a value is a tensor of this framework."""
 
     @abstractmethod
     def described(self, value: Any) -> tuple[str, tuple[int, ...]]:
@@ -55,7 +55,7 @@ class Framework(ABC):
 
     @abstractmethod
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """A tensor of zeros."""
+        """Return a tensor of zeros."""
 
     @abstractmethod
     def merged(

@@ -315,5 +315,5 @@ class Groups:
 
 
 def _shapes(batch: Any) -> list[Any]:
-    """The shapes of a batch's columns: a group has one array of each column."""
+    """Return the shapes of a batch's columns: a group has one array of each column."""
     return [slot.shape for slot in batch._slots.values()]

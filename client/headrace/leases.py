@@ -160,7 +160,7 @@ class Leases:
         return len(self._held)
 
     def holds(self, token: int) -> bool:
-        """Whether a batch of this session is ready, or in the trainer's hands."""
+        """Return whether a batch of this session is ready, or in the trainer's hands."""
         return token in self._held
 
     def _divide(self, sessions: Sequence[Leases], share: Share) -> None:

@@ -143,7 +143,7 @@ class _Loader:
         return self._next.pop()
 
     def ended(self) -> bool:
-        """Whether no batch follows the one in hand."""
+        """Return whether no batch follows the one in hand."""
         if not self._next and not self._ended:
             self._next = list(itertools.islice(self._batches, 1))
             self._ended = not self._next
@@ -151,7 +151,7 @@ class _Loader:
         return self._ended
 
     def states_are_saved(self) -> bool:
-        """Whether the next batch of segments can be asked for."""
+        """Return whether the next batch of segments can be asked for."""
         saving = self.dataset.feed._saving
         return saving is not None and not saving.owes()
 

@@ -33,7 +33,7 @@ class Meter:
         self._spends, self._since = "busy" if any_came else "", now
 
     def totals(self, now: float) -> tuple[float, float]:
-        """Seconds blocked and busy so far."""
+        """Return seconds blocked and busy so far."""
         span = max(0.0, now - self._since)
         return (
             self._blocked_s + (span if self._spends == "blocked" else 0.0),

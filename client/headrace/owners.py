@@ -151,5 +151,5 @@ class Owners:
         return all(session.memory is not None for session in self.sessions)
 
     def session_of(self, partition: int) -> Session:
-        """The session with the owner of a partition."""
+        """Return the session with the owner of a partition."""
         return self.sessions[self._owner_of(partition)]

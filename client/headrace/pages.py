@@ -41,7 +41,7 @@ class WrittenPages:
             os.close(self._fd)
 
     def any_in(self, address: int, nbytes: int) -> bool:
-        """Whether any of these pages may have been written to.  Both are multiples of a page."""
+        """Return whether any of these whole pages may have been written to."""
         if self._fd < 0:
             return True
         pages = nbytes // mmap.PAGESIZE

@@ -23,7 +23,7 @@ from .batch import Batch
 
 
 def columns_of(layout: Mapping[str, Field]) -> dict[str, Field]:
-    """The columns of a batch as users see them."""
+    """Return the columns of a batch as users see them."""
     columns = {}
     for name, field in layout.items():
         if name[0] == RESERVED:
@@ -38,7 +38,7 @@ def columns_of(layout: Mapping[str, Field]) -> dict[str, Field]:
 
 
 def facts_of(layout: Mapping[str, Field]) -> dict[str, Field]:
-    """The facts of each row of a batch, beside its columns."""
+    """Return the facts of each row of a batch, beside its columns."""
     return {
         name[1:]: field
         for name, field in layout.items()

@@ -244,7 +244,7 @@ class Saving:
     # In words
 
     def owes(self) -> bool:
-        """Whether states of a batch in hand are not saved yet."""
+        """Return whether states of a batch in hand are not saved yet."""
         return bool(self._in_hand)
 
     def explain(self, now: float) -> str:

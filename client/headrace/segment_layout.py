@@ -71,7 +71,7 @@ class SegmentLayout:
         self._known: dict[int, tuple[Any, int, int, list[Place]]] = {}  # by identity of columns
 
     def names(self, group: str) -> list[str]:
-        """Names of the sequences, of the context, or of the states."""
+        """Return names of the sequences, of the context, or of the states."""
         return [name.partition(":")[2] for name in self.schema if name.startswith(group + ":")]
 
     def _check_columns(self) -> None:

@@ -200,7 +200,7 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
         return other
 
     def array(self, name: str) -> np.ndarray:
-        """A column as a numpy array by its name on the wire, whatever the framework.
+        """Return a column as a numpy array by its name on the wire, whatever the framework.
 
         ``"sequences:NAME"``, ``"context:NAME"``, ``"state:NAME"``, ``"@length"``, ``"@key"`` (the
         original keys) …  Where states stay with the trainer, ``"state:NAME"`` is what new sequences
@@ -217,7 +217,7 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
         return np.ndarray(shape, dtype, self._block, offset)
 
     def keys(self, upto: int | None = None) -> list[bytes]:
-        """The segments' keys as a list: the first ``upto``, or all."""
+        """Return the segments' keys as a list: the first ``upto``, or all."""
         return self._key_list(0) if upto is None else self._named_keys(upto)()
 
     def _named_keys(self, upto: int) -> Callable[[], list[bytes]]:
@@ -225,7 +225,7 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
         return keys_later(self.rows, self._block.data, self._places, self._layout.index, upto)
 
     def arrays(self) -> dict[str, Any]:
-        """The whole batch as numpy arrays, as an element of ``as_dataset``."""
+        """Return the whole batch as numpy arrays, as an element of ``as_dataset``."""
         known, names = self._layout.index, [RESERVED + name for name in SEGMENT_FACTS[1:]]
         facts = {name[1:]: self.array(name) for name in names if name in known}
         keys = np.empty(self.rows, object)

@@ -227,7 +227,7 @@ class Session(Greeting):
         self.passed.add(passed.partition)
 
     def continues(self, welcome: Welcome) -> bool:
-        """Whether this is the session that is known here.
+        """Return whether this is the session that is known here.
 
         The server may have resumed a session whose Welcome never came: for us it is a new one.
         """

@@ -95,7 +95,7 @@ def _unlike(a: ServedShare, b: ServedShare) -> list[str]:
 
 
 def missing_shares(sessions: Iterable[Session]) -> list[int]:
-    """The shares for which no server has answered; empty where none has answered at all."""
+    """Return the shares for which no server has answered; empty where none has answered at all."""
     served = [one.served for one in sessions if one.served is not None]
     there = {one.share for one in served}
     shares = max((one.shares for one in served), default=0)

@@ -41,7 +41,7 @@ def _dtype(name: str) -> Any:
 
 
 def _dims(value: Any) -> tuple[int, ...] | None:
-    """The shape of a tensor, None where its rank is not known.
+    """Return the shape of a tensor, None where its rank is not known.
 
     The shape of an eager tensor comes from a private attribute, where there is one: the public one
     takes 30 calls of functions.
@@ -132,12 +132,12 @@ class TensorFlow(Framework):
 
 
 def element_spec(schema: Mapping[str, Field]) -> dict[str, Any]:
-    """The TensorSpecs of the columns of a batch as they lie in memory."""
+    """Return the TensorSpecs of the columns of a batch as they lie in memory."""
     return {name: tf.TensorSpec(f.shape, _dtype(f.dtype), name) for name, f in schema.items()}
 
 
 def segments_spec(feed: Feed) -> dict[str, Any]:
-    """The TensorSpecs of a batch of segments, as ``as_dataset`` yields it."""
+    """Return the TensorSpecs of a batch of segments, as ``as_dataset`` yields it."""
     layout = feed.facts
     rows = layout["sequence"].shape[0]
     facts = {name: layout[name] for name in SEGMENT_FACTS if name in layout}
@@ -151,7 +151,7 @@ def segments_spec(feed: Feed) -> dict[str, Any]:
 
 
 def segments(feed: Feed) -> Any:
-    """A ``tf.data.Dataset`` of the batches of segments that a feed still has.
+    """Yield a ``tf.data.Dataset`` of the batches of segments that a feed still has.
 
     TensorFlow takes no batch before the trainer asks for it, unless the trainer's ``prefetch``
     does: a batch that is taken and dropped would block its sequences until the trainer leaves the

@@ -82,7 +82,7 @@ class PulledBatches:
 
 
 def dataset(feed: Feed, facts: Sequence[str], tokens: bool = False) -> Any:
-    """A ``tf.data.Dataset`` of the rest of a feed.
+    """Return a ``tf.data.Dataset`` of the rest of a feed.
 
     It gets arrays, not tensors: TensorFlow takes aligned arrays without a copy, but
     converts tensors to arrays first.

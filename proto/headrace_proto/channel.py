@@ -261,7 +261,7 @@ def _flat(frame: Frame) -> Frame:
 
 @contextlib.contextmanager
 def address_of(path: Path) -> Iterator[str]:
-    """The address of a socket, by way of its open directory where its path is too long for one."""
+    """Yield the address of a socket; a long path is replaced by one through an open directory."""
     if len(os.fsencode(path)) <= _MOST_PATH:
         yield str(path)
         return

@@ -71,7 +71,7 @@ def _plain(value: Any) -> Any:
 
 
 def list_of(check: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
-    """A check for a list whose members pass ``check``."""
+    """Return a check for a list whose members pass ``check``."""
 
     def checked(value: Any) -> tuple[Any, ...]:
         if type(value) is not list:
