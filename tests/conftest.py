@@ -1,4 +1,4 @@
-"""What every test is checked for when it ends: nothing of it may be left.
+"""The check of every test when it ends: it may leave nothing behind.
 
 Threads, child processes and shared memory that were not there before are a failure of the test
 that left them.  Shared memory of a process that was killed is there until the next start of a
@@ -116,7 +116,7 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """What killed servers left must go with a sweep."""
+    """Check that a sweep removes leftovers of killed servers."""
     NURSERY.close()
     FRAMEWORKS.close()
     if _IN_PARALLEL:  # this is one of several

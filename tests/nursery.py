@@ -157,7 +157,7 @@ class WarmPopen(subprocess.Popen[Any]):
 
 
 class _ServerPopen(WarmPopen):
-    """What a supervisor starts: only a front or a worker comes from the nursery."""
+    """The ``Popen`` of a supervisor: only a front or a worker comes from the nursery."""
 
     def _is_known(self, args: Any) -> bool:
         return args[:2] == [sys.executable, "-m"] and args[2] in _SERVERS

@@ -36,7 +36,7 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def features(data: memoryview) -> dict[bytes, memoryview]:
-    """Of one message: the bytes of each list of values."""
+    """Return the bytes of each list of values in one message."""
     found = {}
     _, at = _varint(data, 1)
     while at < len(data):

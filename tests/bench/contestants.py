@@ -49,7 +49,7 @@ def _estimated(batch: Any, directory: Path) -> None:
 
 # headrace
 
-#: What small batches ask for: 0.3 ms of training are less than a wake of another process.
+#: Prefetch of small batches: 0.3 ms of training are less than a wake of another process.
 _AHEAD = 16
 
 

@@ -28,9 +28,9 @@ REQUIREMENTS = {
 EARLIER, EARLIER_COMMIT = "earlier", "3000402"
 _PACKAGES = ("client", "server", "proto")
 _ROOT = Path(__file__).parents[2]
-#: What the benchmark itself imports.
+#: Packages that the benchmark itself imports.
 _COMMON = ("numpy", "psutil", "pyzmq", "google-crc32c")
-#: Of the environment that runs the benchmark.
+#: Packages of the environment that runs the benchmark.
 _MODULES = {"torch": "torch"}
 _PIP_S = 900
 

@@ -21,7 +21,7 @@ _FOR_EVER = 2**31
 
 
 class _Batches:
-    """What Grain calls a random-access source."""
+    """A random-access source in Grain's sense."""
 
     def __init__(self, source: Any) -> None:
         self._source = source

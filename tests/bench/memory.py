@@ -25,7 +25,7 @@ from .steps import LOADED, READY
 __all__ = ["judged", "shown"]
 
 PEAK_MB = 200.0
-#: What the last third may have beyond the first, of its peak: the noise of sampling.
+#: Maximum ratio of the last third's peak to the first's: the noise of sampling.
 GROWTH = 1.05
 _EVERY_S = 0.05
 
@@ -99,7 +99,7 @@ def _measured(name: str, directory: Path, seconds: float) -> dict[str, Any]:
 def main() -> None:
     import tensorflow as tf
 
-    # What TensorFlow makes when it is first used is its own.
+    # Memory that TensorFlow allocates at its first use does not count.
     tf.reduce_sum(tf.constant([1.0, 2.0]) + 1.0)
     tf.strings.length(tf.constant([b"x"]))
     print(json.dumps({"warm": True}), flush=True)

@@ -1,4 +1,4 @@
-"""What a run writes into docs/benchmarks.md, between two markers, and the chart beside it."""
+"""The section that a run writes into docs/benchmarks.md, between two markers, and its chart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHART = "benchmarks.svg"
 
 
 def section(run: Run) -> str:
-    """What stands between the markers."""
+    """Return the text between the markers."""
     return (
         f"![How many times as fast as each peer, and what is aimed at]({_CHART})\n\n"
         f"{today()}: {circumstances(run)} It took {run.minutes:.0f} minutes.\n\n{table(run)}\n"

@@ -24,7 +24,7 @@ _EPOCHS = 3
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What is set beside what, and what is aimed at: bounds of ratios but for ``p99_us``."""
+    """Two contestants and the aims of their comparison: bounds of ratios, except ``p99_us``."""
 
     workload: str
     ours: str
@@ -76,7 +76,7 @@ class Outcome:
         return statistics.median(window[name] for window in getattr(self, side))
 
     def shares(self) -> list[float]:
-        """What each of our trainers has taken in all windows, by an even share."""
+        """The batches that each of our trainers took in all windows, relative to an even share."""
         taken = [sum(of_one) for of_one in zip(*(w["taken"] for w in self.ours), strict=True)]
         return [one * len(taken) / sum(taken) for one in taken]
 

@@ -16,7 +16,7 @@ __all__ = ["Usage", "helper", "last_line", "mapped_mb", "usage"]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process and all its descendants have used so far."""
+    """The resources that a process and all its descendants have used so far."""
 
     cpu_s: float
     peak_rss_mb: float  # the peaks of all processes, summed: shared pages count in each
@@ -24,7 +24,7 @@ class Usage:
 
 
 def usage() -> Usage:
-    """Of this process and its descendants."""
+    """Return the usage of this process and its descendants."""
     me = psutil.Process()
     cpu_s = peak = pss = 0.0
     for process in [me, *me.children(recursive=True)]:
@@ -37,7 +37,7 @@ def usage() -> Usage:
 
 
 def mapped_mb(directory: Path) -> float:
-    """What this process and its descendants have in memory of the files of a directory."""
+    """Return the memory of this process and its descendants that maps files of a directory."""
     me, total, counts = psutil.Process(), 0.0, False
     for process in [me, *me.children(recursive=True)]:
         with contextlib.suppress(psutil.Error, OSError):

@@ -19,7 +19,7 @@ from .pairs import Comparison, Judged, Outcome
 from .reasons import WHY
 
 _RATE = "batches_per_s"
-#: What is counted, where it is not rows.
+#: Units of workloads that do not count rows.
 _UNITS = {"W3": "batches", "W4": "steps"}
 _HEAD = (
     "workload",
@@ -38,7 +38,7 @@ _HEAD = (
     "PSS MB beyond the trainer's framework: ours / peer",
 )
 _TARGETS = ("comparison", "of", "target", "measured", "")
-#: Of this environment; those of others are pinned.
+#: Packages of this environment; those of others are pinned.
 _INSTALLED = ("numpy", "pyarrow", "pyzmq", "tensorflow", "torch")
 
 
@@ -63,7 +63,7 @@ class Run:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Describe the machine of the measurements."""
     with open("/proc/meminfo") as lines:
         memory_gib = int(next(lines).split()[1]) / 2**20
     versions = {}
@@ -198,7 +198,7 @@ def as_json(run: Run) -> str:
 
 
 def from_json(text: str) -> Run:
-    """What was measured, from what was written of it."""
+    """Return the measurements of a report's JSON."""
     plain = json.loads(text)
     outcomes = [
         Outcome(Comparison(**one["comparison"]), one["ours"], one["peer"], one["load"])

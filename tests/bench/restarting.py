@@ -2,8 +2,8 @@
 
     a trainer saves and asks ─► kill -9 of all processes ─► headrace serve ─► its next batch
 
-What is timed begins with the kill and ends with the first batch of the next server in the hands of
-the trainer that was there before, so the trainer's way back is part of it.
+The measured time begins with the kill and ends with the first batch of the next server in the hands
+of the trainer that was there before, so the trainer's way back is part of it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _pipeline(directory: Path) -> Any:
 
 
 def served() -> Any:
-    """What the daemon serves; its environment says what that is."""
+    """Return the pipeline of the daemon, by its environment."""
     return _pipeline(Path(os.environ[_DIRECTORY]))
 
 

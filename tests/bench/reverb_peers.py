@@ -115,7 +115,7 @@ class _Examples:
         return self._segment(key, 0, dict.fromkeys(states.STATES, zeros))
 
     def next(self, key: bytes, sequence: int, carried: dict[str, np.ndarray]) -> dict[str, Any]:
-        """What comes after a segment, with these states."""
+        """Return the item after a segment, with these states."""
         if (sequence + 1) * states.UNROLL < len(self._steps[key]):
             return self._segment(key, sequence + 1, carried)
         del self._steps[key]

@@ -19,7 +19,7 @@ BATCH = 32
 WIDTH = 64
 SHORTEST, LONGEST = 20, 400
 BOUNDARIES = [80, 160, 240, 320]
-#: What the examples of a batch hold on average: x, length, key.
+#: Average bytes of a batch's examples: x, length, key.
 NBYTES = BATCH * ((SHORTEST + LONGEST) / 2 * WIDTH * 4 + 8 + 10)
 
 

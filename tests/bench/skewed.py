@@ -18,7 +18,7 @@ RECORDS = 200_000
 BATCH = 256
 WIDTH = 64
 SHARES = [0.28, 0.20, 0.14, 0.10, 0.08, 0.06, 0.05, 0.04, 0.03, 0.02]
-#: What the examples of a batch hold: accept, id, label, x.
+#: Bytes of a batch's examples: accept, id, label, x.
 NBYTES = BATCH * (4 + 10 + 8 + 4 * WIDTH)
 TARGET = [0.1] * len(SHARES)
 ACCEPT = [min(SHARES) / share for share in SHARES]

@@ -94,7 +94,7 @@ class _Barrier:
             return tf.group(*(self._insert(name, keys[:1], zeros) for name in self._names))
 
     def step(self) -> tuple[dict[str, Any], Any]:
-        """What a take yields, and the op that has trained on it and saved."""
+        """Return the results of a take, and the op that trains on it and saves."""
         tf = self._tf
         _, keys, values = tf.raw_ops.BarrierTakeMany(
             handle=self._handle,

@@ -24,7 +24,7 @@ STATE_WIDTH = 256
 STATES = {"a": 1.0, "b": 2.0}
 CAPACITY = 1000
 _LENGTHS = range(sequences.SHORTEST, sequences.LONGEST + 1)
-#: What the segments of a batch hold on average: steps, and both states.
+#: Average bytes of a batch's segments: steps, and both states.
 NBYTES = (
     BATCH
     * 4

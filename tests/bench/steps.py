@@ -1,4 +1,4 @@
-"""What a contestant is: a generator that brings up its server, then takes batch after batch.
+"""A contestant: a generator that starts its server, then takes batch after batch.
 
     LOADED   its framework is imported          READY   its server serves
     1        per batch taken                    ENDED   after the last one, its server still runs

@@ -41,7 +41,10 @@ def _run(
     times: array[float] | None = None,
     taken: Counter[int] | None = None,
 ) -> bool:
-    """Step for so long; False when it ended.  ``taken`` counts the batches of each trainer."""
+    """Step for ``seconds``; return False when it ended.
+
+    ``taken`` counts the batches of each trainer.
+    """
     deadline = perf_counter() + seconds
     now = perf_counter()
     for step in steps:

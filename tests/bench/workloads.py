@@ -20,7 +20,7 @@ from . import sequences, skewed
 RECORDS = 200_000
 BATCH = 256
 WIDTH = 64
-#: What the examples of a batch hold: label, x, id.
+#: Bytes of a batch's examples: label, x, id.
 NBYTES = BATCH * (8 + 4 * WIDTH + 10)
 #: Names of the one W1 file, so that a first pass lasts long enough to be timed.
 LINKS = 8
@@ -38,7 +38,7 @@ _VERSION = 1
 
 
 def w1_columns(n: int = RECORDS) -> dict[str, np.ndarray]:
-    """What the first records hold."""
+    """Return the content of the first records."""
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 1000, RECORDS)[:n]
     x = np.random.default_rng(2).standard_normal((n, WIDTH), np.float32)

@@ -14,7 +14,7 @@ _ARGUMENTS = ("--no-sandbox", "--disable-dev-shm-usage")
 
 
 class Missing(Exception):
-    """What is not installed, in words."""
+    """A needed program is not installed; the text names it."""
 
 
 @contextmanager

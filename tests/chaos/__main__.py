@@ -15,7 +15,7 @@ from .faults import FAULTS, LASTING
 from .feeds import MODES, PARTITIONS
 from .results import report, written
 
-#: One feed lasts for so long, …
+#: Duration of one feed, …
 _ROUND_S = 30.0
 #: … and has so much to do: more than is done under faults.
 _CELLS_PER_S = 200

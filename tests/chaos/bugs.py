@@ -22,7 +22,7 @@ __all__ = ["BUGS", "Bug", "plant"]
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """What is done, and the faults that bring it out."""
+    """A planted bug, and the faults that reveal it."""
 
     plant: Callable[[], None]
     kinds: tuple[str, ...]
@@ -34,7 +34,7 @@ def _replace(kind: type, method: str, by: Callable[..., Any]) -> None:
 
 
 def _no_fence() -> None:
-    """A late commit of somebody who lost the lease is told to count."""
+    """A late commit of a trainer that lost the lease is answered as committed."""
     from headrace_server.core.lease import CommitVerdict, LeaseTable
 
     judged = LeaseTable.commit
@@ -47,7 +47,7 @@ def _no_fence() -> None:
 
 
 def _reply_before_commit() -> None:
-    """A trainer is told before its commit is on the disk."""
+    """A commit is answered before it is on the disk."""
     from headrace_server.core.changes import Change
     from headrace_server.state.store import Store
 
@@ -117,7 +117,7 @@ def _answers_lost() -> None:
 
 
 def _nothing_requeued() -> None:
-    """What a dead trainer held goes to nobody."""
+    """Batches of a dead trainer go to no other trainer."""
     from headrace_server.core.dispatch import Dispatcher
 
     _replace(Dispatcher, "_put_back", lambda self, session, batch: None)

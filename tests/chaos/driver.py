@@ -49,7 +49,7 @@ _WORK_BYTES = 6000
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is run, and how it is harmed."""
+    """A run, and its faults."""
 
     mode: str
     seed: str
@@ -74,7 +74,7 @@ class Setup:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of it."""
+    """The result of a run."""
 
     setup: Setup
     verdict: Verdict

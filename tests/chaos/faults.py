@@ -1,4 +1,4 @@
-"""What can happen to a run, drawn from a seed: a kind, a victim, a length, and when the next comes.
+"""The faults of a run, drawn from a seed: a kind, a victim, a length, and the time to the next one.
 
 Each kind is a few lines that use what the run offers.  What must be undone is undone by the run
 when its time has come.

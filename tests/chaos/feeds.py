@@ -73,7 +73,7 @@ def pipeline(mode: str, size: int) -> hs.Pipeline:
 
 
 def cells_wanted(mode: str, size: int, partitions: int = PARTITIONS) -> set[tuple[Any, ...]]:
-    """All that must be committed.  What a sampler keeps is what it keeps without any fault."""
+    """Return all cells that must be committed; for a sampler those kept without any fault."""
     if stateful(mode):
         return {
             (e["key"], i)

@@ -1,4 +1,4 @@
-"""What a run comes to: the laws that must hold, from trainers' ledgers and the stores at the end.
+"""The judgement of a run: the laws that must hold, by trainers' ledgers and the stores at the end.
 
     committed   tokens in the stores          a row is committed by one token, and by no other
     ok          acknowledged to a trainer     is committed
@@ -217,7 +217,7 @@ def _rewound(told: _Told) -> list[str]:
 
 
 def _unanswered(lines: Iterable[Line], told: _Told) -> list[str]:
-    """Commits of trainers that left by themselves which nobody has answered."""
+    """Yield unanswered commits of trainers that left by themselves."""
     left = {line.who for line in lines if line.what == "end"}
     known = {line.token for line in lines if line.what in ("ok", "stale", "fault", "lost")}
     return [

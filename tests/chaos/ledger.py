@@ -1,4 +1,4 @@
-"""What trainers saw, as lines that survive them: one ``write`` each to a file opened to append.
+"""Trainers' observations as lines that survive them: one ``write`` each to a file opened to append.
 
 [time, who, what, token, …]
     take   cells, states before       a batch is in the trainer's hands

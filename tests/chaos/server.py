@@ -32,7 +32,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def ended(within_s: float = 0) -> bool:
-    """Whether nobody holds the other end of the standard input any more."""
+    """Return whether the other end of the standard input is closed."""
     return bool(select.select([sys.stdin], [], [], within_s)[0])
 
 

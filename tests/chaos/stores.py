@@ -1,4 +1,4 @@
-"""What a journal holds at the end, read by none of the server's code."""
+"""The content of a journal at the end, read without the server's code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server of the checks serves: numbers in their order, so that what is missing shows."""
+"""The feed of the checks' server: numbers in their order, so that missing ones show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can only be read here: no cluster, no systemd as the first process, no registry."""
+"""Checks of files that can not be run here, without a cluster, systemd and a registry."""
 
 from __future__ import annotations
 

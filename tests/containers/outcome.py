@@ -1,4 +1,4 @@
-"""What became of each check, and the table of all."""
+"""The outcome of each check, and the table of all."""
 
 from __future__ import annotations
 

@@ -118,7 +118,9 @@ class _Checks:
         return f"started again by its policy, goes on with rows {self._take(self._outside(100))}"
 
     def stop_trainer(self) -> str:
-        """What it held goes out again: the next trainer begins with the same row."""
+        """Check that the batches of a stopped trainer go out again: the next one begins with the
+        same row.
+        """
         self._container("-d", "--name", _HOLDER, TRAINER, "/srv/trainer.py", "hold")
         until(lambda: self.engine.podman("logs", _HOLDER), 30, "it holds a batch")
         started = time.monotonic()

@@ -16,7 +16,7 @@ from .outcome import Skip
 
 __all__ = ["APT", "call", "compose_plugin", "need", "promtool", "sources"]
 
-#: What runs containers, for ``apt-get install``.
+#: Packages that run containers, for ``apt-get install``.
 APT = (
     *("buildah", "podman", "mmdebstrap", "runc", "catatonit", "containernetworking-plugins"),
     *("netavark", "aardvark-dns", "nftables", "iptables"),

@@ -22,7 +22,7 @@ sys.meta_path.insert(0, Blocker())
 
 
 def run(script: str, *, without: tuple[str, ...] = ()) -> str:
-    """What a script prints.  ``without``: packages that are to be missing."""
+    """Return the output of a script.  ``without``: packages to hide from it."""
     if without:
         script = f"BLOCKED = {without!r}\n{BLOCKER}\n{script}"
     done = subprocess.run(

@@ -376,7 +376,7 @@ def environment_of_the_image() -> dict[str, str]:
 
 
 def healthchecks() -> dict[str, list[str]]:
-    """What each place runs to ask a server how it is."""
+    """Return the command of each place that checks a server's health."""
     image = last(ROOT / "docker" / "server.Dockerfile", "HEALTHCHECK").partition("CMD ")[2]
     composed = compose()["services"]["server"]["healthcheck"]["test"]
     assert composed[0] == "CMD"

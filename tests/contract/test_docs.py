@@ -31,7 +31,7 @@ def _runs(path: Path) -> bool:
 
 
 def _slow_imports(path: Path) -> list[str]:
-    """What the blocks of a document import that run in its own process."""
+    """Return the slow imports of a document's blocks that run in its own process."""
     code = [b.text for b in blocks(path.read_text()) if b.language == "python"]
     shared = "\n".join(text for text in code if not NAMED.match(text))
     return ["tensorflow"] * bool(re.search("^import (tensorflow|keras)", shared, re.MULTILINE))

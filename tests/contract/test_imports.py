@@ -1,4 +1,4 @@
-"""What an import loads and costs, and which package may import which."""
+"""The modules and the cost of an import, and which package may import which."""
 
 import json
 import os
@@ -18,7 +18,7 @@ HEAVY = (
     *("tensorflow", "torch", "jax", "keras", "pyarrow", "fsspec", "pandas", "ml_dtypes"),
     *("lightning", "transformers", "accelerate"),
 )
-#: Of a processor, beyond numpy, zmq and msgpack.  It is some 30 ms; some machines take longer.
+#: Processor time beyond numpy, zmq and msgpack.  It is some 30 ms; some machines take longer.
 CLIENT_IMPORT_S = 0.35
 
 

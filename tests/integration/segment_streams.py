@@ -67,7 +67,7 @@ def plain(value: Any) -> np.ndarray:
 
 
 class _Known:
-    """What is known of one example: its payload, and the states before each of its segments."""
+    """One example: its payload, and the states before each of its segments."""
 
     def __init__(self, told: Mapping[str, Any], unroll: int) -> None:
         self.told = told
@@ -233,13 +233,13 @@ def chained(examples: Sequence[Example], **changes: Any) -> hs.Pipeline:
 
 
 def at_once(work: Sequence[Callable[[], Any]], timeout_s: float = 60) -> list[Any]:
-    """What each gives, all run at once."""
+    """Run functions at once; return the result of each."""
     with ThreadPoolExecutor(len(work)) as pool:
         return [future.result(timeout_s) for future in [pool.submit(one) for one in work]]
 
 
 def to_the_end(feed: Any, step: Callable[[Any], None]) -> list[headrace.HeadraceError]:
-    """Go on to the end of a feed whatever is refused; what was."""
+    """Train to the end of a feed; return the refusals."""
     refused: list[headrace.HeadraceError] = []
     while True:
         try:

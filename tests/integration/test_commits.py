@@ -40,7 +40,9 @@ def rows_of(batches: Any) -> list[int]:
 
 
 def killed(address: str, loops: list[str]) -> dict[str, tuple[list[int], list[int], Any]]:
-    """What each loop trained before its checkpoint, and after; and the checkpoint."""
+    """Return the batches that each loop trained before and after its checkpoint, and the
+    checkpoint.
+    """
     imports = ["tensorflow", "keras"] if "fit@bucketed" in loops else []
     ended = warm_run(LOOPS, address, *loops, imports=imports)
     assert ended.returncode == -9, ended.stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-#: What a guess among the demo's symbols costs.
+#: The loss of a guess among the demo's symbols.
 CHANCE = 1.386
 
 

@@ -1,4 +1,4 @@
-"""The stream is a function of the pipeline and its partitions, whatever serves it."""
+"""The stream depends on the pipeline and its partitions alone."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def _size_of_png(path: Path) -> tuple[int, int]:
 
 
 def _printed(name: str, workplace: Path, *options: str | Path, needs: str = "matplotlib") -> str:
-    """What an example prints; it ended well, and wrote nothing where it runs."""
+    """Return the output of an example, which must end well and write no file where it runs."""
     if importlib.util.find_spec(needs) is None:
         pytest.skip(f"{needs} is not installed")
     workplace.mkdir()
@@ -39,7 +39,7 @@ def _printed(name: str, workplace: Path, *options: str | Path, needs: str = "mat
 
 
 def _output_of(name: str, picture: Path) -> str:
-    """What an example prints that leaves a picture."""
+    """Return the output of an example that writes a picture."""
     output = _printed(name, picture.parent / "workplace", "--out", picture)
     width, height = _size_of_png(picture)
     assert width > 500 and height > 200

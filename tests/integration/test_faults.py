@@ -1,4 +1,4 @@
-"""What dies, and what must not be lost by it: real processes, real ``kill -9``."""
+"""Deaths of real processes by ``kill -9``, which must lose no work."""
 
 from __future__ import annotations
 

@@ -35,7 +35,9 @@ def rows(server: hs.Server) -> list[int]:
 def delivered(
     pipeline: hs.Pipeline, **options: Any
 ) -> tuple[Counter[int], Mapping[str, int], list[int]]:
-    """What one trainer gets of a feed, what was dropped, and the rows in their order."""
+    """Return a trainer's batches of a feed, the counts of dropped rows, and the rows in their
+    order.
+    """
     with hs.run(pipeline, **options) as server:
         got = rows(server)
         assert server.wait(PATIENCE_S)

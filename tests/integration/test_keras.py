@@ -20,7 +20,7 @@ from .serving import connect, serving
 
 pytestmark = [
     pytest.mark.tf,
-    # What Keras says whenever a dataset of unknown size ends.
+    # Keras warns so whenever a dataset of unknown size ends.
     pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning"),
 ]
 

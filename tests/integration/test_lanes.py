@@ -66,7 +66,7 @@ def rewound(server: hs.Server) -> int:
     ("placement", "way"), [("server", "tcp"), ("trainer", "shared memory")], indirect=["way"]
 )
 def test_a_row_stays_with_its_sequence_and_then_takes_the_next(placement, way):
-    """Of each batch: the rows' lanes ascend, a sequence keeps its lane, and is in every batch from
+    """The lanes of a batch's rows ascend; a sequence keeps its lane, and is in every batch from
     its first segment to its last."""
     examples = of_counts([3, 1, 5, 2, 4, 1, 6, 2])
     ledger = Ledger(examples)

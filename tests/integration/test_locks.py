@@ -1,4 +1,4 @@
-"""A server with keys: who has one trains, all others are told why not, and no secret shows.
+"""A server with keys: trainers with a key train, all others get the reason, and no secret shows.
 
 Real servers, trainers and hostile peers.  One server serves the tests that leave it as it was.
 """
@@ -63,7 +63,9 @@ class Locked:
 
 
 def make_keys(root: Path) -> None:
-    """Of a server; of alice, whom it knows; of bob, who knows it; of carol, who knows another."""
+    """Make keys of a server; of alice, whom it knows; of bob, who knows it; of carol, who knows
+    another.
+    """
     make_pair(root / "server", None)
     make_pair(root / "server", "alice")
     make_pair(root / "other", None)
@@ -402,7 +404,7 @@ def test_no_secret_is_in_anything_that_a_server_or_a_trainer_says_or_serves(
 
 
 def _served(pid: int) -> Iterator[Path]:
-    """What a server's processes show of themselves, and have in shared memory."""
+    """Return texts that a server's processes show in /proc, and their shared memory."""
     for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
         yield from (Path(f"/proc/{process.pid}/{name}") for name in ("cmdline", "environ"))
     for directory in Path("/dev/shm").glob(f"headrace-{os.getuid()}-{pid}-*"):

@@ -24,7 +24,7 @@ def numbered(n: int, batch_size: int = 4) -> hs.Pipeline:
 
 
 def in_threads(work: list[Callable[[], Any]]) -> list[Any]:
-    """What each gives, all run at once."""
+    """Run functions at once; return the result of each."""
     with ThreadPoolExecutor(len(work)) as pool:
         return [future.result(PATIENCE_S) for future in [pool.submit(one) for one in work]]
 

@@ -196,7 +196,7 @@ def _supervised() -> hs.Pipeline:
 
 @pytest.mark.parametrize("graph", [False, True])
 def test_an_error_of_the_feed_comes_through_the_dataset_with_its_text(tf: Any, graph: bool) -> None:
-    """What is wrong lies further ahead than a worker goes before anybody reads."""
+    """The bad record is further ahead than a worker reads before a trainer asks."""
     rows = [{"x": np.zeros(1 + i // 498, np.float32)} for i in range(500)]
     pipeline = hs.from_examples(rows).batch(5)
     with serving(pipeline) as server, connect(server, framework="tf") as feed:

@@ -101,7 +101,7 @@ def test_every_trial_has_a_short_form() -> None:
 
 
 def no_fence(table: LeaseTable[Any], token: int, session: int) -> tuple[CommitVerdict, Any]:
-    """Whoever comes first commits, whether or not the batch is another's by now."""
+    """The first commit counts, even if another trainer has the batch by now."""
     for lease in list(table.held()):
         if lease.token != token and lease.session != session:
             return table._real(lease.token, lease.session)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What is shown of a server that runs is what its trainers have seen."""
+"""The status of a running server agrees with its trainers' observations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What processes have used, by the kernel's own books."""
+"""The resources that processes have used, by the kernel's accounts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cpu_s(pid: int) -> float:
 
 
 def memory_mb(pid: int) -> dict[str, float]:
-    """What a process has in memory: of its own (``anon``), and of mapped files (``file``)."""
+    """Return the memory of a process: its own (``anon``), and that of mapped files (``file``)."""
     status = Path(f"/proc/{pid}/status").read_text()
     told = {line.split()[0]: int(line.split()[1]) for line in status.splitlines() if " kB" in line}
     return {name: told[field] / 1024 for name, field in _FIELDS.items()}

@@ -1,4 +1,4 @@
-"""What a measurement gives: points, and what may be asked of them.
+"""A measurement's points, and checks of them.
 
 Setup ─► measure ─► Curve: x │ figure, figure, …     laws: a ratio and the most it may be
                            1 │   …       …           a law that is passed is told, not hidden
@@ -68,12 +68,12 @@ class Curve:
         self.laws.append(Law(text, value, limit))
 
     def grows(self, name: str, since: float | str, upto: float | str, limit: float) -> None:
-        """A figure at one point is at most so many times what it is at another."""
+        """Check that a figure at one point is at most ``limit`` times that at another."""
         ratio = self.at(upto, name) / self.at(since, name)
         self.at_most(f"{name} at {shown(upto)} / at {shown(since)}", ratio, limit)
 
     def exactly(self, text: str, found: object, wanted: object) -> None:
-        """What is not measured but counted."""
+        """Check a count, which must be exact."""
         if found != wanted:
             raise AssertionError(f"{text}: {found} and not {wanted}")
         self.facts.append(f"{text}: {found}")
@@ -100,7 +100,7 @@ def shown(value: float | str) -> str:
 
 
 def machine() -> str:
-    """What it ran on."""
+    """Describe the machine."""
     return (
         f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end, Linux "
         f"{platform.release().split('-')[0]}, Python {platform.python_version()}"

@@ -1,4 +1,4 @@
-"""What is fed: made by the row, always the same, and cheap beside what it is fed through."""
+"""The data of the feeds: made by the row, always the same, and cheap compared with the feed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .curve import Setup
 
 __all__ = ["RECORDS", "examples", "records_file", "records_pipeline", "sequences"]
 
-#: Of the file of records, at full size and in short.
+#: Number of records in the file, at full size and in short.
 RECORDS = 50_000, 12_800
 
 STEPS, SEGMENTS, STATE = 4, 6, 16

@@ -1,4 +1,4 @@
-"""What time does, and what is off: memory over epochs, and what a batch costs with more asked."""
+"""Memory over epochs, and the cost of a batch with options off and on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def epochs(setup: Setup) -> Curve:
 
 
 def off(setup: Setup) -> Curve:
-    """What is not asked for is not paid for; what is asked for costs so much."""
+    """Check that unused options cost nothing, and measure the cost of used ones."""
     kinds: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         "nothing": ({}, {}),
         "http": ({"http": "127.0.0.1:0"}, {}),

@@ -41,7 +41,7 @@ def until(true: Callable[[], object], what: str, patience_s: float = _PATIENCE_S
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was taken and used up to a moment."""
+    """The batches taken and resources used up to a moment."""
 
     at: float
     batches: int
@@ -51,7 +51,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What happened between two samples."""
+    """The difference between two samples."""
 
     batches: int
     rows: int

@@ -1,4 +1,4 @@
-"""What a batch is made of: rows, columns, buckets; and how many partitions it comes from.
+"""Costs by the shape of a batch: rows, columns, buckets; and by the number of partitions.
 
 Rows are numbers in memory, so that hardly anything is spent on reading them.
 """

@@ -48,7 +48,7 @@ __all__ = ["Shape", "World"]
 
 LEASE_S, HEARTBEAT_S, CREDITS = 30.0, 1.0, 64
 _TICK_S, _LOOK_S = 0.1, 0.25
-#: Answers to commits wait so long for a batch; a commit is stored after so long.
+#: Time that answers to commits wait for a batch, and time after which a commit is stored.
 _MOMENT_S, _STORED_S = 0.005, 0.001
 _AHEAD, _NBYTES = 64, 1000
 _FEED = "feed"

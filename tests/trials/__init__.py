@@ -1,4 +1,4 @@
-"""What the promises come to as figures: trials, each of one promise, at any size.
+"""Trials: figures for the promises, one trial for each, at any size.
 
     python -m tests.trials NAME …  ──► one Result each ──► a table, and a line of JSON in a file
 

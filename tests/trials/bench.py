@@ -345,7 +345,7 @@ class Bench:
         os.close(self._files.pop(connection))
 
     def tick(self, seconds: float) -> None:
-        """Time goes by."""
+        """Advance the clock."""
         self.house.reception.tick(self._clock() + seconds)
         self._act()
 
@@ -361,7 +361,7 @@ class Bench:
         return there and identity not in self.house.reception._limits.muted
 
     def heard(self) -> list[tuple[bytes, bytes]]:
-        """What was sent since: identity and header."""
+        """Return messages sent since the last call: identity and header."""
         sent = list(self._sent)
         self._sent.clear()
         return sent

@@ -1,4 +1,4 @@
-"""Groups of processes that together may use so much of the machine."""
+"""Groups of processes with common limits of processor time and memory."""
 
 from __future__ import annotations
 

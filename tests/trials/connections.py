@@ -163,7 +163,7 @@ def _attack(yard: Yard, connections: int, seed: int, front: psutil.Process, repo
 
 
 def _settled_fds(front: psutil.Process, fds: int) -> int:
-    """What is open when handshakes that were never ended have been given up."""
+    """Return the number of open files once unfinished handshakes have been given up."""
     deadline = time.monotonic() + 20
     while front.num_fds() > fds and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Random histories of the pure machines: every segment once and in order, whoever does what.
+"""Random histories of the pure machines: every segment comes once and in order.
 
     seeds ─► World (dispatcher, partitions, trainers, deaths) ─► storm ─► settle ─► all books agree
 

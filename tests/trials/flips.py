@@ -64,7 +64,7 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
 
 
 def _commits(store: Store, bell: int, chance: random.Random) -> list[Saved]:
-    """What a store holds after each of some commits."""
+    """Return the content of a store after each of some commits."""
     held: dict[int, Example] = {}
     tokens: list[int] = []
     after = []
@@ -105,7 +105,7 @@ def _made(scratch: Path, clean: bool, chance: random.Random) -> tuple[bytes, lis
 
 
 def _contents(path: Path) -> Saved | None:
-    """What is there, or None when it is refused by name."""
+    """Return the content, or None when it is refused by name."""
     try:
         store = Store(path, "power")
     except ServerError as error:

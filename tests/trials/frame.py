@@ -1,4 +1,4 @@
-"""What all trials share: how large and by which seed they run, and what they say at the end.
+"""The common part of all trials: their size, their seed, and their report.
 
     Setup ─► trial ─► Result:  held    nothing was seen that must not be, all limits were kept
                                missed  the same, but a limit of time or memory was passed
@@ -26,7 +26,7 @@ _SHOWN = 5
 
 
 class NotHere(Exception):
-    """What a trial needs is not to be had on this machine; the text says what."""
+    """This machine lacks something that a trial needs; the text names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Setup:
     seed: int
     scale: float  # 1: its full size
     scratch: Path
-    seconds: float | None = None  # of those that last as long as they are told
+    seconds: float | None = None  # duration of trials that have one
 
     def sized(self, full: int, least: int = 1) -> int:
         """So many of what is done ``full`` times at full size."""
@@ -49,7 +49,7 @@ class Setup:
 
 @dataclass(slots=True)
 class Report:
-    """What a trial fills in while it runs."""
+    """The report that a trial fills in while it runs."""
 
     counts: dict[str, int] = field(default_factory=dict)
     figures: dict[str, float | str] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a trial."""
+    """The result of a trial."""
 
     name: str
     goal: str

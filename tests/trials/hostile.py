@@ -48,11 +48,11 @@ _PIECE = 1 << 17  # bytes of messages that are sent at a time
 _LONGEST_MS = 1000.0
 _GROWN_MB = 160.0
 _MB = 2**20
-_FALSE = 2**63 - 1  # a token that nobody was given
+_FALSE = 2**63 - 1  # a token that was never issued
 
 
 def _lies(session: int) -> list[bytes]:
-    """Messages as long as they may be, of tokens that are nobody's."""
+    """Yield messages of maximum length with tokens that were never issued."""
     saves = tuple(Save(_FALSE - n, 0, []) for n in range(5000))
     tokens = tuple(_FALSE - n for n in range(4000))
     told = Step(session, 0, saves=saves), Step(session, 0, tokens), Renew(session, 0, 0, tokens)
@@ -198,6 +198,6 @@ def _used(process: psutil.Process) -> float:
 
 
 def _private(yard: Yard) -> int:
-    """Memory of the server's processes that nobody shares."""
+    """Return the private memory of the server's processes."""
     told = [child.memory_info() for child in yard.children()]
     return sum(one.rss - one.shared for one in told)

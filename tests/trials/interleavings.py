@@ -60,7 +60,7 @@ class _Model:
         self.work()
 
     def work(self) -> None:
-        """What the worker does between two orders: nobody sees it but by its words."""
+        """Let the worker work between two orders; only its messages show it."""
         while self.worker.work():
             pass
 

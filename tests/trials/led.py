@@ -1,4 +1,4 @@
-"""A trainer that does what it is told by its standard input, and answers with what it was given.
+"""A trainer that carries out commands from its standard input, and prints the batches that it gets.
 
     python -m tests.trials.led TIMEOUT_S        one order and one answer a line, as JSON
 

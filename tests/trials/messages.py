@@ -84,7 +84,7 @@ class _Trainer:
         return is_near(self.identity)
 
     def connect_anew(self, bench: Bench) -> None:
-        """Nobody listens to the connection any more."""
+        """Close the connection, and open another."""
         if self.near:
             bench.hang_up(self.identity)
         self._connections += 1
@@ -111,7 +111,7 @@ class _Trainer:
         return FROM_TRAINER.encode(Hello(*limits.PROTOCOL, "t", self.feed, self.nonce))
 
     def samples(self) -> list[bytes]:
-        """What it could say now."""
+        """Return messages that it could send now."""
         session, tokens = self.session, tuple(self.tokens[-4:])
         token = tokens[-1] if tokens else 1
         block, mine = (0, []) if self.feed == "kept" else (1, COLUMNS)
@@ -248,7 +248,7 @@ class _Fuzz:
         self._hear(bench, trainer)
 
     def _hear(self, bench: Bench, trainer: _Trainer) -> list[Any]:
-        """What the server sent, all of it; what is for this trainer is given back."""
+        """Take all messages of the server; return those for this trainer."""
         mine = []
         for identity, header in bench.heard():
             message = FROM_SERVER.decode(header)

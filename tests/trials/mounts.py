@@ -24,7 +24,7 @@ def command(*words: str) -> None:
 
 @contextlib.contextmanager
 def mounted(at: Path, options: Sequence[str]) -> Iterator[Path]:
-    """Mount, and unmount whatever happens."""
+    """Mount, and unmount in any case."""
     at.mkdir(parents=True, exist_ok=True)
     command("mount", *options, str(at))
     try:

@@ -33,7 +33,7 @@ class _Trainer:
 
 
 class PlainWorld:
-    """One history."""
+    """The state of one random history."""
 
     def __init__(self, seed: str) -> None:
         self._chance = Random(seed)

@@ -1,4 +1,4 @@
-"""Cuts of power: what was told to be committed is on the disk, whatever the disk still had to do.
+"""Cuts of power: acknowledged commits are on the disk, even if it still had writes to do.
 
     writer (a real Store) on ext4 on a file ── acks ──► here
     stop it ─► copy the file: what has reached the "disk" ─► mount the copy ─► open it as a Store
@@ -112,12 +112,12 @@ def _copied(disk: Path, to: Path) -> int:
 
 
 def example(line: int, n: int) -> Example:
-    """What the writer has of a line after change ``n``."""
+    """Return the writer's example of a line after change ``n``."""
     return Example(line, line, 0, 0, n, n + 2, (0, b"k"), b"%d" % n * 400)
 
 
 def fault_of(saved: Saved, told: int, durability: str) -> str:
-    """Why a store can not be what a writer left that was told so much; empty if it can."""
+    """Return why a store can not be that of a writer with these acks; empty if it can."""
     n = int(saved.meta.get("n", b"-1"))
     if durability == "power" and n < told:
         return f"{told} was told to be committed, and {n} is there"

@@ -74,7 +74,7 @@ def run(setup: Setup, report: Report) -> None:
 
 
 class _Led:
-    """A trainer on a host that does what it is told."""
+    """A trainer on a host that carries out commands."""
 
     def __init__(self, host: Host, scratch: Path) -> None:
         self._log = scratch / f"led-{host.ip}.log"
@@ -113,7 +113,7 @@ def _each(trainers: Sequence[_Led], orders: Sequence[dict[str, Any]] | dict[str,
 
 
 def _taken(trainers: Sequence[_Led], most: int | None) -> list[Any]:
-    """The batches of all trainers, each of which takes so many."""
+    """Return the batches of all trainers, each of which takes at most ``most``."""
     return [batch for taken in _each(trainers, {"take": most}) for batch in taken]
 
 

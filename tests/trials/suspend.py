@@ -40,7 +40,7 @@ _SHORT = [("both", "tcp", "plain"), ("server", "shm", "arrival"), ("trainer", "t
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """Who is suspended, and how the trainers are served."""
+    """The suspended processes, and how the trainers are served."""
 
     who: str
     way: str

@@ -37,13 +37,13 @@ _POLL_S = 0.01
 
 
 def served() -> object:
-    """What the daemon of a yard serves; it is told by its environment."""
+    """Return the pipeline of a yard's daemon, by its environment."""
     mode, size = os.environ["HEADRACE_TRIAL"].split()
     return pipeline(mode, int(size))
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Of a process that finds these packages."""
+    """Return the environment of a process that finds these packages."""
     path = os.pathsep.join([str(ROOT), *(p for p in sys.path if p)])
     return {**os.environ, "PYTHONPATH": path, **more}
 

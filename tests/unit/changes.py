@@ -40,7 +40,7 @@ def listed(examples: Examples) -> list[Example]:
 
 
 class Model:
-    """What a store should hold, as dicts."""
+    """The expected content of a store, as dicts."""
 
     def __init__(self) -> None:
         self.examples: dict[int, Example] = {}

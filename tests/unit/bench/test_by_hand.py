@@ -1,4 +1,4 @@
-"""What peers read by hand is what the files hold."""
+"""Peers that parse by hand read the content of the files."""
 
 from __future__ import annotations
 

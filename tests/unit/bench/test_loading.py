@@ -1,4 +1,4 @@
-"""What is loaded is what was written, and the time that it took is judged."""
+"""Loaded data equals written data, and the time is judged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run goes through whatever its contestants do."""
+"""A run completes even if contestants fail."""
 
 from __future__ import annotations
 

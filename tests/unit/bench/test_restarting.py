@@ -28,7 +28,7 @@ def _small(directory: Path) -> Any:
 
 
 def served() -> Any:
-    """What the daemon serves: it imports this module by its name."""
+    """Return the daemon's pipeline: the daemon imports this module by its name."""
     return _small(Path())
 
 

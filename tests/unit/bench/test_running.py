@@ -1,4 +1,4 @@
-"""A contestant that fails or says nothing ends with all its children, and is told by its words."""
+"""A contestant that fails or is silent ends with all its children, and its output is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a window times: from batch to batch, or what the contestant says itself."""
+"""The times of a window: from batch to batch, or by the contestant's own report."""
 
 from __future__ import annotations
 

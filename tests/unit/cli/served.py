@@ -15,7 +15,7 @@ __all__ = ["Served", "other", "served"]
 
 
 class Served(Watched):
-    """What is watched, and where."""
+    """A watched server and its address."""
 
     address = ""
 

@@ -22,7 +22,7 @@ OPTIONS = (Option("word", "text", "what is said", default="well"),)
 
 @pytest.fixture
 def greet(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Namespace], int]], None]:
-    """Makes ``headrace greet`` do something."""
+    """Add a command ``headrace greet``."""
 
     def declare(does: Callable[[Namespace], int]) -> None:
         declared = frame.with_options(*OPTIONS)(does)

@@ -1,4 +1,4 @@
-"""What a look at a pipeline finds, and a look at all of it."""
+"""The findings of a short and of a full survey of a pipeline."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Terminal:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
 
     def until(self, true: Callable[[], object]) -> None:
-        """Read until something holds, or nobody writes any more."""
+        """Read until a condition holds, or the writer has closed."""
         deadline = time.monotonic() + PATIENCE_S
         while not true():
             if time.monotonic() > deadline:
@@ -71,7 +71,7 @@ class Terminal:
             if select.select((self._master,), (), (), 0.1)[0]:
                 try:
                     self.said += os.read(self._master, 65536)
-                except OSError:  # nobody has the other end any more
+                except OSError:  # the other end is closed
                     return
 
     def end(self, number: int) -> int:
@@ -82,7 +82,7 @@ class Terminal:
 
     @property
     def screens(self) -> list[list[str]]:
-        """What was shown, line by line and without colors; the last may be half written."""
+        """The screens shown, line by line and without colors; the last may be half written."""
         said = self.said.decode(errors="replace").replace("\r\r\n", "\r\n")
         shown = said.split("\x1b[H")[1:]
         return [

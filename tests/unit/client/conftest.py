@@ -1,4 +1,4 @@
-"""What several tests of the client begin with."""
+"""Fixtures of the client's tests."""
 
 from __future__ import annotations
 

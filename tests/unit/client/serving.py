@@ -126,7 +126,7 @@ def delivery_of(told, token, columns, rows=None, partition=0):
 
 
 class FakeLink:
-    """The link's face without a socket: a session that was welcomed, and what it is told."""
+    """A link without a socket: a session that was welcomed, and the calls that it gets."""
 
     def __init__(self):
         self.session = Session("feed", b"nonce", 2)
@@ -200,7 +200,7 @@ def received_of(told, token=1, opening=1, **given):
 
 
 def states_in(told, columns, block):
-    """What a server reads from an uploaded block."""
+    """Return the states that a server reads from an uploaded block."""
     block = np.frombuffer(bytes(block), np.uint8)
     read = {}
     for (name, dtype, _), (offset, nbytes, shape) in zip(told["states"], columns, strict=True):

@@ -19,7 +19,7 @@ CONTENT = np.arange(100, dtype=np.uint8)
 
 
 class Hands:
-    """What makes blocks, and how often it had something to say."""
+    """A maker of blocks, and how often it had a message to send."""
 
     def __init__(self):
         self.session = Session("f", b"nonce", 2)

@@ -50,7 +50,7 @@ def trained(peer: Peer, train: Callable[[headrace.Feed], Any], **options: Any) -
 
 
 def commits(peer: Peer, count: int) -> list[int]:
-    """Answers commits until there were so many."""
+    """Answer ``count`` commits."""
     tokens: list[int] = []
     while len(tokens) < count:
         step = peer.hear(Step)

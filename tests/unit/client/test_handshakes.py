@@ -81,7 +81,7 @@ def plain_server() -> Iterator[int]:
 
 @pytest.fixture
 def locked_server(keys: Path) -> Iterator[int]:
-    """One that knows nobody: its context answers each question with no."""
+    """A server without known trainers: its context answers each question with no."""
     context: Any = zmq.Context()
     zap = context.socket(zmq.REP)
     zap.bind("inproc://zeromq.zap.01")

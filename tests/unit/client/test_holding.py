@@ -1,4 +1,4 @@
-"""Memory is let go when its last reader is, once, and what was written to it harms nobody."""
+"""Memory is released once, with its last reader, and writes to it reach no other process."""
 
 import fcntl
 import gc
@@ -22,7 +22,7 @@ SEGMENT = "slab-0-0-0"
 
 @pytest.fixture
 def directory(tmp_path):
-    """What a server leaves in shared memory: a segment of four pages, and a session's file."""
+    """A server's shared memory: a segment of four pages, and a session's file."""
     (tmp_path / SEGMENT).write_bytes(bytes(range(256)) * (4 * PAGE // 256))
     (tmp_path / "trainer-1").write_bytes(b"proof of 16 byte")
     return tmp_path
@@ -33,7 +33,7 @@ def attach(directory):
 
 
 def locked(directory):
-    """Whether anybody holds the session's lock."""
+    """Return whether a process holds the session's lock."""
     fd = os.open(directory / "trainer-1", os.O_RDWR)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

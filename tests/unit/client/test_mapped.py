@@ -1,4 +1,4 @@
-"""What is mapped is listed until it is released, and what is released is said once."""
+"""Mapped batches are listed until they are released, and each release is reported once."""
 
 from headrace.mapped import MappedBatches
 

@@ -1,4 +1,4 @@
-"""Batches of several owners come in the order of the feed, whatever comes when."""
+"""Batches of several owners come in the order of the feed, in any order of arrival."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Owners:
             self._kept.append((of, message))
 
     def begin_anew(self) -> None:
-        """What the connections of now have said, and still say, means nothing."""
+        """Ignore all messages of the present connections."""
         self._gone.update(self.identities.values())
         self.identities.clear()
         self._kept.clear()

@@ -1,4 +1,4 @@
-"""What a batch of segments tells of its rows, made when it is asked for and not before."""
+"""The facts of a batch's rows are made when they are asked for and not before."""
 
 import struct
 import weakref

@@ -1,4 +1,4 @@
-"""A trainer's session loses nothing and says nothing twice in vain, whatever the network does.
+"""A trainer's session loses no message and sends none twice without need, on any network.
 
 First the machine alone, message by message; then back to back with the server's dispatcher over a
 network that is cut at any moment.  Every message goes through the codec.
@@ -751,7 +751,7 @@ def test_a_batch_that_comes_back_from_another_trainer_is_not_missed():
     assert not over(talk.session) and talk.take() == 12 and not over(talk.session)
     talk.hear(Pulse(1, "leases", True))
     assert over(talk.session)
-    talk.hear(welcome(2))  # another session: what it is told is to be seen
+    talk.hear(welcome(2))  # another session, whose messages are checked
     assert not over(talk.session)
 
 

@@ -1,4 +1,4 @@
-"""A state is taken from whatever a trainer works with, and only as what it is."""
+"""A state may be a value of any framework, and must have the declared dtype and shape."""
 
 import subprocess
 import sys

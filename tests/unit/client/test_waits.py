@@ -75,12 +75,12 @@ def test_nobody_there_is_told_when_the_timeout_is_over():
 
 
 def waits(link: Link, timeout_s: float) -> None:
-    """From here on a wait ends so soon; what came before had all the time that it needed."""
+    """Give the link a short timeout from here on; earlier waits had a long one."""
     link._timeout_s = timeout_s
 
 
 def heard(link: Link, what: Callable[[Session], object]) -> None:
-    """Wait until the session has heard so much."""
+    """Wait until the session has received ``what``."""
     deadline = Deadline(PATIENCE_S)
     while not what(link.session):
         assert deadline.left_s, "it did not come"

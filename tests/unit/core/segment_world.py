@@ -97,7 +97,7 @@ class Worker:
         self.kept = list(self.next)
 
     def die(self):
-        """What is not stored is gone, and what was on its way here or from here."""
+        """Lose all unstored changes, and all messages on their way."""
         self.asleep = True
         self.orders.clear()
         self.words.clear()
@@ -255,7 +255,7 @@ class Worker:
 
 
 class Trainer:
-    """What a trainer believes."""
+    """A trainer and its knowledge."""
 
     def __init__(self, prefetch):
         self.prefetch = prefetch

@@ -1,4 +1,4 @@
-"""Whose turn it is, and when it is nobody's."""
+"""Which partition is next, and when none is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What trainers want is asked of partitions: that much, no more, always in the same order."""
+"""Partitions are asked for as many batches as trainers want, always in the same order."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""A question is answered once, when all have answered it or nobody can be waited for."""
+"""A question is answered once, when all parties have answered it or no answer can come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every batch_size rows in the order of their arrival make a batch; the rest is told of."""
+"""Every batch_size rows in the order of their arrival make a batch; dropped rows are counted."""
 
 import msgpack
 import pytest

@@ -1,4 +1,4 @@
-"""Everything is settled exactly once, in order, whatever trainers do."""
+"""Every batch is settled exactly once, in order, with any behaviour of trainers."""
 
 import itertools
 import random

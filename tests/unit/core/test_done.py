@@ -1,4 +1,4 @@
-"""Whatever was done in whatever order: reading on from the base, less the list, gives the rest."""
+"""After commits in any order, reading from the base without the listed lines gives the rest."""
 
 from __future__ import annotations
 

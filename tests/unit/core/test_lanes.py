@@ -67,7 +67,7 @@ class World:
         self.machine.want(self.stripes[number].wanted, number)
 
     def next_examples(self, n):
-        """Who goes into ``n`` empty lanes: orphans, the oldest first, then fresh ones."""
+        """Return the examples for ``n`` empty lanes: orphans, the oldest first, then fresh ones."""
         first = sorted(self.orphans)[:n]
         self.orphans -= set(first)
         fresh = range(self.begun, min(self.begun + n - len(first), self.feed.at))
