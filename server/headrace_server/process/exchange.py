@@ -51,12 +51,22 @@ def is_near(identity: bytes) -> bool:
 
 
 class Exchange:
-    """All workers, by identity, which is the first message of each."""
+    """All connections of workers, by identity, which is the first message of each, or of trainers.
 
-    def __init__(self, path: Path, most: int) -> None:
-        """``most``: connections at once; a new one ends the oldest unused one."""
+    A trainer that connects gets a name that none of ZeroMQ's can have.  It has still to prove its
+    session.
+    """
+
+    def __init__(
+        self, path: Path, most: int, is_used: Callable[[bytes], bool] | None = None
+    ) -> None:
+        """``most``: connections at once; a new one ends the oldest that is unused.
+
+        ``is_used``, of trainers: whether the connection of this name is that of a session.
+        """
         self.path = path
         self._most = most
+        self._is_used = is_used
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with address_of(path) as address:
@@ -71,8 +81,11 @@ class Exchange:
         self._channels: dict[int, Channel] = {}  # by file number
         self._names: dict[int, bytes] = {}
         self._numbers: dict[bytes, int] = {}
+        self._count = itertools.count(1)  # of trainers
         self._deaf = False  # no connection can be accepted now: descriptors are short
-        self._waiting: set[int] = set()  # channels that are polled until they are writable
+        self._waiting: set[int] = set()  # polled until they can be written
+        self._unheard: dict[int, deque[list[bytes]]] = {}  # messages by file number
+        self._allowed: dict[int, int] = {}  # unsent bytes, where payload waits to be written
 
     def fileno(self) -> int:
         """Return the file that is readable when a message has come or a channel is writable."""
@@ -82,8 +95,22 @@ class Exchange:
         """Return the numbers of all its open files."""
         return [self._epoll.fileno(), self._listener.fileno(), *self._channels]
 
+    @property
+    def waits(self) -> bool:
+        """Whether messages wait that the poll does not show."""
+        return bool(self._unheard)
+
+    @property
+    def anybody(self) -> bool:
+        """Whether anybody is connected."""
+        return bool(self._channels)
+
     def hear(self) -> Iterator[tuple[bytes, list[bytes]]]:
-        """Yield the messages that have come, each with its identity; exhaust the iterator."""
+        """Yield the messages that have come, each with its identity; exhaust the iterator.
+
+        Of each trainer it yields messages for ``TURN_S``; the next call continues.
+        """
+        late = [(number, self._channels[number]) for number in self._unheard]
         for number, events in self._epoll.poll(0):
             if number == self._listener.fileno():
                 self._accept()
@@ -93,8 +120,11 @@ class Exchange:
                 continue
             if events & select.EPOLLOUT:
                 self._write(number, channel)
-            if events & ~select.EPOLLOUT:
-                yield from self._listen(number, channel)
+            if events & ~select.EPOLLOUT and number not in self._unheard:  # else its turn comes
+                yield from self._listen(number, channel, deque(channel.take()))
+        for number, channel in late:
+            if self._channels.get(number) is channel:
+                yield from self._listen(number, channel, self._unheard.pop(number))
 
     def tick(self) -> None:
         """Accept connections again, after descriptors were short."""
@@ -108,6 +138,24 @@ class Exchange:
         if number is None:
             return False
         return self._tell(number, self._channels[number], frames)
+
+    def send_payload(self, identity: bytes, frames: Sequence[Frame], most_bytes: int) -> bool:
+        """Send a message with payload; at most ``most_bytes`` of payload may wait."""
+        number = self._numbers.get(identity)
+        if number is None:
+            return False
+        channel = self._channels[number]
+        self._allowed[number] = most_bytes + _MOST_KEPT
+        there = self._tell(number, channel, frames)
+        if not channel.waits:
+            self._allowed.pop(number, None)
+        return there
+
+    def drop(self, identity: bytes) -> None:
+        """End a connection; the other end can still read what was sent before."""
+        number = self._numbers.get(identity)
+        if number is not None:
+            self._drop(number)
 
     def unsent_memory(self, identity: bytes) -> int:
         """Return the memory of unsent messages to one peer."""
@@ -124,18 +172,26 @@ class Exchange:
 
     # A channel
 
-    def _listen(self, number: int, channel: Channel) -> Iterator[tuple[bytes, list[bytes]]]:
-        for frames in channel.take():
-            name = self._names.get(number)
-            if name is not None:
-                yield name, frames
-                if self._channels.get(number) is not channel:
-                    return  # its message has ended it
+    def _listen(
+        self, number: int, channel: Channel, messages: deque[list[bytes]]
+    ) -> Iterator[tuple[bytes, list[bytes]]]:
+        until = 0.0
+        while messages:
+            frames = messages.popleft()
+            if number not in self._names:
+                if fault := self._name(number, frames):
+                    channel.fault = fault
+                    break
                 continue
-            fault = self._name(number, frames)
-            if fault:
-                channel.fault = fault
-                break
+            yield self._names[number], frames
+            if self._channels.get(number) is not channel:
+                return  # its message has ended it
+            if messages and self._is_used is not None:
+                now = time.monotonic()
+                until = until or now + TURN_S
+                if now >= until:
+                    self._unheard[number] = messages
+                    return
         self._end_silent(number, channel)
 
     def _end_silent(self, number: int, channel: Channel) -> None:
@@ -146,8 +202,8 @@ class Exchange:
             self._drop(number)
 
     def _who(self, number: int) -> str:
-        name = self._names.get(number, b"a process that did not say which")
-        return f"worker {name.decode()}"
+        name = self._names.get(number, b"a process that did not say which").decode()
+        return f"worker {name}" if self._is_used is None else f"a trainer of this host ({name[1:]})"
 
     def _name(self, number: int, frames: list[bytes]) -> str:
         """Take a first message, the name of the peer; return its fault, empty for none."""
@@ -181,16 +237,24 @@ class Exchange:
                 self._drop(next(filter(self._is_unused, self._channels)))
 
     def _is_unused(self, number: int) -> bool:
-        return number not in self._names
+        name = self._names.get(number)
+        return name is None or (self._is_used is not None and not self._is_used(name))
 
     def _take(self, end: socket.socket) -> None:
-        self._add(Channel(end))
-
-    def _add(self, channel: Channel) -> None:
-        self._channels[channel.fileno()] = channel
+        number, channel = end.fileno(), Channel(end)
+        if self._is_used is not None:
+            channel = Channel(end, limits.MAX_FRAMES, limits.MAX_UPLOAD_BYTES)
+            # No peer can choose such a name on a ZeroMQ socket, and ZeroMQ's own have 5 bytes.
+            name = self._names[number] = _NEAR + b"%d" % next(self._count)
+            self._numbers[name] = number
+        self._channels[number] = channel
         self._epoll.register(channel, select.EPOLLIN)
 
     def _tell(self, number: int, channel: Channel, frames: Sequence[Frame]) -> bool:
+        allowed = self._allowed.get(number, _MOST_KEPT)
+        if self._is_used is not None and channel.unsent_memory > allowed:
+            self._drop(number)  # when the trainer greets again, all important messages are resent
+            return False
         there = True
         try:
             channel.post(frames)
@@ -213,111 +277,15 @@ class Exchange:
         if waits != (number in self._waiting):
             (self._waiting.add if waits else self._waiting.discard)(number)
             self._epoll.modify(number, select.EPOLLIN | (select.EPOLLOUT if waits else 0))
+        if not waits:
+            self._allowed.pop(number, None)
 
     def _drop(self, number: int) -> None:
         self._epoll.unregister(number)
         self._waiting.discard(number)
+        self._unheard.pop(number, None)
+        self._allowed.pop(number, None)
         self._channels.pop(number).close()
         name = self._names.pop(number, None)
         if name is not None:
             del self._numbers[name]
-
-
-class TrainersExchange(Exchange):
-    """Trainers of this host.  Each connection gets a name that none of ZeroMQ's can have.
-
-    A trainer that connects here has still to prove its session.
-    """
-
-    def __init__(self, path: Path, trainers: int, is_used: Callable[[bytes], bool]) -> None:
-        """``is_used``: whether the connection of this name is that of a session."""
-        super().__init__(path, trainers + SPARE)
-        self._is_used = is_used
-        self._count = itertools.count(1)
-        self._unheard: dict[int, deque[list[bytes]]] = {}  # messages by file number
-        self._allowed: dict[int, int] = {}  # unsent bytes, where payload waits to be written
-
-    @property
-    def waits(self) -> bool:
-        """Whether messages wait that the poll does not show."""
-        return bool(self._unheard)
-
-    def hear(self) -> Iterator[tuple[bytes, list[bytes]]]:
-        """Yield messages of each channel for ``TURN_S``; the next call continues."""
-        late = [(number, self._channels[number]) for number in self._unheard]
-        yield from super().hear()
-        for number, channel in late:
-            if self._channels.get(number) is channel:
-                yield from self._hear_some(number, channel, self._unheard.pop(number))
-
-    def _listen(self, number: int, channel: Channel) -> Iterator[tuple[bytes, list[bytes]]]:
-        if number not in self._unheard:  # else its turn comes
-            yield from self._hear_some(number, channel, deque(channel.take()))
-
-    def _hear_some(
-        self, number: int, channel: Channel, messages: deque[list[bytes]]
-    ) -> Iterator[tuple[bytes, list[bytes]]]:
-        name, until = self._names[number], 0.0
-        while messages:
-            yield name, messages.popleft()
-            if self._channels.get(number) is not channel:
-                return
-            if messages:
-                now = time.monotonic()
-                until = until or now + TURN_S
-                if now >= until:
-                    self._unheard[number] = messages
-                    return
-        self._end_silent(number, channel)
-
-    def _drop(self, number: int) -> None:
-        self._unheard.pop(number, None)
-        self._allowed.pop(number, None)
-        super()._drop(number)
-
-    @property
-    def anybody(self) -> bool:
-        """Whether anybody is connected."""
-        return bool(self._channels)
-
-    def send_payload(self, identity: bytes, frames: Sequence[Frame], most_bytes: int) -> bool:
-        """Send a message with payload; at most ``most_bytes`` of payload may wait."""
-        number = self._numbers.get(identity)
-        if number is None:
-            return False
-        channel = self._channels[number]
-        self._allowed[number] = most_bytes + _MOST_KEPT
-        there = self._tell(number, channel, frames)
-        if not channel.waits:
-            self._allowed.pop(number, None)
-        return there
-
-    def drop(self, identity: bytes) -> None:
-        """End a connection; the other end can still read what was sent before."""
-        number = self._numbers.get(identity)
-        if number is not None:
-            self._drop(number)
-
-    def _is_unused(self, number: int) -> bool:
-        return not self._is_used(self._names[number])
-
-    def _take(self, end: socket.socket) -> None:
-        self._add(Channel(end, limits.MAX_FRAMES, limits.MAX_UPLOAD_BYTES))
-        # No peer can choose such a name on a ZeroMQ socket, and ZeroMQ's own names have 5 bytes.
-        name = _NEAR + b"%d" % next(self._count)
-        self._names[end.fileno()] = name
-        self._numbers[name] = end.fileno()
-
-    def _tell(self, number: int, channel: Channel, frames: Sequence[Frame]) -> bool:
-        if channel.unsent_memory > self._allowed.get(number, _MOST_KEPT):
-            self._drop(number)  # when the trainer greets again, all important messages are resent
-            return False
-        return super()._tell(number, channel, frames)
-
-    def _watch(self, number: int, waits: bool) -> None:
-        super()._watch(number, waits)
-        if not waits and self._allowed:
-            self._allowed.pop(number, None)
-
-    def _who(self, number: int) -> str:
-        return f"a trainer of this host ({self._names[number].decode()[1:]})"

@@ -42,7 +42,7 @@ from ..core.handover import (
 )
 from ..process.child import Pipe, perform
 from ..process.config import RunConfig
-from ..process.exchange import TrainersExchange
+from ..process.exchange import Exchange
 from ..process.relay import Ready
 from .dealing import Dealing
 from .desk import Desk
@@ -85,7 +85,7 @@ class House:
     clock: AwakeClock
     door: RelayDoor
     sessions: SessionTable
-    near: TrainersExchange
+    near: Exchange
     outbox: Outbox
     do: Callable[..., None]
 

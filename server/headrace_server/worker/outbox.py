@@ -38,7 +38,7 @@ from headrace_proto.messages import (
 )
 
 from ..core.handover import Answer, Send
-from ..process.exchange import TrainersExchange, is_near
+from ..process.exchange import Exchange, is_near
 from ..process.relay import BlockPlace, SegmentRetired
 from .desk import Desk
 from .relay_door import RelayDoor
@@ -97,7 +97,7 @@ class Outbox:
     door: RelayDoor
     directory: Path
     sessions: SessionTable
-    near: TrainersExchange
+    near: Exchange
     slab_bytes: int
     max_credits: int
 

@@ -36,7 +36,7 @@ from headrace_proto.spin import Spin
 
 from ..process.child import Pipe
 from ..process.config import RunConfig
-from ..process.exchange import TrainersExchange
+from ..process.exchange import SPARE, Exchange
 from ..process.in_thread import ThreadEnded
 from ..process.relay import Began
 from .house import House
@@ -80,9 +80,9 @@ class Owner:
         if why and not life.worker and not life.number:
             logger.warning("fewer trainers can have a session with a worker: %s", why)
         sessions = SessionTable(directory, trainers, why, life.worker, config.workers)
-        near = TrainersExchange(
+        near = Exchange(
             directory / f"trainers-{life.worker}",
-            trainers,
+            trainers + SPARE,
             lambda identity: sessions.of_connection(identity) is not None,
         )
         self._sessions, self._near, self._pipe = sessions, near, pipe

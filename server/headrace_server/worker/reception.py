@@ -42,7 +42,7 @@ from headrace_proto.messages import (
 
 from ..core.plan import SIZED
 from ..process.config import RunConfig
-from ..process.exchange import TURN_S, TrainersExchange
+from ..process.exchange import TURN_S, Exchange
 from .admission import REVOKED, Admission
 from .desk import Desk
 from .outbox import Outbox
@@ -69,7 +69,7 @@ class Reception:
     desks: Mapping[str, Desk]
     sessions: SessionTable
     outbox: Outbox
-    near: TrainersExchange
+    near: Exchange
     clock: AwakeClock
     requests: FeedRequests
     owner: int = 0

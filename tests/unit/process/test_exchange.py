@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from headrace_proto.channel import Channel
-from headrace_server.process.exchange import SPARE, Exchange, TrainersExchange
+from headrace_server.process.exchange import SPARE, Exchange
 from tests.patience import PATIENCE_S
 from tests.shortage import no_descriptors
 
@@ -622,7 +622,7 @@ def test_a_worker_that_is_ready_before_its_front_waits_for_it(tmp_path: Path):
 
 
 def test_a_trainer_that_reads_nothing_is_cut_off_before_much_is_kept_for_it(tmp_path: Path):
-    exchange = TrainersExchange(tmp_path / "trainers", 4, lambda name: True)
+    exchange = Exchange(tmp_path / "trainers", 4 + SPARE, lambda name: True)
     assert not exchange.anybody
     trainer = Channel.connect(exchange.path, [b"hello"])
     assert list(exchange.hear()) == []  # it was let in
@@ -639,7 +639,7 @@ def test_a_trainer_that_reads_nothing_is_cut_off_before_much_is_kept_for_it(tmp_
 
 
 def test_payload_waits_for_a_trainer_up_to_its_own_bound_and_then_it_is_cut_off(tmp_path: Path):
-    exchange = TrainersExchange(tmp_path / "trainers", 4, lambda name: True)
+    exchange = Exchange(tmp_path / "trainers", 4 + SPARE, lambda name: True)
     trainer = Channel.connect(exchange.path, [b"hello"])
     assert list(exchange.hear()) == []
     ((name, _),) = exchange.hear()
@@ -661,7 +661,7 @@ def test_a_trainer_that_says_much_at_once_is_heard_to_its_end_and_others_have_th
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("headrace_server.process.exchange.TURN_S", 0.0)
-    exchange = TrainersExchange(tmp_path / "trainers", 4, lambda name: True)
+    exchange = Exchange(tmp_path / "trainers", 4 + SPARE, lambda name: True)
     much = Channel.connect(exchange.path, [b"0"])
     little = Channel.connect(exchange.path, [b"0"])
     for number in range(1, 100):
@@ -704,7 +704,7 @@ def test_strangers_make_room_for_others_and_those_that_said_who_they_are_stay(tm
 
 def test_a_channel_of_a_session_outlives_any_number_of_silent_ones(tmp_path: Path):
     used: set[bytes] = set()
-    exchange = TrainersExchange(tmp_path / "trainers", 1, used.__contains__)
+    exchange = Exchange(tmp_path / "trainers", 1 + SPARE, used.__contains__)
     trainer = Channel.connect(exchange.path, [b"hello"])
     while not used:
         used.update(name for name, _ in exchange.hear())
