@@ -5,11 +5,12 @@ Pipelines, tokens, addresses, keys.  Errors name the argument.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace_proto.address import check_address
@@ -19,7 +20,6 @@ from headrace_proto.token import Token
 
 from .files.durable_file import writing
 from .files.manifest import resolve
-from .front.exposure import check_exposed
 from .front.keyring import KeyRing
 from .pipeline.builder import Pipeline
 from .pipeline.declaration import Declaration
@@ -156,3 +156,32 @@ def index_directory(state_dir: str | os.PathLike[str]) -> str:
             f"state_dir={os.fspath(state_dir)!r} is not a directory, or holds a file 'index'"
         ) from None
     return path
+
+
+def is_local(address: str) -> bool:
+    """Return whether only this machine can reach a socket bound to an address."""
+    scheme, _, rest = address.partition("://")
+    if scheme == "ipc":
+        return True
+    host = rest.rpartition(":")[0].strip("[]")
+    if host in ("localhost", "lo"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # the name of an interface or a host, or *
+        return False
+
+
+def check_exposed(binds: Sequence[str], keys: object, insecure: bool) -> None:
+    """Raise ValueError where others could reach a server that asks for no keys."""
+    if keys is not None and insecure:
+        raise ValueError("keys= and insecure=True: with keys nothing is insecure; give one of them")
+    if keys is not None or insecure:
+        return
+    for address in binds:
+        if not is_local(address):
+            raise ValueError(
+                f"bind={address!r} can be reached from other machines, and without keys everybody "
+                "there could take batches: give keys=DIR (headrace keygen DIR makes "
+                "them), or insecure=True where all of that network is trusted"
+            )

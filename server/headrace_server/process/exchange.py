@@ -108,7 +108,7 @@ class Exchange:
     def hear(self) -> Iterator[tuple[bytes, list[bytes]]]:
         """Yield the messages that have come, each with its identity; exhaust the iterator.
 
-        Of each trainer it yields messages for ``TURN_S``; the next call continues.
+        It yields messages of each trainer for ``TURN_S``; the next call continues.
         """
         late = [(number, self._channels[number]) for number in self._unheard]
         for number, events in self._epoll.poll(0):

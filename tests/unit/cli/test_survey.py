@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import headrace_server as hs
-from headrace_server.cli import survey as module
-from headrace_server.cli.survey import Survey, survey
+from headrace_server.cli import check as module
+from headrace_server.cli.check import Survey, survey
 
 EXAMPLES = [{"k": f"{i}", "x": np.ones(i % 5 + 1), "y": i % 3} for i in range(90)]
 
