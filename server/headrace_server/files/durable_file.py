@@ -1,4 +1,4 @@
-"""Files that are whole, or as they were, after a power cut; errors of a full disk.
+"""Files that are whole, or as they were, after a power cut; their locks; errors of a full disk.
 
 An OSError of ``write`` names neither the file nor the free space: ``writing`` adds both.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +20,8 @@ from headrace_proto.errors import ServerError
 #: Errors of a file system without room, and of a user's quota.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _REMEDY = "make room there"
+#: Seconds between two attempts to lock a file.
+_TRY_S = 0.02
 
 T = TypeVar("T")
 
@@ -89,3 +93,25 @@ def sync_directory(directory: Path) -> None:
         os.fsync(opened)
     finally:
         os.close(opened)
+
+
+@contextlib.contextmanager
+def locked(path: Path, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold the flock of a file, which the kernel frees if the process dies.
+
+    The file stays: removing it would let two processes hold it.  ``waits`` is called again and
+    again while another process has the lock.
+    """
+    with writing(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                waits()
+                time.sleep(_TRY_S)
+        yield
+    finally:
+        os.close(descriptor)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from headrace_proto.errors import LimitExceeded
 
-from .durable_file import writing
+from .durable_file import locked, writing
 from .manifest import DataFile, copy_whole, open_stream
 
 
@@ -40,7 +40,7 @@ class RemoteCopies:
         descriptor = _open_whole(path, file.size)
         if descriptor is None:
             self._directory.mkdir(parents=True, exist_ok=True)
-            with _locked(self._directory / f"{name}.lock"):
+            with locked(self._directory / f"{name}.lock"):
                 descriptor = _open_whole(path, file.size)
                 if descriptor is None:  # no other worker has made it meanwhile
                     descriptor = self._copied(file, path)
@@ -56,7 +56,7 @@ class RemoteCopies:
         with writing(part, file.size, remedy), open(part, "wb") as copy:
             fcntl.flock(copy, fcntl.LOCK_EX)
             try:
-                with _locked(self._directory / "lock"):
+                with locked(self._directory / "lock"):
                     self._make_room(file)
                     copy.truncate(file.size)  # so that others count it
                 with open_stream(file) as stream:
@@ -106,14 +106,6 @@ def _open_whole(path: Path, size: int) -> int | None:
         return descriptor
     os.close(descriptor)
     return None
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file; the kernel frees the lock of a process that dies."""
-    with open(path, "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _remove_if_left(part: Path) -> None:

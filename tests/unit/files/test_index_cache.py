@@ -16,24 +16,22 @@ from tests.nursery import WarmPopen
 from tests.patience import PATIENCE_S
 
 FILE = DataFile("/data/a", 10, "1")
-ARRAYS = {"bounds": np.arange(100, dtype=np.int64), "damage": np.zeros((0, 2), np.int32)}
+INTEGERS = np.arange(100, dtype=np.int64)
 
 
 class Builder:
     def __init__(self) -> None:
         self.calls = 0
 
-    def __call__(self) -> dict[str, np.ndarray]:
+    def __call__(self) -> np.ndarray:
         self.calls += 1
-        return {name: array.copy() for name, array in ARRAYS.items()}
+        return INTEGERS.copy()
 
 
-def assert_same(got: dict[str, np.ndarray]) -> None:
-    assert list(got) == list(ARRAYS)
-    for name, array in ARRAYS.items():
-        assert got[name].dtype == array.dtype
-        np.testing.assert_array_equal(got[name], array)
-        assert not got[name].flags.writeable
+def assert_same(got: np.ndarray) -> None:
+    assert got.dtype == INTEGERS.dtype
+    np.testing.assert_array_equal(got, INTEGERS)
+    assert not got.flags.writeable
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -80,7 +78,7 @@ def test_an_entry_changed_in_any_byte_that_counts_is_built_again(tmp_path: Path)
     sound = path.read_bytes()
     header = 16 + int.from_bytes(sound[8:12], "little")
     start = -(-header // 64) * 64
-    counts = {*range(header), *range(start, start + ARRAYS["bounds"].nbytes)}
+    counts = {*range(header), *range(start, start + INTEGERS.nbytes)}
     for at in range(0, len(sound), 5):
         path.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
         build = Builder()
@@ -122,7 +120,7 @@ def test_a_directory_that_can_not_be_written_costs_only_the_reuse(tmp_path: Path
 
 
 def test_a_build_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
-    def fails() -> dict[str, np.ndarray]:
+    def fails() -> np.ndarray:
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError):
@@ -139,11 +137,11 @@ from headrace_server.files.manifest import DataFile
 def build():
     with open(sys.argv[2], "a") as log:
         log.write("built")
-    return {"bounds": np.arange(100)}
+    return np.arange(100)
 
 print("ready", flush=True)
 sys.stdin.readline()
-print(IndexCache(sys.argv[1]).get(DataFile("/data/a", 10, "1"), "frames", build)["bounds"].sum())
+print(IndexCache(sys.argv[1]).get(DataFile("/data/a", 10, "1"), "frames", build).sum())
 """
 
 
@@ -168,9 +166,9 @@ def test_a_builder_says_how_far_it_is_and_at_the_end_all_is_done():
     told: list[tuple[str, int]] = []
     cache = IndexCache(None, lambda file, done: told.append((file.path, done)))
 
-    def build() -> dict[str, np.ndarray]:
+    def build() -> np.ndarray:
         cache.progress_of(FILE)(4)
-        return {name: array.copy() for name, array in ARRAYS.items()}
+        return INTEGERS.copy()
 
     cache.get(FILE, "frames", build)
     cache.get(FILE, "frames", build)

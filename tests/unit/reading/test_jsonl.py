@@ -91,7 +91,7 @@ def test_lines_are_found_wherever_blocks_end(text: str, block: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jsonl, "_BLOCK", block)
         index = jsonl.line_index(data)
-    got = [text[a:b] for a, b in zip(index["starts"], index["stops"], strict=True)]
+    got = [text[a:b] for a, b in index.reshape(2, -1).T]
     assert got == [line for line in text.split("\n") if line.strip(" \r")]
 
 

@@ -242,9 +242,8 @@ def _decoded(
     load = lru_cache(_KEPT_BATCHES)(_load)
     parts = []
     for one in opened:
-        counts = cache.get(
-            one.file, "arrow-batch-rows", partial(_count, one, cache.progress_of(one.file))
-        )["rows"]
+        counting = partial(_count, one, cache.progress_of(one.file))
+        counts = cache.get(one.file, "arrow-batch-rows", counting)
         first = 0
         for number, rows in enumerate(counts.tolist()):
             if rows < 0:
@@ -260,7 +259,7 @@ def _decoded(
     return PartsReader(schema.fields, parts)
 
 
-def _count(one: _File, progress: Callable[[int], None]) -> Mapping[str, np.ndarray]:
+def _count(one: _File, progress: Callable[[int], None]) -> np.ndarray:
     """Return the number of rows by batch, -1 for damaged ones.  Arrow must decode them for that."""
     counts = []
     for number in range(one.batches):
@@ -269,7 +268,7 @@ def _count(one: _File, progress: Callable[[int], None]) -> Mapping[str, np.ndarr
         except DataError:
             counts.append(-1)
         progress(one.file.size * (number + 1) // one.batches)
-    return {"rows": np.array(counts, np.int64)}
+    return np.array(counts, np.int64)
 
 
 def _load(one: _File, number: int, names: Sequence[str]) -> Mapping[str, StoredColumn]:

@@ -25,9 +25,9 @@ from .example_wire import Malformed, Run, walk
 
 #: Smaller groups of one length are left to templates: matching and gathering costs 50 µs per group.
 _MIN_GROUP = 16
-#: Maximum layouts remembered per length, and in all.  With varints one length has several layouts.
+#: Maximum layouts remembered per length, and lengths.  With varints one length has several layouts.
 _PER_LENGTH = 8
-_LAYOUTS = 1024
+_LENGTHS = 1024
 #: Maximum templates remembered, and least number of rows for one: 100 µs against 20 µs per row.
 _TEMPLATES = 4
 _MIN_WALK = 8
@@ -49,7 +49,6 @@ class ExampleParser:
         self._kinds = [want.kind for want in self._wants]
         self._templates: list[Template] = []
         self._layouts: dict[int, list[RecordLayout]] = {}
-        self._count = 0
 
     def parse(
         self, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray
@@ -95,6 +94,8 @@ class ExampleParser:
         """Add the records with known layouts; return the rows of the others."""
         data_words = np.ndarray((data.size - 7,), "<u8", data, 0, (1,))
         groups, rest = _by_length(lengths)
+        if len(self._layouts) > _LENGTHS:
+            self._layouts.clear()
         for length, rows in groups:
             known = self._layouts.setdefault(length, [])
             for attempt in range(_PER_LENGTH):
@@ -164,11 +165,7 @@ class ExampleParser:
             return None
         layout = learn_layout(record, self._kinds, runs, opaque)
         if layout is not None:
-            if self._count >= _LAYOUTS:
-                self._layouts.clear()
-                self._count = 0
             known.append(layout)
-            self._count += 1
         return layout
 
 

@@ -172,53 +172,34 @@ def _feature(record: memoryview, position: int, stop: int, found: FoundValues) -
             if kind != found.kind:  # a oneof: the last kind set counts
                 found.kind = kind
                 found.runs = []
-            _LISTS[kind](record, start, position, found.runs)
+            _list(record, start, position, kind, found.runs)
         else:
             position = _skip(record, position, stop)
 
 
-def _bytes_list(record: memoryview, position: int, stop: int, runs: list[Run]) -> None:
-    while position < stop:
-        if record[position] == 0x0A:
-            start, position = span(record, position + 1, stop)
-            runs.append((start, position - start, 0, 1))
-        else:
-            position = _skip(record, position, stop)
-
-
-def _float_list(record: memoryview, position: int, stop: int, runs: list[Run]) -> None:
+def _list(record: memoryview, position: int, stop: int, kind: int, runs: list[Run]) -> None:
+    """Add the values of a BytesList, FloatList or Int64List."""
     while position < stop:
         tag = record[position]
         if tag == 0x0A:
             start, position = span(record, position + 1, stop)
             size = position - start
-            if size % 4:
+            if kind == FLOATS and size % 4:
                 raise Malformed(f"packed floats of {size} bytes at byte {start}, no multiple of 4")
-            if size:
+            if kind == INTS and size and record[position - 1] >= 0x80:
+                raise Malformed(f"packed numbers end in the middle of one at byte {position}")
+            if size or kind == BYTES:
                 runs.append((start, size, 0, 1))
-        elif tag == 0x0D:
+        elif tag == 0x0D and kind == FLOATS:
+            start = position + 1
             count, rest = divmod(stop - position, 5)
-            if not rest and record[position:stop:5].tobytes() == b"\x0d" * count:
-                runs.append((position + 1, 4, 5, count))
-                return
-            if position + 5 > stop:
-                raise Malformed(f"a float at byte {position + 1} goes past byte {stop}")
-            runs.append((position + 1, 4, 5, 1))
-            position += 5
-        else:
-            position = _skip(record, position, stop)
-
-
-def _int64_list(record: memoryview, position: int, stop: int, runs: list[Run]) -> None:
-    while position < stop:
-        tag = record[position]
-        if tag == 0x0A:
-            start, position = span(record, position + 1, stop)
-            if position > start:
-                if record[position - 1] >= 0x80:
-                    raise Malformed(f"packed numbers end in the middle of one at byte {position}")
-                runs.append((start, position - start, 0, 1))
-        elif tag == 0x08:
+            if rest or record[position:stop:5].tobytes() != b"\x0d" * count:
+                count = 1
+            position += 5 * count
+            if position > stop:
+                raise Malformed(f"a float at byte {start} goes past byte {stop}")
+            runs.append((start, 4, 5, count))
+        elif tag == 0x08 and kind == INTS:
             start = position + 1
             _, position = _varint(record, start)
             if position > stop:
@@ -226,9 +207,6 @@ def _int64_list(record: memoryview, position: int, stop: int, runs: list[Run]) -
             runs.append((start, position - start, 0, 1))
         else:
             position = _skip(record, position, stop)
-
-
-_LISTS: Final = {BYTES: _bytes_list, FLOATS: _float_list, INTS: _int64_list}
 
 
 def _feature_list(record: memoryview, position: int, stop: int, found: FoundValues) -> None:

@@ -22,7 +22,7 @@ from headrace_server.reading.reader import BadRecords, Opening, Reader
 from .example_rows import Row, RowPart, reader_of_rows
 from .factory import Factory, raised
 from .function_batches import batch_streams
-from .record_streams import Place, RecordWalk, StreamRecord, record_streams
+from .record_streams import Place, Records, RecordWalk, StreamRecord, record_streams
 
 
 def open_reader(opening: Opening) -> Reader:
@@ -68,11 +68,12 @@ def _sequence_part(name: str, examples: Any, bad: BadRecords) -> RowPart:
         raise DataError(f"{name}: the length of its result: {raised(error)}") from error
 
 
-class _Examples:
+class _Examples(Records):
     """The records that one call of the function gave."""
 
     def __init__(self, factory: Factory, stream: int, place: Place, bad: BadRecords) -> None:
-        self.place, self._bad = place, bad
+        super().__init__(place)
+        self._bad = bad
         self._iterator = factory.iterator(stream, place.record)
 
     def next(self) -> StreamRecord | None:
@@ -88,6 +89,3 @@ class _Examples:
         if not isinstance(row, Mapping):
             return StreamRecord(here, None, _not_columns(row))
         return StreamRecord(here, row)
-
-    def close(self) -> None:
-        """Do nothing: no file is open."""

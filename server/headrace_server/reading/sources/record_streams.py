@@ -13,6 +13,7 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -128,29 +129,28 @@ class StreamRecord:
     ends: bool = False  # no record can be read after it
 
 
-class Records(Protocol):
-    """The records of one stream from a place on."""
+class Records(ABC):
+    """The records of one stream from a place on.  What they are read from opens with the first."""
 
-    @property
-    def place(self) -> Place:
-        """The place of the next record."""
+    def __init__(self, place: Place) -> None:
+        self.place = place  # of the next record
+        self._opened: Any = None  # what is read from, and closed
 
+    @abstractmethod
     def next(self) -> StreamRecord | None:
         """Return the next record; None at the end.  DAMAGE or Damaged where no more can be read."""
-
-    def close(self) -> None: ...
-
-
-class FileRecords:
-    """The records of a file, which is opened when the first one is read."""
-
-    def __init__(self, file: DataFile, place: Place) -> None:
-        self.place, self._file = place, file
-        self._opened: Any = None  # the file that is read and closed
 
     def close(self) -> None:
         if self._opened is not None:
             self._opened.close()
+
+
+class FileRecords(Records):
+    """The records of a file."""
+
+    def __init__(self, file: DataFile, place: Place) -> None:
+        super().__init__(place)
+        self._file = file
 
 
 def open_plain(file: DataFile, byte: int) -> BinaryIO:

@@ -68,10 +68,10 @@ class _Records:
         indexes = []
         for i, file in enumerate(files):
 
-            def build(i: int = i, file: DataFile = file) -> dict[str, np.ndarray]:
-                return scan(self._files.file_data(i), verify, cache.progress_of(file)).to_arrays()
+            def build(i: int = i, file: DataFile = file) -> np.ndarray:
+                return scan(self._files.file_data(i), verify, cache.progress_of(file)).to_integers()
 
-            indexes.append(FrameIndex.from_arrays(cache.get(file, kind, build)))
+            indexes.append(FrameIndex.from_integers(cache.get(file, kind, build)))
         #: Good records of each file, and readable ones: one more where reading the damage has to
         #: raise.
         self._good = np.array([index.count for index in indexes], np.int64)

@@ -12,7 +12,7 @@ Payload checksums are checked when a record is first read.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,12 +56,12 @@ class FrameIndex:
     def count(self) -> int:
         return len(self.bounds) - 1
 
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        return {"bounds": self.bounds, "damage": np.array([self.damage], np.int64)}
+    def to_integers(self) -> np.ndarray:
+        return np.append(self.bounds, self.damage)
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> FrameIndex:
-        return cls(arrays["bounds"], int(arrays["damage"][0]))
+    def from_integers(cls, integers: np.ndarray) -> FrameIndex:
+        return cls(integers[:-1], int(integers[-1]))
 
 
 def length_is_sound(header: bytes) -> bool:
