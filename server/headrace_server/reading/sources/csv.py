@@ -18,6 +18,7 @@ import csv
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -25,7 +26,7 @@ from headrace_proto import dtypes
 from headrace_proto.errors import DataError, FilesMissing
 from headrace_server.files.manifest import DataFile
 from headrace_server.pipeline.declaration import Feature, Source
-from headrace_server.reading.reader import Opening, StreamReader
+from headrace_server.reading.reader import BadRecords, Opening, StreamReader
 
 from .record_streams import (
     DAMAGE,
@@ -54,7 +55,7 @@ def open_reader(opening: Opening) -> StreamReader:
     if features is None:
         features = table.probed(opening.files)
     table.prepare(features)
-    return file_streams(opening, lambda file, place: _Rows(table, file, place), features)
+    return file_streams(opening, partial(_Rows, table), features)
 
 
 class _Table:
@@ -205,8 +206,8 @@ class _Rows(FileRecords):
     With ``group_by`` a group ends when the row after it is read: that row waits here.
     """
 
-    def __init__(self, table: _Table, file: DataFile, place: Place) -> None:
-        super().__init__(file, place)
+    def __init__(self, table: _Table, file: DataFile, place: Place, bad: BadRecords) -> None:
+        super().__init__(file, place, bad)
         self._table = table
         self._waiting: tuple[Place, Cells | str] | None = None
 

@@ -74,7 +74,10 @@ class Filler:
         self._counts: list[int] = []
 
     def add(self, rows: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> None:
-        """Add records of equally many spans: starts [rows, spans]; sizes alike, or [spans]."""
+        """Add records of equally many spans: starts [rows, spans]; sizes alike, or [spans].
+
+        ``rows`` are in order.
+        """
         counts = np.full(rows.size, starts.shape[1])
         all_sizes = np.empty_like(starts)
         all_sizes[:] = sizes
@@ -112,12 +115,10 @@ class Filler:
             rows, counts = np.array(self._rows, np.int64), np.array(self._counts, np.int64)
             self._added.append(_Spans(rows, *spans_of(self._runs), counts))
         if len(self._added) == 1:
-            spans = self._added[0]
-        else:
-            parts = [(one.rows, one.starts, one.sizes, one.counts) for one in self._added]
-            spans = _Spans(*map(np.concatenate, zip((_NONE,) * 4, *parts, strict=True)))
-        in_order = (spans.rows[1:] > spans.rows[:-1]).all()
-        return spans if in_order else spans.take(np.argsort(spans.rows))
+            return self._added[0]
+        parts = [(one.rows, one.starts, one.sizes, one.counts) for one in self._added]
+        spans = _Spans(*map(np.concatenate, zip((_NONE,) * 4, *parts, strict=True)))
+        return spans.take(np.argsort(spans.rows))
 
     def _values(self, spans: _Spans) -> tuple[np.ndarray, np.ndarray]:
         """Return the numbers in the spans, and how many values each record has.

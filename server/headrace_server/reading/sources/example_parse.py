@@ -145,7 +145,7 @@ class ExampleParser:
             good, spans = self._templates[tried].match(data, starts[rows], stops[rows])
             tried += 1
             for slot, (begins, sizes) in spans.items():
-                fillers[slot].add(rows[good], begins[good, None], sizes[good, None])
+                fillers[slot].add(rows[good], begins[good][:, None], sizes[good][:, None])
             rows = rows[~good]
         return np.concatenate([_NONE, odd, rows]).astype(np.int64)
 

@@ -22,7 +22,7 @@ from headrace_server.reading.reader import BadRecords, Opening, Reader
 from .example_rows import Row, RowPart, reader_of_rows
 from .factory import Factory, raised
 from .function_batches import batch_streams
-from .record_streams import Place, Records, RecordWalk, StreamRecord, record_streams
+from .record_streams import Place, Records, StreamRecord, record_streams
 
 
 def open_reader(opening: Opening) -> Reader:
@@ -38,8 +38,8 @@ def open_reader(opening: Opening) -> Reader:
         factory.made[0] = made
     streams = factory.shards or 1
 
-    def walk(stream: int, place: Place) -> RecordWalk:
-        return RecordWalk(name, _Examples(factory, stream, place, bad), bad, offsets=False)
+    def walk(stream: int, place: Place) -> _Examples:
+        return _Examples(factory, stream, place, bad)
 
     # To start a stream anew may cost as much as all that was read of it.
     return record_streams(streams, walk, source.features, streams, factory.first_examples(streams))
@@ -69,11 +69,12 @@ def _sequence_part(name: str, examples: Any, bad: BadRecords) -> RowPart:
 
 
 class _Examples(Records):
-    """The records that one call of the function gave."""
+    """A walk over what one call of the function gave."""
+
+    offsets = False
 
     def __init__(self, factory: Factory, stream: int, place: Place, bad: BadRecords) -> None:
-        super().__init__(place)
-        self._bad = bad
+        super().__init__(factory.name, place, bad)
         self._iterator = factory.iterator(stream, place.record)
 
     def next(self) -> StreamRecord | None:

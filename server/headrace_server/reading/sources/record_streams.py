@@ -129,30 +129,6 @@ class StreamRecord:
     ends: bool = False  # no record can be read after it
 
 
-class Records(ABC):
-    """The records of one stream from a place on.  What they are read from opens with the first."""
-
-    def __init__(self, place: Place) -> None:
-        self.place = place  # of the next record
-        self._opened: Any = None  # what is read from, and closed
-
-    @abstractmethod
-    def next(self) -> StreamRecord | None:
-        """Return the next record; None at the end.  DAMAGE or Damaged where no more can be read."""
-
-    def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
-
-
-class FileRecords(Records):
-    """The records of a file."""
-
-    def __init__(self, file: DataFile, place: Place) -> None:
-        super().__init__(place)
-        self._file = file
-
-
 def open_plain(file: DataFile, byte: int) -> BinaryIO:
     """Open the content from a byte on.  Compressed files are decompressed again up to it."""
     stream = open_stream(file)
@@ -186,43 +162,43 @@ class Damaged(Exception):
         self.reason = reason
 
 
-@dataclass(slots=True, eq=False)
-class RecordWalk:
-    """A walk over records.  ``name`` stands in origins and errors.
+class Records(ABC):
+    """A walk over records, whose source is opened when the first one is read."""
 
-    ``offsets``: records have a byte in their stream.
-    """
+    #: Whether records have a byte in their stream.
+    offsets = True
+    #: Set before chunks are read.
+    schema: Schema
 
-    name: str
-    records: Records
-    bad: BadRecords
-    offsets: bool = True
-    schema: Schema | None = None
+    def __init__(self, name: str, place: Place, bad: BadRecords) -> None:
+        """``name`` stands in origins and errors."""
+        self.name, self.place, self._bad = name, place, bad
+        self._opened: Any = None  # what is read from, and closed
 
-    @property
-    def place(self) -> Place:
-        return self.records.place
+    @abstractmethod
+    def next(self) -> StreamRecord | None:
+        """Return the next record; None at the end.  DAMAGE or Damaged where no more can be read."""
 
     def read(self, limit: int) -> tuple[Chunk, bool]:
-        assert self.schema is not None
         rows: list[Row] = []
         places: list[Place] = []
         goes_on = True
         while goes_on and limit:
             limit -= 1
             record = self._next()
-            goes_on = record is not None and not record.ends
             if record is None:
+                goes_on = False
                 break
+            goes_on = not record.ends
             if record.row is None:
-                self.bad.report(self._error(record), record.reason)
+                self._bad.report(self._error(record), record.reason)
             else:
                 rows.append(record.row)
                 places.append(record.place)
-        byte, number, _ = np.array(places, np.int64).reshape(-1, 3).T.copy()
-        origin = Origin.single(self.name, number, byte if self.offsets else None)
-        chunk = self.schema.chunk(rows, number, origin, self.bad)
-        return chunk, goes_on
+        numbers = np.array([place.record for place in places], np.int64)
+        offsets = np.array([place.byte for place in places], np.int64) if self.offsets else None
+        origin = Origin.single(self.name, numbers, offsets)
+        return self.schema.chunk(rows, numbers, origin, self._bad), goes_on
 
     def examples(self) -> Iterator[Row | DataError]:
         """Yield all rows, and the errors of records that can not be read; closes the walk."""
@@ -237,7 +213,7 @@ class RecordWalk:
     def _next(self) -> StreamRecord | None:
         """Return the next record; damage is reported as the last one."""
         try:
-            return self.records.next()
+            return self.next()
         except EOFError as error:
             text, reason = f"the compressed file is cut off ({error})", "truncated_file"
         except DAMAGE as error:
@@ -251,27 +227,31 @@ class RecordWalk:
         return DataError(f"{self.name}, record {record.place.record}{at}: {record.wrong}")
 
     def close(self) -> None:
-        self.records.close()
+        if self._opened is not None:
+            self._opened.close()
+
+
+class FileRecords(Records):
+    """A walk over the records of a file."""
+
+    def __init__(self, file: DataFile, place: Place, bad: BadRecords) -> None:
+        super().__init__(file.path, place, bad)
+        self._file = file
 
 
 def file_streams(
     opening: Opening,
-    records: Callable[[DataFile, Place], Records],
+    walk: Callable[[DataFile, Place, BadRecords], FileRecords],
     features: Mapping[str, Feature] | None,
 ) -> Streams:
     """Return a stream of records per file."""
-    files = opening.files
-
-    def walk(stream: int, place: Place) -> RecordWalk:
-        file = files[stream]
-        return RecordWalk(file.path, records(file, place), opening.bad)
-
-    return record_streams(len(files), walk, features)
+    files, bad = opening.files, opening.bad
+    return record_streams(len(files), lambda i, place: walk(files[i], place, bad), features)
 
 
 def record_streams(
     streams: int,
-    walk: Callable[[int, Place], RecordWalk],
+    walk: Callable[[int, Place], Records],
     features: Mapping[str, Feature] | None,
     most_open: int = _KEPT_WALKS,
     examples: Iterable[Row | DataError] | None = None,
@@ -284,9 +264,9 @@ def record_streams(
         examples = chain.from_iterable(walk(i, Place()).examples() for i in range(streams))
     schema = schema_of(features, examples)
 
-    def opened(stream: int, place: Place) -> RecordWalk:
-        started = walk(stream, place)
-        started.schema = schema
-        return started
+    def started(stream: int, place: Place) -> Records:
+        records = walk(stream, place)
+        records.schema = schema
+        return records
 
-    return Streams(schema.fields, streams, opened, most_open=most_open)
+    return Streams(schema.fields, streams, started, most_open=most_open)

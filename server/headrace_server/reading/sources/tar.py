@@ -12,13 +12,14 @@ hidden files and members that are no files belong to no example.
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from headrace_server.files.manifest import DataFile
 from headrace_server.reading.columns import Strings
-from headrace_server.reading.reader import Opening, StreamReader
+from headrace_server.reading.reader import BadRecords, Opening, StreamReader
 
 from .npy import array_column, npy_array
 from .record_streams import FileRecords, Place, StreamRecord, file_streams, open_plain
@@ -29,14 +30,16 @@ KEY = "__key__"
 
 def open_reader(opening: Opening) -> StreamReader:
     wanted = features = opening.source.features
-    return file_streams(opening, lambda file, at: _Groups(wanted, file, at), features)
+    return file_streams(opening, partial(_Groups, wanted), features)
 
 
 class _Groups(FileRecords):
     """A walk over the examples of a file."""
 
-    def __init__(self, wanted: Collection[str] | None, file: DataFile, place: Place) -> None:
-        super().__init__(file, place)
+    def __init__(
+        self, wanted: Collection[str] | None, file: DataFile, place: Place, bad: BadRecords
+    ) -> None:
+        super().__init__(file, place, bad)
         self._wanted = wanted
         self._waiting: tuple[Member, str, str] | None = None
 
