@@ -13,7 +13,7 @@ stays open, by those that are done after it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -46,11 +46,11 @@ class Lines:
 
     def closed(self, chunks: Iterable[int]) -> bool:
         """Close one line of each of these chunks; return whether the base has moved."""
-        for number in chunks:
+        for number, lines in Counter(chunks).items():
             chunk = self._chunks.get(number)
-            if chunk is None or not chunk.unsettled:
+            if chunk is None or chunk.unsettled < lines:
                 raise ValueError(f"no line of chunk {number} is open")
-            chunk.unsettled -= 1
+            chunk.unsettled -= lines
             if not chunk.unsettled and number != next(reversed(self._chunks)):
                 del self._chunks[number]
         return self._advance()

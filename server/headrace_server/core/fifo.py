@@ -1,49 +1,48 @@
-"""A queue of slots: add arrays of any size, remove any number, first in first out."""
+"""A queue of slots: arrays go in, and any number comes out, first in first out."""
 
 from __future__ import annotations
 
-from collections import deque
-
 import numpy as np
-
-_NONE = np.empty(0, np.int64)
 
 
 class Fifo:
-    """Slots, first in first out."""
+    """Slots, first in first out.
+
+    They are a stretch of one array, which is written behind it and never before it, so that arrays
+    that came out are views and stay as they are.
+    """
 
     def __init__(self) -> None:
-        self._parts: deque[np.ndarray] = deque()
-        self.count = 0
+        self._slots = np.empty(0, np.int64)
+        self._begin = self._end = 0
+
+    @property
+    def count(self) -> int:
+        """Number of slots in it."""
+        return self._end - self._begin
 
     def put(self, slots: np.ndarray) -> None:
-        self._parts.append(slots)
-        self.count += len(slots)
+        """Append slots."""
+        end = self._end + len(slots)
+        if end > len(self._slots):
+            left = self._slots[self._begin : self._end]
+            self._slots = np.empty(2 * (len(left) + len(slots)), np.int64)
+            self._slots[: len(left)] = left
+            self._begin, self._end, end = 0, len(left), len(left) + len(slots)
+        self._slots[self._end : end] = slots
+        self._end = end
 
     def get(self, n: int) -> np.ndarray:
         """Remove and return the first ``n``; there must be that many."""
-        self.count -= n
-        taken = []
-        while n:
-            part = self._parts.popleft()
-            if len(part) > n:
-                self._parts.appendleft(part[n:])
-                part = part[:n]
-            taken.append(part)
-            n -= len(part)
-        return taken[0] if len(taken) == 1 else np.concatenate([_NONE, *taken])
+        taken = self.first(n)
+        self._begin += n
+        return taken
+
+    def first(self, n: int) -> np.ndarray:
+        """Return the first ``n``, which stay."""
+        return self._slots[self._begin : self._begin + n]
 
     def remove(self, slots: np.ndarray) -> None:
         """Remove these at any place in the queue."""
         left = self.get(self.count)
-        left = left[~np.isin(left, slots)]
-        if len(left):
-            self.put(left)
-
-    def first(self, n: int) -> np.ndarray:
-        """Return the first ``n`` and leave them."""
-        slots = self.get(n)
-        if n:
-            self._parts.appendleft(slots)
-            self.count += n
-        return slots
+        self.put(left[~np.isin(left, slots)])

@@ -132,12 +132,16 @@ class LineRecord:
         """Store unfinished examples after a batch; they may have begun with it."""
         change.put = put
         put.numbers[SEGMENT] += 1
-        begun = self._begun
-        for place, line in enumerate(put.lines.tolist()):
-            if line not in begun:
-                chunk = int(put.numbers[CHUNK, place])
-                self._begin(change, line, chunk)
-                closed.append(chunk)
+        places = zip(*put.numbers[LINE : CHUNK + 1 : CHUNK - LINE].tolist(), strict=True)
+        begin = [(line, chunk) for line, chunk in places if line not in self._begun]
+        self._begun.update(begin)
+        chunks = [chunk for _, chunk in begin]
+        for chunk, rows in Counter(chunks).items():
+            count = self._stored.get(chunk, 0)
+            self._stored[chunk] = count + rows
+            if not count:
+                change.chunks[chunk] = self._reads[chunk]
+        closed += chunks
 
     def refused(self, chunk: int, row: int) -> Change:
         """Record that an example was refused, since its key was in flight."""
@@ -158,13 +162,6 @@ class LineRecord:
         self._close(change, closed)
         return change
 
-    def _begin(self, change: Change, line: int, chunk: int) -> None:
-        self._begun[line] = chunk
-        count = self._stored.get(chunk, 0)
-        self._stored[chunk] = count + 1
-        if not count:
-            change.chunks[chunk] = self._reads[chunk]
-
     def _end(self, change: Change, ended: Iterable[Sequence[int]], closed: list[int]) -> None:
         """End examples, each a line and its chunk."""
         begun, stored, base = self._begun, self._stored, self.lines.base_line
@@ -182,7 +179,7 @@ class LineRecord:
 
     def _close(self, change: Change, closed: list[int]) -> None:
         self._moved |= self.lines.closed(closed)
-        self._forget_reads([*closed, *change.drop_chunks])
+        self._forget_reads({*closed, *change.drop_chunks})
         if self._moved:
             self._moved = False
             change.base = 2 * self.lines.base_line
