@@ -177,11 +177,12 @@ def test_never_more_is_asked_for_than_trainers_can_take_and_never_less(data, par
 
 
 def test_a_batch_of_an_earlier_server_is_made_and_wanted_beside_the_others():
-    a = arrivals(range(1))
+    hands = Hands(10.0, 0, Trainers(64, lambda session: 0))
+    a = Arrivals(range(1), hands)
     a.wants([(1, 2)])
     claimed = batch(0, 0)
     assert a.claimed(claimed) is claimed
-    assert a._hands.effects == [Want(0, 3)] and a._hands.open == 1
+    assert hands.effects == [Want(0, 3)] and hands.open == 1
     assert a.wants([(1, 2)]) == []
     a.made(batch(0, 1))
     assert a.missing() == (2, 0)
