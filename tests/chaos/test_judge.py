@@ -1,4 +1,4 @@
-"""The judge by itself: a run without fault passes, and each law is broken by what breaks it."""
+"""The judge alone: a run without fault passes, and each planted fault breaks its law."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images, compose file, manifests and unit say what is true of this repository.
+"""Images, compose file, manifests and unit agree with this repository.
 
 They are run by ``make container-test``, where there is what runs them.  Here they are only read:
 the files and options that they name exist, versions are that of the package, nobody is root, and

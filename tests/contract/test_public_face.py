@@ -1,4 +1,4 @@
-"""The public names, as they are promised: none less, and none more by accident."""
+"""The public names are exactly the promised ones."""
 
 import inspect
 import os

@@ -1,4 +1,4 @@
-"""docs/reference.md says what signatures and docstrings say, and leaves no public name out."""
+"""docs/reference.md agrees with signatures and docstrings, and has every public name."""
 
 from __future__ import annotations
 

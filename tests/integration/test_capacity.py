@@ -1,4 +1,4 @@
-"""``capacity`` and its like bound what a trainer sees of a feed: no shape takes them in vain."""
+"""``capacity`` and similar options take effect in every shape that accepts them."""
 
 from __future__ import annotations
 

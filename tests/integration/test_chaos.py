@@ -1,6 +1,6 @@
-"""Whole servers and trainers under random faults; and that the driver would see what is wrong.
+"""Whole servers and trainers under random faults, and planted bugs that the driver must find.
 
-Everything here is real processes and real kills.  The long form is ``make chaos-long``.
+All processes and kills here are real.  The long form is ``make chaos-long``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Closing a feed's input from a trainer: what was read is still owed, nothing more is read."""
+"""A trainer closes a feed's input: rows already read are handed out, and no more are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flight of a feed: recorded through kills, told, served again, and parts of it left out."""
+"""The flight of a feed: recorded through kills, listed, replayed, and parts of it left out."""
 
 from __future__ import annotations
 

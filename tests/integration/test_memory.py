@@ -1,4 +1,4 @@
-"""Memory of batches: kept as long as anybody looks at it, not longer, and never seen by others."""
+"""Memory of batches: kept as long as it has readers, not longer, and never seen by others."""
 
 from __future__ import annotations
 

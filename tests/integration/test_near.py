@@ -1,4 +1,4 @@
-"""Trainers of this host come by a channel: it may end at any time, and nobody may abuse it."""
+"""Trainers of this host use a channel: it may end at any time, and its abuse is refused."""
 
 from __future__ import annotations
 

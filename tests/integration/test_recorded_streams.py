@@ -1,4 +1,4 @@
-"""Every feed gives the very stream that was recorded, whatever serves it."""
+"""Every feed gives exactly its recorded stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resampling through the whole line: counts and rates of the rule, whatever the cut and workers."""
+"""Resampling through whole servers: counts and rates of the rule, for all chunks and workers."""
 
 from __future__ import annotations
 

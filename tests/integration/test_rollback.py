@@ -1,4 +1,4 @@
-"""A state directory that is put back to an earlier state while trainers live: they are told.
+"""A state directory is restored to an earlier state while trainers live: they get an error.
 
 trainers work ─► kill ─► copy ─► they work on ─► kill ─► the copy is put back ─► start
 """

@@ -1,4 +1,4 @@
-"""Ranks stay in step when trainers die or the server is started again, whatever each had done."""
+"""Ranks stay in step when trainers die or the server restarts, at any progress of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every measurement of growth in short; and that a cost that grows, or a row that is lost, is seen.
+"""Every measurement of growth in short; planted growth and planted loss are found.
 
 The full sizes are ``make scale``.
 """

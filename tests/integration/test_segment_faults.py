@@ -1,4 +1,4 @@
-"""Segments when trainers and workers die, sleep, leave, lie or never save: what must hold then."""
+"""The laws of segments hold when trainers and workers die, sleep, leave, lie or never save."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks in step over feeds of segments: equal rounds, every segment once, whatever dies."""
+"""Ranks in step over feeds of segments: equal rounds, every segment once, despite deaths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A snapshot is all of a feed as of one moment, and whoever goes on from it gets the very same."""
+"""A snapshot is all of a feed at one moment, and resumed trainers get exactly the same stream."""
 
 from __future__ import annotations
 

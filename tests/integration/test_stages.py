@@ -1,4 +1,4 @@
-"""Stages that draw, unfold and keep rows give one stream, whatever serves it or dies."""
+"""Stages that draw, unfold and cache rows give one stream, for all workers and despite deaths."""
 
 from __future__ import annotations
 

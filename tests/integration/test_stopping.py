@@ -1,4 +1,4 @@
-"""A server that stops is waited for where it will be back; a feed that is over is told to all."""
+"""Trainers wait for a stopped server that will be back, and learn of the end of a feed."""
 
 from __future__ import annotations
 

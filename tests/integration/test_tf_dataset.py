@@ -1,4 +1,4 @@
-"""A dataset takes its batches in groups, and nobody can see it but by the clock."""
+"""A dataset takes its batches in groups, which only changes the time."""
 
 from __future__ import annotations
 

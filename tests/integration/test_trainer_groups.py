@@ -1,4 +1,4 @@
-"""A group of trainers gets one batch: all members, each once, whatever dies."""
+"""All members of a group of trainers get each batch once, despite deaths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer on feeds: what it gets, evaluates, accumulates and refuses.
+"""Hugging Face's Trainer on feeds: batches, evaluation, accumulation and refusals.
 
 How it goes on after it was killed is in test_torch.py, with the other loops.
 """

@@ -1,4 +1,4 @@
-"""Every value arrives as it was, whichever way it comes, and every wait has an end."""
+"""Every value arrives unchanged on both ways, and every wait has an end."""
 
 from __future__ import annotations
 

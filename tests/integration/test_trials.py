@@ -1,4 +1,4 @@
-"""Every trial at a small part of its size; and that trials see what they are there to see.
+"""Every trial at a small part of its size; planted faults show that the trials find them.
 
 The full sizes are ``make fuzz``, ``make soak`` and ``make trials``.
 """

@@ -1,4 +1,4 @@
-"""Windows with stride, context and phase through a whole server, and what shows them besides."""
+"""Windows with stride, context and phase through a whole server, in status and commands too."""
 
 from __future__ import annotations
 

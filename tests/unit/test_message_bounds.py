@@ -1,4 +1,4 @@
-"""What can happen any number of times at once is told in messages that the other end accepts."""
+"""Events that can come in any number at once are sent in messages that the other end accepts."""
 
 from __future__ import annotations
 

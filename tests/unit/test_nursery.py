@@ -1,4 +1,4 @@
-"""A process of the nursery has all that one that is started anew has."""
+"""A process of the nursery equals a freshly started one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hs.run`` from the outside: what it refuses, where it can be called, what it leaves."""
+"""``hs.run`` from the outside: its refusals, the programs that can call it, and its traces."""
 
 from __future__ import annotations
 

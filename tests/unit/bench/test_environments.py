@@ -1,4 +1,4 @@
-"""A contestant runs in the interpreter that suits it, or it is said why it can not."""
+"""A contestant runs in the interpreter that suits it, or the report gives the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run writes what stands between the markers of the page, and nothing else of it."""
+"""A run writes the text between the markers of the page, and changes no other part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table says what was measured, in the units of a row, and whether the aim was met."""
+"""The table has the measurements, in the units of a row, and whether each aim was met."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch of W4 is what its keys say, and its states are what was saved a segment before."""
+"""The content of a W4 batch follows from its keys, and its states from the segment before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``headrace keygen``: pairs that fit, files that nobody else reads, and nothing written over."""
+"""``headrace keygen``: pairs that fit, private files, and no file overwritten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options from the command line, the environment and a file: who wins, and what is refused."""
+"""Options from the command line, the environment and a file: precedence, and refusals."""
 
 from __future__ import annotations
 

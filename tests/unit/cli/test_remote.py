@@ -1,4 +1,4 @@
-"""Commands ask by HTTP, tell what was wrong, and believe nothing that would move a cursor."""
+"""Commands ask by HTTP, print errors, and escape answers that would move a cursor."""
 
 from __future__ import annotations
 

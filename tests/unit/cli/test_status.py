@@ -1,4 +1,4 @@
-"""``headrace status`` prints what a server is, and its exit code says whether that is well."""
+"""``headrace status`` prints the state of a server, and its exit code shows whether it is well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More batches come ahead while a trainer waits, as far as only the clock can tell."""
+"""More batches are prefetched while a trainer waits, where that changes only the time."""
 
 from __future__ import annotations
 

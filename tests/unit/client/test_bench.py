@@ -1,4 +1,4 @@
-"""A feed is measured by a trainer that says what it does to it."""
+"""A trainer that has announced that it commits batches measures a feed."""
 
 from __future__ import annotations
 

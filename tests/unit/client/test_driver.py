@@ -1,4 +1,4 @@
-"""The socket and who uses it, against a server that is a socket in the test."""
+"""The socket and its threads, against a server that is a socket in the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loop is one epoch, what is left of a loop is the next one, and no batch is lost at a border."""
+"""A loop is one epoch, a next loop continues an unfinished one, and borders lose no batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A feed of plain batches over a real socket: what commits a batch, and what gives it back."""
+"""A feed of plain batches over a real socket: commits and returns of batches."""
 
 from __future__ import annotations
 

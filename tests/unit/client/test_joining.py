@@ -1,4 +1,4 @@
-"""``connect``: what is refused before anything is sent."""
+"""``connect``: refusals before any message is sent."""
 
 from __future__ import annotations
 

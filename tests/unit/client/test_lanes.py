@@ -1,4 +1,4 @@
-"""States that stay with the trainer come back to the rows that they belong to."""
+"""States that stay with the trainer come back to their rows."""
 
 import weakref
 

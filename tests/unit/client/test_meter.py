@@ -1,4 +1,4 @@
-"""The meter tells what part of its time a trainer waited, spans that are running included."""
+"""The meter measures the part of its time that a trainer waited, including running spans."""
 
 from __future__ import annotations
 

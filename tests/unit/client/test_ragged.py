@@ -1,4 +1,4 @@
-"""RaggedRows columns of a batch, and offsets that lie."""
+"""Ragged columns of a batch, and false offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request is said once, and again after a reconnection until it is answered."""
+"""A request is sent once, and again after each reconnection until it is answered."""
 
 from dataclasses import dataclass
 

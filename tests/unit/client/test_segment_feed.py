@@ -1,4 +1,4 @@
-"""A feed of segments over a real socket: what commits, what waits, what is handed over."""
+"""A feed of segments over a real socket: commits, waits and flushes."""
 
 import gc
 import threading

@@ -1,4 +1,4 @@
-"""A feed of segments keeps its promise, or is a ProtocolError."""
+"""A feed of segments has the layout of its schema, or raises ProtocolError."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""A trainer that names the size of its next batch: what it says, and which deliveries it takes."""
+"""A trainer that names the size of its next batch: its requests, and deliveries that it takes."""
 
 import re
 

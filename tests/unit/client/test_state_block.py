@@ -1,4 +1,4 @@
-"""States become the block that a server reads, copied once where that can be."""
+"""States become the block that a server reads, copied once where possible."""
 
 import gc
 

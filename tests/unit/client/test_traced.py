@@ -1,4 +1,4 @@
-"""Batches of segments in a ``tf.function``: what is traced, saved, ordered and refused."""
+"""Batches of segments in a ``tf.function``: traces, saves, their order, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saves are said once, and again after a reconnection until they are answered."""
+"""Saves are sent once, and again after each reconnection until they are answered."""
 
 from headrace.uploads import Uploads
 from headrace_proto.messages import Save, Step

@@ -1,4 +1,4 @@
-"""The directory of servers on Ray: what a server that starts is given, and when trainers are."""
+"""The directory of servers on Ray: its answers to a starting server, and to trainers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The forwarder answers each store as the directory does, and asks it once for all that wait."""
+"""The forwarder gives each store the directory's answer, and asks once for all waiting stores."""
 
 from __future__ import annotations
 

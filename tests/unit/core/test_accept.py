@@ -1,4 +1,4 @@
-"""Acceptance makes the wanted mix, wastes as little as can be, and depends on ordinals alone."""
+"""Acceptance makes the wanted mix, rejects few rows, and depends on ordinals alone."""
 
 import numpy as np
 import pytest

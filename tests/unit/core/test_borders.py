@@ -1,4 +1,4 @@
-"""Trainers know of an epoch when all before it is committed; segments wait for all partitions."""
+"""Trainers learn of an epoch when earlier ones are committed; segments wait for all partitions."""
 
 from headrace_proto.messages import EpochBegun, Idle, Passed
 from headrace_server.core.dispatch import Dispatcher

@@ -1,4 +1,4 @@
-"""Random numbers are a function of seed, stream, epoch and counter, and of nothing else."""
+"""Random numbers depend on seed, stream, epoch and counter alone."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Class queues form the batches that one row after another would form, and lose nothing unsaid."""
+"""Class queues form the batches that one row after another would form, and count every lost row."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""The estimator counts the very row that it judges, however rows are cut into chunks."""
+"""The estimator counts the row that it judges, too, for any division into chunks."""
 
 import json
 from itertools import pairwise

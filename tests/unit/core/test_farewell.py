@@ -1,4 +1,4 @@
-"""A server whose feed has ended waits for those who have not heard it, and for no other."""
+"""A server whose feed has ended waits only for trainers that have not acknowledged it."""
 
 from __future__ import annotations
 

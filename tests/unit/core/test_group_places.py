@@ -1,4 +1,4 @@
-"""The places of a group, and what waits in each."""
+"""The places of a group, and the batches that wait in each."""
 
 from __future__ import annotations
 

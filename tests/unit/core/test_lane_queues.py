@@ -1,4 +1,4 @@
-"""Each trainer has lanes of its own, and what is asked for them is for it alone."""
+"""Each trainer has lanes of its own, and only it gets their batches."""
 
 from headrace_server.core.handover import Batch, Freed, Leave, Want
 from headrace_server.core.hands import Hands

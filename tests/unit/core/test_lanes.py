@@ -1,4 +1,5 @@
-"""A row stays in its lane until its example ends, and what a trainer leaves goes on elsewhere.
+"""A row stays in its lane until its example ends; examples of a trainer that left continue
+elsewhere.
 
 ``World`` is any number of trainers who take, save, flush and leave as chance has it, beside plain
 books of where every example is.

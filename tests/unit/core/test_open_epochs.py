@@ -1,4 +1,4 @@
-"""Partitions of segments begin an epoch together, and trainers hear of it when all is committed."""
+"""Partitions of segments begin an epoch together, and trainers learn of a committed one."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Padded sizes are those of the declaration, and a budget counts what is padded."""
+"""Padded sizes follow the declaration, and a budget counts padded elements."""
 
 from __future__ import annotations
 

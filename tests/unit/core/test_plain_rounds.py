@@ -1,4 +1,4 @@
-"""What is left of dealt rounds goes to the ranks that lack it, in the next life too."""
+"""Remaining batches of dealt rounds go to the ranks that lack them, in the next life too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trainer that counts on commits which are gone is sent away, and nothing of it counts."""
+"""A trainer that relies on lost commits is sent away, and none of its commits count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who joins a feed that was taken back, and who has it taken back again."""
+"""Which trainers join a feed that was taken back, and which have it taken back again."""
 
 from __future__ import annotations
 

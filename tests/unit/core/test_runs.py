@@ -1,4 +1,4 @@
-"""Ranks that train together are of one run, and those that begin after them of another."""
+"""Ranks that train together have one run, and later ranks another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trainer is told of a commit when it is stored, as often as it says it."""
+"""A trainer gets an answer to each send of a commit, once the commit is stored."""
 
 from __future__ import annotations
 

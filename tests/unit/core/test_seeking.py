@@ -1,4 +1,4 @@
-"""An example that is asked for by its key is found wherever it is on its way."""
+"""An example is found by its key at any place on its way."""
 
 from __future__ import annotations
 

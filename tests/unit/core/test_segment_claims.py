@@ -1,4 +1,4 @@
-"""Rows of an earlier server go on with their trainer, and what follows from them comes later."""
+"""Rows of an earlier server continue with their trainer, and dependent rows come later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A save counts once and is answered when it is kept; who gets what follows the order."""
+"""A save counts once and is answered when it is stored; trainers get batches by the order."""
 
 from __future__ import annotations
 

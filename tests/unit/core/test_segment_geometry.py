@@ -1,4 +1,4 @@
-"""Which steps a segment has: the numbers of a slow reference, for any geometry."""
+"""The steps of segments of any geometry equal those of a slow reference."""
 
 from __future__ import annotations
 

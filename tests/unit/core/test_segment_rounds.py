@@ -1,4 +1,4 @@
-"""Ranks get whole rounds of segments in one order, whichever of them comes, goes or asks first."""
+"""Ranks get whole rounds of segments in one order, in any order of their requests."""
 
 from __future__ import annotations
 

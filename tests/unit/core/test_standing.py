@@ -1,4 +1,4 @@
-"""Where batches stand: each of those that are made and not settled is counted in one place."""
+"""Each batch that is made and not settled is counted in one place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""New batches come in the order of (turn, partition), and one that is missing is waited for."""
+"""New batches come in the order of (turn, partition), and wait for a missing one."""
 
 import pytest
 

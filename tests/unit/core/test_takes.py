@@ -1,4 +1,4 @@
-"""Batches of sizes that trainers name: who gets them, and what becomes of all others."""
+"""Batches of sizes that trainers name: their trainers, and the fate of all other batches."""
 
 from itertools import count, cycle
 

@@ -1,4 +1,4 @@
-"""A table of transitions answers every event in every state, and says why it refuses one."""
+"""A table of transitions answers every event in every state, and gives the reason of a refusal."""
 
 from __future__ import annotations
 

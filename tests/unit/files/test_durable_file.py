@@ -1,4 +1,4 @@
-"""What is on the disk when a file has its name."""
+"""The content that is on the disk when a file has its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which hand-outs an operator means."""
+"""The choice of hand-outs by an operator's options."""
 
 from __future__ import annotations
 

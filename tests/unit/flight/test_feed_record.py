@@ -1,4 +1,4 @@
-"""What recorders wrote is put together again: rows, hand-outs, ends."""
+"""Records of all recorders are joined: rows, hand-outs, ends."""
 
 from __future__ import annotations
 

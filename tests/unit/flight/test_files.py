@@ -1,4 +1,4 @@
-"""Frames on disk: what is whole is read, what is torn is not, and never more than a bound."""
+"""Frames on disk: whole ones are read, torn ones are not, and their total size is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recorder that fails tells it once, and goes on when it can."""
+"""A recorder that fails logs it once, and resumes when it can."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which addresses others can reach, and what is asked for there."""
+"""Addresses that other machines can reach, and the options that these need."""
 
 from __future__ import annotations
 

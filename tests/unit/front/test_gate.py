@@ -1,4 +1,4 @@
-"""The gate lets in who has a key, and counts why others are not let in.  Real sockets."""
+"""The gate admits trainers with a key, and counts refusals of others by reason.  Real sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's keys in a directory: who is let in follows what lies there."""
+"""The server's keys in a directory: its files determine the admitted trainers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The front tells which share of a feed its server has, and what the server declares."""
+"""The front answers with its server's share of a feed and the server's declaration."""
 
 from __future__ import annotations
 

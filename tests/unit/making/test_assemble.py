@@ -1,4 +1,4 @@
-"""A batch is what numpy would stack and pad, to the last byte of a block that was used before."""
+"""A batch equals numpy's stacked and padded rows, to the last byte of a reused block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lanes without states: batches come ahead, commits alone say how far each example is."""
+"""Lanes without states: batches are made ahead, and only commits advance an example."""
 
 from __future__ import annotations
 

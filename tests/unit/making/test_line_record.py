@@ -1,4 +1,4 @@
-"""Whenever a partition dies, what its record had stored is enough to go on exactly there."""
+"""After a partition's death at any moment, its stored record is enough to resume exactly."""
 
 from __future__ import annotations
 

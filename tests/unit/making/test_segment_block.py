@@ -1,4 +1,4 @@
-"""Batches of segments as they lie in memory: windows, padding, contexts and what tells of rows."""
+"""Batches of segments in memory: windows, padding, contexts and facts of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One partition of segments at work: when it rests, what it says, what it lets go of."""
+"""One partition of segments at work: its rests, its reports, and the memory that it frees."""
 
 from __future__ import annotations
 

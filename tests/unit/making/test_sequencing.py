@@ -1,4 +1,4 @@
-"""From chunks to examples that can be cut: what breaks a rule is told, counted, left out whole."""
+"""From chunks to examples that can be cut: bad ones are reported, counted and left out whole."""
 
 from __future__ import annotations
 

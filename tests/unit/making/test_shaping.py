@@ -1,4 +1,4 @@
-"""A declared shape becomes its machine, and a chunk the facts that the machine decides by."""
+"""A declared shape becomes its machine, and a chunk becomes facts for the machine."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Segments come and go as the arena says, and a full machine is an error that can be told."""
+"""The slab creates and removes segments for the arena, and a full machine is a clear error."""
 
 from __future__ import annotations
 

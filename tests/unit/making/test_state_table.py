@@ -1,4 +1,4 @@
-"""What is saved after a segment is what the next one sees, whoever takes it, however many wait."""
+"""The next segment gets the state saved after the last one, for any trainer and any backlog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of any geometry against a slow reference: each step where it is declared to be."""
+"""Batches of any geometry equal those of a slow reference, step by step."""
 
 from __future__ import annotations
 

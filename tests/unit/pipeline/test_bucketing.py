@@ -1,4 +1,4 @@
-"""The bucketing calls: names, order and defaults of TensorFlow's; mistakes are told at once."""
+"""The bucketing calls: names, order and defaults of TensorFlow's; a wrong call raises at once."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""A pipeline is declared by calls; what is wrong is told by the call that is wrong."""
+"""A pipeline is declared by calls; a wrong call raises at once."""
 
 import msgpack
 import numpy as np

@@ -1,4 +1,4 @@
-"""Initial states that other examples leave are declared with a default; mistakes name the limit."""
+"""Initial states from other examples are declared with a default; errors name the limit."""
 
 import msgpack
 import numpy as np

@@ -1,4 +1,4 @@
-"""What a change of a user function is, and what is none."""
+"""Which edits change a user function, and which do not."""
 
 from __future__ import annotations
 

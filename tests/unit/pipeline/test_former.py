@@ -1,4 +1,4 @@
-"""Who knows the TensorFlow functions is told by name what became of an argument."""
+"""Errors name the replacement of each argument of the TensorFlow functions."""
 
 from __future__ import annotations
 

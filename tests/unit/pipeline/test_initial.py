@@ -1,4 +1,4 @@
-"""What a state is at first: zeros, a constant or a column; plain data, or a telling error."""
+"""Initial states: zeros, a constant or a column; plain data, or a clear error."""
 
 import msgpack
 import numpy as np

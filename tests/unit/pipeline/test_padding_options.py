@@ -1,4 +1,4 @@
-"""Static shapes are declared; what is wrong is shown by the call that is wrong."""
+"""Static shapes are declared; a wrong call raises at once."""
 
 from __future__ import annotations
 

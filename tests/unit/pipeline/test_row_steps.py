@@ -1,4 +1,4 @@
-"""Stages over single examples are declared; what is wrong is shown by the call that is wrong."""
+"""Stages over single examples are declared; a wrong call raises at once."""
 
 from __future__ import annotations
 

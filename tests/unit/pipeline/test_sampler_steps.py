@@ -1,4 +1,4 @@
-"""The sampling calls: names, order and defaults of TensorFlow's, and every mistake told at once."""
+"""The sampling calls: names, order and defaults of TensorFlow's; a wrong call raises at once."""
 
 import inspect
 

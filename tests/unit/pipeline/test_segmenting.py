@@ -1,4 +1,4 @@
-"""Segments with states: names, order and defaults of TensorFlow's; mistakes are told at once."""
+"""Segments with states: names, order and defaults of TensorFlow's; a wrong call raises at once."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""What a pipeline begins with: paths, features, options."""
+"""Declarations of sources: paths, features, options."""
 
 import os
 from pathlib import Path

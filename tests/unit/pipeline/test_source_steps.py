@@ -1,4 +1,4 @@
-"""Fewer examples of a source, or more: what is wrong is shown by the call that is wrong."""
+"""Fewer examples of a source, or more; a wrong call raises at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A child and its parent, as real processes: how they talk, and what is left when one is gone."""
+"""A child and its parent, as real processes: their messages, and the end of either."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server is told reaches its processes unchanged."""
+"""The configuration of a server reaches its processes unchanged."""
 
 from __future__ import annotations
 

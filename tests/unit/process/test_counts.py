@@ -1,4 +1,4 @@
-"""Counts are added by name, whatever their form."""
+"""Counts of all forms are added by name."""
 
 from __future__ import annotations
 

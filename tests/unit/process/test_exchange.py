@@ -1,4 +1,4 @@
-"""The channel between front and workers: what was written whole arrives, and no front waits."""
+"""The channel between front and workers: messages written whole arrive, and no front waits."""
 
 from __future__ import annotations
 

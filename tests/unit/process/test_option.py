@@ -1,4 +1,4 @@
-"""One option: what it takes, in which form, and what its errors and texts say."""
+"""One option: its values and their form, its errors and its texts."""
 
 from __future__ import annotations
 

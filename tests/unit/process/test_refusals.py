@@ -1,4 +1,4 @@
-"""Refusals are all counted, and told as far as anybody would read."""
+"""All refusals are counted, and a readable number of them is logged."""
 
 from __future__ import annotations
 

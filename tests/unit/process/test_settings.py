@@ -1,4 +1,4 @@
-"""The settings of a server: what is derived from their one declaration."""
+"""The settings of a server: all that derives from their one declaration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of the sockets do what they are there for."""
+"""Each option of the sockets has its effect."""
 
 from __future__ import annotations
 

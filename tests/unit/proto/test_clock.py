@@ -1,4 +1,4 @@
-"""A clock that counts only time in which somebody looked, and deadlines measured by it."""
+"""A clock that counts only time in which the process looked, and deadlines measured by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The codec: versions that differ, limits, and refusals that say why."""
+"""The codec: versions that differ, limits, and refusals with their reason."""
 
 from dataclasses import dataclass, field
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Keys as text: what is written is read back, what is none is told, and no secret shows itself.
+"""Keys as text: written keys are read back, other texts are refused, and no secret shows itself.
 
 Of a trainer's keys (``headrace.keys``) too: which files are taken, and why others are not.
 """

@@ -1,4 +1,6 @@
-"""Arrays in a block: every dtype and rank goes in and comes out, and lies are found before use."""
+"""Arrays in a block: every dtype and rank goes in and comes out, and false layouts are found before
+use.
+"""
 
 from math import prod
 

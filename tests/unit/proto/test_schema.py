@@ -1,4 +1,4 @@
-"""Schemas travel whole, and what is none is refused."""
+"""Schemas survive the wire, and invalid ones are refused."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A packed message says what msgpack would say, and a broken one is refused."""
+"""A packed message has the content of its msgpack form, and a broken one is refused."""
 
 import contextlib
 import struct

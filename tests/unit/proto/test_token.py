@@ -1,4 +1,4 @@
-"""What a snapshot's token looks like, and what is refused."""
+"""The form of a snapshot's token, and refusals of others."""
 
 from __future__ import annotations
 

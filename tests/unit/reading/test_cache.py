@@ -1,4 +1,4 @@
-"""A pipeline gives the same rows with a cache and without, whoever wrote it."""
+"""A pipeline gives the same rows with a cache and without, written by any workers."""
 
 from __future__ import annotations
 

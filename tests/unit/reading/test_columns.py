@@ -1,4 +1,4 @@
-"""Columns hold what they were made of, however they are taken, joined and packed."""
+"""Columns keep their values when they are taken, joined and packed."""
 
 from __future__ import annotations
 

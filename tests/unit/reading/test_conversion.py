@@ -1,4 +1,4 @@
-"""Conversions: what is in the files, where they go on, and what they refuse."""
+"""Conversions: the content of their files, resumption, and refusals."""
 
 from __future__ import annotations
 

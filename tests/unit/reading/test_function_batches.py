@@ -1,4 +1,4 @@
-"""A function that gives many examples at once: they come as those of one that gives them singly."""
+"""A function that yields many examples at once gives the same as one that yields them singly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema of examples is what all of them show."""
+"""The schema of examples is inferred from all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes into a partition: how much at once, in which groups, and what is counted."""
+"""The input of a partition: sizes of reads, groups, and counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""numpy files: mapped arrays, ragged pairs, text, and what is refused."""
+"""numpy files: mapped arrays, ragged pairs, text, and refusals."""
 
 from __future__ import annotations
 

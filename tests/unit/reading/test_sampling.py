@@ -1,4 +1,4 @@
-"""Samplers do to chunks what their cores say of rows, whatever the cut, and can be resumed."""
+"""Samplers apply their cores' decisions to chunks of any size, and can be resumed."""
 
 import logging
 

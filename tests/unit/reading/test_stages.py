@@ -1,4 +1,4 @@
-"""Row stages do what the plain Python of their functions says, to whole chunks."""
+"""Row stages do to whole chunks what plain Python would do to each row."""
 
 import numpy as np
 import pytest

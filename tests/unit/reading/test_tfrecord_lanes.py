@@ -1,4 +1,4 @@
-"""What is found in lanes is what one walk from the first frame finds, wherever it stops."""
+"""Lanes find exactly the frames that one walk from the first frame finds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a start of a server begins in its state directory, and how the next one does elsewhere."""
+"""A start of a server in its state directory, and the next one in another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is noted of functions, and what a start makes of a change."""
+"""Stored descriptions of functions, and a start's judgement of a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ledger holds what all changes come to, and gives it back as one table."""
+"""A ledger holds the result of all changes, and returns it as one table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A snapshot is whole or not there, is what was stored or is refused, and may lie far away."""
+"""A snapshot is whole or not there, unchanged or refused, and may be at a URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store gives back what was told to be committed, and says so when it can not."""
+"""A store returns all acknowledged commits, and reports when it can not."""
 
 from __future__ import annotations
 

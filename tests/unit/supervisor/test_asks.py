@@ -1,4 +1,4 @@
-"""Whoever asks the owners waits until all have answered, and for no more than that."""
+"""A question to the owners waits until all have answered, and no longer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers of this process: whose address it is, and what ends when nobody refers to a server."""
+"""Servers of this process: the owner of an address, and the end of an unreferenced server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker's post: when its process is ended, and how its death is described."""
+"""A worker's post: the end of a hung process, and the description of a death."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From deaths to rows: who is suspect, who is out, and when a feed can not go on."""
+"""From deaths to rows: which rows are suspect, which are out, and when a feed fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The status joins what owners answer for their partitions, and what workers report."""
+"""The status joins owners' answers for their partitions with workers' reports."""
 
 from __future__ import annotations
 

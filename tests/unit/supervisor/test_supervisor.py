@@ -1,4 +1,4 @@
-"""The supervisor and real children: who is started, who is started again, and how it ends."""
+"""The supervisor and real children: starts, restarts, and ends."""
 
 from __future__ import annotations
 

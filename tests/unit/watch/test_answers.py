@@ -1,4 +1,4 @@
-"""What is answered to whom: who may look, who may change something, and what nonsense gets."""
+"""Answers by HTTP: which peers may read, which may change something, and bad requests."""
 
 from __future__ import annotations
 

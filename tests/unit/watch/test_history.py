@@ -1,4 +1,4 @@
-"""Rates are differences between looks; what counts anew is never negative."""
+"""Rates are differences between looks, and never negative after counts restart."""
 
 from __future__ import annotations
 

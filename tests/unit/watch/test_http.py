@@ -1,4 +1,4 @@
-"""HTTP over real sockets: what is right is answered, what is hostile is cut off, others go on."""
+"""HTTP over real sockets: good requests are answered, hostile ones cut off, others go on."""
 
 from __future__ import annotations
 

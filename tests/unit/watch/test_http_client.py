@@ -1,4 +1,4 @@
-"""A server is asked by HTTP; what was wrong is told in a line, and no answer moves a cursor."""
+"""Commands ask a server by HTTP; an error is one line, and no answer moves a cursor."""
 
 from __future__ import annotations
 

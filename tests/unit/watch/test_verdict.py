@@ -1,4 +1,4 @@
-"""What is said to hold a feed up is the first thing that does."""
+"""A verdict names the first cause that holds a feed up."""
 
 from __future__ import annotations
 

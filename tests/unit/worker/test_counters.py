@@ -1,4 +1,4 @@
-"""Counters are sums over partitions of what each said last, and of what every batch tells."""
+"""Counters are sums of partitions' last reports, and of all batches' descriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A desk turns what partitions and trainers tell into events of its machine."""
+"""A desk turns messages of partitions and trainers into events of its machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a feed is how it is now, and bounded however many trainers there are."""
+"""The status of a feed is current, and bounded for any number of trainers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a guarded reader notes, leaves out, tries alone and says to have passed."""
+"""A guarded reader notes rows, leaves rows out, tries rows alone and reports passed ones."""
 
 from __future__ import annotations
 

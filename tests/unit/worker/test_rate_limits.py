@@ -1,4 +1,4 @@
-"""Who only makes work is told so once, and then not listened to."""
+"""A connection that only makes work is refused once, and then ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The owner's end of the relay: whose message is next, and how many may wait."""
+"""The owner's end of the relay: the order of messages, and the bounds of its queues."""
 
 from __future__ import annotations
 

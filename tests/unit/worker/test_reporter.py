@@ -1,4 +1,4 @@
-"""The reporter writes how things are, not more often than it is worth."""
+"""The reporter writes the present state, at a bounded cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A block that is not the states that it is said to be is found before a worker copies from it."""
+"""A block that does not fit its description is found before a worker copies from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores of a worker's partitions: what is told when, and to whom the files belong."""
+"""Stores of a worker's partitions: the time of answers, and the owner of the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a feed was used is told over all servers that had it."""
+"""The use of a feed covers all servers that had it."""
 
 from __future__ import annotations
 
