@@ -29,7 +29,7 @@ from headrace_proto.errors import ServerError
 from ..core.rewinding import BEGINNING
 
 #: The note that tells two state directories of a share apart: the file of its terms.
-TERM = "epoch"
+TERM = "terms.json"
 
 #: Maximum bytes of a partition's records, and as a multiple of those of its whole state, …
 _LEAST_BYTES, _TIMES = 1 << 18, 4

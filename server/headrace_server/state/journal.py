@@ -130,7 +130,7 @@ class Journal:
         self._fd, self._synced = _opened(path, durable)
         self._lap = Lap(self._fd, walk.lap, walk.start, self._half)
         self._lap.at, self._lap.last = walk.end, walk.last
-        self._lap.go_on(self._committing, walk.opening + 1)
+        self._lap.go_on(self._synced, walk.opening + 1)
         self._copy = os.fstat(self._fd).st_size == START + self._half
         self._renamed = False  # whether the new file's name is not yet on the disk
         try:
@@ -212,7 +212,7 @@ class Journal:
             lap = Lap(self._fd, self._laps, start, self._half)
             yield lap
             lap.end_table()
-        lap.go_on(self._committing, 1)
+        lap.go_on(self._synced, 1)
         self._lap = lap
 
     def close(self) -> None:
@@ -234,16 +234,12 @@ class Journal:
         return -(-tables * table_bytes // START) * START
 
     def _mark(self, mark: bytes) -> None:
-        _write_all(self._committing, MARK_AT, [mark])
+        _write_all(self._synced, MARK_AT, [mark])
 
     def _drop(self) -> None:
-        _close(self._fd, self._synced)
+        if self._fd >= 0:
+            _close(self._fd, self._synced)
         self._fd = self._synced = -1
-
-    @property
-    def _committing(self) -> int:
-        """The descriptor for commits."""
-        return self._synced if self._durable else self._fd
 
 
 def create(
@@ -271,10 +267,10 @@ def create(
 
 
 def _opened(path: Path, durable: bool) -> tuple[int, int]:
-    """Open one file twice: a write by the second descriptor is on the disk when it returns."""
+    """Open one file twice: a durable write by the second descriptor returns when it is on disk."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     if not durable:
-        return fd, -1
+        return fd, fd
     try:
         return fd, os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_DSYNC)
     except BaseException:
@@ -283,9 +279,8 @@ def _opened(path: Path, durable: bool) -> tuple[int, int]:
 
 
 def _close(*fds: int) -> None:
-    for fd in fds:
-        if fd >= 0:
-            os.close(fd)
+    for fd in {*fds}:
+        os.close(fd)
 
 
 def _new_file(path: Path, half: int, halves: int) -> int:

@@ -1,8 +1,8 @@
 """The state directory: files that outlive a server, for its next start.
 
 LOCK                          held by flock while a server runs: a second one is refused
-epoch                         term of the last start (fences off earlier tokens), the terms before
-                              it, and how many there were
+terms.json                    number of starts and their last terms, twice, so that a wrong digit
+                              shows; the last term fences off earlier tokens
 index/                        indexes of record files
 feeds/NAME/feed.json          the declaration of the feed, its files, its partitions
 feeds/NAME/functions.json     digests of its functions, see functions.py
@@ -20,7 +20,6 @@ import dataclasses
 import fcntl
 import json
 import os
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,16 +38,17 @@ _FORMAT = 2
 _FIELDS = frozenset({"format", "partitions", "pipeline", "files"})
 #: A field that is there where the feed has several servers.
 SHARE = "share"
-#: The file that holds the term; its name is that of earlier releases.
-_TERM_FILE = "epoch"
+#: The file of the terms.
+TERM = "terms.json"
+_TERM_REMEDY = (
+    "It has two equal lists of the number of starts and a term: write [[1, N], [1, N]] into it, "
+    "with an N larger than any term before, or resume from a snapshot"
+)
 #: Tokens carry the term above 32 bits, and are below 2**63.
 _MOST_TERMS = 2**31 - 1
 #: A wrong clock must not use them up.
 _MOST_BY_CLOCK = _MOST_TERMS - 2**24
-#: The number stands twice, so that a wrong digit does not become another number.
-_TERM = re.compile(r"([0-9]{1,10}) \1\s*")
-#: The last terms, in a line that stands twice, too.
-_STARTS = re.compile(r"[0-9]{1,10}( [0-9]{1,10})*")
+#: Number of terms that are kept.
 _MOST_STARTS = 1000
 _NEXT = "Resume from a snapshot, or move the state directory away to begin anew"
 
@@ -101,30 +101,18 @@ class StateDirectory:
         directory that was put back to an earlier state gives terms beyond those of the starts
         that it has forgotten.
         """
-        file = self.path / _TERM_FILE
-        try:
-            text = file.read_text()
-        except FileNotFoundError:
-            text = "" if any(map(has_states, self.path.glob("feeds/[!.]*"))) else "0 0"
-        except ValueError:
-            text = ""
-        first, *others = text.splitlines() or [""]
-        count = _TERM.fullmatch(others.pop()) if len(others) == 3 else None
-        found = _TERM.fullmatch(first)
-        before = max(int(found[1]), beyond) if found else _MOST_TERMS
-        if before > _MOST_TERMS - share[1]:
-            raise ServerError(
-                f"{file} is damaged or gone: it holds the number of starts so far, twice, below "
-                f"{_MOST_TERMS}.  Write a number larger than any before into it, twice, or resume "
-                "from a snapshot"
-            )
-        number = next_term(before, share)
+        file = self.path / TERM
+        count, *terms = read_json(file, _terms, _TERM_REMEDY) or (0, 0)
+        if not file.exists() and any(map(has_states, self.path.glob("feeds/[!.]*"))):
+            raise ServerError(f"{file} is gone, and states are there.  {_TERM_REMEDY}")
+        number = next_term(max(terms[-1], beyond), share)
         if number < at_least <= _MOST_BY_CLOCK:
             number = next_term(at_least - 1, share)
-        self.starts = (*_starts(others, int(found[1]) if found else 0), number)[-_MOST_STARTS:]
-        self.count = 1 + (int(count[1]) if count else int(found[1]) if found else 0)
-        line = " ".join(map(str, self.starts)) + "\n"
-        write_durably(file, f"{number} {number}\n{line}{line}{self.count} {self.count}\n")
+        if number > _MOST_TERMS:
+            raise ServerError(f"{file} is damaged: there is no term above {_MOST_TERMS}")
+        self.starts = (*filter(None, terms), number)[-_MOST_STARTS:]
+        self.count = count + 1
+        write_durably(file, json.dumps([[self.count, *self.starts]] * 2))
         return number
 
     def check_feed(
@@ -159,13 +147,12 @@ class StateDirectory:
             self._lock = -1
 
 
-def _starts(lines: list[str], last: int) -> tuple[int, ...]:
-    """Return the terms before this one; only the last where the file lists no others."""
-    if len(lines) == 2 and lines[0] == lines[1] and _STARTS.fullmatch(lines[0]):
-        starts = tuple(map(int, lines[0].split()))
-        if starts[-1] == last:
-            return starts
-    return (last,) if last else ()
+def _terms(plain: Any) -> list[int]:
+    """Return the number of starts and the terms of the last ones, which a term's file has twice."""
+    once, again = plain
+    if once != again or len(once) < 2 or {*map(type, once)} != {int} or min(once) < 0:
+        raise ValueError("its two lists are not alike")
+    return list(once)
 
 
 def compare_feed(state: Path, feed: FeedConfig, file: Path, allow_change: bool) -> bool:

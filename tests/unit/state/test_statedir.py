@@ -115,13 +115,6 @@ def test_a_number_follows_the_clock_where_that_is_further_and_can_be_right(tmp_p
     directory.close()
 
 
-@pytest.mark.parametrize("lines", ["", "1 2 3\n", "1 2 3\n1 2 4\n", "1 2\n1 2\n", "x\nx\n"])
-def test_starts_that_are_not_told_twice_are_not_known(lines: str, directory: StateDirectory):
-    (directory.path / "epoch").write_text(f"3 3\n{lines}")
-    assert directory.raise_term() == 4
-    assert directory.starts == (3, 4)
-
-
 def test_the_last_starts_are_known_and_not_all(
     directory: StateDirectory, monkeypatch: pytest.MonkeyPatch
 ):
@@ -170,21 +163,30 @@ def test_a_kill_at_any_line_never_gives_a_number_twice(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "7", "7 3", "x x", "-1 -1", "\xff\xfe", "7 7 7", f"{2**31} " * 2]
+    "text", ["", "7", "[]", "[[1], [1]]", "[[1, 7], [1, 3]]", "[[1, -1], [1, -1]]", "\xff\xfe"]
 )
 def test_a_damaged_term_is_told_with_the_remedy(text: str, directory: StateDirectory):
-    (directory.path / "epoch").write_bytes(text.encode("latin-1"))
-    with pytest.raises(ServerError, match=r"epoch is damaged or gone.*Write a number larger"):
+    file = directory.path / "terms.json"
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ServerError, match=r"terms\.json is damaged.*an N larger than any"):
         directory.raise_term()
-    (directory.path / "epoch").write_text("41 41")
+    assert file.read_bytes() == text.encode("latin-1")
+    file.write_text("[[1, 41], [1, 41]]")
     assert directory.raise_term() == 42
+    assert (directory.starts, directory.count) == ((41, 42), 2)
+
+
+def test_a_term_beyond_all_tokens_is_refused(directory: StateDirectory):
+    (directory.path / "terms.json").write_text(f"[[1, {2**31 - 1}], [1, {2**31 - 1}]]")
+    with pytest.raises(ServerError, match=r"terms\.json is damaged: there is no term above"):
+        directory.raise_term()
 
 
 def test_a_term_that_is_gone_while_states_are_there_is_told(directory: StateDirectory):
     path = partition_path(directory.path, "speech", 0)
     path.parent.mkdir(parents=True)
     path.touch()
-    with pytest.raises(ServerError, match="epoch is damaged or gone"):
+    with pytest.raises(ServerError, match=r"terms\.json is gone, and states are there"):
         directory.raise_term()
 
 
