@@ -306,8 +306,8 @@ class Sequences(ABC):
         self._slots.free(slots)
 
     def _need_no_payload(self, slots: np.ndarray) -> None:
-        for chunk, uses in Counter(self._slots.chunk[slots].tolist()).items():
-            self._release(chunk, uses)
+        for chunk in self._slots.chunk[slots].tolist():
+            self._release(chunk, 1)
 
     def _release(self, chunk: int, rows: int) -> None:
         self._uses[chunk] -= rows
