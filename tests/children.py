@@ -8,7 +8,7 @@ __all__ = ["children_of"]
 
 
 def children_of(pid: int) -> list[int]:
-    """Direct children of all its threads, with those that nobody has waited for yet."""
+    """Return the direct children of all its threads, including unreaped ones."""
     while True:
         try:
             tasks = list(Path(f"/proc/{pid}/task").iterdir())

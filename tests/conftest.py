@@ -40,7 +40,7 @@ _OF_TOOLS = (
 )
 _FRAMEWORK = re.compile(r"tensorflow|\btf\b|torch|jax|keras|framework")
 _SHM = Path("/dev/shm")
-#: Some tests fill what they are given; all others together take a tenth of it.
+#: Some tests fill the space that they get; all others together take a tenth of it.
 _ROOM = 4 << 30
 #: Frameworks that modules of tests import themselves.
 LOADED_TO_COLLECT: set[str] = set()

@@ -14,7 +14,7 @@ PATIENCE_S = 60.0
 
 
 def eventually(condition: Callable[[], T]) -> T:
-    """Wait, by polling, until a condition holds; what it then gives."""
+    """Wait, by polling, until a condition holds; return its value."""
     deadline = time.monotonic() + PATIENCE_S
     while not (found := condition()):
         assert time.monotonic() < deadline, f"it never came true: {found!r}"

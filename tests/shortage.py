@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def no_descriptors(free: int = 0) -> Iterator[None]:
-    """Every open, accept and socket fails with EMFILE, after so many that do not."""
+    """Let every open, accept and socket fail with EMFILE after ``free`` successes."""
     gc.collect()  # what goes within the block would make room
     gc.disable()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)

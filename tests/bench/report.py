@@ -98,7 +98,9 @@ def circumstances(run: Run) -> str:
 
 
 def table(run: Run) -> str:
-    """Markdown: the targets; what was missed; medians of all windows; what did not run."""
+    """Return Markdown: the targets, missed ones, medians of all windows, and contestants that did
+    not run.
+    """
     judged = run.judged()
     lines = _lines(_TARGETS, map(_target, judged))
     if missed := [one for one in judged if not one.met]:

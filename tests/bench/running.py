@@ -33,7 +33,7 @@ _SAID = 4000
 
 
 class Failed(Exception):
-    """A contestant that ended, was silent or can not run, and what it said."""
+    """A contestant ended, was silent or can not run; the text has its output."""
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(f"{name}: {why}")
@@ -52,7 +52,7 @@ class Process:
         module: str = "window",
         packages: Sequence[Path] = (),
     ) -> None:
-        """``packages`` are directories that are looked through before what is installed."""
+        """``packages`` are directories that precede installed packages on the path."""
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
         if packages:
             environment["PYTHONPATH"] = os.pathsep.join(map(str, packages))

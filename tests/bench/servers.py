@@ -63,7 +63,7 @@ def headrace_w3(directory: Path) -> None:
 def headrace_serves(pipeline: Any, **options: Any) -> None:
     import headrace_server as hs
 
-    # Between windows all of it is stopped, and nobody is to take that for a fault.
+    # Between windows all processes are stopped, which must not count as a fault.
     patience = {"lease_ttl_s": 3600.0, "worker_timeout_s": 3600.0}
     with hs.run(pipeline, **patience, **options) as server:
         _say(server.address)

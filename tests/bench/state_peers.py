@@ -67,7 +67,7 @@ class _Barrier:
         )
 
     def cut(self, example: dict[str, Any]) -> Any:
-        """One example goes in; its first segment is ready when there is a token for it."""
+        """Add one example; its first segment is ready when there is a token for it."""
         tf, unroll = self._tf, states.UNROLL
         key, x = example["key"], example["x"]
         steps = tf.shape(x)[0]

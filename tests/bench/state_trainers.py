@@ -65,7 +65,7 @@ def _ahead(feed: Any) -> Iterator[Any]:
 
 
 def _train(batch: Any, check: states.Check) -> float:
-    """One step; when its last save began."""
+    """Do one step; return the time when its last save began."""
     x, length, context = batch.sequences["x"], batch.length, batch.context["length"]
     before = {name: batch.state(name) for name in states.STATES}
     if check.wanted:

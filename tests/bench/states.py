@@ -64,7 +64,7 @@ def pipeline(directory: Path, lanes: bool, capacity: int = CAPACITY) -> Any:
 
 
 class Check:
-    """Compares batches with what the file holds, and states with what was saved."""
+    """Compares batches with the file, and states with the saved ones."""
 
     def __init__(self) -> None:
         self._numbers, self._steps = sequences.pool(), sequences.lengths()

@@ -17,7 +17,7 @@ from typing import Any
 LOADED, READY, ENDED = "loaded", "ready", "ended"
 Steps = Iterator[str | int | float]
 Contestant = Callable[[Path], Steps]
-#: Compares a first batch with what the files of a directory hold.
+#: Compares a first batch with the files of a directory.
 Check = Callable[[Any, Path], None]
 
 

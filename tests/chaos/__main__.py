@@ -17,7 +17,7 @@ from .results import report, written
 
 #: Duration of one feed, …
 _ROUND_S = 30.0
-#: … and has so much to do: more than is done under faults.
+#: … and its work: more than is done under faults.
 _CELLS_PER_S = 200
 
 

@@ -104,7 +104,7 @@ def _wall_clock() -> None:
 
 
 def _answers_lost() -> None:
-    """One answer in twenty is never sent."""
+    """Drop one answer in twenty."""
     from headrace_server.worker.outbox import Outbox
 
     answered, chance = Outbox.answer, random.Random(5)

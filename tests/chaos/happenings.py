@@ -16,7 +16,7 @@ Kill = tuple[float, str, str]
 
 
 class Happenings:
-    """One run's."""
+    """The happenings of one run."""
 
     def __init__(self) -> None:
         self.harms: list[Harm] = []
@@ -37,7 +37,7 @@ class Happenings:
         self.findings.append(Finding(law, text))
 
     def later(self, seconds: float, undo: Callable[[], object]) -> None:
-        """Call this in so many seconds."""
+        """Call a function in ``seconds``."""
         heapq.heappush(self._undo, (time.monotonic() + seconds, next(self._order), undo))
 
     def undo(self, until: float = float("inf")) -> None:

@@ -41,12 +41,12 @@ class Host:
 
     @property
     def pid(self) -> int:
-        """A process of the host."""
+        """The number of a process on the host."""
         return self._holder.pid
 
     @property
     def inside(self) -> list[str]:
-        """The words before a command that is to run on the host."""
+        """The prefix of a command that runs on the host."""
         return ["nsenter", "-t", str(self.pid), "--net", "--mount", "--"]
 
     @property

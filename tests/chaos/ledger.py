@@ -34,7 +34,7 @@ class Line:
 
 
 class Ledger:
-    """One writer's end."""
+    """The end of one writer."""
 
     def __init__(self, path: str, who: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

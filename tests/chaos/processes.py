@@ -50,7 +50,7 @@ class Process:
         return self._process.poll()
 
     def children(self) -> dict[int, str]:
-        """Its children with what they were started as."""
+        """Return its children with their command lines."""
         found = {}
         for pid in children_of(self.pid):
             with contextlib.suppress(OSError):
@@ -72,7 +72,7 @@ class Process:
 
 
 def living(sessions: set[int]) -> list[int]:
-    """Processes of these sessions that live."""
+    """Return living processes of these sessions."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

@@ -82,7 +82,7 @@ class Proxy:
         self._delay_s = _DELAY_S
 
     def heal(self) -> None:
-        """As before; connections that lost bytes end."""
+        """End the fault; connections that lost bytes end."""
         lost, self._dropped, self._delay_s = self._dropped, "", 0.0
         if lost:
             self.cut()

@@ -22,7 +22,7 @@ def percentile(values: Sequence[float], part: float) -> float:
 
 
 def report(outcome: Outcome) -> str:
-    """One run in some lines."""
+    """Describe one run in some lines."""
     setup = outcome.setup
     name = f"{setup.mode:9}{setup.bug and f' with {setup.bug}'}{setup.workers} workers,"
     counts = ", ".join(f"{name} {n}" for name, n in outcome.verdict.counts.items())
@@ -42,7 +42,7 @@ def _told(seconds: Sequence[float]) -> str:
 
 
 def written(seed: str, outcomes: Iterable[Outcome]) -> str:
-    """All runs as JSON, with what they ran on."""
+    """Return all runs as JSON, with the machine."""
     runs, faults = [], Counter[str]()
     recovered: dict[str, list[float]] = {}
     for outcome in outcomes:

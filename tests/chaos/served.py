@@ -25,7 +25,7 @@ __all__ = ["Server"]
 
 _POLL_S = 0.02
 _MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-#: The processes of a server are gone so long after it.
+#: Maximum time until the processes of an ended server are gone.
 _LEFT_S = 20.0
 #: A host's only server is always at this port.
 _PORT = 5557
@@ -109,7 +109,7 @@ class Server:
         return sorted(pid for pid, told in found if f"headrace_server.{role}.{role}" in told)
 
     def journals(self) -> list[Path]:
-        """The files of what is committed; without a state directory until the server ends."""
+        """Return the journals; without a state directory they exist until the server ends."""
         if self._setup.durability == "off":
             return sorted(self._memory.glob("*/journals/feeds/*/*.journal"))
         return sorted(self._state.glob("feeds/*/*.journal"))

@@ -23,7 +23,7 @@ class Outcomes:
     lines: list[tuple[str, str, str]] = field(default_factory=list)
 
     def ran(self, name: str, check: Callable[[], str]) -> bool:
-        """A check that does the thing; whether it succeeded.  It returns what was seen."""
+        """Run a check, which returns its observation; return whether it succeeded."""
         return self._take(RAN, name, check)
 
     def validated(self, name: str, check: Callable[[], str]) -> bool:

@@ -32,7 +32,7 @@ class Killed(Exception):
 
 
 def ahead(batches: Iterable[Any], count: int) -> Iterator[Any]:
-    """The batches, of which so many are fetched before the first is trained."""
+    """Yield the batches; fetch ``count`` of them before the first is trained."""
     waiting: deque[Any] = deque()
     for batch in batches:
         waiting.append(batch)

@@ -13,7 +13,7 @@ import pytest
 
 
 class Call:
-    """A method of an actor; ``remote`` calls it at once, and returns what it gives or raises."""
+    """A method of an actor; ``remote`` calls it at once, and returns its result or error."""
 
     def __init__(self, of: Callable[[], Any], name: str) -> None:
         self._of, self._name = of, name
@@ -133,7 +133,7 @@ class _GetTimeoutError(_RayError):
     """No answer in time."""
 
 
-#: Modules that keep what they imported of Ray.
+#: Modules that keep their imports of Ray.
 _OURS = ("headrace.ray", "headrace_server.cluster.share_server")
 
 

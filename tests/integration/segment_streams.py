@@ -47,7 +47,7 @@ def example(number: int, steps: int, key: str | None = None) -> Example:
 
 
 def of_counts(counts: Iterable[int], unroll: int = UNROLL) -> list[Example]:
-    """Examples of so many segments each; most of their last ones are not full."""
+    """Return examples with these numbers of segments; most of their last ones are not full."""
     return [
         example(i, count * unroll - (i % unroll if count > 1 else 0))
         for i, count in enumerate(counts)
@@ -157,7 +157,7 @@ class Ledger:
         return sum(known.count for known in self.of.values())
 
     def assert_complete(self, cells: Iterable[Cell] | None = None, times: int = 1) -> None:
-        """Every segment was there so many times, and (once) in the order of its example."""
+        """Check that every segment came ``times`` times, and (once) in the order of its example."""
         seen = list(self.seen if cells is None else cells)
         wanted = {(key, i): times for key, known in self.of.items() for i in range(known.count)}
         assert Counter(seen) == wanted

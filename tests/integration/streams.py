@@ -32,7 +32,7 @@ def frozen(batch: headrace.Batch) -> Frozen:
 
 
 def digest(batches: Iterable[headrace.Batch]) -> str:
-    """One value for a whole stream."""
+    """Return one value for a whole stream."""
     state = hashlib.blake2b(digest_size=16)
     for batch in batches:
         state.update(repr(frozen(batch)).encode())

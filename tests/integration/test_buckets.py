@@ -41,7 +41,7 @@ Seen = tuple[list[tuple[int, list[int]]], dict[str, Any]]
 
 
 def seen_of(server: hs.Server, feed: str = "default") -> Seen:
-    """(bucket, numbers) of each batch, and what the server counted."""
+    """Return (bucket, numbers) of each batch, and the server's counts."""
     batches = [(batch.bucket, batch["i"].tolist()) for batch in drained(server, feed)]
     return batches, server.stats()[feed]
 

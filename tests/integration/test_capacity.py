@@ -65,7 +65,7 @@ def test_capacity_is_how_many_batches_of_a_partition_wait(name: str, capacity: i
 )
 @pytest.mark.parametrize("name", BUCKETS)
 def test_rows_that_wait_in_buckets_are_bounded(name: str, bounds: dict[str, Any]) -> None:
-    """Beside the batch that each bucket gathers: 3 rows of it, and what is read at a time."""
+    """The bound is the batch that each bucket gathers, 3 rows of it, and the rows of one read."""
     most = PARTITIONS * (bounds.get("max_examples_in_flight") or 3 * 3 + 2)
     with serving(
         {"bounded": BUCKETS[name](capacity=2, **bounds), "free": BUCKETS[name](capacity=2)},

@@ -91,7 +91,7 @@ def test_the_next_example_of_a_key_waits_for_its_final_state_whatever_is_prefetc
 
 
 def train(feed: headrace.Feed, batches: int = 100) -> list[Any]:
-    """Keys and states of so many batches."""
+    """Return the keys and states of a number of batches."""
     seen = []
     for batch in islice(feed, batches):
         seen.append((batch.keys(), batch.state("s").tolist(), batch.state("t").tolist()))

@@ -132,7 +132,7 @@ def test_a_planted_bug_that_shows_late_is_caught(name: str, workers: int, tmp_pa
 def test_the_end_of_a_server_that_nobody_brought_about_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver forgets that it kills servers, and thinks that something is left of the last."""
+    """The driver's record of its kills is disabled, so it reports leftovers of the last server."""
 
     def kill(server: served.Server) -> None:
         assert server._process is not None

@@ -31,7 +31,7 @@ def read(
 
 
 def numbers(stream: list[Frozen], column: str = "i") -> list[int]:
-    """One integer column of a whole stream."""
+    """Return one integer column of a whole stream."""
     return [
         number
         for _, _, columns in stream

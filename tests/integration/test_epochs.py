@@ -291,7 +291,7 @@ def test_segments_that_fill_no_batch_are_dropped_at_each_border(order: str) -> N
 def test_trainers_that_share_segments_reach_the_next_epoch_together(
     order: str, partitions: int
 ) -> None:
-    """One that has no segment left of an epoch waits until the other has saved its own."""
+    """A trainer without remaining segments of an epoch waits until the other has saved its own."""
     both = Barrier(2)
     with serving(segments(order), partitions=partitions) as server:
 

@@ -102,7 +102,7 @@ def seen(batch: Any) -> tuple[Any, ...]:
 
 
 def train(server: hs.Server, upto: int | None = None, prefetch: int = 1) -> list[Any]:
-    """Every batch, with what was seen of it."""
+    """Return every batch, with its rows and states."""
     out = []
     with connect(server, prefetch=prefetch) as feed:
         for batch in feed:
@@ -251,7 +251,7 @@ def test_what_two_trainers_of_several_workers_got_is_replayed_trainer_by_trainer
 
 
 def train_kept(server: hs.Server) -> list[Any]:
-    """Where states stay with the trainer: what it has of them in each batch."""
+    """Train where states stay with the trainer; return its states in each batch."""
     out = []
     with connect(server, prefetch=0) as feed:
         for batch in feed:
@@ -437,7 +437,7 @@ def test_a_skipped_batch_is_passed_over_and_its_examples_are_out_of_later_epochs
 
 
 def main_raising(*arguments: str) -> None:
-    """The command, with what it would tell as an error raised."""
+    """Run the command, and raise the error that it would print."""
     from headrace_server.cli.frame import _read
 
     asked, options = _read(list(arguments))

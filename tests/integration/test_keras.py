@@ -51,7 +51,7 @@ def sums(n: int = 40, batch_size: int = 8, **options: Any) -> hs.Pipeline:
 
 
 def adding() -> Any:
-    """A layer of one weight, 1, that adds what it sees to a sum and counts its steps."""
+    """A layer of one weight, 1, that adds its inputs to a sum and counts its steps."""
     import keras
 
     class Adding(keras.layers.Layer):

@@ -228,7 +228,9 @@ def test_who_leaves_in_good_order_or_by_an_exception_hands_over_where_it_stood(p
 def killed(placement: str, *arguments: str) -> tuple[Ledger, int, list[list[Any]]]:
     """A trainer saves three batches of two sequences, and is killed with a fourth in hand.
 
-    What another then trained, how many segments were rewound, and what the first one had."""
+    Return the batches that another then trained, the number of rewound segments, and the first
+    one's batches.
+    """
     ledger = Ledger(of_counts([5, 5, 3, 2]))
     examples = [dict(known.told) for known in ledger.of.values()]
     with hs.run(lanes(examples, placement), lease_ttl_s=30) as server:
@@ -351,7 +353,7 @@ def test_a_cut_connection_makes_lanes_go_on_from_what_the_server_has(over_tcp):
                     stale += 1
             assert stale <= 1
         again = len(ledger.seen) - len(set(ledger.seen))
-        # What came again is what was counted as rewound, and the rows that were stale.
+        # Repeated segments are those counted as rewound, and stale rows.
         assert rewound(server) <= again <= rewound(server) + 2 * stale
     assert set(ledger.seen) == {
         (k, i) for k, known in ledger.of.items() for i in range(known.count)
@@ -506,7 +508,7 @@ def test_a_batch_that_was_taken_while_its_server_was_greeted_again_is_used(place
 
 
 def test_states_of_fifty_megabytes_a_row_are_handed_over_and_gone_on_with():
-    """Two rows: what is flushed is of two messages, each with a row's 50 MB."""
+    """The flush of two rows takes two messages, each with a row's 50 MB."""
     width = 12_500_000
     examples = of_counts([3, 3])
     pipeline = lanes(examples, initial_states={"big": hs.zeros((width,), "float32")})

@@ -95,7 +95,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
 
 @contextlib.contextmanager
 def dealer(address: str, keys: str | None = None) -> Iterator[Any]:
-    """A peer that may say what it likes, with keys or without."""
+    """A peer that sends arbitrary messages, with keys or without."""
     context: Any = zmq.Context()
     peer = context.socket(zmq.DEALER)
     peer.linger = 0
@@ -269,9 +269,9 @@ def test_frames_without_end_and_frames_too_large_end_at_the_gate_without_a_key(l
     port = urlsplit(locked.address).port
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
     hostile = [
-        greeting + b"\x04\xc8\x05HELLO" + os.urandom(194),  # a box that nobody has locked
+        greeting + b"\x04\xc8\x05HELLO" + os.urandom(194),  # a box that no key has locked
         greeting + b"\x04\x19\x05READY" + bytes(19),
-        greeting + b"\x06" + struct.pack(">Q", 2**62),  # a command of so many bytes
+        greeting + b"\x06" + struct.pack(">Q", 2**62),  # a command of that many bytes
         greeting + b"\x03" + struct.pack(">Q", 2**32),  # a frame, before any handshake
         greeting + b"\x01\xff" * 100_000,  # parts without end
     ]
@@ -397,7 +397,7 @@ def test_no_secret_is_in_anything_that_a_server_or_a_trainer_says_or_serves(
             told += [repr(feed), repr(vars(feed._link)), repr(vars(feed._link._driver))]
     text = "\n".join(told)
     for expected in ("refused a trainer", "NotAllowed", "is not in trainers/", "alice"):
-        assert expected in text  # what was looked through is what it is taken for
+        assert expected in text  # the searched text really contains these
     for secret in secrets:
         assert secret not in text
         assert z85.decode(secret.encode()).decode("latin-1") not in text

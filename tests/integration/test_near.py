@@ -236,7 +236,7 @@ def test_a_trainer_that_is_gone_before_its_channel_is_heard_has_left(served: Any
 
 
 def test_the_proof_without_the_lock_is_not_enough(served: Any):
-    """Who holds no lock could not be told from the dead."""
+    """A trainer without a lock looks like a dead one."""
     server, path = served
     with connect(server) as feed:
         session = feed._link.session

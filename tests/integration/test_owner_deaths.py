@@ -147,7 +147,7 @@ def test_a_feed_with_a_changed_target_is_the_same_one_after_deaths_of_its_owner(
 
 
 def test_feeds_of_one_owner_each_go_on_and_one_without_trainers_waits():
-    """Segments, a plain feed, and one that nobody reads before both owners are dead."""
+    """Segments, a plain feed, and one that no trainer reads before both owners are dead."""
     segments = hs.from_examples(
         [{"key": f"k{n}", "x": list(range(8))} for n in range(60)]
     ).batch_sequences_with_states(

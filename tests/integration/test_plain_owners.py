@@ -46,7 +46,7 @@ def read(server: hs.Server, **options: Any) -> list[list[int]]:
 
 
 def of_rank(server: hs.Server, rank: int, kills_at: int = -1) -> list[_Seen]:
-    """What one of two ranks gets; at one step it kills an owner."""
+    """Return the batches of one of two ranks, which kills an owner at one step."""
     seen: list[_Seen] = []
     options = {"rank": rank, "world_size": 2, "prefetch": 1 + 3 * rank}
     with headrace.connect(server.address, timeout=PATIENCE_S, **options) as feed:
@@ -220,7 +220,7 @@ def test_ranks_get_the_same_rounds_for_any_number_of_owners():
 @pytest.mark.parametrize("workers", [1, _OWNERS])
 @pytest.mark.parametrize("durable", [True, False])
 def test_ranks_stay_in_step_when_an_owner_dies(tmp_path: Path, durable: bool, workers: int):
-    """What one rank has was stored before: also where that takes a thread and a sync."""
+    """The rounds of a rank are stored before it gets them, also where a thread syncs them."""
     with run(bucketed(), tmp_path if durable else None, workers=workers) as server:
         one, two = at_once(
             [lambda r=rank, at=at: of_rank(server, r, at) for rank, at in ((0, 5), (1, -1))]

@@ -23,7 +23,7 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S, eventually
 
-#: The feed of each trainer, and what it asks for.
+#: The feed of each trainer, and its request.
 ASKS: dict[str, tuple[str, Callable[[headrace.Feed], Any]]] = {
     "flush": ("kept", headrace.Feed.flush_states),
     "kept commit": ("kept", headrace.Feed.commit),
@@ -133,7 +133,7 @@ class Asking:
         self.server = self._serve()
 
     def outcome(self, name: str) -> Any:
-        """What a trainer was answered, or why not."""
+        """Return the answer to a trainer, or the error."""
         try:
             return self.asked[name].result(PATIENCE_S)
         except headrace.HeadraceError as error:
@@ -181,7 +181,7 @@ def test_a_worker_that_dies_under_requests_leaves_none_without_an_answer(asking:
         os.kill(pid, signal.SIGKILL)
     check_all(asking, "the session was lost meanwhile")
     feed = asking.feeds["flush"]
-    feed.flush_states()  # nothing is left of what was refused
+    feed.flush_states()  # the refused states are gone
     assert any(flushed(feed) for _ in range(8)), "the batches that it had are at most 3"
     for name in ("saves", "commit", "retarget"):
         work(asking.feeds[name], 2)

@@ -78,7 +78,7 @@ def test_a_feed_starts_again_by_the_server_the_command_and_a_trainer(
     beside = joined(server, "b", prefetch=0)
     of_b = next(beside)["i"].tolist()
 
-    # Partly used, then finished: both are told, and a fresh feed and one at work are not.
+    # Warnings for a partly used and a finished feed, none for a fresh feed and one at work.
     with joined(server, "a", prefetch=0) as feed:
         first = next(feed)["i"].tolist()
         joined(server, "a", prefetch=0).close()

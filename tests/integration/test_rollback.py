@@ -117,8 +117,8 @@ def test_trainers_of_a_start_that_was_forgotten_are_told_whatever_they_hold(
     place: Callable[[hs.Pipeline], Place], kind: Callable[[], hs.Pipeline]
 ):
     """1. Two trainers work, one only watches.  The state is copied, and they go on.
-    2. The copy is put back: all three are told, also the one that has nothing in hand.
-    3. Another trainer does what the copy lacks, once, and under tokens that nobody has seen.
+    2. The copy is put back: all three get the error, also the one without batches in hand.
+    3. Another trainer does the rows that the copy lacks, once, and under new tokens.
     """
     at = place(kind())
     first, second, watcher = (at.connect(prefetch=p) for p in (2, 0, 0))

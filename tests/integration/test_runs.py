@@ -66,7 +66,7 @@ def places(one: Process) -> list[list[int]]:
 
 
 def finished(*ranks: Process) -> list[list[list[int]]]:
-    """What trainers got, to the end of the feed."""
+    """Return the batches of trainers, to the end of the feed."""
     for one in ranks:
         assert one.finish() == 0, one.output()
     return [places(one) for one in ranks]
@@ -113,7 +113,7 @@ def test_a_rank_that_is_started_again_alone_goes_on_after_its_own_commits(site: 
 def test_ranks_that_live_stay_in_step_with_another_number_of_owners(
     site: Site, before: int, after: int
 ):
-    """What was dealt of a partition is stored with it, whoever owns it next."""
+    """Rounds of a partition are stored with it, for any later owner."""
     site.serve(before)
     with site.held(0, _AHEAD) as one, site.held(1, _BEHIND) as two:
         site.serve(after)

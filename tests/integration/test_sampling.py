@@ -44,7 +44,7 @@ Seen = tuple[list[int], list[int], dict[str, Any]]
 
 
 def seen_of(server: hs.Server, name: str = "default", labelled: bool = True) -> Seen:
-    """Numbers and classes of all rows, and what the server counted."""
+    """Return numbers and classes of all rows, and the server's counts."""
     numbers: list[int] = []
     labels: list[int] = []
     with connect(server, feed=name) as feed:
@@ -75,7 +75,7 @@ def within(labels: Any, target: list[float], sigmas: float = 4) -> bool:
 
 
 def stream(pipeline: hs.Pipeline, kill_at: int | None = None, **run: Any) -> list[Any]:
-    """All batches with what is told of their rows; the worker is killed at one of them."""
+    """Return all batches with the facts of their rows; kill the worker at one of them."""
     batches = []
     with hs.run(pipeline, **run) as server:
         with connect(server) as feed:

@@ -24,9 +24,9 @@ from tests.scale.plot import drawn
 from tests.scale.world import Shape, World
 from tests.trials.frame import NotHere
 
-#: Those that make test has time for.
+#: Measurements that are short enough for make test.
 QUICK = {"trainers", "sequences", "simulated", "ranks"}
-#: A law may be passed by so much where a run is short and the machine crowded.
+#: Factor by which a short run on a crowded machine may exceed a law.
 GENEROUS = 2.5
 
 

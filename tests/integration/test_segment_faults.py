@@ -348,7 +348,7 @@ def test_a_batch_whose_segments_no_greeting_named_goes_out_again(tmp_path, monke
 
 
 class Raw:
-    """A trainer that says what it likes."""
+    """A trainer that sends arbitrary messages."""
 
     def __init__(self, peer: zmq.Socket[bytes], feed: str) -> None:
         self._peer = peer
@@ -415,7 +415,7 @@ def states_of(rows: int) -> tuple[list[list[Any]], bytearray]:
 
 
 def lies(rows: int) -> dict[str, tuple[Any, bytes]]:
-    """Columns and blocks that are not the states of so many rows."""
+    """Yield columns and blocks that are not the states of ``rows`` rows."""
     columns, block = states_of(rows)
     good = bytes(block)
 

@@ -79,7 +79,7 @@ def no_states() -> Any:
 
 
 def taken(batch: Any) -> Any:
-    """A step of training: what was handed out, and states that only it can have."""
+    """Do a step of training; return the batch, with states that only this step can have."""
     if isinstance(batch, headrace.Batch):
         return {name: batch[name].tolist() for name in batch}
     if not batch._layout.states:
@@ -166,7 +166,7 @@ def test_another_machine_finds_snapshots_at_the_url(tmp_path: Path):
 
 
 class Process:
-    """A trainer of another process, which does what it is told."""
+    """A trainer of another process, which carries out commands."""
 
     CODE = """
 import json, sys
@@ -222,7 +222,7 @@ def test_a_group_takes_the_feed_back_once_and_one_that_comes_back_joins_it(tmp_p
             with process(server.address, token) as other:
                 assert other.line() == "joined"
                 assert other.step() == expected[1]
-                one.step()  # commits what it had
+                one.step()  # commits its last batch
                 other.popen.kill()
                 other.popen.wait()
                 with process(server.address, token) as back:

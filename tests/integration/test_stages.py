@@ -35,7 +35,7 @@ def unfolded(directory: Path | None = None) -> hs.Pipeline:
 def stream(
     pipeline: hs.Pipeline, kill_at: int | None = None, workers: int = 1, **options: Any
 ) -> Stream:
-    """All batches; with ``kill_at`` a worker dies after so many of them."""
+    """Return all batches; kill a worker after ``kill_at`` of them."""
     found: Stream = []
     with hs.run(pipeline, partitions=2, workers=workers, **options) as server:
         with connect(server) as feed:

@@ -27,7 +27,7 @@ def numbered(n: int) -> hs.Pipeline:
 
 @contextlib.contextmanager
 def suspended(pids: Iterable[int], seconds: float) -> Iterator[None]:
-    """Stop processes, and let them go on in this order after so long, or as the block ends."""
+    """Stop processes, and let them go on in this order after ``seconds``, or as the block ends."""
     stopped = list(pids)
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)

@@ -9,7 +9,7 @@ import numpy as np
 
 
 def triple(example: dict[str, Any]) -> dict[str, Any]:
-    """One more column."""
+    """Add a column."""
     return {**example, "triple": example["i"] * 3}
 
 

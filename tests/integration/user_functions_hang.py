@@ -77,7 +77,7 @@ def devour_at_500(example: Example) -> Example:
 
 
 def forked_at_500(example: Example) -> Example:
-    """One child returns as its parent does; its number is in the example."""
+    """Fork a child that returns like its parent; put its number in the example."""
     forks = example["i"] == 500
     return {**example, "child": os.fork() if forks else -1, "pid": os.getpid()}
 

@@ -29,7 +29,7 @@ def not_multiple_of_5(columns: dict[str, Any]) -> Any:
 
 
 def negated(columns: dict[str, Any]) -> dict[str, Any]:
-    """One more column."""
+    """Add a column."""
     return {**columns, "minus": -columns["i"]}
 
 

@@ -23,7 +23,7 @@ BATCH = 256
 
 
 def busy(columns: dict[str, Any]) -> dict[str, Any]:
-    """Some milliseconds of Python for a chunk: what is in the way of more rows."""
+    """Spend some milliseconds of Python on a chunk, which bounds the rate of rows."""
     x = columns["x"].astype(np.float32)
     for row in x:
         row[:] = [max(value, 0.0) for value in sorted(row.tolist())]
@@ -61,7 +61,7 @@ def workers(setup: Setup) -> Curve:
 
 
 def trainers(setup: Setup) -> Curve:
-    """One feed shared by 1 to 8 trainers: nothing lost, nothing twice, each gets its part."""
+    """Share one feed among 1 to 8 trainers: no row is lost or comes twice, each gets its part."""
     curve = Curve("trainers", plotted=("CPU µs per batch",))
     file = records_file(setup)
     epochs = setup.of(10, 4)

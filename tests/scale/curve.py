@@ -48,9 +48,9 @@ class Law:
 
 @dataclass(slots=True)
 class Curve:
-    """One thing that grows, and what grows with it."""
+    """One quantity that grows, and the costs that grow with it."""
 
-    x: str  # what the x of a point says
+    x: str  # the meaning of a point's x
     points: list[tuple[float | str, dict[str, float]]] = field(default_factory=list)
     laws: list[Law] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)  # what else was seen
@@ -85,7 +85,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A curve by name, with what it is there to show."""
+    """A curve by name, with its purpose."""
 
     goal: str
     run: Callable[[Setup], Curve]

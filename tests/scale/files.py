@@ -113,7 +113,7 @@ def _looked_at(running: Line, batches: int) -> tuple[float, float, float]:
 def _opened(
     curve: Curve, setup: Setup, name: str, source: hs.Pipeline, state: Path | None, n: int
 ) -> None:
-    """One start of a server, up to the first batch; and then rows from far places."""
+    """Start a server, up to the first batch; then read rows from far places."""
     noted = str(setup.scratch / "noted.npy")
     pipeline = source.shuffle(seed=1).repeat().batch(_BATCH)
     began = time.monotonic()

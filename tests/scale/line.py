@@ -109,7 +109,7 @@ class Line:
         return sum(memory_mb(pid)[kind] for pid in self.pids(role))
 
     def run(self, batches: int) -> Cost:
-        """So many batches more, while all go on; what they cost."""
+        """Take ``batches`` more while all go on; return their cost."""
         before = self.sample()
         self._check_until(lambda: sum(self.board.batches) >= before.batches + batches, "batches")
         return Cost.between(before, self.sample())

@@ -15,7 +15,7 @@ _COLOURS = ("#00695c", "#c62828", "#1565c0", "#6a1b9a")
 
 
 def drawn(curve: Curve, label: str) -> str:
-    """The picture; axes are logarithmic, so what is linear has a slope of one."""
+    """Return the picture; axes are logarithmic, so linear growth has a slope of one."""
     lines = [[figures[name] for _, figures in curve.points] for name in curve.plotted]
     values = [value for line in lines for value in line if value > 0]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))

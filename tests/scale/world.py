@@ -280,7 +280,7 @@ class Owner:
         self.world.later(_TICK_S, self._tick)
 
     def _act(self) -> None:
-        """Carry out the effects, and make what is wanted next."""
+        """Carry out the effects, and make the batch that is wanted next."""
         while True:
             effects = self.dispatcher.take_effects()
             for effect in effects:
@@ -407,7 +407,7 @@ class Trainer:
             self._take()
 
     def _take(self) -> None:
-        """Take the next batch if it is there, else say what is wanted."""
+        """Take the next batch if it is there, else ask for it."""
         began, seen = time.thread_time(), self.world.seen
         received = self._merge.take(Session.take)
         if received is None:

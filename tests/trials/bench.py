@@ -96,7 +96,7 @@ class _Pipe:
 
 
 class _Front:
-    """The other end of the door: what trainers elsewhere say, and what they are sent."""
+    """The other end of the door: messages from and to trainers of other hosts."""
 
     ended = False
 
@@ -161,7 +161,7 @@ class _Stores:
 
 
 class PlayedPartitions:
-    """Partitions that read nothing and do at once what they are asked for."""
+    """Partitions that read no files and carry out calls at once."""
 
     def __init__(self) -> None:
         self.events: deque[Any] = deque()
@@ -281,7 +281,7 @@ class PlayedPartitions:
 
 
 class Bench:
-    """One life of an owner; every call leaves all done that it led to."""
+    """One life of an owner; every call also carries out its consequences."""
 
     def __init__(self, directory: Path, durable: bool, owners: int = 1) -> None:
         directory.mkdir()
@@ -319,7 +319,7 @@ class Bench:
         self._act()
 
     def say(self, identity: bytes, *messages: Sequence[bytes]) -> None:
-        """Messages of a trainer come at once, and what they lead to is done."""
+        """Deliver messages of a trainer, and carry out their consequences."""
         for frames in messages:
             (self._near if is_near(identity) else self._front).say(identity, frames)
         if is_near(identity):

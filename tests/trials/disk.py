@@ -49,7 +49,7 @@ def run(setup: Setup, report: Report) -> None:
 
 
 def _wait_for_silence(yard: Yard) -> None:
-    """Until no answer has come for some time: what was on the disk before was answered."""
+    """Wait until no answer has come for some time, so all commits on the disk are answered."""
     deadline = time.monotonic() + 15
     while time.monotonic() < deadline:
         time.sleep(0.05)

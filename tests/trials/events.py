@@ -76,7 +76,7 @@ def _counts(chance: Random) -> list[list[int]]:
 
 
 def _segment_world(seed: str) -> str:
-    """One history of a feed of segments; what went wrong, or nothing."""
+    """Run one history of a feed of segments; return its fault, or ""."""
     chance = Random(seed)
     order = chance.choice(("arrival", "lanes"))
     ahead = order == "lanes" and chance.random() < 0.3
@@ -106,7 +106,7 @@ def _plain_world(seed: str) -> tuple[int, str]:
 
 
 def _share(arguments: tuple[int, int, int]) -> tuple[int, int, list[str]]:
-    """One process's part: worlds, events, findings."""
+    """Run one process's part; return the numbers of worlds and events, and the findings."""
     seed, share, events = arguments
     worlds = done = 0
     findings: list[str] = []

@@ -46,7 +46,7 @@ _PATIENCE_S = 120.0
 
 
 def damaged(data: bytes, chance: random.Random) -> bytes:
-    """One wrong bit, mostly; or some; or a byte; or the rest is missing or zero."""
+    """Damage data: mostly one wrong bit; or some; or a byte; or the rest missing or zero."""
     out = bytearray(data)
     how = chance.random()
     if how < 0.9:
@@ -91,7 +91,7 @@ def _commits(store: Store, bell: int, chance: random.Random) -> list[Saved]:
 
 
 def _made(scratch: Path, clean: bool, chance: random.Random) -> tuple[bytes, list[Saved]]:
-    """The journal of a store that was closed, or killed, and what it held."""
+    """Return the journal of a store that was closed or killed, and its content."""
     path, bell = scratch / f"{clean}.journal", os.eventfd(0)
     store = Store(path, "power", bell)
     store.load()
@@ -189,7 +189,7 @@ _FEATURES = {
 
 
 def _rows(kind: str, path: Path) -> tuple[list[dict[str, Any]], int]:
-    """All rows that can be had, and how many were told to be bad; DataError is 'all of them'."""
+    """Return all readable rows, and the number reported as bad; DataError counts as all."""
     bad = BadRecords(skip=True, logged=1 << 30)
     features = _FEATURES if kind == "tfrecord" else None
     source = Source(kind, (str(path),), features, {})

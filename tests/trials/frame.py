@@ -39,7 +39,7 @@ class Setup:
     seconds: float | None = None  # duration of trials that have one
 
     def sized(self, full: int, least: int = 1) -> int:
-        """So many of what is done ``full`` times at full size."""
+        """Return the scaled count of work that is done ``full`` times at full size."""
         return max(least, round(full * self.scale))
 
     def chance(self, name: str) -> random.Random:
@@ -60,7 +60,7 @@ class Report:
         self.counts[what] = self.counts.get(what, 0) + n
 
     def wrong(self, text: str) -> None:
-        """Something was seen that must not be."""
+        """Report a violation."""
         self.broken.append(text)
 
     def at_most(self, what: str, value: float, limit: float, digits: int = 2) -> None:
@@ -91,7 +91,7 @@ class Result:
 
 
 def run(name: str, goal: str, trial: Callable[[Setup, Report], None], setup: Setup) -> Result:
-    """One trial with its verdict."""
+    """Run one trial; return its verdict."""
     report, began = Report(), time.monotonic()
     verdict, notes = "", []
     try:
@@ -139,7 +139,7 @@ def table(results: Iterable[Result]) -> str:
 
 
 def written(result: Result) -> str:
-    """A result as one line of JSON, with what it ran on."""
+    """Return a result as one line of JSON, with the machine."""
     whole: dict[str, Any] = asdict(result)
     whole["machine"] = (
         f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end, Linux "

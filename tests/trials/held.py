@@ -76,7 +76,7 @@ def opening(kind: str, keys: bool) -> bytes:
 def flood(
     port: int, first: bytes, attempts: int, per_second: int, held: int
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that makes so many connections and holds the last ones open."""
+    """Start a process that makes ``attempts`` connections and holds the last ones open."""
     numbers = map(str, (attempts, per_second, held))
     process = subprocess.Popen([sys.executable, "-c", _FLOOD, str(port), first.hex(), *numbers])
     try:

@@ -36,7 +36,7 @@ Deeds = dict[str, Callable[["_Model", int], object]]
 
 
 class _Pins:
-    """In place of chance: the trainer always looks at what it is sent."""
+    """In place of chance: the trainer always reads its messages."""
 
     def random(self) -> float:
         return 0.0
@@ -49,7 +49,7 @@ class _Pins:
 
 
 class _Model:
-    """One state of the world, and how many faults have come to it."""
+    """One state of the world, and the number of its faults."""
 
     def __init__(self, order: str, prefetch: int) -> None:
         self.world = World(0, [[_SEGMENTS]], order, False, 1)
@@ -150,7 +150,7 @@ def _tell(value: Any, known: dict[int, int], told: list[str]) -> None:
 def _inner(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
         return [part for item in value.items() for part in item]
-    if isinstance(value, Sequences):  # keeps what is out by identity
+    if isinstance(value, Sequences):  # keeps batches that are out by identity
         claimed = getattr(value, "_claimed", ())
         out = [(key in claimed, batch) for key, batch in value._out.items()]
         names = [n for n in vars(value) if n not in ("_out", "_claimed")]

@@ -169,7 +169,7 @@ def _long(chance: random.Random, session: int) -> bytes:
 
 
 class _Faults(logging.Handler):
-    """Notes what the owner says of faults of its own."""
+    """Notes errors that the owner logs about itself."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -182,7 +182,7 @@ class _Faults(logging.Handler):
 
 
 class _Times:
-    """How long decoding took, as a histogram."""
+    """A histogram of the time of decoding."""
 
     def __init__(self) -> None:
         self.counts = np.zeros(len(_BINS_S) + 1, np.int64)
@@ -198,7 +198,7 @@ class _Times:
 
 
 class _Fuzz:
-    """One process's part."""
+    """The part of one process."""
 
     def __init__(self, seed: str, scratch: Path) -> None:
         self._chance = random.Random(seed)

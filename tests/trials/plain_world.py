@@ -175,7 +175,7 @@ class PlainWorld:
             self._renew(session)
 
     def _resend(self, session: int) -> None:
-        """The connection broke: what was under way is gone, and is sent again."""
+        """Break the connection: messages on their way are lost, and sent again."""
         trainer = self._trainers[session]
         trainer.wire.clear()
         self._d.resend(session, trainer.got)

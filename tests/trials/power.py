@@ -56,7 +56,7 @@ while True:
 
 
 class _Writer:
-    """A process that commits without end, and what it was told."""
+    """A process that commits without end, and the acks that it got."""
 
     def __init__(self, path: Path, durability: str) -> None:
         import_path = os.pathsep.join(p for p in sys.path if p)
@@ -131,7 +131,7 @@ def fault_of(saved: Saved, told: int, durability: str) -> str:
 
 
 def _look(copy: Path, at: Path, durability: str, told: int, report: Report) -> None:
-    """Mount a copy and judge what is there."""
+    """Mount a copy and judge its content."""
     with mounted(at, ["-o", "loop", str(copy)]):
         path = at / "0.journal"
         if durability == "process" and not path.exists():

@@ -217,7 +217,7 @@ class Yard:
         return [line for line in lines if line.what == what and line.at > since]
 
     def work(self, acks: int = 1) -> float:
-        """Wait until so many more are acknowledged; how long that took."""
+        """Wait until ``acks`` more are acknowledged; return how long that took."""
         since = time.monotonic()
 
         def worked() -> bool:

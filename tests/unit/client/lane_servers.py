@@ -214,7 +214,7 @@ class _Server:
 
 
 class Run:
-    """One trainer that takes all of a feed from so many servers."""
+    """One trainer that takes all of a feed from several servers."""
 
     def __init__(
         self, counts: Sequence[Sequence[int]], servers: int, states: str, prefetch: int, seed: int

@@ -33,7 +33,7 @@ from tests.examples import some
 from .lane_servers import Run
 
 SEED = 5
-#: Partitions with examples of so many segments each.
+#: Partitions with the numbers of segments of their examples.
 COUNTS = st.lists(st.lists(st.integers(1, 3), max_size=4), min_size=2, max_size=4)
 steadily = settings(max_examples=some(15), deadline=None, derandomize=True)
 PLAIN: dict[str, Any] = {}
@@ -42,7 +42,7 @@ LANES = {"shape": "sequences", "order": "lanes"}
 
 
 class Owner:
-    """One owner of a feed, as trainers see it: hands its batches out in order, to who asks.
+    """One owner of a feed, as trainers see it: hands out its batches in order to any that asks.
 
     No more than ``room`` of them at once.
     """

@@ -69,7 +69,7 @@ def delivery(seq, token, segment="", frame=1):
 
 
 class Talk:
-    """A session and what it said, through the codec."""
+    """A session and the messages that it sent, through the codec."""
 
     def __init__(self, prefetch=2, **options):
         self.session = Session("feed", b"nonce", prefetch, **options)
@@ -435,7 +435,7 @@ def test_a_delivery_that_comes_twice_is_there_once():
 
 
 def test_a_delivery_that_comes_while_the_server_is_greeted_again_waits_for_those_before_it():
-    """One before it may be lost: the server sends all again."""
+    """An earlier delivery may be lost: the server resends all."""
     talk = opened()
     talk.deliver(delivery(1, 11))
     talk.session.greet()

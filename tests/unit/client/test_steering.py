@@ -64,7 +64,7 @@ def test_lanes_that_wait_for_nothing_are_ready() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_of_other_feeds_are_counted_over_all_partitions(workers: int) -> None:
-    """Of 60 rows each of two partitions has 30: 6 rows of each bucket, in batches of 4."""
+    """Each of two partitions has 30 of 60 rows: 6 rows of each bucket, in batches of 4."""
     feeds = hs.from_examples(ROWS).bucket("n", 4, 5, capacity=2)
     with hs.run(feeds, workers=workers, partitions=2) as server, connect(server) as feed:
         batch = next(feed)

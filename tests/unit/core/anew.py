@@ -12,7 +12,7 @@ OLD = 6 << 32  # tokens of the server before
 
 
 class At:
-    """A dispatcher of a server that was started anew, and what it says."""
+    """A dispatcher of a restarted server, and its effects."""
 
     def __init__(self, partitions=1, made=0):
         self.d = Dispatcher(range(partitions), TTL, term=TERM)

@@ -35,7 +35,7 @@ CHUNK = 3
 
 
 class Partition:
-    """One partition: takes orders one by one, and works."""
+    """One partition, which takes orders one by one, and works."""
 
     def __init__(self, number, counts, order, states, small):
         self.number, self.counts = number, counts
@@ -70,7 +70,7 @@ class Partition:
             self.out = {n: b for n, b in self.out.items() if b.stripe != order.stripe}
 
     def work(self):
-        """One step; False where there is nothing to do."""
+        """Do one step; return False where there is no work."""
         machine = self.machine
         draft = None if self.finished else machine.next_draft()
         self.words += [("dry", stripe) for stripe in machine.take_dry()]

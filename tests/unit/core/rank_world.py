@@ -57,7 +57,7 @@ class Partition:
         self.begin()
 
     def begin(self):
-        """A life, from what is stored."""
+        """Begin a life from the stored state."""
         size = 2, 6 + self.number, self.small, self.number
         self.machine = SegmentQueue(*size) if self.order == "arrival" else Lanes(*size)
         self.index = self.machine.next_index
@@ -126,7 +126,7 @@ class Partition:
         self.chunk += 1
 
     def work(self):
-        """One step; False where there is nothing to do."""
+        """Do one step; return False where there is no work."""
         if self.finished:
             return False
         machine = self.machine
@@ -251,7 +251,7 @@ class World:
                 trainer.wire.append((effect.seq, effect.token, effect.batch))
             elif isinstance(effect, Dealt):
                 for partition in effect.partitions:
-                    self.partitions[partition].store()  # before what is sent after it
+                    self.partitions[partition].store()  # before later messages are sent
             elif isinstance(effect, StoreCommit):
                 assert effect.payload == effect.batch.rank
                 self.partitions[effect.batch.partition].orders.append(effect)

@@ -67,7 +67,7 @@ class Worker:
         self.kept = [0] * len(counts)  # … and from which it would be after a leave
 
     def begin(self, made):
-        """A life, from what is stored."""
+        """Begin a life from the stored state."""
         self.life += 1
         if self.order == "lanes":
             self.machine = Lanes(*self.options, "trainer" if self.ahead else "server")
@@ -145,7 +145,7 @@ class Worker:
         self.words.append(("claimed", place.token, verdict, number))
 
     def store(self, most):
-        """Some of what was saved is stored, and can be told."""
+        """Store some of the saves, which can then be answered."""
         for _ in range(min(most, len(self.pending))):
             rows, token, word = self.pending.popleft()
             for example, chunk, row, index, segment in rows:
@@ -214,7 +214,7 @@ class Worker:
         self.machine.offer(chunk, len(counts), facts)
 
     def work(self):
-        """One step; False when there is nothing to do."""
+        """Do one step; return False when there is no work."""
         if self.finished:
             return False
         machine = self.machine
@@ -423,7 +423,7 @@ class World:
         return trainer
 
     def come_back(self, session):
-        """It was given up, and is there again with what it held and what was not answered."""
+        """Let a given-up trainer return with its batches and unanswered commits."""
         trainer = self.leave(session)
         again = self.join(trainer.prefetch)
         self.d.adopt(again, tuple(trainer.hands), self.now)
@@ -451,7 +451,7 @@ class World:
             worker.begin(0)
 
     def greet(self, trainer):
-        """A trainer of an earlier server is there, with what it has and what was not answered."""
+        """Let a trainer of an earlier server greet, with its batches and unanswered commits."""
         self.orphans.remove(trainer)
         trainer.ended = False
         session = self.join(trainer=trainer)

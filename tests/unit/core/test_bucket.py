@@ -21,7 +21,9 @@ def cost_of(lengths, more, ragged):
 
 
 def by_hand(ids, lengths, sizes, budget, smaller, ragged=False):
-    """One row at a time: batches as (bucket, row numbers), and how many rows are dropped."""
+    """Batch one row at a time; return batches as (bucket, row numbers), and the number of dropped
+    rows.
+    """
     opened, batches = by_hand_open(ids, lengths, sizes, budget, ragged)
     dropped = 0
     for bucket, mine in enumerate(opened):

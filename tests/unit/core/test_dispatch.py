@@ -418,7 +418,7 @@ def test_the_words_say_what_is_waited_for():
 
 
 class SharedHistories(RuleBasedStateMachine):
-    """Trainers that do what they like, against a plain account of who holds what."""
+    """Trainers that act at random, against a plain account of the batches that each holds."""
 
     PARTITIONS = 2
     MOST = 6  # batches of a partition
@@ -699,7 +699,7 @@ class SharedHistories(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_for_what_is_there(self):
-        """Whoever may have more gets it, unless the stream's next batch is missing."""
+        """No trainer waits for a batch that is there, unless the stream's next batch is missing."""
         if self.d.paused:
             return
         leased = list(self.holder.values())
@@ -782,7 +782,7 @@ class Run:
         self.done = []  # per era: world, and what each rank committed: (partition, number)
         self.freed = Counter()
         self.finished = Counter()
-        self.rounds = {}  # by rank: round and partition of what it was sent
+        self.rounds = {}  # by rank: round and partition of its last batch
 
     def make(self):
         partition = self.random.randrange(2)

@@ -11,7 +11,7 @@ from tests.examples import some
 
 
 class LineWorld:
-    """Lines, what is noted of them, and which of them really are open."""
+    """Lines, their record, and the lines that really are open."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)

@@ -31,7 +31,7 @@ TTL = 10.0
 
 
 class Trainer:
-    """A trainer as its session machine is: what came, what it took, what was not answered."""
+    """A trainer like its session machine: its deliveries, its takes, its unanswered commits."""
 
     def __init__(self, nonce: bytes, size: int) -> None:
         self.nonce, self.size = nonce, size  # size 0: it is in no group

@@ -354,7 +354,7 @@ def test_what_a_trainer_leaves_goes_on_from_where_it_was_kept_and_before_what_is
 
 
 def test_a_stripe_begins_with_the_examples_that_a_snapshot_names_in_their_lanes():
-    """Of those that it names some have ended, and one had a lane that there is not any more."""
+    """Some of the named examples have ended, and one had a lane that no longer exists."""
     machine = Lanes(3, allow_small_batch=True)
     numbers = [[e, FIRST + e, 0, e, 1, 4] for e in (1, 3, 5, 6)]
     columns = np.array(numbers, np.int64).T

@@ -49,7 +49,7 @@ def test_an_epoch_is_current_until_its_last_batch_is_settled():
 
 @given(order=st.permutations([(p, e) for p in range(3) for e in range(4)]), ends=st.integers(0, 3))
 def test_no_partition_is_asked_while_another_is_in_an_earlier_epoch(order, ends):
-    """Partition 0 has so many epochs, the others four; each rests when it is its turn."""
+    """Partition 0 ends with epoch ``ends``, the others with 3; each rests when it is its turn."""
     epochs, at = OpenEpochs(range(3)), dict.fromkeys(range(3), 0)
     for _ in range(12):  # at least one partition can go on each time
         for partition, epoch in order:

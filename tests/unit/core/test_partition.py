@@ -52,7 +52,7 @@ class Driver:
         return rows, stop if stop < self.examples else None
 
     def step(self):
-        """One step of work: whether there is more."""
+        """Do one step of work; return whether there is more."""
         limit = self.limits[self.steps % len(self.limits)]
         self.steps += 1
         step = self.machine.next_step(limit)

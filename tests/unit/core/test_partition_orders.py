@@ -6,7 +6,7 @@ from headrace_server.core.partition_orders import Order, Orders
 
 
 def stored(orders: Orders) -> Orders:
-    """What the next life loads."""
+    """Return the orders that the next life loads."""
     later = Orders()
     later.load(orders.to_plain())
     return later

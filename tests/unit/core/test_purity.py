@@ -23,7 +23,7 @@ ABOVE = tuple(
 
 
 def offences(source: str) -> list[str]:
-    """What a module of the core may not hold, as ``line: what``."""
+    """Yield the offences of a core module, as ``line: what``."""
     found = []
     for node in ast.walk(ast.parse(source)):
         names: list[str] = []

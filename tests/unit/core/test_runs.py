@@ -96,7 +96,7 @@ def test_an_owner_believes_a_trainer_that_names_its_run():
     feed.join(b"a0", 0, 7), feed.join(b"a1", 1, 7)
     feed.leave(0)
     assert feed.judge(b"b0", 0, 8, 5.0) is None
-    feed.hear(1, 5.5)  # what it said before it died
+    feed.hear(1, 5.5)  # its message from before its death
     assert feed.judge(b"b0", 0, 8, 6.0) is None
     feed.leave(1)
     assert feed.join(b"b0", 0, 8, 7.0) == feed.join(b"b1", 1, 8, 7.0) == 8
