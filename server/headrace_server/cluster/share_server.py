@@ -69,7 +69,8 @@ class SharePlan:
     @property
     def with_states(self) -> list[str]:
         """The feeds that have states."""
-        return [name for name, one in self.pipelines.items() if one["shape"][1].get("states")]
+        every = self.pipelines.items()
+        return [name for name, one in every if one["shape"].get("initial_states")]
 
 
 def _claim(directory: Path) -> None:
