@@ -58,7 +58,8 @@ def _most(values: Sequence[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def _most_of_each(values: Sequence[Mapping[str, int]]) -> dict[str, int]:
+def most_of_each(values: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Return the greatest number of each name."""
     names = dict.fromkeys(chain.from_iterable(values))
     return {name: max(some.get(name, 0) for some in values) for name in names}
 
@@ -247,7 +248,7 @@ class WorkerStatus(TypedDict):
 class AccessStatus(TypedDict):
     keys: bool
     known: list[str]
-    present: Annotated[dict[str, int], _most_of_each]
+    present: Annotated[dict[str, int], most_of_each]
     refused: Counts
 
 

@@ -26,7 +26,9 @@ from ..process.statuses import (
     PipelineStatus,
     SeenServer,
     WorkerStatus,
+    joined,
     joined_feed,
+    most_of_each,
 )
 from .posts import Post
 
@@ -34,20 +36,13 @@ _Status = Mapping[str, Any]
 
 
 def _access(answers: Sequence[_Status]) -> AccessStatus:
-    """Join the trainers that are let in (equal at all owners), and the refusals of all owners.
-
-    An owner's counts are those of the front with its own (``refused_here``) in them.
-    """
-    by_front: dict[str, int] = {}
-    present: dict[str, int] = {}
-    here = [answer.get("refused_here", {}) for answer in answers]
-    for answer, own in zip(answers, here, strict=True):
-        for reason, n in answer["access"]["refused"].items():
-            by_front[reason] = max(by_front.get(reason, 0), n - own.get(reason, 0))
-        for name, n in answer["access"]["present"].items():
-            present[name] = max(present.get(name, 0), n)
-    refused = {reason: n for reason, n in added([by_front, *here]).items() if n}
-    return cast(AccessStatus, {**answers[0]["access"], "refused": refused, "present": present})
+    """Join the trainers that are let in, and the refusals of the front and of each owner."""
+    known = [answer["access"] for answer in answers]
+    by_front = most_of_each([one["refused"] for one in known])
+    refused = added([by_front, *(answer["refused_here"] for answer in answers)])
+    whole: AccessStatus = joined(AccessStatus, known)
+    whole["refused"] = {reason: n for reason, n in refused.items() if n}
+    return whole
 
 
 def gathered(order: str, answers: Sequence[_Status]) -> dict[str, Any]:

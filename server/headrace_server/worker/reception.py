@@ -347,7 +347,7 @@ class Reception:
     def access(self) -> dict[str, Any]:
         """Return the keys, the trainers that are present, and counts of refusals."""
         present = Counter(session.name for session in self.sessions.present())
-        access = {**self.door.access(), "present": dict(present)}
+        access = {**self.door.access, "present": dict(present)}
         return {"access": access, "refused_here": dict(self.door.refusals.counts)}
 
     def close(self) -> None:

@@ -58,7 +58,7 @@ class RelayDoor:
         self._waiting_bytes = 0
         self.flooding: list[bytes] = []  # connections whose queue was full
         self._names: dict[str, str] | None = None
-        self._access: dict[str, Any] = {"keys": False, "known": [], "refused": {}}
+        self.access: dict[str, Any] = {"keys": False, "known": [], "refused": {}}
         self._changed = False
         self.refusals = Refusals()  # refusals by this process
         self._trackers: dict[int, SimpleNamespace] = {}
@@ -105,7 +105,7 @@ class RelayDoor:
 
     def _on_known(self, known: Known, frames: list[bytes]) -> None:
         self._changed = self._changed or known.names != self._names
-        self._names, self._access = known.names, known.access
+        self._names, self.access = known.names, known.access
 
     def _on_all_back(self, all_back: AllBack, frames: list[bytes]) -> None:
         self.all_back = True
@@ -161,13 +161,6 @@ class RelayDoor:
     def name_of(self, key: str) -> str | None:
         """Return the name of a key; None where the key is revoked."""
         return "" if self._names is None else self._names.get(key)
-
-    def access(self) -> dict[str, object]:
-        """Return the keys, and counts of refusals by front and owner."""
-        refused = dict(self._access["refused"])
-        for reason, count in self.refusals.counts.items():
-            refused[reason] = refused.get(reason, 0) + count
-        return {**self._access, "refused": refused}
 
     def tick(self, now: float) -> bool:
         """Log recent refusals; return whether the set of valid keys has changed."""
