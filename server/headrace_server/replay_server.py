@@ -18,11 +18,11 @@ from headrace_proto.placement import WHOLE
 from .arguments import refuse_in_worker, start_config
 from .files.manifest import resolve
 from .flight.feed_record import (
-    ByTrainer,
     FeedRecord,
     batch_named,
     beside_of,
     feed_of,
+    handed_to,
     served_as,
     steps_named,
 )
@@ -119,7 +119,7 @@ def _chosen(history: FeedRecord, settings: ReplaySettings) -> list[HandOut]:
         if isinstance(steps, tuple):
             steps = "-".join(map(str, steps))
         counted = None if steps is None else steps_named("steps", steps)
-        return ByTrainer(str(settings.trainer), counted).of(every)
+        return handed_to(str(settings.trainer), counted, every)
     if steps is not None:
         raise ValueError("steps needs trainer: each trainer counts its own")
     start, stop = 0, len(every)

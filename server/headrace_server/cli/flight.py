@@ -15,7 +15,6 @@ from typing import Any
 
 from ..flight import skipping
 from ..flight.feed_record import (
-    ByTrainer,
     FeedRecord,
     Flown,
     batch_named,
@@ -59,7 +58,7 @@ def chosen(history: FeedRecord, options: Namespace) -> list[Flown]:
         return history.of_key(key)
     if options.trainer is not None:
         counted = None if steps is None else steps_named("--steps", steps)
-        return history.of_trainer(ByTrainer(options.trainer, counted))
+        return history.of_trainer(options.trainer, counted)
     if options.batch is not None:
         return history.of_batch(batch_named("--batch", options.batch, history.leases))
     return history.last(options.last or _LAST)

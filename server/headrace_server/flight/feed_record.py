@@ -108,9 +108,9 @@ class FeedRecord:
         """Return the last hand-outs."""
         return self._with_rows(list(self.leases)[-count:])
 
-    def of_trainer(self, trainer: ByTrainer) -> list[Flown]:
+    def of_trainer(self, trainer: str, steps: range | None = None) -> list[Flown]:
         """Return the hand-outs to a trainer."""
-        return self._with_rows(trainer.of(self.leases))
+        return self._with_rows(handed_to(trainer, steps, self.leases))
 
     def of_batch(self, batch: BatchId) -> list[Flown]:
         """Return every hand-out of a batch; one without a lease where it was not handed out."""
@@ -174,46 +174,38 @@ def steps_named(argument: str, text: str) -> range:
     return range(first, last + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class ByTrainer:
-    """The hand-outs to one trainer."""
+def handed_to(trainer: str, steps: range | None, leases: Iterable[HandOut]) -> list[HandOut]:
+    """Return the hand-outs to a trainer in order, of these steps or all.
 
-    text: str
-    steps: range | None = None
+    ValueError where there are none, or where steps could be those of several trainers.
+    """
+    every = list(leases)
+    known = {lease.trainer for lease in every}
+    wanted = _named(trainer, known)
+    if not wanted:
+        listed = ", ".join(map(str, sorted(known, key=_by_age)[-10:])) or "none"
+        raise ValueError(f"trainer={trainer!r:.80} is none that is recorded; there are {listed}")
+    if steps is None:
+        return [lease for lease in every if lease.trainer in wanted]
+    if len(wanted) > 1:
+        listed = ", ".join(map(str, sorted(wanted, key=_by_age)))
+        raise ValueError(
+            f"trainer={trainer}: each trainer has steps of its own, and these are meant: "
+            f"{listed}; name one as LIFE/SESSION"
+        )
+    return [lease for lease in every if lease.trainer in wanted and lease.step in steps]
 
-    def of(self, leases: Iterable[HandOut]) -> list[HandOut]:
-        """Return those hand-outs in order.  ValueError where there are none, or where steps could
-        be those of several trainers."""
-        every = list(leases)
-        known = {lease.trainer for lease in every}
-        wanted = self._sessions(known)
-        if not wanted:
-            listed = ", ".join(map(str, sorted(known, key=_by_age)[-10:])) or "none"
-            raise ValueError(
-                f"trainer={self.text!r:.80} is none that is recorded; there are {listed}"
-            )
-        if self.steps is not None and len(wanted) > 1:
-            listed = ", ".join(map(str, sorted(wanted, key=_by_age)))
-            raise ValueError(
-                f"trainer={self.text}: each trainer has steps of its own, and these are meant: "
-                f"{listed}; name one as LIFE/SESSION"
-            )
-        return [
-            lease
-            for lease in every
-            if lease.trainer in wanted and (self.steps is None or lease.step in self.steps)
-        ]
 
-    def _sessions(self, known: set[RecordedTrainer]) -> set[RecordedTrainer]:
-        numbered = _SESSION.fullmatch(self.text)
-        if numbered:
-            session = int(numbered[2])
-            lives = [life for t in known for life, number in t.every if number == session]
-            life = int(numbered[1]) if numbered[1] else max(lives, default=-1)
-            return {t for t in known if (life, session) in t.every}
-        if self.text.startswith("rank:"):
-            return {t for t in known if self.text == f"rank:{t.rank}"}
-        return {t for t in known if t.host == self.text or t.host.rpartition(":")[0] == self.text}
+def _named(trainer: str, known: set[RecordedTrainer]) -> set[RecordedTrainer]:
+    numbered = _SESSION.fullmatch(trainer)
+    if numbered:
+        session = int(numbered[2])
+        lives = [life for t in known for life, number in t.every if number == session]
+        life = int(numbered[1]) if numbered[1] else max(lives, default=-1)
+        return {t for t in known if (life, session) in t.every}
+    if trainer.startswith("rank:"):
+        return {t for t in known if trainer == f"rank:{t.rank}"}
+    return {t for t in known if trainer in (t.host, t.host.rpartition(":")[0])}
 
 
 def _by_age(trainer: RecordedTrainer) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_server.flight.feed_record import ByTrainer, batch_named, steps_named
+from headrace_server.flight.feed_record import batch_named, handed_to, steps_named
 from headrace_server.flight.hand_outs import HandOut, RecordedTrainer
 from headrace_server.flight.rows import BatchId
 
@@ -47,7 +47,7 @@ def test_steps_are_a_range_or_one() -> None:
 
 
 def tokens(text: str, steps: range | None = None) -> list[int]:
-    return [lease.token for lease in ByTrainer(text, steps).of(leases())]
+    return [lease.token for lease in handed_to(text, steps, leases())]
 
 
 def test_a_trainer_is_a_session_a_rank_or_a_host() -> None:

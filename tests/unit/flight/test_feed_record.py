@@ -12,7 +12,7 @@ from headrace_proto.messages import Hello
 from headrace_server.core.handover import Answer, Batch, Effect, Reclaimed, Returned, Send
 from headrace_server.core.plan import Part, Read
 from headrace_server.core.slots import Segments
-from headrace_server.flight.feed_record import ByTrainer, FeedRecord, feed_of
+from headrace_server.flight.feed_record import FeedRecord, feed_of, handed_to
 from headrace_server.flight.hand_outs import HandOuts
 from headrace_server.flight.recorder import LeaseRecorder, RowsRecorder, flight_directory
 from headrace_server.flight.rows import BatchId, Recorded
@@ -189,7 +189,7 @@ def test_batches_of_several_owners_are_one_trainers_in_the_order_of_the_feed(
     leases = list(HandOuts(flight_directory(tmp_path, "f")))
     assert {str(lease.trainer) for lease in leases} == {"1/1 (node:5)"}
     for text in ("1", "3", "2/2"):
-        assert ByTrainer(text, range(2, 4)).of(leases) == leases[1:3]
+        assert handed_to(text, range(2, 4), leases) == leases[1:3]
 
 
 def test_rounds_of_several_owners_are_in_their_order_whatever_their_batches_are(
@@ -251,7 +251,7 @@ def test_hand_outs_and_rows_are_joined(tmp_path: Path) -> None:
     assert [row.example for one in again if one.made for row in one.made.listed()] == [0, 0]
     (never,) = history.of_key(b"k2")
     assert never.lease is None and never.made is not None
-    assert [one.id.number for one in history.of_trainer(ByTrainer("2"))] == [0]
+    assert [one.id.number for one in history.of_trainer("2")] == [0]
     assert history.of_batch(BatchId(1, 0, 9)) == []
 
 
