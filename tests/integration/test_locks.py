@@ -295,9 +295,7 @@ def test_frames_without_end_and_frames_too_large_end_at_the_gate_without_a_key(l
         for attacker in attackers:
             attacker.join()
     assert front.memory_info().rss < base + 30 * 2**20
-    eventually(
-        lambda: locked.refused.get("handshake", 0) > 0
-    )  # at its next tick
+    eventually(lambda: locked.refused.get("handshake", 0) > 0)  # at its next tick
 
 
 def test_a_frame_beyond_the_limit_ends_the_connection_of_its_sender_only(locked: Locked):

@@ -1,20 +1,19 @@
 """A worker's diary: a file of shared memory that shows the worker's activity, and outlives it.
 
-    worker ──writes──► beats | entry: doing, feed, partition, where, rows in hand ◄── supervisor
-                             | report: counts and progress
-                               each: length, checksum | msgpack
+    worker ──writes──► beats | doing | feed, partition | where | rows in hand ◄──reads── supervisor
+                       report: length, checksum | msgpack
 
 A worker adds a beat at least every second between two steps of work, and notes before each step and
-read what it begins.  So missing beats show a worker that loops, is stopped or waits for a
-file, and the diary of a dead one shows what it was reading.
+each read what it begins.  So missing beats show a worker that loops, is stopped or waits for a
+file, and the diary of a dead one shows what it was reading.  Its report has counts and progress.
 
 Writing is a copy of some bytes: no message, no lock, no thread that user code could hold up.  A
-reader that comes amid the writing finds the checksum wrong: it takes the report before, and no
-rows of an entry.
+reader that comes amid the writing of a report finds the checksum wrong and takes the report before.
 """
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import struct
@@ -34,11 +33,14 @@ from .rundir import MORE_SHARED_MEMORY
 
 STARTING, IDLE, OPENING, STEP = range(4)
 
+#: doing, alone, needed, rows, bytes of name, bytes of where, rows of a stream
+_HEAD = struct.Struct("<6IQ")
+_NAME_AT = 64
+_WHERE_AT = 1024
+_ROWS_AT = 4096
 _MOST_ROWS = 16_384  # four of the largest chunks; of more rows only the first are noted
-_MOST_TEXT = 3072
-_HEAD = struct.Struct("<II")
-_ENTRY_AT = 8
-_REPORT_AT = _ENTRY_AT + 8 * _MOST_ROWS + 2 * _MOST_TEXT
+_REPORT_AT = _ROWS_AT + 8 * _MOST_ROWS
+_REPORT_HEAD = struct.Struct("<II")
 _FIXED_BYTES = 4096
 #: Room in the report for a partition, which needs less unless feeds have long names.
 _BYTES_PER_PARTITION = 1024
@@ -68,48 +70,15 @@ class Entry:
         return f"it was {'opening' if self.doing == OPENING else 'working on'} {place}{at}"
 
 
-class _Slot:
-    """A part of the map that holds a value."""
-
-    def __init__(self, map: mmap.mmap, at: int, end: int) -> None:
-        self._map, self._at, self._end = map, at, end
-
-    def write(self, value: Any) -> bool:
-        """Replace the value; False where there is no room."""
-        data = msgpack.packb(value, use_bin_type=True, unicode_errors="backslashreplace")
-        begin = self._at + _HEAD.size
-        if begin + len(data) > self._end:
-            return False
-        self._map[begin : begin + len(data)] = data
-        _HEAD.pack_into(self._map, self._at, len(data), zlib.crc32(data))
-        return True
-
-    def read(self, empty: Any, torn: Any) -> Any:
-        """Return the value, or one of these where there is none, or only part of it."""
-        length, checksum = _HEAD.unpack_from(self._map, self._at)
-        begin = self._at + _HEAD.size
-        data = self._map[begin : begin + length]
-        if not length:
-            return empty
-        return msgpack.unpackb(data) if zlib.crc32(data) == checksum else torn
-
-    def clear(self) -> None:
-        _HEAD.pack_into(self._map, self._at, 0, 0)
-
-
-def _slots(map: mmap.mmap) -> tuple[_Slot, _Slot]:
-    """Return the entry and the report."""
-    return _Slot(map, _ENTRY_AT, _REPORT_AT), _Slot(map, _REPORT_AT, len(map))
-
-
 class Diary:
     """The worker's end."""
 
     def __init__(self, path: str) -> None:
-        mapped = _mapped(path)
-        self._beats = memoryview(mapped)[:_ENTRY_AT].cast("Q")
-        self._slot, self._report = _slots(mapped)
-        self._entry: tuple[Any, ...] = ()
+        self._map = _mapped(path)
+        self._beats = memoryview(self._map)[:8].cast("Q")
+        self._head = [IDLE, 0, 0, 0, 0, 0, 0]
+        self._names: dict[tuple[str, int], bytes] = {}
+        self._name = b""
 
     def beat(self) -> None:
         """Show that the worker lives and goes on."""
@@ -117,11 +86,17 @@ class Diary:
 
     def idle(self) -> None:
         """Note that the worker is between two steps of work."""
-        self._note(IDLE)
+        self._write(IDLE, 0, 0, 0, 0, 0, 0)
 
     def begin(self, feed: str, partition: int, opening: bool = False) -> None:
         """Note that a step of a partition begins, or its opening."""
-        self._note(OPENING if opening else STEP, feed, partition)
+        name = self._names.get((feed, partition))
+        if name is None:
+            name = json.dumps([feed, partition]).encode()[: _WHERE_AT - _NAME_AT]
+            self._names[feed, partition] = name
+        if name is not self._name:
+            self._map[_NAME_AT : _NAME_AT + len(name)] = self._name = name
+        self._write(OPENING if opening else STEP, 0, 0, 0, len(name), 0, 0)
 
     def reading(
         self,
@@ -133,24 +108,41 @@ class Diary:
     ) -> None:
         """Note that these rows are in hand from now on."""
         noted = rows[:_MOST_ROWS].astype(np.int64).tobytes()
-        self._note(*self._entry[:3], _text(where), noted, alone, needed, upto)
+        self._head[3] = 0
+        self._put()  # should it die amid this, it had none
+        self._map[_ROWS_AT : _ROWS_AT + len(noted)] = noted
+        text = self._text(where)
+        head = self._head[0], alone, needed, len(noted) // 8, self._head[4], text, upto
+        self._write(*head)
 
     def at(self, where: str) -> None:
         """Note where the rows in hand come from, now that it is known."""
-        self._note(*self._entry[:3], _text(where), *self._entry[4:])
+        self._head[5] = self._text(where)
+        self._put()
 
     def report(self, status: Any) -> bool:
         """Replace the report; return False where there is no room."""
-        return self._report.write(status)
+        data = msgpack.packb(status, use_bin_type=True, unicode_errors="backslashreplace")
+        at = _REPORT_AT + _REPORT_HEAD.size
+        if at + len(data) > len(self._map):
+            return False
+        _REPORT_HEAD.pack_into(self._map, _REPORT_AT, 0, 0)
+        self._map[at : at + len(data)] = data
+        _REPORT_HEAD.pack_into(self._map, _REPORT_AT, len(data), zlib.crc32(data))
+        return True
 
-    def _note(self, *entry: Any) -> None:
-        self._entry = entry
-        self._slot.write(entry)
-        self.beat()
+    def _text(self, where: str) -> int:
+        data = where.encode(errors="backslashreplace")[: _ROWS_AT - _WHERE_AT]
+        self._map[_WHERE_AT : _WHERE_AT + len(data)] = data
+        return len(data)
 
+    def _write(self, *head: int) -> None:
+        self._head[:] = head
+        _HEAD.pack_into(self._map, 8, *head)
+        self._beats[0] += 1
 
-def _text(where: str) -> bytes:
-    return where.encode(errors="backslashreplace")[:_MOST_TEXT]
+    def _put(self) -> None:
+        _HEAD.pack_into(self._map, 8, *self._head)
 
 
 class Notebook:
@@ -171,31 +163,39 @@ class Notebook:
         except OSError as error:
             raise ServerError(error.strerror) from None
         self._map = _mapped(self.path)
-        self._entry, self._reported = _slots(self._map)
         self._report: dict[str, Any] = {}
         self._past: dict[str, dict[str, float]] = {}
 
     def begin(self) -> None:
         """Begin a new life: empty, except for the totals of earlier lives."""
         self._past, self._report = self.totals(), {}
-        self._map[:_ENTRY_AT] = bytes(_ENTRY_AT)
-        self._entry.clear()
-        self._reported.clear()
+        self._map[:_ROWS_AT] = bytes(_ROWS_AT)
+        _REPORT_HEAD.pack_into(self._map, _REPORT_AT, 0, 0)
 
     def beats(self) -> int:
-        return int.from_bytes(self._map[:_ENTRY_AT], "little")
+        return int.from_bytes(self._map[:8], "little")
 
     def read(self) -> Entry:
-        """Return the last entry; without rows if it is only half written."""
-        doing, *noted = self._entry.read((STARTING,), (IDLE,))
-        if len(noted) > 2:
-            noted[2] = noted[2].decode(errors="replace")
-            noted[3:4] = [tuple(np.frombuffer(rows, np.int64).tolist()) for rows in noted[3:4]]
-        return Entry(doing, *noted)
+        """Return the last entry; of a worker that lives it may be half of two entries."""
+        doing, alone, needed, rows, name, where, upto = _HEAD.unpack_from(self._map, 8)
+        if doing in (STARTING, IDLE) or not name:
+            return Entry(doing if doing <= STEP else IDLE)
+        try:
+            feed, partition = json.loads(self._map[_NAME_AT : _NAME_AT + name])
+        except ValueError:
+            return Entry(doing)
+        text = self._map[_WHERE_AT : _WHERE_AT + where].decode(errors="replace")
+        numbers = np.frombuffer(self._map[_ROWS_AT : _ROWS_AT + 8 * rows], np.int64)
+        listed = tuple(numbers.tolist())
+        return Entry(doing, feed, partition, text, listed, bool(alone), bool(needed), upto)
 
     def report(self) -> dict[str, Any]:
         """Return the last report of this life; empty at first."""
-        self._report = self._reported.read(self._report, self._report)
+        length, checksum = _REPORT_HEAD.unpack_from(self._map, _REPORT_AT)
+        at = _REPORT_AT + _REPORT_HEAD.size
+        data = self._map[at : at + length]
+        if length and zlib.crc32(data) == checksum:
+            self._report = msgpack.unpackb(data)
         return self._report
 
     def totals(self) -> dict[str, dict[str, float]]:

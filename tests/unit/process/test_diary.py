@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.process import diary
 from headrace_server.process.diary import IDLE, OPENING, STARTING, STEP, Diary, Notebook, Stillness
 from tests.patience import PATIENCE_S
+
+#: Where the report lies: behind 16,384 rows.
+REPORT_AT = 4096 + 8 * 16_384
 
 
 def test_a_new_notebook_says_that_its_worker_is_starting(tmp_path: Path):
@@ -104,7 +106,7 @@ def test_a_write_that_is_under_way_shows_what_was_there_before(notebook: Noteboo
     Diary(notebook.path).report({"slab": 1})
     assert notebook.report() == {"slab": 1}
     with open(notebook.path, "r+b") as file:
-        file.seek(diary._REPORT_AT + 9)
+        file.seek(REPORT_AT + 9)
         file.write(b"\xff\xff")
     assert notebook.report() == {"slab": 1}
 
