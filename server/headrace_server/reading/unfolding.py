@@ -26,7 +26,7 @@ from ..core.copies import copy_ordinals
 from ..pipeline.row_steps import unbatched_field
 from .chunk import Chunk
 from .columns import Column, Ragged, RaggedStrings, Strings
-from .reader import BadRecords
+from .reader import BadRecords, Faults, without
 from .row_functions import Map, RowFunction
 from .stretches import gather, ranges
 
@@ -125,20 +125,15 @@ class Unbatch:
         """Return the examples whose columns agree in their rows, and the counts; report others."""
         counts = {name: _lengths(column) for name, column in chunk.columns.items()}
         first, *others = counts
-        unlike = np.zeros(len(chunk), bool)
+        faults: Faults = {}
         for name in others:
-            for row in np.flatnonzero(~unlike & (counts[name] != counts[first])).tolist():
-                error = DataError(
-                    f"{chunk.origin.describe(row)}: unbatch: column {name!r} has "
-                    f"{counts[name][row]} rows and {first!r} has {counts[first][row]}; all "
-                    "columns of an example have as many"
+            for row in np.flatnonzero(counts[name] != counts[first]).tolist():
+                text = (
+                    f"unbatch: column {name!r} has {counts[name][row]} rows and {first!r} has "
+                    f"{counts[first][row]}; all columns of an example have as many"
                 )
-                bad.report(error, "unequal_rows")
-                unlike[row] = True
-        if not unlike.any():
-            return chunk, counts[first]
-        keep = np.flatnonzero(~unlike)
-        return chunk.take(keep), counts[first][keep]
+                faults.setdefault(row, ("unequal_rows", text))
+        return without(chunk, faults, bad), np.delete(counts[first], list(faults))
 
 
 def _check_rows(chunk: Chunk, counts: np.ndarray, kind: str) -> None:

@@ -16,7 +16,7 @@ from headrace_proto.errors import DataError
 from ..pipeline.selectors import selector_text
 from .chunk import Chunk
 from .columns import Ragged, RaggedStrings, Strings
-from .reader import BadRecords
+from .reader import BadRecords, without
 from .user_columns import columns_of, user_function
 
 
@@ -97,13 +97,11 @@ class Values:
         fine = wanted(values)
         if fine.all():
             return chunk, values
-        for row in np.flatnonzero(~fine).tolist():
-            error = DataError(
-                f"{chunk.origin.describe(row)}: {self._label} is {values[row].item()!r}; {rule}"
-            )
-            bad.report(error, reason)
-        rows = np.flatnonzero(fine)
-        return chunk.take(rows), values[rows]
+        faults = {
+            row: (reason, f"{self._label} is {values[row].item()!r}; {rule}")
+            for row in np.flatnonzero(~fine).tolist()
+        }
+        return without(chunk, faults, bad), values[fine]
 
 
 def is_integer(values: np.ndarray) -> np.ndarray:

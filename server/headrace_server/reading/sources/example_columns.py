@@ -179,8 +179,10 @@ class Filler:
             starts = np.zeros(len(counts), np.int64)
             starts[spans.counts == 1] = spans.starts
             return Ragged(self._data, _FLOAT, starts, extents, want.shape)
-        with np.errstate(all="ignore"):  # values too large for float16 become inf, as in any cast
-            return column_of(values.astype(want.dtype, copy=False), want.field, extents)
+        if values.dtype != want.dtype:
+            with np.errstate(all="ignore"):  # too large for float16 is inf there, as in any cast
+                values = values.astype(want.dtype)
+        return column_of(values, want.field, extents)
 
     def _placed(self, rows: np.ndarray, column: Column) -> Column:
         """Return the column of all n records."""
