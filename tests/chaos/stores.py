@@ -5,12 +5,14 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+import msgpack
+
 __all__ = ["tokens_of"]
 
 _START, _HEAD = 4096, 64
 _TABLE, _END, _COMMIT = 1, 2, 3
 _MOST_TOKENS = 65_536
-_CHANGE = struct.Struct("<7Iq2Q")  # drop, chunks, done, tokens, …; base; names; bytes of it all
+_SIZES = struct.Struct("<2Q")  # of a change: bytes of its head, and of its states
 
 
 def tokens_of(path: Path) -> list[int]:
@@ -44,8 +46,11 @@ def _tokens_in(data: bytes, at: int, stop: int) -> list[int]:
     """The tokens of the changes of one record."""
     tokens = list[int]()
     while at < stop:
-        drop, chunks, done, mine, *_, whole = _CHANGE.unpack_from(data, at)
-        first = at + _CHANGE.size + 8 * (drop + chunks + done)
-        tokens += struct.unpack_from(f"<{mine}q", data, first)
-        at += whole
+        head, states = _SIZES.unpack_from(data, at)
+        first = at + _SIZES.size
+        _drop, _chunks, _done, mine, *_ = msgpack.unpackb(
+            data[first : first + head], strict_map_key=False
+        )
+        tokens += mine
+        at = first + head + states
     return tokens

@@ -208,7 +208,7 @@ def read_tar(paths: Paths, features: Features | None = None) -> Pipeline:
 @checking
 def read_tokens(
     paths: Paths,
-    dtype: Any = None,
+    dtype: Any | None = None,
     *,
     window: int | None = None,
     lanes: int | None = None,
