@@ -2,6 +2,8 @@
 
     "auto"   2 ─► the trainer waits, though as many came since ─► 4 ─► 8 ─► 16
 
+A trainer that would take more at once than are there waits for them, too.
+
 The number grows only where it changes nothing but time: not where the next batch needs states
 that the trainer has still to save.  Memory bounds it: of large batches only two are prefetched.
 """

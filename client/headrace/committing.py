@@ -63,11 +63,19 @@ class TakenBatches:
     def take(self, batch: Batch | SegmentBatch, memory: np.ndarray | None = None) -> None:
         """Note that the trainer has taken a batch.  Its arrays lie in ``memory``."""
         with self._lock:
-            self._count += 1
-            self._open[batch.token] = _Taken(self._count, batch.partition, batch.number)
-            if memory is not None and not self.explicit:
-                owner = memory.base if isinstance(memory.base, np.ndarray) else memory
-                self._memory = [*self._memory[-1:], weakref.ref(owner)]
+            self._hold(batch, memory)
+
+    def take_in_turn(self, batches: list[Any], memory: np.ndarray | None = None) -> list[int]:
+        """The trainer asked for one batch after the other; the tokens that this commits.
+
+        ``memory`` is what the arrays of the last one lie in.
+        """
+        with self._lock:
+            for batch in batches[:-1]:
+                self._hold(batch, None)
+            before = [] if self.explicit else list(self._open)
+            self._hold(batches[-1], memory)
+            return self._settle(before)
 
     def on_next(self) -> list[int]:
         """Return the tokens that asking for another batch commits."""
@@ -190,6 +198,13 @@ class TakenBatches:
         )
 
     # Under the lock
+
+    def _hold(self, batch: Batch | SegmentBatch, memory: np.ndarray | None) -> None:
+        self._count += 1
+        self._open[batch.token] = _Taken(self._count, batch.partition, batch.number)
+        if memory is not None and not self.explicit:
+            owner = memory.base if isinstance(memory.base, np.ndarray) else memory
+            self._memory = [*self._memory[-1:], weakref.ref(owner)]
 
     def _find(self, what: str, token: int) -> _Taken:
         known = self._open.get(token) or self._done.get(token)

@@ -22,6 +22,7 @@ import numpy as np
 
 from .blocks import taken_again
 from .committing import DatasetRun, TakenBatches
+from .holding import only_read
 from .leases import Received
 from .session import Session
 from .waits import Link
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 #: Batches of a group, and bytes and seconds of training that it may hold back from other trainers.
 MOST = 16
 _MOST_BYTES = 1 << 20
-_MOST_S = 0.005
+_MOST_S = 0.02
 #: After this many groups of one batch, batches come one by one: a group costs more than that.
 _SLOW = 16
 #: A group of fewer further batches, ended by another shape, counts as one that does not pay.
@@ -131,6 +132,8 @@ class GroupedBatches(TakenBatches):
         """Note that a run asks for its next group, so it has pulled all of the last one."""
         with self._groups:
             self._take(run, len(run.group))
+            for member in run.group:  # of which TensorFlow has a copy
+                only_read(member.block)
             run.before += run.handed
             run.group, run.taken, run.handed = [], 0, 0
 
@@ -172,13 +175,14 @@ class GroupedBatches(TakenBatches):
 
     def _take(self, run: GroupRun, upto: int) -> None:
         """Take the batches of a group up to number ``upto``, as if each had been asked for."""
-        for batch, _, block, durable in run.group[run.taken : upto]:
-            if not self.explicit:
-                for token in super().in_hand():
-                    self._link.commit(token)
-            self.take(batch, block if durable else None)
-            self.fetched(run, batch.token)
-        run.taken = max(run.taken, upto)
+        members = run.group[run.taken : upto]
+        if members:
+            memory = members[-1].block if members[-1].durable else None
+            for token in self.take_in_turn([member.batch for member in members], memory):
+                self._link.commit(token)
+            for member in members if self.explicit else members[-1:]:
+                self.fetched(run, member.batch.token)
+            run.taken = upto
 
     def _forget(self, run: GroupRun, tokens: set[int]) -> None:
         with self._lock:
@@ -296,7 +300,7 @@ class Groups:
 
         members: list[_Member] = []
         taken = feed._link.take_ready(most, claim)
-        shapes, cut = _shapes(first), False
+        cut = False
         for at, received in enumerate(taken):
             try:
                 block = feed._blocks.block(received)
@@ -305,7 +309,7 @@ class Groups:
                 feed._link.untake(taken[at:])
                 break
             member = _Member(batch, received, block, feed._durable)
-            cut = _shapes(batch) != shapes
+            cut = not _alike(batch, first)
             if cut:
                 feed._link.untake([taken_again(received, block), *taken[at + 1 :]])
                 break
@@ -314,6 +318,7 @@ class Groups:
         return members
 
 
-def _shapes(batch: Any) -> list[Any]:
-    """Return the shapes of a batch's columns: a group has one array of each column."""
-    return [slot.shape for slot in batch._slots.values()]
+def _alike(one: Any, other: Any) -> bool:
+    """Whether the columns of two batches have equal shapes: a group has one array of each."""
+    mine, others = one._slots, other._slots
+    return mine is others or [s.shape for s in mine.values()] == [s.shape for s in others.values()]

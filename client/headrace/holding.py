@@ -34,10 +34,15 @@ _POOLED = 4
 class Holder:
     """A stretch of memory that calls back when its last reader is gone."""
 
-    __slots__ = ("__array_interface__", "_on_release", "_owner")
+    __slots__ = ("__array_interface__", "_drop_writes", "_on_release", "_owner", "only_read")
 
     def __init__(
-        self, address: int, nbytes: int, owner: Any, on_release: Callable[[], None]
+        self,
+        address: int,
+        nbytes: int,
+        owner: Any,
+        on_release: Callable[[], None],
+        drop_writes: Callable[[], None] | None = None,
     ) -> None:
         self.__array_interface__ = {
             "shape": (nbytes,),
@@ -47,8 +52,12 @@ class Holder:
         }
         self._owner = owner
         self._on_release = on_release
+        self._drop_writes = drop_writes
+        self.only_read = False  # nobody can have written to it
 
     def __del__(self) -> None:
+        if self._drop_writes is not None and not self.only_read:
+            self._drop_writes()
         self._on_release()
 
 
@@ -58,6 +67,13 @@ def hold(memory: np.ndarray, on_release: Callable[[], None], owner: Any = None) 
     Any thread may call ``on_release``, also while it holds locks: the function must take none.
     """
     return np.asarray(Holder(_address(memory), memory.nbytes, (memory, owner), on_release))
+
+
+def only_read(block: np.ndarray) -> None:
+    """Note that no array made from a block was handed to anybody: nothing was written to it."""
+    holder: object = block.base
+    if isinstance(holder, Holder):
+        holder.only_read = True
 
 
 def _address(memory: np.ndarray) -> int:
@@ -96,14 +112,14 @@ class Attachment:
         address, length = address + offset, -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
         written = self._written
 
-        def release() -> None:
+        def drop_writes() -> None:
             # The trainer's writes stay in private pages, which would hide the next batch.
             if length and written.any_in(address, length):
                 mapping.madvise(mmap.MADV_DONTNEED, offset, length)
-            on_release()
 
         # The holder keeps this object too: the lock stands until its last reader is gone.
-        block: np.ndarray = np.asarray(Holder(address, nbytes, (memory, self), release))
+        holder = Holder(address, nbytes, (memory, self), on_release, drop_writes)
+        block: np.ndarray = np.asarray(holder)
         return block
 
     def forget(self, segment: str) -> None:

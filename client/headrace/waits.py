@@ -185,6 +185,8 @@ class Link(Owners):
             while len(taken) < most and (received := self._merge.take(claim)) is not None:
                 taken.append(received)
                 self._ahead.took()
+            if len(taken) < most and self._ahead.waits(self.session.welcome, self._nbytes):
+                self._merge.come_ahead(self._ahead.batches)
         if taken:
             self._driver.say_soon(any(session.much_to_say for session in self.sessions))
         return taken

@@ -36,6 +36,15 @@ def test_asking_for_the_next_batch_commits_the_one_in_hand_or_nothing():
     assert after(3).on_next() == []
 
 
+@pytest.mark.parametrize("explicit", [True, False])
+def test_several_taken_in_turn_count_as_if_each_had_been_asked_for(explicit: bool):
+    one_by_one, in_turn = after(5, explicit), after(2, explicit)
+    committed = in_turn.take_in_turn([batch(token) for token in (3, 4, 5)])
+    assert committed == ([] if explicit else [2, 3, 4])
+    assert in_turn._open == one_by_one._open and in_turn._done == one_by_one._done
+    assert in_turn.for_snapshot(5) == one_by_one.for_snapshot(5)
+
+
 def test_a_commit_is_of_the_named_batches_only_and_a_second_one_says_nothing():
     commits = after(4)
     assert commits.commit([3, 3]) == [3]

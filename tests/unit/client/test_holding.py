@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.holding import Attachment, BufferPool, hold
+from headrace.holding import Attachment, BufferPool, hold, only_read
 from headrace_proto.errors import LimitExceeded, ProtocolError
 from tests.shortage import no_descriptors
 
@@ -195,6 +195,18 @@ def test_memory_is_reported_after_its_private_pages_are_dropped(directory):
     block[0] = 200
     del block
     assert seen == [0]
+
+
+def test_pages_of_a_block_that_was_only_read_are_not_looked_at(directory, monkeypatch):
+    attachment, looks, released = attach(directory), [], Releases()
+    monkeypatch.setattr(attachment._written, "any_in", lambda *pages: looks.append(pages))
+    read, written = (attachment.block(SEGMENT, at, PAGE, released) for at in (0, PAGE))
+    only_read(read)
+    only_read(np.zeros(1))  # of no server
+    del read
+    assert (released.count, len(looks)) == (1, 0)
+    del written
+    assert (released.count, len(looks)) == (2, 1)
 
 
 def test_each_block_is_released_once_and_by_itself(directory):

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headrace import driver
+from headrace.ahead import AUTO, Ahead
 from headrace.requests import DrainInput, FlushStates, SetTargetProbs, StatesPart
 from headrace.session import Session
 from headrace.waits import Link, opened
@@ -291,6 +292,22 @@ def test_a_trainer_that_leaves_waits_less_and_says_how_many_commits_are_not_answ
         link.left = True
         with pytest.raises(ConnectionLost, match="not answered 1 commits of this trainer"):
             link.settle()
+
+
+def test_more_come_ahead_for_one_that_would_take_more_than_are_there(peer: Peer):
+    link = Link(peer.address, Session("f", b"nonce", prefetch=2), PATIENCE_S, Ahead(AUTO))
+    try:
+        peer.welcome()
+        link.open()
+        for token in (1, 2, 3):
+            batch = Delivery(token, token, 0, token, 1, 0, [], {}, "", 0, 1)
+            peer.say(Deliver(7, (batch,)), b"")
+        heard(link, lambda session: len(session.ready) == 3)
+        assert link.take() is not None
+        assert len(link.take_ready(1, Session.take)) == 1 and link.session.prefetch == 2
+        assert len(link.take_ready(4, Session.take)) == 1 and link.session.prefetch == 4
+    finally:
+        link.close()
 
 
 def test_closing_ends_the_wait_of_another_thread(peer: Peer):
