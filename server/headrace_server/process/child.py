@@ -26,6 +26,7 @@ import struct
 import subprocess
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import FileIO
 from typing import IO, Any, ClassVar, TextIO
@@ -65,7 +66,7 @@ def perform(
     handler(*first, **fields)
 
 
-class Pipe:
+class Pipe(ABC):
     """The child's end, of which the front or a worker gets orders, and by which it reports."""
 
     def __init__(self, incoming: FileIO, outgoing: TextIO) -> None:
@@ -100,9 +101,9 @@ class Pipe:
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [json.loads(line) for line in lines]
 
+    @abstractmethod
     def check_parent(self) -> None:
         """End this child when its parent is gone, or has ended it, though its pipe is open."""
-        raise NotImplementedError
 
     def report(self, event: str, **values: Any) -> None:
         """Report an event to the supervisor."""
@@ -159,7 +160,7 @@ class ParentPipe(Pipe):
         threading.Thread(target=wait, name="headrace-lifeline", daemon=True).start()
 
 
-class Child:
+class Child(ABC):
     """The supervisor's end: one child and its events."""
 
     def __init__(
@@ -236,17 +237,17 @@ class Child:
         """Send one order; nothing happens where the child is gone."""
         self._unsent.put(json.dumps(values).encode() + b"\n")
 
+    @abstractmethod
     def exit_code(self) -> int | None:
         """Return the exit code; None while it runs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send a signal that ends it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def wait(self, timeout_s: float) -> int | None:
         """Wait for the end; return the exit code, None when it still runs after the timeout."""
-        raise NotImplementedError
 
     def close(self) -> bool:
         """Join the threads of a child that has died, and close its files; whether all ended."""
