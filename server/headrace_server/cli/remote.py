@@ -24,7 +24,7 @@ from ..watch.watch import every
 from . import exits
 from .frame import with_options
 from .options import JSON, variable
-from .painting import lines
+from .status_lines import lines
 
 SERVERS = Option(
     "http",

@@ -25,8 +25,8 @@ from headrace_proto.errors import HeadraceError
 from ..process.option import Option
 from ..process.statuses import ServerStatus
 from .frame import with_options
-from .painting import lines
 from .remote import ALL, SERVERS, askers, status_of_all
+from .status_lines import lines
 
 _ENTER = "\x1b[?1049h\x1b[?25l"  # another screen, no cursor
 _LEAVE = "\x1b[?25h\x1b[?1049l"

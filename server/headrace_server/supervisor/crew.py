@@ -28,7 +28,7 @@ from ..process.child import Child, ChildProcess, end, environment
 from ..process.diary import Entry
 from ..process.in_thread import InThread
 from .asks import FRONT
-from .posts import Patience, Post, end_of, gets_further, obituary
+from .liveness import Patience, Post, end_of, gets_further, obituary
 from .starts import Starts
 
 logger = logging.getLogger("headrace.server")

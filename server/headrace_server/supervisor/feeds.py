@@ -27,7 +27,7 @@ from ..process.statuses import EventStatus
 from ..state.durable import Durable
 from ..state.functions import changed_functions
 from .asks import FRONT
-from .posts import FORGIVEN, WINDOW_S, Post
+from .liveness import FORGIVEN, WINDOW_S, Post
 from .quarantine import Quarantine
 from .starts import Starts
 

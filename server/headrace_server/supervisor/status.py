@@ -30,7 +30,7 @@ from ..process.statuses import (
     joined_feed,
     most_of_each,
 )
-from .posts import Post
+from .liveness import Post
 
 _Status = Mapping[str, Any]
 

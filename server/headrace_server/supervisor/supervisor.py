@@ -39,7 +39,7 @@ from ..state.durable import Durable
 from .asks import FRONT, Asks
 from .crew import Crew
 from .feeds import Feeds
-from .posts import Patience, Post
+from .liveness import Patience, Post
 from .snapshot_requests import SnapshotRequests
 from .starts import Starts
 from .status import gathered, overview

@@ -16,7 +16,7 @@ from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.diary import Diary
 from headrace_server.supervisor.asks import FRONT
 from headrace_server.supervisor.feeds import Feeds
-from headrace_server.supervisor.posts import FORGIVEN, Patience, Post
+from headrace_server.supervisor.liveness import FORGIVEN, Patience, Post
 from headrace_server.supervisor.starts import Starts
 
 PIPELINE = hs.from_examples([{"x": 1}]).options(on_bad_example="skip", max_bad_examples=3).batch(4)

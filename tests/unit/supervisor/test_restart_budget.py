@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace_server.supervisor.posts import FORGIVEN, Patience, Post
+from headrace_server.supervisor.liveness import FORGIVEN, Patience, Post
 
 
 def post(path: Path, number: int = 0) -> Post:

@@ -11,7 +11,7 @@ import pytest
 import headrace_server as hs
 from headrace_server.process.config import MOST_FOUND, MOST_TRAINERS, FeedConfig, RunConfig
 from headrace_server.process.diary import Diary
-from headrace_server.supervisor.posts import Patience, Post
+from headrace_server.supervisor.liveness import Patience, Post
 from headrace_server.supervisor.status import gathered, overview
 
 

@@ -289,7 +289,7 @@ def test_what_is_left_of_a_stopped_supervisor_answers_and_does_nothing(start: St
 def test_a_worker_that_is_stopped_is_ended_and_replaced_and_one_that_idles_is_not(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr("headrace_server.supervisor.posts._WORDS_S", 0.1)
+    monkeypatch.setattr("headrace_server.supervisor.liveness._WORDS_S", 0.1)
     supervisor = start(n=16, partitions=2, workers=2, worker_timeout_s=2.5)
     assert sorted(rows(supervisor)) == list(range(16))
     os.kill(supervisor.pids()["worker-0-0"], signal.SIGSTOP)

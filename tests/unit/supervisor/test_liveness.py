@@ -12,8 +12,8 @@ import pytest
 from headrace_proto.clock import AwakeClock
 from headrace_server.process.child import ChildProcess
 from headrace_server.process.diary import IDLE, STARTING, STEP, Diary
-from headrace_server.supervisor import posts as module
-from headrace_server.supervisor.posts import Patience, Post, end_of, gets_further, obituary
+from headrace_server.supervisor import liveness as module
+from headrace_server.supervisor.liveness import Patience, Post, end_of, gets_further, obituary
 from tests.patience import PATIENCE_S
 
 PATIENCE = Patience(worker_timeout_s=8, opening_timeout_s=20)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace_server.cli.painting import lines
+from headrace_server.cli.status_lines import lines
 
 from ..watch.statuses import feed, server, trainer, worker
 
