@@ -195,7 +195,7 @@ def _rows(kind: str, path: Path) -> tuple[list[dict[str, Any]], int]:
     source = Source(kind, (str(path),), features, {})
     reader: Any = open_reader(source, resolve(source.paths), bad, IndexCache(None))
     try:
-        chunk = reader.slice(0, reader.length)
+        chunk = reader.take(slice(0, reader.length))
         rows = [
             {name: _plain(row_of(column, i)) for name, column in chunk.columns.items()}
             for i in range(len(chunk))

@@ -77,7 +77,7 @@ def all_of(reader: Any) -> list[dict[str, Any]]:
 
 
 def indexed(reader: IndexedReader) -> list[dict[str, Any]]:
-    whole = reader.slice(0, reader.length)
+    whole = reader.take(slice(0, reader.length))
     assert_of_fields(whole, reader.fields)
     want = numbered(whole)
     n = reader.length
@@ -86,7 +86,7 @@ def indexed(reader: IndexedReader) -> list[dict[str, Any]]:
         got = [
             row
             for start in range(0, n, step)
-            for row in numbered(reader.slice(start, min(start + step, n)))
+            for row in numbered(reader.take(slice(start, min(start + step, n))))
         ]
         assert got == want
     by_ordinal = {row[0]: row for row in want}

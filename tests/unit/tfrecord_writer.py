@@ -100,7 +100,7 @@ def rows_of(chunk: Any) -> list[dict[str, Any]]:
 def all_rows(reader: Any, limit: int = 7) -> list[dict[str, Any]]:
     """Every example of a reader of either kind."""
     if hasattr(reader, "length"):
-        return rows_of(reader.slice(0, reader.length))
+        return rows_of(reader.take(slice(0, reader.length)))
     rows = []
     for stream in range(reader.streams):
         position: bytes | None = b""

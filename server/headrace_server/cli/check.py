@@ -358,7 +358,7 @@ class _Surveyor:
 def _weight(reader: Reader) -> int | None:
     """Return the bytes of an example as it is read, by the first ones."""
     if isinstance(reader, IndexedReader):
-        chunk = reader.slice(0, min(_PROBE_ROWS, reader.length))
+        chunk = reader.take(slice(0, min(_PROBE_ROWS, reader.length)))
     else:
         chunk, _ = reader.read(0, b"", _PROBE_ROWS)
     if not len(chunk):

@@ -47,6 +47,7 @@ from ..pipeline.fingerprint import PYTHON, fingerprints
 from ..pipeline.naming import stable_name
 from .cached_rows import COMPLETE, OWN_FIELDS, CachedRows, Covered, complete, notes_in
 from .chunk import Chunk, Origin
+from .columns import Rows, numbers_of
 from .reader import IndexedReader, Reader, StreamReader, read_on
 
 if TYPE_CHECKING:
@@ -119,17 +120,11 @@ class _Indexed:
         self._reader, self._cache = reader, cache
         self.fields, self.length = reader.fields, reader.length
 
-    def slice(self, start: int, stop: int) -> Chunk:
-        return self._read(np.arange(start, stop), lambda: self._reader.slice(start, stop))
-
-    def take(self, ordinals: np.ndarray) -> Chunk:
-        ordinals = np.asarray(ordinals, np.int64)
-        return self._read(ordinals, lambda: self._reader.take(ordinals))
-
-    def _read(self, ordinals: np.ndarray, read: Callable[[], Chunk]) -> Chunk:
+    def take(self, rows: Rows) -> Chunk:
+        ordinals = numbers_of(rows)
         if self._cache.rows is not None:
             return self._cache.chunk(self._cache.rows.good(ordinals))
-        chunk = read()
+        chunk = self._reader.take(rows)
         bad = _NONE if len(chunk) == len(ordinals) else np.setdiff1d(ordinals, chunk.ordinals)
         return replace(chunk, read=CachedRead(self._cache, False, bad))
 

@@ -194,7 +194,7 @@ class CachedRows:
             return Chunk.empty({})
         first, last = int(rows[0]), int(rows[-1])
         in_order = last - first + 1 == len(rows) and (np.diff(rows) == 1).all()
-        found = self._reader.slice(first, last + 1) if in_order else self._reader.take(rows)
+        found = self._reader.take(slice(first, last + 1) if in_order else rows)
         own = {name: np.asarray(found.columns[name]) for name in OWN_FIELDS}
         part = np.searchsorted(self._bounds, rows, side="right") - 1
         file = (own["@file"] + self._bases[part]).astype(np.int32)

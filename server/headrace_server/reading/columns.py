@@ -190,6 +190,11 @@ def row_count(rows: Rows) -> int:
     return int(rows.stop - rows.start) if isinstance(rows, slice) else len(rows)
 
 
+def numbers_of(rows: Rows) -> np.ndarray:
+    """Return rows by number."""
+    return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+
+
 def take(column: Column, rows: Rows) -> Column:
     """Return the given rows of a column, in the given order."""
     if isinstance(column, np.ndarray):

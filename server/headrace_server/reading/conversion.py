@@ -180,7 +180,7 @@ class Conversion:
             raise DataError(f"{part.path} was read back with other columns than were written")
         sums = {name: ColumnSum() for name in self.fields}
         for start in range(0, reader.length, _MOST_READ):
-            chunk = reader.slice(start, min(start + _MOST_READ, reader.length))
+            chunk = reader.take(slice(start, min(start + _MOST_READ, reader.length)))
             for name, column in chunk.columns.items():
                 sums[name].add(flattened(column))
             yield

@@ -26,7 +26,7 @@ from ..pipeline.declaration import Declaration
 from .chunk import Chunk
 from .columns import Strings
 from .order import partition_reader
-from .reader import BadRecords, IndexedReader, Reader
+from .reader import BadRecords, IndexedReader, Reader, streams_of
 from .sampling import Stratified
 from .stages import RowStages
 
@@ -206,17 +206,10 @@ def _probe(reader: Reader, stages: RowStages) -> None:
 
 def _from_the_start(reader: Reader) -> Iterator[Chunk]:
     """Yield the source from its first row on, in growing chunks."""
-    rows = _PROBE_ROWS
-    if isinstance(reader, IndexedReader):
-        start = 0
-        while start < reader.length:
-            stop = min(start + rows, reader.length)
-            yield reader.slice(start, stop)
-            start, rows = stop, min(2 * rows, _LARGEST_CHUNK)
-        return
-    for stream in range(reader.streams):
+    rows, streams = _PROBE_ROWS, streams_of(reader)
+    for stream in range(streams.streams):
         position: bytes | None = b""
         while position is not None:
-            chunk, position = reader.read(stream, position, rows)
+            chunk, position = streams.read(stream, position, rows)
             yield chunk
             rows = min(2 * rows, _LARGEST_CHUNK)

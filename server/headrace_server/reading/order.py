@@ -85,7 +85,7 @@ class NumberedShare:
         first, last = self._first + position, self._first + stop
         order = self._order
         if order.seed is None:
-            return self._reader.slice(first, last), after
+            return self._reader.take(slice(first, last)), after
         if not order.reshuffle:
             epoch = 0
         if order.window is None:

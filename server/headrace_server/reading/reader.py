@@ -13,6 +13,7 @@ call cheap.
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, runtime_checkable
@@ -26,6 +27,7 @@ from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..pipeline.declaration import Source
 from .chunk import Chunk
+from .columns import Rows
 
 #: 2**40 records in a stream, and 2**23 streams, fit an int64.
 ORDINAL_BITS: Final = 40
@@ -96,11 +98,9 @@ class IndexedReader(_Readable, Protocol):
     def length(self) -> int:
         """Number of examples."""
 
-    def slice(self, start: int, stop: int) -> Chunk:
-        """Return examples start … stop-1 in order, without skipped bad records."""
-
-    def take(self, ordinals: np.ndarray) -> Chunk:
-        """Return examples by number (int64), in the given order, without skipped bad ones."""
+    def take(self, rows: Rows) -> Chunk:
+        """Return examples by slice (with start and stop) or by number (int64), in that order and
+        without skipped bad ones.  Ordinals are their numbers."""
 
 
 @runtime_checkable
@@ -119,6 +119,30 @@ class StreamReader(_Readable, Protocol):
 
 
 Reader = IndexedReader | StreamReader
+_PLACE: Final = struct.Struct("<q")
+
+
+class _OneStream:
+    """An IndexedReader as a StreamReader, of one stream or of none where it has no example."""
+
+    def __init__(self, reader: IndexedReader) -> None:
+        self._reader = reader
+        self.fields = reader.fields
+        self.streams = min(1, reader.length)
+
+    def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
+        start = _PLACE.unpack(position)[0] if position else 0
+        stop = min(start + limit, self._reader.length)
+        after = _PLACE.pack(stop) if stop < self._reader.length else None
+        return self._reader.take(slice(start, stop)), after
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+def streams_of(reader: Reader) -> StreamReader:
+    """Return the reader as one that is read forward."""
+    return _OneStream(reader) if isinstance(reader, IndexedReader) else reader
 
 
 def read_on(

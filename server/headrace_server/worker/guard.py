@@ -24,6 +24,7 @@ from ..pipeline.declaration import Declaration
 from ..pipeline.forks import OwnProcess
 from ..process.diary import Diary
 from ..reading.chunk import Chunk
+from ..reading.columns import Rows, numbers_of
 from ..reading.reader import ORDINAL_BITS, BadRecords, IndexedReader, Reader, StreamReader
 from ..reading.sampling import SAMPLERS
 from ..reading.stages import RowStages
@@ -219,28 +220,17 @@ class _Indexed:
         self._reader, self._guard = reader, guard
         self.fields, self.length = reader.fields, reader.length
 
-    def slice(self, start: int, stop: int) -> Chunk:
-        rows = np.arange(start, stop)
-        kept = self._admitted(rows)
-        whole = len(kept) == len(rows)
-        chunk = self._reader.slice(start, stop) if whole else self._reader.take(kept)
-        self._guard.read(kept, chunk)
-        return chunk
-
-    def take(self, ordinals: np.ndarray) -> Chunk:
-        kept = self._admitted(np.asarray(ordinals, np.int64))
-        chunk = self._reader.take(kept)
-        self._guard.read(kept, chunk)
-        return chunk
-
-    def _admitted(self, rows: np.ndarray) -> np.ndarray:
-        mask = self._guard.kept(rows)
-        kept = rows if mask is None else rows[mask]
+    def take(self, rows: Rows) -> Chunk:
+        kept = numbers_of(rows)
+        if (mask := self._guard.kept(kept)) is not None:
+            rows = kept = kept[mask]
         for _, row in self._guard.suspects(kept):
             self._guard.alone(row)
             self._guard.rehearse(self._reader.take(np.array([row])), self.fields)
         self._guard.reading(kept)
-        return kept
+        chunk = self._reader.take(rows)
+        self._guard.read(kept, chunk)
+        return chunk
 
     def close(self) -> None:
         self._reader.close()

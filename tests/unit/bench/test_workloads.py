@@ -37,7 +37,7 @@ def test_the_writer_writes_what_a_checking_reader_reads(tmp_path: Path):
     cache = IndexCache(str(tmp_path / "index"))
     reader = open_reader(source, resolve(source.paths), BadRecords(), cache)
     assert isinstance(reader, IndexedReader)
-    columns = reader.slice(0, 2).columns
+    columns = reader.take(slice(0, 2)).columns
     for i, row in enumerate(rows):
         assert row_of(columns["n"], i) == row["n"]
         assert row_of(columns["name"], i) == row["name"]

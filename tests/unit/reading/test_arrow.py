@@ -135,7 +135,7 @@ def test_payload_is_not_copied_even_over_batches_and_files(tmp_path: Path) -> No
     paths = [write(tmp_path / name, table(6)) for name in "ab"]
     reader = opened("arrow", *paths)
     scattered = reader.take(np.array([11, 0, 5]))
-    near = reader.slice(0, 2)
+    near = reader.take(slice(0, 2))
     for chunk in (scattered, near):
         for name in ("audio", "grid", "flat"):
             column = chunk.columns[name]
@@ -215,12 +215,12 @@ def test_a_null_is_missing_and_takes_the_default(tmp_path: Path, compression: An
         {"n": 4, "x": [2.0, 3.0], "s": b"d", "f": [5, 6], "absent": []},
     ]
     with pytest.raises(DataError, match=r"a, record 1, column 'n': it is null; give .* default"):
-        opened("arrow", path).slice(1, 2)
+        opened("arrow", path).take(slice(1, 2))
     bad = BadRecords(skip=True)
     reader = opened("arrow", path, bad=bad)
-    assert examples(reader.slice(0, 4)) == [{"n": 4, "x": [2.0, 3.0], "s": b"d", "f": [5, 6]}]
+    assert examples(reader.take(slice(0, 4))) == [{"n": 4, "x": [2.0, 3.0], "s": b"d", "f": [5, 6]}]
     assert bad.counts == {"missing_feature": 3}
-    assert examples(reader.take(np.array([1, 3, 0, 3]))) == examples(reader.slice(0, 4)) * 2
+    assert examples(reader.take(np.array([1, 3, 0, 3]))) == examples(reader.take(slice(0, 4))) * 2
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
@@ -233,13 +233,13 @@ def test_rows_that_are_no_array_are_named_and_skipped(tmp_path: Path, compressio
     )
     path = write(tmp_path / "a", source, compression=compression, rows=10)
     with pytest.raises(DataError, match=r"record 1, column 'g': its inner lists differ"):
-        opened("arrow", path).slice(0, 4)
+        opened("arrow", path).take(slice(0, 4))
     bad = BadRecords(skip=True)
     reader = opened("arrow", path, bad=bad)
     rows = indexed(reader)
     assert rows == [{"g": [[1.0], [2.0]], "n": [1, 2]}, {"g": [[4.0]], "n": [4]}]
     with pytest.raises(DataError, match=r"record 2, column 'n': it holds a null within a list"):
-        opened("arrow", path).slice(2, 3)
+        opened("arrow", path).take(slice(2, 3))
 
 
 def test_declared_features_choose_cast_and_reshape(tmp_path: Path) -> None:
@@ -307,10 +307,10 @@ def test_a_value_that_does_not_fit_the_declaration_is_named(
     )
     path = write(tmp_path / "a", source)
     with pytest.raises(DataError, match=text):
-        opened("arrow", path, features={name: feature}).slice(0, 2)
+        opened("arrow", path, features={name: feature}).take(slice(0, 2))
     bad = BadRecords(skip=True)
     reader = opened("arrow", path, features={name: feature}, bad=bad)
-    assert len(reader.slice(0, 2)) == (0 if name == "wide" else 1)
+    assert len(reader.take(slice(0, 2))) == (0 if name == "wide" else 1)
     assert set(bad.counts) == {"wrong_type"}
 
 
@@ -378,7 +378,7 @@ def test_an_offset_that_points_outside_is_damage_and_not_a_crash(
         assert set(kept.ordinals.tolist()) == set(bad_rows) - {1, 2}
     assert bad.counts == {"corrupt_record": 1}
     with pytest.raises(DataError, match=r"record 1, column 'x': an offset of it points outside"):
-        opened("arrow", path).slice(0, 4)
+        opened("arrow", path).take(slice(0, 4))
 
 
 def test_a_remote_file_that_was_replaced_is_never_skipped() -> None:
@@ -401,7 +401,7 @@ def test_ordinals_outside_are_refused(tmp_path: Path) -> None:
         with pytest.raises(IndexError, match="of 3"):
             reader.take(np.array(ordinals))
     with pytest.raises(IndexError, match="of 3"):
-        reader.slice(0, 4)
+        reader.take(slice(0, 4))
 
 
 def test_compressed_batches_are_decoded_once_while_they_are_kept(
@@ -412,7 +412,7 @@ def test_compressed_batches_are_decoded_once_while_they_are_kept(
     monkeypatch.setattr(arrow, "_load", lambda *args: loads.append(args[1]) or load(*args))
     reader = opened("arrow", write(tmp_path / "a", table(9), compression="zstd"))
     for _ in range(3):
-        reader.slice(0, 9)
+        reader.take(slice(0, 9))
     assert loads == [0, 1, 2]
 
 

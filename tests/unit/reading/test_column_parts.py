@@ -66,7 +66,7 @@ def test_rows_that_are_sound_everywhere_are_kept(
         a = [0.5, 0.5] if a_missing else [float(value)] * (value % 3)
         c = [-1] if c_missing else [value] * (value % 3)
         want.append({"a": a, "b": value, "c": c, "d": b"?"})
-    got = part.read(np.array(index))
+    got = part.take(np.array(index))
     assert got.ordinals.tolist() == [index[at] for at in kept]
     assert got.origin.record.tolist() == [100 + index[at] for at in kept]
     assert [
@@ -82,7 +82,7 @@ def test_columns_that_can_not_be_loaded_leave_out_the_rows() -> None:
 
     bad = BadRecords(skip=True)
     part = ColumnPart(5, load, Schema({"x": Field("int8")}), origin_in("f", 0), bad)
-    kept = part.read(slice(1, 4))
+    kept = part.take(slice(1, 4))
     assert len(kept.columns["x"]) == 0
     assert len(kept) == 0
     assert bad.counts == {"corrupt_file": 3}

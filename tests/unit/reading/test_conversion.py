@@ -65,7 +65,7 @@ def back(out: Path) -> list[dict[str, Any]]:
     """All examples of a directory as a feed reads them."""
     source = hs.read_arrow(f"{out}/part-*.arrow").batch(1).declaration().source
     reader = open_reader(source, resolve(source.paths), BadRecords(), IndexCache(None))
-    chunk = reader.slice(0, reader.length)  # type: ignore[union-attr]
+    chunk = reader.take(slice(0, reader.length))  # type: ignore[union-attr]
     found = []
     for i in range(len(chunk)):
         row = {name: row_of(column, i) for name, column in chunk.columns.items()}

@@ -114,7 +114,7 @@ def test_a_sequence_is_read_by_number() -> None:
     assert isinstance(reader, IndexedReader)
     assert reader.fields == FIELDS
     assert all_of(reader) == want(100)
-    assert reader.slice(3, 4).origin.describe(0) == f"{HERE}listed, record 3"
+    assert reader.take(slice(3, 4)).origin.describe(0) == f"{HERE}listed, record 3"
 
 
 def test_shards_are_streams() -> None:
@@ -181,7 +181,7 @@ def test_a_bad_example_is_named_or_skipped(name: str, value: Any, reason: str, t
 
     def read(bad: BadRecords) -> Any:
         reader = opened("function", features=features, bad=bad, **options)
-        return reader.slice(0, 3) if name == "odd_list" else reader.read(0, b"", 9)[0]
+        return reader.take(slice(0, 3)) if name == "odd_list" else reader.read(0, b"", 9)[0]
 
     with pytest.raises(DataError, match=text):
         read(BadRecords())
@@ -193,6 +193,6 @@ def test_a_bad_example_is_named_or_skipped(name: str, value: Any, reason: str, t
 
 def test_what_a_sequence_raises_is_told_for_that_example_only() -> None:
     with pytest.raises(DataError, match="faulty, record 1: it raised OSError: disk on fire"):
-        opened("function", function=HERE + "faulty").slice(0, 3)
+        opened("function", function=HERE + "faulty").take(slice(0, 3))
     reader = opened("function", function=HERE + "faulty", bad=BadRecords(skip=True))
     assert [r["n"] for r in all_of(reader)] == [0, 2]

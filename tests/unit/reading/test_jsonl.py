@@ -69,7 +69,7 @@ def test_blank_lines_returns_and_a_byte_order_mark_are_no_records(tmp_path: Path
     path.write_bytes(content)
     reader = opened("jsonl", path)
     assert all_of(reader) == [{"a": 1}, {"a": 2}, {"a": 3}]
-    chunk = reader.slice(0, 3)
+    chunk = reader.take(slice(0, 3))
     assert [content[at : at + 5] for at in chunk.origin.offset] == [b'{"a":'] * 3
     (tmp_path / "a.gz").write_bytes(gzip.compress(content))
     assert all_of(opened("jsonl", tmp_path / "a.gz")) == [{"a": 1}, {"a": 2}, {"a": 3}]
@@ -131,7 +131,7 @@ def test_a_bad_line_is_named_or_skipped(
     path = write(tmp_path / name, {"a": 1}, line, {"a": 3})
     reader = opened("jsonl", path)
     with pytest.raises(DataError, match=text) as caught:
-        reader.read(0, b"", 9) if name.endswith("gz") else reader.slice(0, 3)
+        reader.read(0, b"", 9) if name.endswith("gz") else reader.take(slice(0, 3))
     assert path in str(caught.value)
     bad = BadRecords(skip=True)
     reader = opened("jsonl", path, bad=bad)
@@ -139,7 +139,7 @@ def test_a_bad_line_is_named_or_skipped(
         chunk, end = reader.read(0, b"", 9)
         assert end is None
     else:
-        chunk = reader.slice(0, 3)
+        chunk = reader.take(slice(0, 3))
         assert reader.take(np.array([2, 1, 0])).ordinals.tolist() == [2, 0]
         bad.counts[reason] -= 1
     assert examples(chunk) == [{"a": 1}, {"a": 3}]
@@ -203,4 +203,4 @@ def test_a_reader_may_be_closed_twice_and_reads_no_more(tmp_path: Path) -> None:
     reader.close()
     reader.close()
     with pytest.raises(ValueError, match="the reader is closed"):
-        reader.slice(0, 1)
+        reader.take(slice(0, 1))

@@ -41,7 +41,7 @@ def test_examples_are_read_in_every_order(kind: str) -> None:
         }
         for i in range(9)
     ]
-    assert reader.slice(2, 3).origin.describe(0) == "examples, record 2"
+    assert reader.take(slice(2, 3)).origin.describe(0) == "examples, record 2"
 
 
 @given(columns())
@@ -63,4 +63,4 @@ def test_no_examples_are_a_source_of_none() -> None:
     features = {"x": Feature("sequence", "bytes", (2,))}
     reader = opened("examples", **pack_examples([], features))
     assert all_of(reader) == []
-    assert examples(reader.slice(0, 0)) == []
+    assert examples(reader.take(slice(0, 0))) == []

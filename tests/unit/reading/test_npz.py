@@ -71,7 +71,7 @@ def test_an_array_alone_is_named_by_its_file_or_by_the_option(tmp_path: Path) ->
 
 def test_arrays_are_mapped_and_not_read(tmp_path: Path) -> None:
     reader = opened("npz", write(tmp_path / "a.npz", n=np.arange(1000)))
-    column = reader.slice(10, 20).columns["n"]
+    column = reader.take(slice(10, 20)).columns["n"]
     assert isinstance(column, np.ndarray)
     assert not column.flags.writeable
     assert not column.flags.owndata
@@ -100,7 +100,7 @@ def test_offsets_make_ragged_columns(tmp_path: Path) -> None:
     rows = all_of(reader)
     assert [len(row["audio"]) for row in rows] == [2, 0, 4]
     assert [row["tags"] for row in rows] == [[b"a"], [b"b", b"c"], []]
-    assert isinstance(reader.slice(0, 1).columns["audio"], Ragged)
+    assert isinstance(reader.take(slice(0, 1)).columns["audio"], Ragged)
     with pytest.raises(DataError, match=r"different numbers of examples.*by the option ragged"):
         opened("npz", path)
     with pytest.raises(DataError, match=r"there is no array 'nothing'; it has 'audio', "):

@@ -32,14 +32,13 @@ class Numbered:
     def __init__(self, length, bad=()):
         self.length, self.bad, self.calls = length, list(bad), []
 
-    def slice(self, start, stop):
-        self.calls.append(("slice", start, stop))
-        return self.good(np.arange(start, stop))
-
-    def take(self, ordinals):
-        assert ordinals.dtype == np.int64
-        self.calls.append(("take", len(ordinals)))
-        return self.good(ordinals)
+    def take(self, rows):
+        if isinstance(rows, slice):
+            self.calls.append(("slice", rows.start, rows.stop))
+            return self.good(np.arange(rows.start, rows.stop))
+        assert rows.dtype == np.int64
+        self.calls.append(("take", len(rows)))
+        return self.good(rows)
 
     def good(self, numbers):
         return chunk_of("examples", numbers[~np.isin(numbers, self.bad)])

@@ -61,12 +61,12 @@ def test_the_last_row_groups_stay_decoded(tmp_path: Path, monkeypatch: pytest.Mo
     load = parquet._load
     monkeypatch.setattr(parquet, "_load", lambda *args: loads.append(args[2]) or load(*args))
     reader = opened("parquet", write(tmp_path / "a", table(9)))
-    reader.slice(0, 5)
-    reader.slice(4, 6)
+    reader.take(slice(0, 5))
+    reader.take(slice(4, 6))
     assert loads == [0, 1]
     reader.take(np.array([8, 3, 7, 4]))
     assert loads == [0, 1, 2]
-    reader.slice(0, 1)
+    reader.take(slice(0, 1))
     assert loads == [0, 1, 2, 0]
 
 
@@ -93,10 +93,10 @@ def test_a_row_group_that_is_damaged_is_named_and_skipped(tmp_path: Path) -> Non
     content[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"a, row group 1: it is damaged"):
-        opened("parquet", path).slice(0, 9)
+        opened("parquet", path).take(slice(0, 9))
     bad = BadRecords(skip=True)
     reader = opened("parquet", path, bad=bad)
-    assert [row["x"] for row in examples(reader.slice(0, 9))] == [0, 1, 2, 6, 7, 8]
+    assert [row["x"] for row in examples(reader.take(slice(0, 9)))] == [0, 1, 2, 6, 7, 8]
     assert bad.counts == {"corrupt_file": 3}
     assert reader.take(np.array([7, 4, 0])).ordinals.tolist() == [7, 0]
 

@@ -17,14 +17,14 @@ class Numbers:
     """A part that holds its rows' numbers, and leaves some out."""
 
     def __init__(self, first: int, rows: int, without: set[int]) -> None:
-        self.rows = rows
+        self.length = rows
         self._first, self._without = first, without
         self.closed = False
 
-    def read(self, rows: Rows) -> Chunk:
+    def take(self, rows: Rows) -> Chunk:
         index = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         assert len(index)
-        assert 0 <= index.min() <= index.max() < self.rows
+        assert 0 <= index.min() <= index.max() < self.length
         kept = np.array([n for n in index if n + self._first not in self._without], np.int64)
         return Chunk({"n": kept + self._first}, kept, Origin.single("f", kept))
 
@@ -45,7 +45,7 @@ def test_slices_and_takes_give_what_parts_keep(sizes: list[int], data: st.DataOb
     at = st.integers(0, max(0, total - 1))
     taken = data.draw(st.lists(at, max_size=9)) if total else []
     for chunk, asked in (
-        (reader.slice(start, stop), range(start, stop)),
+        (reader.take(slice(start, stop)), range(start, stop)),
         (reader.take(np.array(taken, np.int64)), taken),
     ):
         want = [n for n in asked if n not in without]
@@ -60,4 +60,4 @@ def test_slices_and_takes_give_what_parts_keep(sizes: list[int], data: st.DataOb
 def test_slices_outside_are_refused(start: int, stop: int) -> None:
     reader = PartsReader({"n": Field("int64")}, [Numbers(0, 3, set())])
     with pytest.raises(IndexError, match="of 3"):
-        reader.slice(start, stop)
+        reader.take(slice(start, stop))

@@ -64,15 +64,15 @@ def test_examples_are_numbered_through_the_files(three: list[str]) -> None:
         "x": Field("float32", (None, 2)),
         "id": Field("bytes"),
     }
-    assert rows_of(reader.slice(0, 200)) == rows(range(200))
-    assert rows_of(reader.slice(65, 75)) == rows(range(65, 75))
+    assert rows_of(reader.take(slice(0, 200))) == rows(range(200))
+    assert rows_of(reader.take(slice(65, 75))) == rows(range(65, 75))
     order = np.random.default_rng(0).permutation(200)
     for part in np.array_split(order, 3):
         chunk = reader.take(part)
         assert rows_of(chunk) == rows(part)
         assert chunk.ordinals.tolist() == part.tolist()
     assert rows_of(reader.take(np.array([7, 7, 199]))) == rows([7, 7, 199])
-    assert len(reader.slice(5, 5)) == 0
+    assert len(reader.take(slice(5, 5))) == 0
 
 
 def test_every_row_knows_file_record_and_byte(three: list[str]) -> None:
@@ -84,7 +84,7 @@ def test_every_row_knows_file_record_and_byte(three: list[str]) -> None:
 
 def test_sequences_and_strings_point_into_the_mapped_files(three: list[str]) -> None:
     reader = opened(three, WANTED)
-    first, second = reader.take(np.array([199, 3])), reader.slice(60, 90)
+    first, second = reader.take(np.array([199, 3])), reader.take(slice(60, 90))
     for name, kind in (("x", Ragged), ("id", Strings)):
         columns = first.columns[name], second.columns[name]
         assert all(isinstance(column, kind) for column in columns)
@@ -94,7 +94,7 @@ def test_sequences_and_strings_point_into_the_mapped_files(three: list[str]) -> 
 
 def test_a_chunk_outlives_its_reader_and_its_files(three: list[str]) -> None:
     reader = opened(three, WANTED)
-    chunk = reader.slice(60, 80)
+    chunk = reader.take(slice(60, 80))
     reader.close()
     del reader
     for path in three:
@@ -104,7 +104,7 @@ def test_a_chunk_outlives_its_reader_and_its_files(three: list[str]) -> None:
 
 def test_files_are_unmapped_when_the_last_chunk_is_gone(three: list[str]) -> None:
     reader = opened(three, WANTED)
-    chunk = reader.slice(60, 80)
+    chunk = reader.take(slice(60, 80))
     reader.close()
     del reader
     assert three[0] in Path("/proc/self/maps").read_text()
@@ -122,7 +122,7 @@ def test_an_example_that_is_not_there_is_an_index_error(three: list[str]) -> Non
 def test_a_file_of_nothing_has_no_examples(tmp_path: Path) -> None:
     reader = opened(write(tmp_path / "empty", []), WANTED)
     assert reader.length == 0
-    assert len(reader.slice(0, 0)) == 0
+    assert len(reader.take(slice(0, 0))) == 0
 
 
 def test_frames_are_found_once_and_remembered(three, tmp_path, monkeypatch) -> None:
@@ -159,7 +159,7 @@ def readable(reader) -> tuple[list[dict], str]:
     try:
         if isinstance(reader, IndexedReader):
             for k in range(reader.length):
-                got += rows_of(reader.slice(k, k + 1))
+                got += rows_of(reader.take(slice(k, k + 1)))
         else:
             for stream in range(reader.streams):
                 position: bytes | None = b""
@@ -212,9 +212,9 @@ def test_damage_in_one_file_does_not_touch_the_next(tmp_path: Path, three: list[
     Path(three[0]).write_bytes(raw[:-1])
     reader = opened(three, WANTED)
     assert reader.length == 200  # 69 good ones, the one that raises, 130
-    assert rows_of(reader.slice(0, 69)) == rows(range(69))
-    assert rows_of(reader.slice(70, 200)) == rows(range(70, 200))
-    for call in (lambda: reader.slice(60, 80), lambda: reader.take(np.array([150, 69]))):
+    assert rows_of(reader.take(slice(0, 69))) == rows(range(69))
+    assert rows_of(reader.take(slice(70, 200))) == rows(range(70, 200))
+    for call in (lambda: reader.take(slice(60, 80)), lambda: reader.take(np.array([150, 69]))):
         with pytest.raises(DataError, match=r"record 69, byte \d+: truncated at byte"):
             call()
     bad = BadRecords(skip=True)
@@ -232,7 +232,7 @@ def test_of_two_bad_records_the_first_asked_for_is_reported(tmp_path: Path) -> N
     path.write_bytes(raw)
     reader = opened(str(path), WANTED)
     with pytest.raises(DataError, match=r"record 1, .*the payload does not have its checksum"):
-        reader.slice(0, 5)
+        reader.take(slice(0, 5))
     with pytest.raises(DataError, match=r"record 4, .*the length of the record, or its checksum"):
         reader.take(np.array([4, 1]))
 
@@ -249,9 +249,9 @@ def test_checksums_are_verified_when_first_read_and_not_again(three, monkeypatch
     monkeypatch.setattr(tfrecord, "bad_payloads", counting)
     reader = opened(three, WANTED)
     assert seen == []
-    reader.slice(0, 50)
+    reader.take(slice(0, 50))
     reader.take(np.arange(199, -1, -1))
-    reader.slice(0, 200)
+    reader.take(slice(0, 200))
     assert seen == [50, 150]
 
 
@@ -269,11 +269,11 @@ def test_a_record_that_breaks_a_rule_is_named_and_can_be_skipped(tmp_path: Path)
     records[30] = b"\xff"
     path = write(tmp_path / "a", records)
     with pytest.raises(DataError) as caught:
-        opened(path, WANTED).slice(0, 50)
+        opened(path, WANTED).take(slice(0, 50))
     at = sum(len(frame(p)) for p in records[:20])
     assert str(caught.value).startswith(f"{path}, record 20, byte {at}: feature 'n' holds float")
     bad = BadRecords(skip=True)
-    chunk = opened(path, WANTED, bad).slice(0, 50)
+    chunk = opened(path, WANTED, bad).take(slice(0, 50))
     good = [n for n in range(50) if n not in (20, 30)]
     assert rows_of(chunk) == rows(good)
     assert chunk.ordinals.tolist() == chunk.origin.record.tolist() == good

@@ -25,13 +25,13 @@ from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile
 from headrace_server.files.mapped_files import MappedFiles
 from headrace_server.reading.chunk import Origin
-from headrace_server.reading.columns import Rows
+from headrace_server.reading.columns import Rows, numbers_of
 from headrace_server.reading.reader import BadRecords, IndexedReader, Opening
 
 from .arrow_columns import ArrowColumn, DecodedColumn, NotMapped, naming, stored_field
 from .column_parts import ColumnPart, StoredColumn, StoredRows, files_that_serve, origin_in
 from .example_rows import Schema
-from .parts_reader import PartsReader, numbers_of
+from .parts_reader import PartsReader
 
 _MAGIC = b"ARROW1"
 #: Maximum number of decoded batches in memory.  Writers make batches of some thousand rows.

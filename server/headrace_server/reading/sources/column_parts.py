@@ -23,6 +23,7 @@ from headrace_server.reading.columns import (
     Rows,
     column_from_rows,
     concatenate,
+    numbers_of,
     row_count,
     row_of,
     take,
@@ -31,7 +32,6 @@ from headrace_server.reading.fitting import clash, fitted, misfit
 from headrace_server.reading.reader import BadRecords, Faults, Opening, without
 
 from .example_rows import Schema, schema_of
-from .parts_reader import numbers_of
 
 T = TypeVar("T")
 
@@ -124,13 +124,13 @@ def _serves(file: str, have: Mapping[str, Field], schema: Schema, bad: BadRecord
 class ColumnPart:
     """A SourcePart over stored columns.  ``columns`` may load them, and raise DataError."""
 
-    rows: int
+    length: int
     columns: Callable[[], Mapping[str, StoredColumn]]
     schema: Schema
     origin: Callable[[Rows], Origin]
     bad: BadRecords
 
-    def read(self, rows: Rows) -> Chunk:
+    def take(self, rows: Rows) -> Chunk:
         try:
             held = self.columns()
         except DataError as error:
@@ -146,7 +146,7 @@ class ColumnPart:
         if not wrong:
             return Chunk(columns, index, origin)
         kept = without(Chunk({}, index, origin), wrong, self.bad, ", ")
-        return self.read(kept.ordinals)
+        return self.take(kept.ordinals)
 
     def close(self) -> None:
         """Do nothing: it holds nothing that outlives the reader."""

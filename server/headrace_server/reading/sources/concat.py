@@ -7,7 +7,6 @@ b  0 1                       └─ a ─┘└b ┘      else stream by stream:
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -18,22 +17,20 @@ from headrace_server.files.manifest import DataFile, resolve
 from headrace_server.pipeline.declaration import Source
 from headrace_server.pipeline.steps import fields_text
 from headrace_server.reading.chunk import Chunk
-from headrace_server.reading.reader import IndexedReader, Opening, Reader, StreamReader
+from headrace_server.reading.reader import IndexedReader, Opening, Reader, streams_of
 
 from .parts_reader import PartsReader, ReaderPart
-
-_PLACE = struct.Struct("<q")
 
 
 def open_reader(opening: Opening) -> Reader:
     """Return the reader of all; DataError where their columns differ."""
-    source, files, bad, cache = opening.source, opening.files, opening.bad, opening.cache
     from . import open_reader as open_any
 
     readers: list[Reader] = []
+    parts = opening.source.parts
     try:
-        for part, own in zip(source.parts, _shared_out(source.parts, files), strict=True):
-            readers.append(open_any(part, own, bad, cache))
+        for part, own in zip(parts, _shared_out(parts, opening.files), strict=True):
+            readers.append(open_any(part, own, opening.bad, opening.cache))
             _check_alike(readers[0].fields, readers[-1].fields)
     except BaseException:
         for reader in readers:
@@ -71,7 +68,7 @@ class _JoinedStreams:
     """A StreamReader of the streams of others, one after the other."""
 
     def __init__(self, readers: Sequence[Reader]) -> None:
-        self._readers = [r if isinstance(r, StreamReader) else _AsStream(r) for r in readers]
+        self._readers = [streams_of(reader) for reader in readers]
         self.fields = readers[0].fields
         self._starts = [0, *accumulate(reader.streams for reader in self._readers)]
         self.streams = self._starts[-1]
@@ -84,22 +81,3 @@ class _JoinedStreams:
     def close(self) -> None:
         for reader in self._readers:
             reader.close()
-
-
-class _AsStream:
-    """An IndexedReader as a reader of one stream."""
-
-    def __init__(self, reader: IndexedReader) -> None:
-        self._reader = reader
-        self.fields = reader.fields
-        self.streams = min(1, reader.length)
-
-    def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
-        del stream
-        start = _PLACE.unpack(position)[0] if position else 0
-        stop = min(start + limit, self._reader.length)
-        after = _PLACE.pack(stop) if stop < self._reader.length else None
-        return self._reader.slice(start, stop), after
-
-    def close(self) -> None:
-        self._reader.close()

@@ -20,12 +20,12 @@ from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.pipeline.examples import Misfit, infer_field
 from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.columns import Rows, row_of
+from headrace_server.reading.columns import Rows, numbers_of, row_of
 from headrace_server.reading.fitting import default_column
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.user_columns import collect
 
-from .parts_reader import PartsReader, numbers_of
+from .parts_reader import PartsReader
 
 #: Number of examples for inference: enough to see which dimensions vary, and soon read.
 PROBED = 64
@@ -138,14 +138,14 @@ class RowPart:
     """
 
     name: str
-    rows: int
+    length: int
     get: Callable[[int], Row]
     bad: BadRecords
     offsets: np.ndarray | None = None
     schema: Schema = field(init=False)  # set when all parts are open
 
     def examples(self) -> Iterator[Row | DataError]:
-        return map(self._row, range(self.rows))
+        return map(self._row, range(self.length))
 
     def _row(self, number: int) -> Row | DataError:
         """Return the row of a number, or an error that names the record."""
@@ -157,7 +157,7 @@ class RowPart:
             fault.__cause__ = error.__cause__
             return fault
 
-    def read(self, rows: Rows) -> Chunk:
+    def take(self, rows: Rows) -> Chunk:
         found: list[Row] = []
         sound: list[int] = []
         for number in numbers_of(rows).tolist():

@@ -19,11 +19,11 @@ from headrace_proto.errors import DataError
 from headrace_server.files.manifest import DataFile
 from headrace_server.files.mapped_files import MappedFiles
 from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.columns import Column, Rows
+from headrace_server.reading.columns import Column, Rows, numbers_of
 from headrace_server.reading.reader import Faults, IndexedReader, Opening, StreamReader, without
 
 from .example_parse import ExampleParser
-from .parts_reader import PartsReader, numbers_of
+from .parts_reader import PartsReader
 from .record_streams import Streams
 from .tfrecord_frames import FOOT, HEAD, FrameIndex, bad_payloads, damage_reason, damage_text, scan
 from .tfrecord_streams import Compression, Frames, FrameStream, detect
@@ -83,7 +83,7 @@ class _Records:
             else:
                 counted[i] += 1
         self._first = np.cumsum(counted) - counted
-        self.rows = int(counted.sum())
+        self.length = int(counted.sum())
         # Bounds of all files in one array, as positions in the one buffer.  Each file has one
         # bound more than records, at which its damage begins.
         sizes = self._good + 1
@@ -93,7 +93,7 @@ class _Records:
             bounds = [b + base for b, base in zip(bounds, self._files.bases, strict=True)]
         none = np.empty(0, np.int64)
         self._bounds = bounds[0] if len(indexes) == 1 else np.concatenate([none, *bounds])
-        self._verified = np.zeros(self.rows, bool) if verify else None
+        self._verified = np.zeros(self.length, bool) if verify else None
 
     def _damage_error(self, i: int) -> DataError:
         index, file = self._damage[i], self._files.files[i]
@@ -101,7 +101,7 @@ class _Records:
         where = f"{file.path}, record {index.count}, byte {at}"
         return DataError(damage_text(where, index.damage, at, file.size))
 
-    def read(self, rows: Rows) -> Chunk:
+    def take(self, rows: Rows) -> Chunk:
         ordinals = numbers_of(rows)
         n = ordinals.size
         if len(self._names) == 1:
@@ -117,7 +117,7 @@ class _Records:
         if self._damage:
             beyond = np.flatnonzero(record >= self._good[file])
             if beyond.size:  # without skipping, the first bad record raises
-                self.read(ordinals[: beyond[0]])
+                self.take(ordinals[: beyond[0]])
                 raise self._damage_error(int(file[beyond[0]]))
         columns, faults = self._parse(ordinals, frames + HEAD, self._bounds[bound + 1] - FOOT)
         return without(Chunk(columns, ordinals, origin), faults, self._bad)
