@@ -202,6 +202,11 @@ def take(column: Column, rows: Rows) -> Column:
     return column.take(rows)
 
 
+def repeated(row: Column, n: int) -> Column:
+    """Return a column of one row ``n`` times."""
+    return row.repeat(n, 0) if isinstance(row, np.ndarray) else row.take(np.zeros(n, np.int64))
+
+
 def row_of(column: Column, i: int) -> Any:
     """Return one row: a numpy scalar or array, or ``bytes``."""
     return column[i] if isinstance(column, np.ndarray) else column.row(i)

@@ -24,6 +24,7 @@ from headrace_server.reading.columns import (
     column_from_rows,
     concatenate,
     numbers_of,
+    repeated,
     row_count,
     row_of,
     take,
@@ -155,7 +156,7 @@ class ColumnPart:
         self, name: str, stored: StoredColumn | None, want: Field, rows: Rows, wrong: Faults
     ) -> Column | None:
         if stored is None:
-            return take(self._default(name, want), np.zeros(row_count(rows), np.int64))
+            return repeated(self._default(name, want), row_count(rows))
         held = stored.read(rows)
         if held.missing is not None and held.missing.any():
             return self._with_defaults(name, stored, want, rows, held.missing, wrong)

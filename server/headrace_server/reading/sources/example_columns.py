@@ -8,19 +8,25 @@ that are wanted as float32, stay where they are: the column points into the buff
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from headrace_server.reading.columns import Column, Ragged, Strings, column_of, concatenate, take
+from headrace_server.reading.columns import (
+    Column,
+    Ragged,
+    Strings,
+    column_of,
+    concatenate,
+    repeated,
+    take,
+)
+from headrace_server.reading.reader import Faults
 from headrace_server.reading.stretches import gather, ranges
 
 from .example_wants import WantedFeature
-from .example_wire import BYTES, FLOATS, INTS, Malformed, Run, varints
-
-#: Called with row, reason and text of a record that broke a rule.
-OnFault = Callable[[int, str, str], None]
+from .example_wire import BYTES, FLOATS, INTS, MOST_BYTES, Run, varints
 
 _FLOAT = np.dtype("<f4")
 _NONE = np.empty(0, np.int64)
@@ -89,24 +95,21 @@ class Filler:
         self._runs += [(start + at, size, stride, count) for at, size, stride, count in runs]
         self._counts.append(sum(run[3] for run in runs))
 
-    def finish(self, fault: OnFault) -> Column:
+    def finish(self, faults: Faults) -> Column:
         """Return the column.  Rows that were not added hold the default, else anything."""
         spans, want = self._joined(), self._want
         if not len(spans.rows):
-            return take(want.filling, np.zeros(self._n, np.int64))
-        try:
-            values, counts = self._values(spans)
-        except Malformed:
-            spans = self._legible(spans, fault)
-            values, counts = self._values(spans)
+            return repeated(want.filling, self._n)
+        values, counts = self._values(spans, faults)
         wrong = counts % want.count if want.sequence else counts != want.count
         if wrong.any():
             for i in np.flatnonzero(wrong).tolist():
-                fault(int(spans.rows[i]), "wrong_type", want.miscount(int(counts[i])))
+                text = want.miscount(int(counts[i]))
+                faults.setdefault(int(spans.rows[i]), ("wrong_type", text))
             spans = spans.take(np.flatnonzero(wrong == 0))
-            values, counts = self._values(spans)
+            values, counts = self._values(spans, faults)
         if want.kind == INTS:
-            self._check_range(values, np.repeat(spans.rows, counts), fault)
+            self._check_range(values, np.repeat(spans.rows, counts), faults)
         return self._placed(spans.rows, self._column(spans, values, counts))
 
     def _joined(self) -> _Spans:
@@ -120,10 +123,11 @@ class Filler:
         spans = _Spans(*map(np.concatenate, zip((_NONE,) * 4, *parts, strict=True)))
         return spans.take(np.argsort(spans.rows))
 
-    def _values(self, spans: _Spans) -> tuple[np.ndarray, np.ndarray]:
+    def _values(self, spans: _Spans, faults: Faults) -> tuple[np.ndarray, np.ndarray]:
         """Return the numbers in the spans, and how many values each record has.
 
-        Strings are not read, and floats only where the column does not point to them.
+        Strings are not read, and floats only where the column does not point to them.  Numbers
+        that are too long are faults of their records.
         """
         if self._want.kind == BYTES:
             return _NONE, spans.counts
@@ -136,7 +140,12 @@ class Filler:
         values, ends = varints(raw)
         if len(values) == len(raw):  # a byte each
             return values, sizes
-        return values, np.diff(ends.searchsorted(np.cumsum(sizes)), prepend=0)
+        counts = np.diff(ends.searchsorted(np.cumsum(sizes)), prepend=0)
+        if (long := np.diff(ends, prepend=-1) > MOST_BYTES).any():
+            text = f"feature {self._want.name!r}: a number of more than {MOST_BYTES} bytes"
+            for row in np.repeat(spans.rows, counts)[long].tolist():
+                faults.setdefault(row, ("corrupt_record", text))
+        return values, counts
 
     def _points(self, spans: _Spans) -> bool:
         """Return whether the column can point to the floats: at most one span for each record."""
@@ -145,18 +154,7 @@ class Filler:
             return False
         return spans.single or bool((spans.counts <= 1).all())
 
-    def _legible(self, spans: _Spans, fault: OnFault) -> _Spans:
-        """Return the records whose numbers can be read, each by itself; the others are faults."""
-        legible = []
-        for i, row in enumerate(spans.rows.tolist()):
-            try:
-                self._values(spans.take(np.array([i])))
-                legible.append(i)
-            except Malformed as error:
-                fault(row, "corrupt_record", f"feature {self._want.name!r}: {error}")
-        return spans.take(np.array(legible, np.int64))
-
-    def _check_range(self, values: np.ndarray, rows: np.ndarray, fault: OnFault) -> None:
+    def _check_range(self, values: np.ndarray, rows: np.ndarray, faults: Faults) -> None:
         dtype = self._want.dtype
         assert dtype is not None
         if dtype == values.dtype or not values.size:
@@ -165,7 +163,8 @@ class Filler:
         beyond = np.flatnonzero((values < low) | (values > high))
         for row, value in zip(rows[beyond].tolist(), values[beyond].tolist(), strict=True):
             text = f"{value}, which {dtype} can not ({low} … {high}). Declare it as int64"
-            fault(row, "out_of_range", f"feature {self._want.name!r} holds {text}")
+            text = f"feature {self._want.name!r} holds {text}"
+            faults.setdefault(row, ("out_of_range", text))
 
     def _column(self, spans: _Spans, values: np.ndarray, counts: np.ndarray) -> Column:
         """Return the column of the records that were added."""

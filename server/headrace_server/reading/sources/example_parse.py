@@ -73,13 +73,10 @@ class ExampleParser:
                 text = f"is no tf.train.Example or SequenceExample: {error} of the record"
                 faults[row] = ("corrupt_record", text)
             except Fault as error:
-                faults[row] = (error.reason, error.text)
-
-        def fault(row: int, reason: str, text: str) -> None:
-            faults.setdefault(row, (reason, text))
+                faults[row] = error.args
 
         names = (want.name for want in self._wants)
-        return {n: f.finish(fault) for n, f in zip(names, fillers, strict=True)}, faults
+        return {n: f.finish(faults) for n, f in zip(names, fillers, strict=True)}, faults
 
     def _walked(
         self, record: memoryview, opaque: list[tuple[int, int]] | None = None

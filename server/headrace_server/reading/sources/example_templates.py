@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from .example_wire import FLOATS, INTS, Malformed, map_entries, span
+from .example_wire import FLOATS, INTS, Malformed, fields_in, map_entries
 
 #: Slot -> start and size in bytes of the values, one per record.
 Spans = dict[int, tuple[np.ndarray, np.ndarray]]
@@ -145,10 +145,11 @@ def learn_template(
     record = data.data[start:stop]
     entries: list[_Entry] = []
     try:
-        for name, _ in map_entries(record, *span(record, 1, len(record))):
+        _, *features = next(fields_in(record, 0, len(record)))
+        for name, _ in map_entries(record, *features):
             slot = wanted.get(name, -1)
             entries.append(_Entry(bytes([0x0A, len(name)]) + name, slot, kinds[slot]))
-    except (IndexError, ValueError, Malformed):  # ValueError: of a name of more than 255 bytes
+    except (IndexError, StopIteration, ValueError, Malformed):  # a name of more than 255 bytes
         return None
     slots = [entry.slot for entry in entries if entry.slot >= 0]
     template = Template(tuple(entries))

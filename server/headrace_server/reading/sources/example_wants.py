@@ -23,11 +23,6 @@ _DTYPES: Final = {FLOATS: "a floating dtype", INTS: "an integer dtype"}
 class Fault(Exception):
     """A record can not be used: the reason by its short name, and in words."""
 
-    def __init__(self, reason: str, text: str) -> None:
-        super().__init__(text)
-        self.reason = reason
-        self.text = text
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WantedFeature:

@@ -14,7 +14,7 @@ name, lists in several pieces are joined, and unknown fields are skipped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -23,6 +23,12 @@ BYTES: Final = 1
 FLOATS: Final = 2
 INTS: Final = 3
 KIND_NAMES: Final = {0: "no value", BYTES: "bytes_list", FLOATS: "float_list", INTS: "int64_list"}
+
+#: Bytes of the longest number of 64 bits, 7 in each.
+MOST_BYTES: Final = 10
+#: The tag of a number that is not packed, by kind, and the sizes of fields by wire type.
+_SINGLE: Final = {BYTES: -1, FLOATS: 0x0D, INTS: 0x08}
+_SIZES: Final = {1: 8, 5: 4}
 
 #: Spans of equal size, equally far apart: start in the record, size, distance, number of spans.
 Run = tuple[int, int, int, int]
@@ -59,32 +65,29 @@ def walk(
 ) -> list[FoundValues | None]:
     """Return the found features by slot.  ``wanted``: the slot of each name to look for among the
     features, ``listed`` among the feature_lists (whose values take precedence).  ``opaque``
-    collects
-    (start, stop) of the values of other features, which are skipped unread."""
+    collects (start, stop) of the values of other features, which are skipped unread."""
     found: list[FoundValues | None] = [None] * len(wanted)
     lists: dict[int, FoundValues] = {}
     try:
-        position, size = 0, len(record)
-        while position < size:
-            tag = record[position]
-            if tag == 0x0A or (tag == 0x12 and listed):
-                start, position = span(record, position + 1, size)
-                names = wanted if tag == 0x0A else listed
-                read = _feature if tag == 0x0A else _feature_list
-                for name, pieces in map_entries(record, start, position):
-                    slot = names.get(name)
-                    if slot is not None:
-                        value = FoundValues()
-                        if tag == 0x0A:
-                            found[slot] = value
-                        else:
-                            lists[slot], value.steps = value, 0
-                        for a, b in pieces:
-                            read(record, a, b, value)
-                    elif opaque is not None:
-                        opaque += pieces
+        for tag, start, stop in fields_in(record, 0, len(record)):
+            if tag == 0x0A:
+                names, read = wanted, _feature
+            elif tag == 0x12 and listed:
+                names, read = listed, _feature_list
             else:
-                position = _skip(record, position, size)
+                continue
+            for name, pieces in map_entries(record, start, stop):
+                slot = names.get(name)
+                if slot is not None:
+                    value = FoundValues()
+                    if tag == 0x0A:
+                        found[slot] = value
+                    else:
+                        lists[slot], value.steps = value, 0
+                    for a, b in pieces:
+                        read(record, a, b, value)
+                elif opaque is not None:
+                    opaque += pieces
     except IndexError:
         raise Malformed("a field goes past the end of the record") from None
     for slot, value in lists.items():
@@ -101,120 +104,92 @@ def _varint(record: memoryview, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
         shift += 7
-        if shift >= 70:
-            raise Malformed(f"a number of more than 10 bytes at byte {position - 10}")
+        if shift >= 7 * MOST_BYTES:
+            raise Malformed(
+                f"a number of more than {MOST_BYTES} bytes at byte {position - MOST_BYTES}"
+            )
 
 
-def span(record: memoryview, position: int, stop: int) -> tuple[int, int]:
-    """Return start and end of the bytes of a field, whose length is at ``position``."""
-    length = record[position]
-    position += 1
-    if length >= 0x80:
-        length, position = _varint(record, position - 1)
-    if position + length > stop:
-        raise Malformed(f"a field of {length} bytes at byte {position} goes past byte {stop}")
-    return position, position + length
-
-
-def _skip(record: memoryview, position: int, stop: int) -> int:
-    """Return the position after a skipped field."""
-    at = position
-    tag, position = _varint(record, position)
-    if tag >> 3 == 0 or (tag < 0x80 and position > at + 1):
-        raise Malformed(f"no field begins at byte {at}")
-    wire = tag & 7
-    if wire == 0:
-        _, position = _varint(record, position)
-    elif wire == 1:
-        position += 8
-    elif wire == 2:
-        _, position = span(record, position, stop)
-    elif wire == 5:
-        position += 4
-    else:
-        raise Malformed(f"wire type {wire} at byte {at}")
-    if position > stop:
-        raise Malformed(f"the field at byte {at} goes past byte {stop}")
-    return position
+def fields_in(record: memoryview, position: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the fields between two bytes: tag, and start and end of the content."""
+    while position < stop:
+        at, tag = position, record[position]
+        start = at + 1
+        if not 8 <= tag < 0x80:
+            tag, start = _varint(record, at)
+            if tag >> 3 == 0 or (tag < 0x80 and start > at + 1):
+                raise Malformed(f"no field begins at byte {at}")
+        wire = tag & 7
+        if wire == 2:
+            size = record[start]
+            start += 1
+            if size >= 0x80:
+                size, start = _varint(record, start - 1)
+            position = start + size
+            if position > stop:
+                raise Malformed(f"a field of {size} bytes at byte {start} goes past byte {stop}")
+        elif wire == 0:
+            _, position = _varint(record, start)
+        elif wire in _SIZES:
+            position = start + _SIZES[wire]
+        else:
+            raise Malformed(f"wire type {wire} at byte {at}")
+        if position > stop:
+            raise Malformed(f"the field at byte {at} goes past byte {stop}")
+        yield tag, start, position
 
 
 def map_entries(
     record: memoryview, position: int, stop: int
-) -> list[tuple[bytes, list[tuple[int, int]]]]:
+) -> Iterator[tuple[bytes, list[tuple[int, int]]]]:
     """Yield the entries of a map: name and spans of the value (one, except from odd writers)."""
-    entries = []
-    while position < stop:
-        if record[position] != 0x0A:
-            position = _skip(record, position, stop)
-            continue
-        position, end = span(record, position + 1, stop)
-        name, pieces = b"", []
-        while position < end:
-            tag = record[position]
-            if tag == 0x0A:
-                start, position = span(record, position + 1, end)
-                name = record[start:position].tobytes()
-            elif tag == 0x12:
-                start, position = span(record, position + 1, end)
-                pieces.append((start, position))
-            else:
-                position = _skip(record, position, end)
-        entries.append((name, pieces))
-    return entries
+    for tag, start, end in fields_in(record, position, stop):
+        if tag == 0x0A:
+            name, pieces = b"", []
+            for part, a, b in fields_in(record, start, end):
+                if part == 0x0A:
+                    name = record[a:b].tobytes()
+                elif part == 0x12:
+                    pieces.append((a, b))
+            yield name, pieces
 
 
 def _feature(record: memoryview, position: int, stop: int, found: FoundValues) -> None:
-    while position < stop:
-        tag = record[position]
+    for tag, start, end in fields_in(record, position, stop):
         if tag == 0x0A or tag == 0x12 or tag == 0x1A:
-            start, position = span(record, position + 1, stop)
             kind = tag >> 3
             if kind != found.kind:  # a oneof: the last kind set counts
                 found.kind = kind
                 found.runs = []
-            _list(record, start, position, kind, found.runs)
-        else:
-            position = _skip(record, position, stop)
+            _list(record, start, end, kind, found.runs)
 
 
 def _list(record: memoryview, position: int, stop: int, kind: int, runs: list[Run]) -> None:
     """Add the values of a BytesList, FloatList or Int64List."""
-    while position < stop:
-        tag = record[position]
+    if kind == FLOATS and position < stop and record[position] == 0x0D:
+        count, rest = divmod(stop - position, 5)
+        if not rest and record[position:stop:5].tobytes() == b"\x0d" * count:
+            runs.append((position + 1, 4, 5, count))
+            return
+    for tag, start, end in fields_in(record, position, stop):
+        size = end - start
         if tag == 0x0A:
-            start, position = span(record, position + 1, stop)
-            size = position - start
             if kind == FLOATS and size % 4:
                 raise Malformed(f"packed floats of {size} bytes at byte {start}, no multiple of 4")
-            if kind == INTS and size and record[position - 1] >= 0x80:
-                raise Malformed(f"packed numbers end in the middle of one at byte {position}")
+            if kind == INTS and size and record[end - 1] >= 0x80:
+                raise Malformed(f"packed numbers end in the middle of one at byte {end}")
             if size or kind == BYTES:
                 runs.append((start, size, 0, 1))
-        elif tag == 0x0D and kind == FLOATS:
-            start = position + 1
-            count, rest = divmod(stop - position, 5)
-            if rest or record[position:stop:5].tobytes() != b"\x0d" * count:
-                count = 1
-            position += 5 * count
-            if position > stop:
-                raise Malformed(f"a float at byte {start} goes past byte {stop}")
-            runs.append((start, 4, 5, count))
-        elif tag == 0x08 and kind == INTS:
-            start = position + 1
-            _, position = _varint(record, start)
-            if position > stop:
-                raise Malformed(f"the number at byte {start} goes past byte {stop}")
-            runs.append((start, position - start, 0, 1))
-        else:
-            position = _skip(record, position, stop)
+        elif tag == _SINGLE[kind]:
+            runs.append((start, size, 0, 1))
 
 
 def _feature_list(record: memoryview, position: int, stop: int, found: FoundValues) -> None:
     while position < stop:
-        if record[position] != 0x0A:
-            position = _skip(record, position, stop)
+        tag, start, end = next(fields_in(record, position, stop))
+        if tag != 0x0A:
+            position = end
             continue
-        start, end = span(record, position + 1, stop)
         step = FoundValues()
         _feature(record, start, end, step)
         if step.kind != found.kind:
@@ -263,7 +238,7 @@ def _alike(record: memoryview, position: int, stride: int, stop: int, step: Foun
 def varints(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return values (int64) of varints back to back, and the index of the last byte of each.
 
-    The last byte must end a number.  Malformed where one has more than 10 bytes.
+    The last byte must end a number.  Those of more than ``MOST_BYTES`` have an arbitrary value.
     """
     ends = np.flatnonzero(raw < 0x80)
     if ends.size == raw.size:
@@ -272,11 +247,8 @@ def varints(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     starts[0] = 0
     starts[1:] = ends[:-1] + 1
     sizes = ends - starts + 1
-    longest = int(sizes.max())
-    if longest > 10:
-        raise Malformed("a number of more than 10 bytes")
     values = (raw[starts] & 0x7F).astype(np.uint64)
-    for k in range(1, longest):
+    for k in range(1, min(int(sizes.max()), MOST_BYTES)):
         rows = np.flatnonzero(sizes > k)
         values[rows] |= (raw[starts[rows] + k] & 0x7F).astype(np.uint64) << np.uint64(7 * k)
     return values.view(np.int64), ends

@@ -20,7 +20,7 @@ from headrace_proto.errors import DataError
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.pipeline.examples import names_fault
 from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.columns import take
+from headrace_server.reading.columns import repeated
 from headrace_server.reading.fitting import default_column
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.user_columns import Fields, Results
@@ -79,7 +79,7 @@ class _Batches:
         chunk = Chunk({}, ordinals, Origin.single(self.name, ordinals))
         values = {name: _own(given[name]) for name in self.fields or given if name in given}
         for name in self._defaults.keys() - given.keys():
-            values[name] = take(self._defaults[name], np.zeros(n, np.int64))
+            values[name] = repeated(self._defaults[name], n)
 
         def error_of(row: int | None, name: str, text: str) -> DataError:
             if row is None:
