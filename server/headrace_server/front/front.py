@@ -226,7 +226,7 @@ class Front:
             if owner.name is not None and life_of(name) < life_of(owner.name):
                 return
             self._end_life(owner)
-            owner.begin_life(name, self._known())
+            owner.begin_life(name, relay.Known(self._gate.names))
         self._handlers[type(message)](owner, message, *frames)
 
     def _on_left(self, owner: FrontOwner, left: relay.Left) -> None:
@@ -236,9 +236,6 @@ class Front:
     def _disown(self, owner: FrontOwner, connection: bytes) -> None:
         if self._owner_of.get(connection) is owner and connection not in owner.sessions:
             del self._owner_of[connection]
-
-    def _known(self) -> relay.Known:
-        return relay.Known(self._gate.names, self._gate.access())
 
     def _end_life(self, owner: FrontOwner) -> None:
         """End an owner's life, and all sessions with it."""
@@ -307,8 +304,8 @@ class Front:
                 self._say(connection, messages.FROM_SERVER.encode(messages.Refused(code, text)))
 
     def _answer_stats(self, request: int) -> None:
-        """Show that the front lives; owners describe the trainers."""
-        self._pipe.report("answer", request=request)
+        """Describe the keys, and what was refused; owners describe the trainers."""
+        self._pipe.report("answer", request=request, access=self._gate.access())
 
     def _stop(self, unheard: list[int]) -> None:
         """End, and tell trainers of owners (``unheard``) that did not tell them."""
@@ -325,7 +322,7 @@ class Front:
         self._gate.tick(now)
         self._exchange.tick()
         self._pipe.check_parent()
-        known = self._known()
+        known = relay.Known(self._gate.names)
         for owner in self._owners:
             owner.tick(now, known)
 

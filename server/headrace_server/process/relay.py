@@ -44,10 +44,9 @@ class Sent:
 
 @message(FROM_FRONT, 4)
 class Known:
-    """Names of trainers by public key (None: the server has no keys); counts of the gate."""
+    """Names of trainers by public key; None: the server has no keys."""
 
     names: Plain
-    access: Plain
 
 
 @message(FROM_FRONT, 5)

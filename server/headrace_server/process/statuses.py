@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain
+from operator import itemgetter
 from typing import (
     Annotated,
     Any,
@@ -25,10 +26,11 @@ from typing import (
     is_typeddict,
 )
 
-from .config import MOST_TRAINERS
+from .config import MOST_FOUND, MOST_TRAINERS
 from .counts import added
 
 S = TypeVar("S")
+_Rule = Callable[[Sequence[Any]], Any]
 
 #: Length of the text on what a feed waits for.
 _LONGEST_WAITING = 1000
@@ -58,7 +60,7 @@ def _most(values: Sequence[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def most_of_each(values: Sequence[Mapping[str, int]]) -> dict[str, int]:
+def _most_of_each(values: Sequence[Mapping[str, int]]) -> dict[str, int]:
     """Return the greatest number of each name."""
     names = dict.fromkeys(chain.from_iterable(values))
     return {name: max(some.get(name, 0) for some in values) for name in names}
@@ -79,24 +81,24 @@ def _all(values: Sequence[Sequence[Any]]) -> list[Any]:
     return [*chain.from_iterable(values)]
 
 
-def _faults(values: Sequence[Sequence[str]]) -> list[str]:
+def _distinct(values: Sequence[Sequence[Any]]) -> list[Any]:
     return sorted({*chain.from_iterable(values)})
-
-
-def _partitions(values: Sequence[Sequence[PartitionStatus]]) -> list[PartitionStatus]:
-    return sorted(chain.from_iterable(values), key=lambda one: one["partition"])
 
 
 def _newest(values: Sequence[Sequence[EventStatus]]) -> list[EventStatus]:
     return sorted(chain.from_iterable(values), key=lambda one: -one["at"])
 
 
-def _trainers(values: Sequence[Sequence[TrainerStatus]]) -> list[TrainerStatus]:
-    """List each trainer once, with the sums of its sessions."""
-    sessions: dict[str, list[TrainerStatus]] = {}
-    for one in sorted(chain.from_iterable(values), key=lambda one: one["trainer"]):
-        sessions.setdefault(one["id"], []).append(one)
-    return [joined(TrainerStatus, its) for its in sessions.values()]
+def _once(kind: type[Any], id: str, by: str) -> _Rule:
+    """Make the rule that lists each part of this kind, which has an id, once, in an order."""
+
+    def rule(values: Sequence[Sequence[Mapping[str, Any]]]) -> list[Any]:
+        parts: dict[Any, list[Mapping[str, Any]]] = {}
+        for one in sorted(chain.from_iterable(values), key=itemgetter(by)):
+            parts.setdefault(one[id], []).append(one)
+        return [joined(kind, its) for its in parts.values()]
+
+    return rule
 
 
 def _feeds(values: Sequence[Mapping[str, FeedStatus]]) -> dict[str, FeedStatus]:
@@ -174,7 +176,7 @@ class PartitionStatus(TypedDict):
 class StoreStatus(TypedDict):
     commits: Count
     since_commit_s: Annotated[float | None, _most]
-    faults: Annotated[list[str], _faults]
+    faults: Annotated[list[str], _distinct]
 
 
 class VerdictStatus(TypedDict):
@@ -225,8 +227,8 @@ class FeedStatus(TypedDict):
     quarantined: Count
     pipeline: PipelineStatus
     store: NotRequired[StoreStatus]
-    partitions: Annotated[list[PartitionStatus], _partitions]
-    trainers: Annotated[list[TrainerStatus], _trainers]
+    partitions: Annotated[list[PartitionStatus], _once(PartitionStatus, "partition", "partition")]
+    trainers: Annotated[list[TrainerStatus], _once(TrainerStatus, "id", by="trainer")]
     trainers_more: Annotated[int, max]
     rates: Rates
     shares: Annotated[list[ShareStatus], _all]
@@ -248,7 +250,7 @@ class WorkerStatus(TypedDict):
 class AccessStatus(TypedDict):
     keys: bool
     known: list[str]
-    present: Annotated[dict[str, int], most_of_each]
+    present: Annotated[dict[str, int], _most_of_each]
     refused: Counts
 
 
@@ -278,9 +280,17 @@ class ServerStatus(SeenServer):
     addresses: Annotated[list[str], _all]
 
 
+class OwnersAnswer(TypedDict, total=False):
+    """The answer of all owners to a question."""
+
+    users: Annotated[list[str], _distinct]
+    found: Annotated[list[Any], lambda values: _all(values)[:MOST_FOUND]]
+    unheard: Annotated[list[int], _distinct]
+
+
 @cache
-def _rules(kind: Any) -> dict[str, Callable[[Sequence[Any]], Any]]:
-    rules: dict[str, Callable[[Sequence[Any]], Any]] = {}
+def _rules(kind: Any) -> dict[str, _Rule]:
+    rules: dict[str, _Rule] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         if hasattr(hint, "__metadata__"):
             rules[name] = hint.__metadata__[0]
@@ -289,12 +299,11 @@ def _rules(kind: Any) -> dict[str, Callable[[Sequence[Any]], Any]]:
     return rules
 
 
-def joined(kind: type[S], parts: Sequence[S]) -> S:
-    """Return one status of the parts, each field by the rule in its type."""
-    rules, found = _rules(cast(Hashable, kind)), cast(Sequence[Mapping[str, Any]], parts)
-    names = dict.fromkeys(chain.from_iterable(found))
+def joined(kind: type[S], parts: Sequence[Any]) -> S:
+    """Return one status of the parts, each field by the rule in its type; parts may lack some."""
+    rules = _rules(cast(Hashable, kind))
     whole = {
-        name: rules.get(name, _first)([part[name] for part in found if name in part])
-        for name in names
+        name: rules.get(name, _first)([part[name] for part in parts if name in part])
+        for name in dict.fromkeys(chain.from_iterable(parts))
     }
     return cast(S, whole)

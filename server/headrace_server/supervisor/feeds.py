@@ -263,7 +263,7 @@ class Feeds:
     def lasting(self, owner: int, answer: Mapping[str, Any]) -> dict[str, Any]:
         """Return an owner's status with its last counts while its next life opens the feeds."""
         feeds = {}
-        for name, status in answer["feeds"].items():
+        for name, status in answer.get("feeds", {}).items():
             counts = self._feeds[name].counts
             if status["state"] != "opening":
                 counts[owner] = {n: status[n] for n in _LASTING if n in status}

@@ -1,9 +1,9 @@
-"""The status of a whole server at one moment, joined from answers and reports of its processes.
+"""The status of a whole server at one moment, joined from what each of its processes knows.
 
-    owner 0: its partitions, its sessions ─┐
-    owner 1: …                            ─┼─► gathered() ─┐
-                                           ┘               ├─► overview(): Server.stats, watch
-    reports of the workers, the quarantine ────────────────┘
+    the front: its keys, its refusals  ────┐
+    owner 0: its partitions, its sessions ─┤
+    owner 1: …                            ─┼─► overview(): Server.stats, watch
+    reports of the workers, the quarantine ┘
 
 Each owner counts its own partitions, so counts are added.  A trainer has a session with each owner
 and appears once.  ``process/statuses.py`` says how each field is joined.  Reports of workers are up
@@ -14,78 +14,49 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from headrace_proto import __version__
 
-from ..process.config import MOST_FOUND, FeedConfig, RunConfig
+from ..process.config import FeedConfig, RunConfig
 from ..process.counts import added
-from ..process.statuses import (
-    AccessStatus,
-    FeedStatus,
-    PipelineStatus,
-    SeenServer,
-    WorkerStatus,
-    joined,
-    joined_feed,
-    most_of_each,
-)
+from ..process.statuses import EventStatus, PipelineStatus, SeenServer, WorkerStatus, joined
 from .liveness import Post
 
 _Status = Mapping[str, Any]
-
-
-def _access(answers: Sequence[_Status]) -> AccessStatus:
-    """Join the trainers that are let in, and the refusals of the front and of each owner."""
-    known = [answer["access"] for answer in answers]
-    by_front = most_of_each([one["refused"] for one in known])
-    refused = added([by_front, *(answer["refused_here"] for answer in answers)])
-    whole: AccessStatus = joined(AccessStatus, known)
-    whole["refused"] = {reason: n for reason, n in refused.items() if n}
-    return whole
-
-
-def gathered(order: str, answers: Sequence[_Status]) -> dict[str, Any]:
-    """Return the answer of the server to an order, from those of all its owners."""
-    if order == "stats":
-        names = answers[0]["feeds"]
-        feeds = {name: joined_feed([answer["feeds"][name] for answer in answers]) for name in names}
-        return {"feeds": feeds, "access": _access(answers)}
-    if order == "users":
-        return {"users": sorted({user for answer in answers for user in answer["users"]})}
-    if order == "inspect":
-        found = [one for answer in answers for one in answer["found"]]
-        unheard = [partition for answer in answers for partition in answer["unheard"]]
-        return {"found": found[:MOST_FOUND], "unheard": sorted(unheard)}
-    return dict(answers[0])
-
-
-# With the reports of workers
+_PROGRESS = ("partition", "number", "epoch", "position", "share")
 
 
 def overview(
-    config: RunConfig, answer: _Status, posts: Sequence[Post], quarantined: Mapping[str, int]
+    config: RunConfig,
+    answers: Sequence[_Status],
+    posts: Sequence[Post],
+    quarantined: Mapping[str, int],
+    draining: bool = False,
+    events: Sequence[EventStatus] = (),
 ) -> SeenServer:
-    """Return the status, as far as a supervisor knows it; ``answer`` is that of all owners."""
+    """Return the status, as far as a supervisor knows it.
+
+    ``answers`` are those of the front and of all owners.
+    """
     reports = [(post.notebook.report(), post.notebook.totals()) for post in posts]
-    feeds = {}
-    for feed in config.feeds:
-        known = {**answer["feeds"][feed.name], "quarantined": quarantined.get(feed.name, 0)}
-        entries = [one for report, _ in reports for one in report.get("partitions", ())]
-        mine = {one["partition"]: one for one in entries if one["feed"] == feed.name}
-        totals = added(total.get(f"feed:{feed.name}", {}) for _, total in reports)
-        feeds[feed.name] = _with_reading(cast(FeedStatus, known), feed, mine, totals)
-    workers = [_worker(post, *of, config) for post, of in zip(posts, reports, strict=True)]
-    return {
+    known = {
         "version": __version__,
         "at": time.time(),
-        "access": answer["access"],
-        "feeds": feeds,
-        "workers": workers,
+        "feeds": {
+            feed.name: {
+                **_reported(feed.name, reports),
+                "pipeline": _pipeline(feed),
+                "quarantined": quarantined.get(feed.name, 0),
+            }
+            for feed in config.feeds
+        },
+        "workers": [_worker(post, *of, config) for post, of in zip(posts, reports, strict=True)],
         "share": list(config.share),
-        "draining": False,
-        "events": [],
+        "draining": draining,
+        "events": list(events),
     }
+    return joined(SeenServer, [*answers, known])
 
 
 def _worker(post: Post, report: _Status, totals: _Status, config: RunConfig) -> WorkerStatus:
@@ -104,22 +75,22 @@ def _worker(post: Post, report: _Status, totals: _Status, config: RunConfig) -> 
     }
 
 
-def _with_reading(
-    known: FeedStatus, feed: FeedConfig, entries: Mapping[int, _Status], totals: _Status
-) -> FeedStatus:
-    """Add workers' reports on a feed: the progress of partitions and of their stores."""
-    known["read"] = int(totals.get("read", 0))
-    known["pipeline"] = _pipeline(feed)
-    for partition in known["partitions"]:
-        entry = entries.get(partition["partition"])
-        if entry is not None:
-            partition["number"], partition["epoch"] = entry["number"], entry["epoch"]
-            partition["position"], partition["share"] = entry["position"], entry["share"]
-    standing = [entry["segments"] for entry in entries.values() if "segments" in entry]
-    if standing:
+def _reported(feed: str, reports: Sequence[tuple[_Status, _Status]]) -> dict[str, Any]:
+    """Return workers' reports on a feed: the progress of partitions and of their stores."""
+    entries = [
+        entry
+        for report, _ in reports
+        for entry in report.get("partitions", ())
+        if entry["feed"] == feed
+    ]
+    totals = added(total.get(f"feed:{feed}", {}) for _, total in reports)
+    known: dict[str, Any] = {
+        "read": int(totals.get("read", 0)),
+        "partitions": [{name: entry[name] for name in _PROGRESS} for entry in entries],
+    }
+    if standing := [entry["segments"] for entry in entries if "segments" in entry]:
         known["segment_standing"] = added(standing)
-    stores = [entry for entry in entries.values() if "fault" in entry]
-    if stores:
+    if stores := [entry for entry in entries if "fault" in entry]:
         last = max(entry["committed_at"] for entry in stores)
         known["store"] = {
             "commits": int(totals.get("commits", 0)),

@@ -34,7 +34,7 @@ from ..process.child import Child, perform
 from ..process.config import FeedConfig, RunConfig
 from ..process.diary import Entry
 from ..process.rundir import RunDirectory, forget_journals
-from ..process.statuses import SeenServer
+from ..process.statuses import OwnersAnswer, SeenServer, joined
 from ..state.durable import Durable
 from .asks import FRONT, Asks
 from .crew import Crew
@@ -42,7 +42,7 @@ from .feeds import Feeds
 from .liveness import Patience, Post
 from .snapshot_requests import SnapshotRequests
 from .starts import Starts
-from .status import gathered, overview
+from .status import overview
 
 logger = logging.getLogger("headrace.server")
 
@@ -286,32 +286,31 @@ class Supervisor:
 
     def ask(self, order: str, timeout_s: float = 10.0, **values: Any) -> dict[str, Any]:
         """Send an order to all workers; return their answers, joined to one."""
-        return gathered(order, [*self._ask_owners(order, timeout_s, **values).values()])
+        answers = self._ask_owners(order, timeout_s, **values)
+        return dict(joined(OwnersAnswer, [*answers.values()]))
 
     def _ask_owners(
         self, order: str, timeout_s: float | None, *failure: Any, **values: Any
     ) -> dict[int, Mapping[str, Any]]:
         return self._asks.ask(range(self._config.workers), order, timeout_s, *failure, **values)
 
-    def _stats(self, timeout_s: float = 10.0) -> dict[str, Any]:
-        """Return the status of owners; the front is asked too, which shows whether it lives."""
+    def _stats(self, timeout_s: float = 10.0) -> list[Mapping[str, Any]]:
+        """Return what the front and each owner know of the status."""
         answers = self._asks.ask(range(FRONT, self._config.workers), "stats", timeout_s)
-        answers.pop(FRONT)
-        return gathered("stats", [self._feeds.lasting(n, one) for n, one in answers.items()])
+        return [self._feeds.lasting(number, answer) for number, answer in answers.items()]
 
     def look(self, timeout_s: float = 10.0) -> SeenServer:
         """Return the status of the whole server, as of now."""
-        answer = self._stats(timeout_s)
+        answers = self._stats(timeout_s)
         with self._lock:
             left_out = self._feeds.quarantine.left_out
             quarantined = {name: len(left_out(name)) for name in self.feeds}
-            seen = overview(self._config, answer, self._crew.posts, quarantined)
-            seen["draining"], seen["events"] = self.draining, self._feeds.events
-            return seen
+            posts, events = self._crew.posts, self._feeds.events
+            return overview(self._config, answers, posts, quarantined, self.draining, events)
 
     def access(self) -> dict[str, Any]:
         """Return the names of trainers that are let in, and counts of refusals, as of now."""
-        return dict(self._stats()["access"])
+        return dict(joined(SeenServer, self._stats())["access"])
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until every feed is over, or the server has failed."""

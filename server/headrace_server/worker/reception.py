@@ -344,11 +344,10 @@ class Reception:
         began_ended = desk.durable and not desk.dispatcher.counts["batches"]
         return desk.farewell.done(deaf, now, began_ended)
 
-    def access(self) -> dict[str, Any]:
-        """Return the keys, the trainers that are present, and counts of refusals."""
+    def access(self) -> dict[str, dict[str, int]]:
+        """Return the trainers that are present, and counts of refusals by this process."""
         present = Counter(session.name for session in self.sessions.present())
-        access = {**self.door.access, "present": dict(present)}
-        return {"access": access, "refused_here": dict(self.door.refusals.counts)}
+        return {"refused": dict(self.door.refusals.counts), "present": dict(present)}
 
     def close(self) -> None:
         """Tell all trainers that the server stops.

@@ -58,7 +58,6 @@ class RelayDoor:
         self._waiting_bytes = 0
         self.flooding: list[bytes] = []  # connections whose queue was full
         self._names: dict[str, str] | None = None
-        self.access: dict[str, Any] = {"keys": False, "known": [], "refused": {}}
         self._changed = False
         self.refusals = Refusals()  # refusals by this process
         self._trackers: dict[int, SimpleNamespace] = {}
@@ -105,7 +104,7 @@ class RelayDoor:
 
     def _on_known(self, known: Known, frames: list[bytes]) -> None:
         self._changed = self._changed or known.names != self._names
-        self._names, self.access = known.names, known.access
+        self._names = known.names
 
     def _on_all_back(self, all_back: AllBack, frames: list[bytes]) -> None:
         self.all_back = True

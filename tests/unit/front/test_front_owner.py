@@ -11,7 +11,7 @@ from headrace_server.front.front_owner import FrontOwner, life_of, number_of
 from headrace_server.process.exchange import Exchange
 from headrace_server.process.relay import FROM_FRONT, AllBack, Known, Sent, TrainerMessage
 
-KNOWN = Known(None, {})
+KNOWN = Known(None)
 
 
 class World:
@@ -113,6 +113,6 @@ def test_it_is_told_of_other_keys_and_of_blocks_that_are_sent():
     tracker.done = True
     w.owner.sweep()
     assert w.take_told() == [Sent(7)] and w.owner.sending == []
-    other = Known({"k": "name"}, {})
+    other = Known({"k": "name"})
     w.owner.tick(0.0, other), w.owner.tick(0.0, other)
     assert w.take_told() == [other]

@@ -11,8 +11,9 @@ import pytest
 import headrace_server as hs
 from headrace_server.process.config import MOST_FOUND, MOST_TRAINERS, FeedConfig, RunConfig
 from headrace_server.process.diary import Diary
+from headrace_server.process.statuses import OwnersAnswer, SeenServer, joined
 from headrace_server.supervisor.liveness import Patience, Post
-from headrace_server.supervisor.status import gathered, overview
+from headrace_server.supervisor.status import overview
 
 
 def trainer(number: int, nonce: str, **changes: Any) -> dict[str, Any]:
@@ -31,11 +32,8 @@ def feed(**changes: Any) -> dict[str, Any]:
     return {**told, "partitions": [], "trainers": [], "trainers_more": 0, **changes}
 
 
-def stats(*feeds: dict[str, Any], **access: Any) -> dict[str, Any]:
-    known = {"keys": False, "known": [], "present": {}, "refused": {}, **access}
-    answers = [{"feeds": {"f": told}, "access": known, "refused_here": {}} for told in feeds]
-    joined: dict[str, Any] = gathered("stats", answers)["feeds"]["f"]
-    return joined
+def stats(*feeds: dict[str, Any]) -> Any:
+    return joined(SeenServer, [{"feeds": {"f": told}} for told in feeds])["feeds"]["f"]
 
 
 def test_the_answer_of_one_owner_is_that_of_the_server():
@@ -95,22 +93,20 @@ def test_of_many_trainers_the_first_are_listed_and_the_others_counted():
     assert len(told["trainers"]) == MOST_TRAINERS and told["trainers_more"] == 1
 
 
-def test_what_the_front_refused_counts_once_and_what_owners_refused_is_added():
-    def answer(by_front: int, here: int) -> dict[str, Any]:
-        refused = {"garbage": by_front} if by_front else {}
-        access = {"keys": True, "known": ["a"], "present": {"a": 1}, "refused": refused}
-        return {"feeds": {}, "access": access, "refused_here": {"garbage": here} if here else {}}
-
-    told = gathered("stats", [answer(5, 2), answer(5, 0), answer(4, 1)])["access"]
+def test_what_the_front_and_each_owner_refused_is_added_and_a_trainer_is_present_once():
+    front = {"access": {"keys": True, "known": ["a"], "refused": {"garbage": 5}}}
+    refused: list[dict[str, int]] = [{"garbage": 2}, {}, {"garbage": 1}]
+    owners = [{"access": {"refused": here, "present": {"a": 1}}} for here in refused]
+    told = joined(SeenServer, [front, *owners])["access"]
     assert told == {"keys": True, "known": ["a"], "present": {"a": 1}, "refused": {"garbage": 8}}
 
 
 def test_users_are_named_once_and_examples_are_found_at_any_owner():
     users = [{"users": ["trainer 2", "trainer 1"]}, {"users": ["trainer 2"]}]
-    assert gathered("users", users) == {"users": ["trainer 1", "trainer 2"]}
+    assert joined(OwnersAnswer, users) == {"users": ["trainer 1", "trainer 2"]}
     seen = [{"found": [1] * MOST_FOUND, "unheard": [4]}, {"found": [2], "unheard": [1]}]
-    assert gathered("inspect", seen) == {"found": [1] * MOST_FOUND, "unheard": [1, 4]}
-    assert gathered("close", [{"request": 1}, {"request": 1}]) == {"request": 1}
+    assert joined(OwnersAnswer, seen) == {"found": [1] * MOST_FOUND, "unheard": [1, 4]}
+    assert joined(OwnersAnswer, [{}, {}]) == {}
 
 
 PIPELINE = hs.from_examples([{"i": 1}]).shuffle(seed=1).select(["i"]).batch(4)
@@ -123,10 +119,11 @@ def entry(partition: int, **more: Any) -> dict[str, Any]:
     return {"feed": "a", "partition": partition, **progress, **more}
 
 
-def seen_of(posts: list[Post], **feed: Any) -> dict[str, Any]:
+def seen_of(posts: list[Post], **feed: Any) -> Any:
     partitions = [{"partition": p, "worker": p} for p in range(2)]
-    answer = {"feeds": {"a": {"partitions": partitions, **feed}}, "access": {"keys": True}}
-    return overview(CONFIG, answer, posts, {"a": 1})
+    told = {"partitions": partitions, "trainers": [], "trainers_more": 0, **feed}
+    front, owner = {"access": {"keys": True}}, {"feeds": {"a": told}}
+    return overview(CONFIG, [front, owner], posts, {"a": 1})
 
 
 @pytest.fixture
