@@ -145,8 +145,8 @@ def _check(
     leases: Sequence[HandOut],
 ) -> None:
     """Raise ServerError where a batch of the script can not be served."""
-    recorded = history.recorded(set(script))
-    gone = [batch for batch in script if batch not in recorded]
+    places = [history.place(batch) for batch in script]
+    gone = [batch for batch, place in zip(script, places, strict=True) if place is None]
     if gone:
         raise ServerError(
             f"the rows of {len(gone)} of these batches are recorded no more, among them "
@@ -155,7 +155,7 @@ def _check(
     options: Any = declaration.shape.options
     if not options.get("initial_states") or states == "initial":
         return
-    if not all(recorded.has_states(batch) for batch in script):
+    if not all(place and place.has_states for place in places):
         raise ServerError(_NEEDS_STATES.format(which="these batches"))
     trainers = {lease.trainer for lease in leases}
     if options["state_placement"] == "trainer" and (len(trainers) > 1 or leases[0].step > 1):

@@ -71,8 +71,8 @@ def full(disk: Path) -> Iterator[Path]:
 
 
 def flight(disk: Path) -> None:
-    file = FlightFile(disk / "flight", "rows-1", 1 << 20, 1, lambda: ["header"])
-    file.begin(3 * PAGE)
+    file = FlightFile(disk / "flight", "rows-1", 1 << 20, 1)
+    file.begin(frame(["header"]), 3 * PAGE)
     file.write(frame(bytes(2 * PAGE)))
 
 

@@ -165,6 +165,7 @@ class PlayedPartitions:
 
     def __init__(self) -> None:
         self.events: deque[Any] = deque()
+        self.flight: dict[str, Any] = {}
         self.stores, self.ahead, self.commits = _Stores(), self, self
         self._blocks: set[tuple[str, int, int]] = set()
         self._numbers: Counter[tuple[str, int]] = Counter()  # of batches that were made

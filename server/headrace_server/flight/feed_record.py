@@ -1,11 +1,11 @@
 """The record of a feed: its hand-outs, and the rows that they brought.
 
-    leases-….flight ─► Leases ─┐
-                               ├─► History ─► Flown: a hand-out and its batch
-    rows-….flight  ─► Made ────┘
+    flight-LIFE-….flight ─► RecordFile ─┬─► batches ──┐
+    …                                   │             ├─► Flown: a hand-out and its batch
+                                        └─► HandOuts ─┘
 
-Reading does not disturb a server that is writing meanwhile, and works after one was killed.  An
-operator's words for hand-outs:
+One pass over all files finds the hand-outs, and where batches lie.  It does not disturb a server
+that is writing meanwhile, and works after one was killed.  An operator names hand-outs so:
 
     --batch P:N            LIFE/P:N       a batch, of the last life in which it went out, or of that
     --trainer SESSION      LIFE/SESSION   a trainer's session, of the last life that has it
@@ -20,16 +20,18 @@ import os
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE
 
 from .files import SUFFIX
 from .hand_outs import HandOut, HandOuts, RecordedTrainer
-from .recorder import flight_directory
-from .rows import BatchId, Recorded, RecordedBatch
+from .recorder import BATCH, flight_directory
+from .rows import BatchId, RecordedBatch, RecordFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +96,68 @@ def _check_shares(states: Sequence[Path], feed: str) -> None:
         )
 
 
-class FeedRecord:
-    """The record of one feed; ``beside`` are state directories of its other servers."""
+class _Place(NamedTuple):
+    """The frame of a batch, and what the scan has seen of it."""
 
-    def __init__(self, state: Path, feed: str, beside: Sequence[Path] = ()) -> None:
+    file: RecordFile
+    at: int
+    rows: int
+    has_states: bool
+
+
+class FeedRecord:
+    """The record of one feed: the hand-outs, and the batches by their names."""
+
+    def __init__(
+        self,
+        state: Path,
+        feed: str,
+        beside: Sequence[Path] = (),
+        lives: Collection[int] | None = None,
+    ) -> None:
+        """``beside``: state directories of its other servers.  ``lives``: not all, but these."""
         self.feed = feed
+        self._places: dict[BatchId, _Place] = {}
+        self._hand_outs = HandOuts()
+        states = (state, *beside)
         if beside:
-            _check_shares((state, *beside), feed)
-        self._directories = [flight_directory(one, feed) for one in (state, *beside)]
-        self.leases = HandOuts(*self._directories)
+            _check_shares(states, feed)
+        for server, one in enumerate(states):
+            for path in sorted(flight_directory(one, feed).glob(f"*{SUFFIX}")):
+                # Servers number their lives alike.  Here each life has a number of its own.
+                life = int(path.name.split("-")[1]) * len(states) + server
+                if lives is None or life in lives:
+                    self._scan(RecordFile(path, life), server)
+
+    def _scan(self, file: RecordFile, server: int) -> None:
+        found = file.scan()
+        for _, header in islice(found, 1):
+            self._hand_outs.begin(file.life, server, header)
+        for at, (kind, *plain) in found:
+            if kind == BATCH:
+                partition, number, rows, *_, states = plain
+                batch = BatchId(file.life, partition, number)
+                self._places[batch] = _Place(file, at, rows, states is not None)
+            else:
+                self._hand_outs.add(file.life, *plain)
+
+    @cached_property
+    def leases(self) -> list[HandOut]:
+        """All hand-outs, in their order."""
+        return self._hand_outs.joined()
+
+    def place(self, batch: BatchId) -> _Place | None:
+        """Return where a batch is recorded; None where it is not, or no more."""
+        return self._places.get(batch)
+
+    def get(self, batch: BatchId) -> RecordedBatch | None:
+        """Read one of the batches; None where it is not recorded, or no more."""
+        place = self._places.get(batch)
+        return None if place is None else place.file.batch(place.at)
 
     def last(self, count: int) -> list[Flown]:
         """Return the last hand-outs."""
-        return self._with_rows(list(self.leases)[-count:])
+        return self._with_rows(self.leases[-count:])
 
     def of_trainer(self, trainer: str, steps: range | None = None) -> list[Flown]:
         """Return the hand-outs to a trainer."""
@@ -114,28 +165,21 @@ class FeedRecord:
 
     def of_batch(self, batch: BatchId) -> list[Flown]:
         """Return every hand-out of a batch; one without a lease where it was not handed out."""
-        made = self.recorded({batch}).get(batch)
-        flown = self._with_rows([lease for lease in self.leases if lease.batch == batch])
+        made = self.get(batch)
+        flown = [Flown(batch, lease, made) for lease in self.leases if lease.batch == batch]
         return flown or ([] if made is None else [Flown(batch, None, made)])
 
     def of_key(self, key: bytes) -> list[Flown]:
         """Return every hand-out of a batch with a row of this key."""
-        recorded = Recorded(*self._directories)
-        every = {batch: recorded.get(batch) for batch in recorded}
-        found = {batch: made for batch, made in every.items() if made and made.has_key(key)}
+        read = ((batch, self.get(batch)) for batch in self._places)
+        found = {batch: made for batch, made in read if made and made.has_key(key)}
         flown = [Flown(le.batch, le, found[le.batch]) for le in self.leases if le.batch in found]
         out = {one.id for one in flown}
         return flown + [Flown(id, None, found[id]) for id in sorted(found.keys() - out)]
 
-    def _with_rows(self, leases: Sequence[HandOut]) -> list[Flown]:
+    def _with_rows(self, leases: Iterable[HandOut]) -> list[Flown]:
         """Return hand-outs with their batches, as far as they are recorded, in the same order."""
-        recorded = self.recorded({lease.batch for lease in leases})
-        made = {lease.batch: recorded.get(lease.batch) for lease in leases}
-        return [Flown(lease.batch, lease, made[lease.batch]) for lease in leases]
-
-    def recorded(self, wanted: Collection[BatchId]) -> Recorded:
-        """Return the record of the lives of these batches."""
-        return Recorded(*self._directories, lives={batch.life for batch in wanted})
+        return [Flown(lease.batch, lease, self.get(lease.batch)) for lease in leases]
 
 
 _BATCH = re.compile(r"(?:(\d{1,10})/)?(\d{1,10}):(\d{1,19})")

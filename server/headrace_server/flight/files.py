@@ -17,7 +17,7 @@ import fcntl
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -27,7 +27,7 @@ import numpy as np
 from ..files.durable_file import writing
 from ..process.descriptors import aside, own
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 SUFFIX: Final = ".flight"
 _HEAD: Final = struct.Struct("<II")
 #: All files that are being written together take this part of the bound.
@@ -41,24 +41,16 @@ _REMEDY: Final = "make room there, or set record_bytes lower, or record='off'"
 class FlightFile:
     """The file that one process appends to; it begins another when it is full.
 
-    ``name`` is of one life of one process.  ``header`` gives the first frame of each file.
+    ``name`` is of one life of one process; ``writers`` is the number of such processes.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        name: str,
-        limit_bytes: int,
-        writers: int,
-        header: Callable[[], list[Any]],
-    ) -> None:
+    def __init__(self, directory: Path, name: str, limit_bytes: int, writers: int) -> None:
         self._directory = directory
         self._name = name
         self._limit = limit_bytes
         self._file_bytes = min(
             max(limit_bytes // (_OPEN_SHARE * writers), _LEAST_BYTES), _MOST_BYTES
         )
-        self._header = header
         self._path = directory  # the present file
         self._count = 0
         self._fd = -1
@@ -68,8 +60,8 @@ class FlightFile:
         """Return whether ``nbytes`` more bytes fit into the present file."""
         return self._fd >= 0 and self._size + nbytes <= self._file_bytes
 
-    def begin(self, nbytes: int) -> None:
-        """Begin the next file, which has room for at least ``nbytes``."""
+    def begin(self, header: bytes, nbytes: int) -> None:
+        """Begin the next file with a header; it has room for at least ``nbytes`` more."""
         self.close()
         if nbytes > self._limit // 2:
             text = f"{nbytes} bytes; record_bytes={self._limit} bounds all that is kept"
@@ -85,7 +77,7 @@ class FlightFile:
         self._fd = aside(self._fd)
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._size = 0
-        self.write(frame(self._header()))
+        self.write(header)
 
     def write(self, data: bytes) -> None:
         """Append whole frames.  OSError where it could not; the file then ends before them."""
@@ -159,23 +151,6 @@ def frame_at(path: Path, at: int) -> Any:
     """Return the value of one frame; None where it is there no more."""
     _, value = next(frames(path, at), (at, None))
     return value
-
-
-def recorded_in(directories: Sequence[Path], kind: str) -> Iterator[tuple[int, Path]]:
-    """Give the files of a kind, each with the number of its directory, which is of one server."""
-    for at, directory in enumerate(directories):
-        for path in sorted(directory.glob(f"{kind}-*{SUFFIX}")):
-            yield at, path
-
-
-def content(path: Path) -> Iterator[tuple[int, Any]]:
-    """Give the header of a file, and its frames after that; nothing of another format."""
-    found = frames(path)
-    for at, header in found:
-        if header[0] != FORMAT:
-            return
-        yield at, header
-        yield from found
 
 
 def _read(stream: BinaryIO) -> Any:

@@ -1,13 +1,9 @@
-"""Reads the files of leases: the trainer, the step and the end of every batch.
+"""Joins the hand-outs of all files: the trainer, the step and the end of every batch.
 
     file of an owner's life ─┐                  ┌─ trainer: its sessions with all owners ─► steps
     file of another         ─┼─► hand-outs ─────┤
     …                       ─┘                  └─ their order: by time, but each trainer's as it
                                                    took them
-
-SENT token, partition, number, rows, session, seq
-COMMITTED token, …      STALE token, …      REFUSED token, code, text      ENDED token, why
-HELD token              JOINED session, host, rank, world, process, nonce
 
 A trainer has a session with each owner and each life of it, all of one nonce.  Where servers share
 a feed it has sessions with those of each, and lives are numbered so that they differ.  It takes
@@ -15,7 +11,7 @@ batches of one owner as they come, and those of several in the order of the feed
 segments, which it asks of one owner after the other, by time.
 
 A life of an owner that dies records no end of what is out then.  The next one hands nothing out
-before trainers that still live have reported what they have (HELD): all else is lost, or, of
+before trainers that still live have reported what they have (``HELD``): all else is lost, or, of
 segments, void, or its trainer has left.
 """
 
@@ -23,19 +19,15 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import chain, islice
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .files import content, recorded_in
-from .recorder import LeasesEntry
+from .recorder import COMMITTED, HELD, JOINED, SENT
 from .rows import BatchId
 
 #: Ends of batches that the trainer has not used.
 _UNUSED = ("lost", "returned")
-_FATES = {LeasesEntry.COMMITTED: "committed", LeasesEntry.STALE: "stale"}
 #: A session by the life of its owner and its number.
 _Session = tuple[int, int]
 
@@ -95,78 +87,64 @@ class HandOut:
 
 
 class HandOuts:
-    """All that is recorded, in the order of the hand-out."""
+    """All hand-outs that are recorded.  ``begin`` and ``add`` take files in their order."""
 
-    def __init__(self, *directories: Path) -> None:
-        """``directories``: of one server, or of several with shares of the feed."""
-        self._found: dict[int, HandOut] = {}
+    def __init__(self) -> None:
+        self._found: dict[int, HandOut] = {}  # by token
         self._trainers: dict[_Session, RecordedTrainer] = {}
-        self._of_nonce: dict[bytes, dict[_Session, None]] = defaultdict(dict)
-        self._owners: dict[int, tuple[int, int]] = {}  # by life: which directory, which owner
+        self._of_nonce: dict[Any, set[_Session]] = defaultdict(set)
+        self._owners: dict[int, tuple[int, int]] = {}  # by life: which server, which owner
         self._held: dict[int, int] = {}  # by token: the last life to which its trainer reported it
         self._by_number = True
-        for at, path in recorded_in(directories, "leases"):
-            found = content(path)
-            for _, (_, _, _, life, trainers, *whose) in islice(found, 1):
-                life = life * len(directories) + at  # as in Recorded
-                owner, self._by_number = whose or (0, True)
-                self._owners[life] = at, owner
-                for trainer in trainers:
-                    self._join(life, *trainer)
-            for _, (when, entries) in found:
-                for entry in entries:
-                    self._add(life, when, *entry)
-        self._join_sessions()
-        self._end_those_of_the_dead()
-        self._in_order = self._ordered()
+
+    def begin(self, life: int, server: int, header: Sequence[Any]) -> None:
+        """Begin a file."""
+        _, owner, self._by_number, sessions = header
+        self._owners[life] = server, owner
+        for session in sessions:
+            self._join(life, *session)
+
+    def add(self, life: int, when: float, entries: Iterable[Sequence[Any]]) -> None:
+        """Add the entries of one round."""
+        for kind, *fields in entries:
+            if kind == SENT:
+                token, partition, number, rows, session = fields
+                trainer = self._trainers.get((life, session)) or RecordedTrainer(life, session)
+                batch = BatchId(life, partition, number)
+                self._found[token] = HandOut(token, batch, rows, trainer, 0, when)
+            elif kind == JOINED:
+                self._join(life, *fields)
+            elif kind == HELD:
+                self._held[fields[0]] = life
+            else:
+                text, *tokens = fields
+                fate = "committed" if kind == COMMITTED else kind
+                for lease in filter(None, map(self._found.get, tokens)):
+                    if not lease.events or lease.events[-1].fate != fate:
+                        lease.events.append(Event(when, fate, text))
 
     def _join(
-        self,
-        life: int,
-        session: int,
-        host: str,
-        rank: int,
-        world: int,
-        process: bytes,
-        nonce: bytes = b"",
+        self, life: int, session: int, host: str, rank: int, world: int, nonce: bytes
     ) -> None:
-        self._trainers[life, session] = RecordedTrainer(life, session, host, rank, world)
-        if nonce:
-            self._of_nonce[nonce][life, session] = None
+        named = life, session
+        self._trainers[named] = RecordedTrainer(life, session, host, rank, world)
+        self._of_nonce[nonce or named].add(named)
 
-    def _add(self, life: int, when: float, kind: int, *fields: Any) -> None:
-        if kind == LeasesEntry.SENT:
-            token, partition, number, rows, session, seq = fields
-            trainer = self._trainers.get((life, session), RecordedTrainer(life, session))
-            batch = BatchId(life, partition, number)
-            self._found[token] = HandOut(token, batch, rows, trainer, seq, when)
-        elif kind == LeasesEntry.JOINED:
-            self._join(life, *fields)
-        elif kind == LeasesEntry.HELD:
-            self._held[fields[0]] = life
-        elif kind in _FATES:
-            for token in fields:
-                self._happened(token, Event(when, _FATES[kind]))
-        elif kind == LeasesEntry.REFUSED:
-            self._happened(fields[0], Event(when, "refused", ": ".join(fields[1:])))
-        elif kind == LeasesEntry.ENDED:
-            self._happened(fields[0], Event(when, fields[1]))
-
-    def _happened(self, token: int, event: Event) -> None:
-        lease = self._found.get(token)
-        if lease is not None and (not lease.events or lease.events[-1].fate != event.fate):
-            lease.events.append(event)
-
-    def _join_sessions(self) -> None:
-        """Sessions of one nonce are one trainer's."""
-        for sessions in self._of_nonce.values():
+    def joined(self) -> list[HandOut]:
+        """Return all in the order of their times, but each trainer's in the order of its steps."""
+        for sessions in self._of_nonce.values():  # those of one nonce are one trainer's
             first, *others = sorted(sessions)
-            known = self._trainers[first]
-            trainer = RecordedTrainer(*first, known.host, known.rank, known.world, tuple(others))
+            trainer = replace(self._trainers[first], others=tuple(others))
             self._trainers.update(dict.fromkeys(sessions, trainer))
         for lease in self._found.values():
             named = lease.trainer.life, lease.trainer.session
             lease.trainer = self._trainers.get(named, lease.trainer)
+        self._end_those_of_the_dead()
+        of_trainers: dict[RecordedTrainer, list[HandOut]] = defaultdict(list)
+        for _, lease in sorted(self._found.items()):
+            of_trainers[lease.trainer].append(lease)
+        lines = [self._line(trainer, leases) for trainer, leases in of_trainers.items()]
+        return [lease for _, lease in heapq.merge(*lines, key=lambda timed: timed[0])]
 
     def _end_those_of_the_dead(self) -> None:
         """End leases that were out when their owner died, unless a trainer has reported them."""
@@ -183,44 +161,25 @@ class HandOuts:
                 fate = fate if (following, lease.trainer) in came else "left"
                 lease.events.append(Event(lives[following], fate))
 
-    def _ordered(self) -> list[HandOut]:
-        """Return all in the order of their times, but each trainer's in the order of its steps."""
-        of_trainers: dict[RecordedTrainer, dict[tuple[int, int], list[HandOut]]] = defaultdict(
-            lambda: defaultdict(list)
-        )
-        for _, lease in sorted(self._found.items()):
-            of_trainers[lease.trainer][self._owners[lease.batch.life]].append(lease)
-        lines = []
-        for trainer, of_owners in of_trainers.items():
-            places = self._places(trainer, of_owners.values())
-            line, at, step = [], 0.0, 1
-            for lease in heapq.merge(*of_owners.values(), key=lambda lease: places[lease.token]):
-                lease.step = step
-                step += lease.fate not in _UNUSED
-                at = max(at, lease.sent)
-                line.append((at, lease))
-            lines.append(line)
-        return [lease for _, lease in heapq.merge(*lines, key=lambda timed: timed[0])]
-
-    def _places(
-        self, trainer: RecordedTrainer, of_owners: Iterable[list[HandOut]]
-    ) -> dict[int, tuple[float, int]]:
-        """Return, by token, the sort key by which a trainer chooses between owners."""
+    def _line(
+        self, trainer: RecordedTrainer, leases: Iterable[HandOut]
+    ) -> list[tuple[float, HandOut]]:
+        """Number a trainer's steps; return its leases in their order, with times that ascend."""
         rounds: Counter[int] = Counter()  # by partition: those in which a rank had a batch
-        places: dict[int, tuple[float, int]] = {}
-        for lease in chain.from_iterable(of_owners):
-            number, partition = lease.batch.number, lease.batch.partition
+        of_owners: dict[tuple[int, int], list[tuple[Any, HandOut]]] = defaultdict(list)
+        for lease in leases:
+            partition = lease.batch.partition
+            place: tuple[float, int] = lease.batch.number, partition
             if not self._by_number:
-                places[lease.token] = lease.sent, 0
+                place = lease.sent, 0
             elif trainer.rank >= 0:
-                places[lease.token] = rounds[partition], partition
+                place = rounds[partition], partition
                 rounds[partition] += 1
-            else:
-                places[lease.token] = number, partition
-        return places
-
-    def __iter__(self) -> Iterator[HandOut]:
-        return iter(self._in_order)
-
-    def __len__(self) -> int:
-        return len(self._found)
+            of_owners[self._owners[lease.batch.life]].append((place, lease))
+        line, at, step = [], 0.0, 1
+        for _, lease in heapq.merge(*of_owners.values(), key=lambda placed: placed[0]):
+            lease.step = step
+            step += lease.fate not in _UNUSED
+            at = max(at, lease.sent)
+            line.append((at, lease))
+        return line

@@ -36,10 +36,11 @@ from ..making.segment_memory import closing
 from ..making.sequencing import Cutting, Offer, StateSource
 from ..making.slab import Slab
 from ..pipeline.declaration import Declaration, Shape
-from ..reading.chunk import Chunk
+from ..reading.chunk import Chunk, Origin
 from ..reading.intake import Intake
 from ..reading.reader import BadRecords, Reader
-from .rows import RecordedBatch, StoredSource
+from ..reading.trace import ChunkTrace
+from .rows import RecordedBatch
 from .script import Replay, Script, epoch_of
 
 #: Maximum number of chunks in memory, for batches that share them.
@@ -56,9 +57,9 @@ class _Chunks(Generic[T]):
     ) -> None:
         self._intakes = intakes
         self._shaped = shaped
-        self._held: dict[tuple[int, StoredSource], tuple[Chunk, T, np.ndarray]] = {}
+        self._held: dict[tuple[int, ChunkTrace], tuple[Chunk, T, np.ndarray]] = {}
 
-    def get(self, partition: int, source: StoredSource) -> tuple[Chunk, T, np.ndarray]:
+    def get(self, partition: int, source: ChunkTrace) -> tuple[Chunk, T, np.ndarray]:
         """Return the chunk, the shape's part of it, and the places of the recorded rows."""
         name = partition, source
         if name not in self._held:
@@ -162,8 +163,8 @@ class _Rows(PlainMaker):
 
     def parts(self, plan: Plan) -> Parts:
         made, parts = self._script.made(plan.number), []
-        for part in made.parts:
-            source = made.sources[part.chunk]
+        for part in made.trace.parts:
+            source = made.trace.sources[part.chunk]
             chunk, _, where = self._chunks.get(made.id.partition, source)
             listed = np.arange(len(where))[part.rows]
             parts.append((chunk, _found(source, chunk, where, listed)))
@@ -202,18 +203,19 @@ class _Segments(SegmentMaker):
 
     def begin(self, plan: Plan) -> tuple[SegmentBlock, None]:
         made = self._script.made(plan.number)
-        batch = made.segments
+        batch = made.trace.segments
         assert batch is not None
         offers: dict[int, Offer] = {}
         numbers = batch.numbers.copy()
         rows = numbers[ROW]
-        for number, source in made.sources.items():
+        for number, source in made.trace.sources.items():
             chunk, offers[number], where = self._chunks.get(made.id.partition, source)
             here = np.flatnonzero(batch.chunks == number)
             rows[here] = _found(source, chunk, where, rows[here])
         member = None
-        if "round" in made.meta:
-            member = RoundMember(made.meta["round"], made.meta["rank"], self.cutting.batch_size)
+        meta = made.trace.meta
+        if "round" in meta:
+            member = RoundMember(meta["round"], meta["rank"], self.cutting.batch_size)
         batch = replace(batch, numbers=numbers, member=member)
         if self._initial:
             batch, extra, states = self._begun(batch, offers)
@@ -253,52 +255,55 @@ class _Segments(SegmentMaker):
 def _marked(made: RecordedBatch) -> dict[str, Any]:
     """Return the description of a batch, marked as a replay."""
     batch = made.id
-    return {**made.meta, "replayed": [batch.life, batch.partition, batch.number]}
+    return {**made.trace.meta, "replayed": [batch.life, batch.partition, batch.number]}
 
 
-def _places(source: StoredSource, chunk: Chunk) -> np.ndarray:
+def _places(source: ChunkTrace, chunk: Chunk) -> np.ndarray:
     """Return the place of each recorded row in the chunk as read now; -1 for a missing row."""
-    was, now = source.ordinals, chunk.ordinals
-    if np.array_equal(was, now):
-        return np.arange(len(was))
-    order = np.argsort(now, kind="stable")
-    if len(np.unique(now)) < len(now) or not len(now):
-        return np.full(len(was), -1)
-    found = order[np.minimum(np.searchsorted(now, was, sorter=order), len(now) - 1)]
-    return np.where(now[found] == was, found, -1)
+    now = {ordinal: place for place, ordinal in enumerate(chunk.ordinals.tolist())}
+    if np.array_equal(source.ordinals, chunk.ordinals):
+        return np.arange(len(chunk))
+    if len(now) < len(chunk):  # copies of an example can not be told apart
+        now = {}
+    return np.array([now.get(ordinal, -1) for ordinal in source.ordinals.tolist()], np.int64)
 
 
-def _found(
-    source: StoredSource, chunk: Chunk, where: np.ndarray, recorded: np.ndarray
-) -> np.ndarray:
+def _found(source: ChunkTrace, chunk: Chunk, where: np.ndarray, recorded: np.ndarray) -> np.ndarray:
     """Return rows of a chunk by their recorded places; DataError if they have changed."""
     rows: np.ndarray = where[recorded]
-    if (rows < 0).any():
-        gone = source.row(int(recorded[int(np.argmax(rows < 0))]))
+    was, examples = source.origin.take(recorded), source.ordinals[recorded]
+    if (gone := rows < 0).any():
+        at = int(np.argmax(gone))
         raise DataError(
-            f"example {gone.example} ({gone.place}) was in the batch and is not read any more: it "
-            "was put in quarantine, or the source or its stages have changed"
+            f"example {examples[at]} ({was.describe(at)}) was in the batch and is not read any "
+            "more: it was put in quarantine, or the source or its stages have changed"
         )
-    other = source.differs(recorded, chunk.origin, rows)
-    if other is not None:
-        known = source.row(int(recorded[other]))
+    now = chunk.origin.take(rows)
+    if (moved := (was.record != now.record) | (_files(was) != _files(now))).any():
+        at = int(np.argmax(moved))
         raise DataError(
-            f"example {known.example} was {known.place} and is "
-            f"{chunk.origin.describe(int(rows[other]))}: the source has changed since"
+            f"example {examples[at]} was {was.describe(at)} and is {now.describe(at)}: the source "
+            "has changed since"
         )
     return rows
+
+
+def _files(origin: Origin) -> np.ndarray:
+    """Return the name of each row's file."""
+    files: np.ndarray = np.array(origin.files, object)[origin.file]
+    return files
 
 
 def _brought(states: list[StateSource], made: RecordedBatch) -> tuple[dict[str, Any], int]:
     """Return the recorded states of a batch, as columns and their number."""
     if not states:
         return {}, 0
-    if made.states is None:
+    if made.trace.states is None:
         raise DataError(f"the states of batch {made.id} were not recorded (record='states')")
     kinds = {"state:" + state.name: state.field.dtype for state in states} | {"@state_of": "int32"}
     columns: dict[str, Any] = {}
     count = 0
-    for name, (shape, data) in made.states.items():
+    for name, (shape, data) in made.trace.states.items():
         slot = Slot(kinds[name], tuple(shape), 0, len(data))
         memory = np.frombuffer(data, np.uint8)
         texts = slot.dtype == "bytes"

@@ -1,13 +1,16 @@
-"""The files of rows, read: every batch that was made, with the chunks that its rows lie in."""
+"""A file of the record, read: the batches that were made, with the chunks that their rows lie in.
+
+The scan finds where batches and sources lie; a batch is read when it is asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,15 +19,15 @@ from headrace_proto.errors import ServerError
 from ..core.plan import Part, Read
 from ..core.slots import Segments
 from ..reading.chunk import Origin
-from .files import content, frame_at, recorded_in, unpacked
-from .recorder import RowsFrame
+from ..reading.trace import ChunkTrace, Trace
+from .files import FORMAT, frame_at, frames, unpacked
+from .recorder import NAME, SOURCE
 
-#: Sources of one file that are held at a time.
+#: Maximum number of sources of one file in memory.
 _SOURCES = 256
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class BatchId:
+class BatchId(NamedTuple):
     """The name of a batch: with segments, numbers restart with each life of a server."""
 
     life: int
@@ -55,168 +58,108 @@ class Row:
         return text if self.offset is None else f"{text}, byte {self.offset}"
 
 
-class StoredSource:
-    """One chunk: how it was read, and its rows."""
-
-    def __init__(self, chunk: int, names: list[str], plain: list[Any]) -> None:
-        (self.epoch, self._position, self._limit, self.stages), self._rows, self.keys = plain
-        self.read = Read(chunk, self.epoch, self._position, self._limit)
-        self._names = names
-
-    @cached_property
-    def ordinals(self) -> np.ndarray:
-        return unpacked(self._rows[0])
-
-    @cached_property
-    def _places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        _, _, file, record, offset = self._rows
-        return unpacked(file), unpacked(record), None if offset is None else unpacked(offset)
-
-    def differs(self, at: np.ndarray, origin: Origin, now: np.ndarray) -> int | None:
-        """Return the first of these rows that comes from another place now; None for none."""
-        file, record, _ = self._places
-        same = record[at] == origin.record[now]
-        pairs = zip(file[at].tolist(), origin.file[now].tolist(), strict=True)
-        names = [self._names[number] for number in self._rows[1]]
-        same &= np.array([names[was] == origin.files[is_] for was, is_ in pairs], bool)
-        return None if same.all() else int(np.argmin(same))
-
-    def row(self, at: int, segment: int = -1, segments: int = 0) -> Row:
-        """Return one of its rows."""
-        file, record, offset = self._places
-        return Row(
-            int(self.ordinals[at]),
-            self.epoch,
-            self._names[self._rows[1][int(file[at])]],
-            int(record[at]),
-            None if offset is None else int(offset[at]),
-            self.keys[at] if self.keys else None,
-            segment,
-            segments,
-        )
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class RecordedBatch:
     """One batch that was made."""
 
     id: BatchId
     rows: int
-    sources: dict[int, StoredSource] = field(default_factory=dict)  # by number of the chunk
-    parts: list[Part] = field(default_factory=list)
-    segments: Segments | None = None
-    meta: dict[str, Any] = field(default_factory=dict)
-    states: dict[str, Any] | None = None
+    trace: Trace
 
-    def places(self) -> list[tuple[StoredSource, int]]:
+    def places(self) -> list[tuple[ChunkTrace, int]]:
         """Return the chunk of each row, and which row of it."""
-        batch = self.segments
+        trace, batch = self.trace, self.trace.segments
         if batch is not None:
-            pairs = zip(batch.chunks.tolist(), batch.rows.tolist(), strict=True)
-            return [(self.sources[chunk], row) for chunk, row in pairs]
-        return [(self.sources[p.chunk], row) for p in self.parts for row in _numbers(p.rows)]
+            chunks, rows = batch.chunks.tolist(), batch.rows.tolist()
+        else:
+            listed = [(p.chunk, np.r_[p.rows].tolist()) for p in trace.parts]
+            chunks = [chunk for chunk, rows in listed for _ in rows]
+            rows = [row for _, rows in listed for row in rows]
+        return [(trace.sources[chunk], row) for chunk, row in zip(chunks, rows, strict=True)]
 
     def listed(self) -> list[Row]:
         """Return its rows, in order."""
-        places, batch = self.places(), self.segments
+        places, batch = self.places(), self.trace.segments
         if batch is None:
-            return [source.row(at) for source, at in places]
+            return [_row(source, at) for source, at in places]
         numbers = zip(places, batch.segments.tolist(), batch.counts.tolist(), strict=True)
-        return [source.row(at, segment, count) for (source, at), segment, count in numbers]
+        return [_row(source, at, segment, count) for (source, at), segment, count in numbers]
 
     def has_key(self, key: bytes) -> bool:
         return any(source.keys and source.keys[at] == key for source, at in self.places())
 
 
-class Recorded:
-    """The batches that are recorded, of these lives or of all; each is read when it is asked for.
-
-    A worker that died before it announced a batch has recorded it in vain: of several of one
-    number the last one counts.
-    """
-
-    def __init__(self, *directories: Path, lives: Iterable[int] | None = None) -> None:
-        """``directories``: of one server, or of several with shares of the feed."""
-        self._places: dict[BatchId, tuple[_RowsFile, int]] = {}
-        self._with_states: set[BatchId] = set()
-        wanted = None if lives is None else set(lives)
-        for server, path in recorded_in(directories, "rows"):
-            # Servers number their lives alike.  Here each life has a number of its own.
-            life = int(path.name.split("-")[1]) * len(directories) + server
-            if wanted is None or life in wanted:
-                file = _RowsFile(path, life)
-                for at, batch, has_states in file.scan():
-                    self._places[batch] = file, at
-                    if has_states:
-                        self._with_states.add(batch)
-
-    def __iter__(self) -> Iterator[BatchId]:
-        return iter(self._places)
-
-    def __contains__(self, batch: BatchId) -> bool:
-        return batch in self._places
-
-    def has_states(self, batch: BatchId) -> bool:
-        """Return whether the states that went out with it are recorded."""
-        return batch in self._with_states
-
-    def get(self, batch: BatchId) -> RecordedBatch | None:
-        """Read one of the batches; None where it is not recorded, or no more."""
-        file, at = self._places.get(batch, (None, 0))
-        return None if file is None else file.made(at)
+def _row(source: ChunkTrace, at: int, segment: int = -1, segments: int = 0) -> Row:
+    origin = source.origin
+    return Row(
+        example=int(source.ordinals[at]),
+        epoch=source.read.epoch,
+        file=origin.files[int(origin.file[at])],
+        record=int(origin.record[at]),
+        offset=None if origin.offset is None else int(origin.offset[at]),
+        key=source.keys[at] if source.keys else None,
+        segment=segment,
+        segments=segments,
+    )
 
 
-class _RowsFile:
+class RecordFile:
     """One file: where its sources lie, and the names in it."""
 
     def __init__(self, path: Path, life: int) -> None:
-        self.path = path
         self.life = life
+        self._path = path
         self._names: list[str] = []
         self._sources: dict[tuple[int, int], int] = {}  # by partition and chunk
-        self._read: dict[tuple[int, int], StoredSource] = {}
+        self._source = lru_cache(_SOURCES)(self._read_source)
 
-    def scan(self) -> Iterator[tuple[int, BatchId, bool]]:
-        """Find names and sources once; give where batches lie, and whether with states."""
-        for at, (kind, *plain) in islice(content(self.path), 1, None):
-            if kind == RowsFrame.FILE:
+    def scan(self) -> Iterator[tuple[int, list[Any]]]:
+        """Give its header, batches and rounds, each with its place; note names and sources.
+
+        ServerError where another release has written the file.
+        """
+        found = frames(self._path)
+        for at, header in islice(found, 1):
+            if header[0] != FORMAT:
+                raise ServerError(
+                    f"{self._path} was written by another release of headrace (format "
+                    f"{header[0]!r:.40}, this one reads {FORMAT}): move it elsewhere, and read it "
+                    "by that release"
+                )
+            yield at, header
+        for at, plain in found:
+            if plain[0] == NAME:
                 self._names.append(plain[1])
-            elif kind == RowsFrame.SOURCE:
-                self._sources[plain[0], plain[1]] = at
+            elif plain[0] == SOURCE:
+                self._sources[plain[1], plain[2]] = at
             else:
-                has_states = kind == RowsFrame.SEGMENTS and plain[5] is not None
-                yield at, BatchId(self.life, plain[0], plain[1]), has_states
+                yield at, plain
 
-    def _source(self, partition: int, chunk: int) -> StoredSource:
-        name = partition, chunk
-        if name not in self._read:
-            plain = frame_at(self.path, self._sources[name])
-            if plain is None:
-                raise ServerError(f"{self.path} is gone: it was the oldest of what is recorded")
-            if len(self._read) >= _SOURCES:
-                del self._read[next(iter(self._read))]
-            self._read[name] = StoredSource(chunk, self._names, plain[3:])
-        return self._read[name]
-
-    def made(self, at: int) -> RecordedBatch | None:
-        """Read the batch of a frame."""
-        frame = frame_at(self.path, at)
+    def batch(self, at: int) -> RecordedBatch | None:
+        """Read the batch of a frame; None where the file is gone."""
+        frame = frame_at(self._path, at)
         if frame is None:
             return None
-        kind, partition, number, rows, plain, meta, *states = frame
-        made = RecordedBatch(BatchId(self.life, partition, number), rows, meta=meta)
-        if kind == RowsFrame.PARTS:
-            made.parts = [_part(*part) for part in plain]
-            chunks = {part.chunk for part in made.parts}
-        else:
-            made.segments, made.states = _segments(plain), states[0]
-            chunks = set(made.segments.chunks.tolist())
-        made.sources = {chunk: self._source(partition, chunk) for chunk in chunks}
-        return made
+        _, partition, number, rows, parts, plain, meta, states = frame
+        listed = [_part(*part) for part in parts]
+        segments = None if plain is None else _segments(plain)
+        chunks = {p.chunk for p in listed} if segments is None else segments.of_chunks()
+        sources = {chunk: self._source(partition, chunk) for chunk in chunks}
+        trace = Trace(sources, listed, segments, meta, states)
+        return RecordedBatch(BatchId(self.life, partition, number), rows, trace)
 
-
-def _numbers(rows: slice | np.ndarray) -> Iterable[int]:
-    return range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
+    def _read_source(self, partition: int, chunk: int) -> ChunkTrace:
+        plain = frame_at(self._path, self._sources[partition, chunk])
+        if plain is None:
+            raise ServerError(f"{self._path} is gone: it was the oldest of what is recorded")
+        _, _, _, how, stages, (ordinals, files, file, record, offset), keys = plain
+        origin = Origin(
+            tuple(self._names[number] for number in files),
+            unpacked(file),
+            unpacked(record),
+            None if offset is None else unpacked(offset),
+        )
+        return ChunkTrace(Read(chunk, *how), stages, unpacked(ordinals), origin, keys)
 
 
 def _part(chunk: int, *rows: Any) -> Part:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from headrace_proto.errors import DataError
 
 from ..core.plan import Draft, stored
-from .recorder import flight_directory
-from .rows import BatchId, Recorded, RecordedBatch
+from .feed_record import FeedRecord
+from .rows import BatchId, RecordedBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,10 @@ class Replay:
         batches = tuple(BatchId(*one) for one in script)
         return cls(tuple(directories), feed, partitions, batches, states)
 
-    def recorded(self) -> Recorded:
-        lives = {batch.life for batch in self.script}
-        directories = (flight_directory(state, self.feed) for state in self.directories)
-        return Recorded(*directories, lives=lives)
+    def recorded(self) -> FeedRecord:
+        """Return the record of the lives of these batches."""
+        state, *beside = map(Path, self.directories)
+        return FeedRecord(state, self.feed, beside, {batch.life for batch in self.script})
 
 
 class Script:
@@ -76,8 +77,8 @@ class Script:
 
     def differ_from(self, rows: int) -> bool:
         """Return whether some batch has another number of rows."""
-        recorded = map(self._recorded.get, self._script)
-        return any(batch is not None and batch.rows != rows for batch in recorded)
+        places = map(self._recorded.place, self._script)
+        return any(place is not None and place.rows != rows for place in places)
 
     @property
     def done(self) -> bool:
@@ -91,7 +92,7 @@ class Script:
         if self.done or self._next >= self._wanted:
             return None
         self._next += 1
-        return Draft((), self.made(self._next - 1).meta)
+        return Draft((), self.made(self._next - 1).trace.meta)
 
     def finish(self, drop: bool = False) -> None:
         if drop:
@@ -121,10 +122,10 @@ class Script:
 
 def epoch_of(made: RecordedBatch) -> int | None:
     """Return the epoch of the first row of a batch; None of an empty batch of a rank."""
-    if made.segments is None:
-        chunk = made.parts[0].chunk
-    elif len(made.segments):
-        chunk = int(made.segments.chunks[0])
+    if made.trace.segments is None:
+        chunk = made.trace.parts[0].chunk
+    elif len(made.trace.segments):
+        chunk = int(made.trace.segments.chunks[0])
     else:
         return None
-    return int(made.sources[chunk].epoch)
+    return int(made.trace.sources[chunk].read.epoch)

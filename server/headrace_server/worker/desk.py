@@ -24,7 +24,7 @@ from ..core.recalls import Acknowledged
 from ..core.rounds import DealtRounds
 from ..core.runs import Runs
 from ..core.segment_rounds import check_rows
-from ..flight.recorder import LeaseRecorder
+from ..flight.recorder import Recorder
 from ..process.config import FeedConfig, RunConfig
 from .counters import Counters
 from .events import CommitsStored, Counted, Finished, Made, Opened, StateFlush, Waiting
@@ -56,8 +56,14 @@ class _Partition:
 class Desk:
     """The desk of one feed at one owner."""
 
-    def __init__(self, config: FeedConfig, run: RunConfig, owner: int = 0) -> None:
-        """``owner``: the worker whose partitions these are."""
+    def __init__(
+        self,
+        config: FeedConfig,
+        run: RunConfig,
+        owner: int = 0,
+        flight: Recorder | None = None,
+    ) -> None:
+        """``owner``: the worker whose partitions these are.  ``flight``: None records nothing."""
         self.name = config.name
         self.partitions = {number: _Partition() for number in run.partitions_of(config, owner)}
         self.owners = run.owners_of(config)
@@ -93,9 +99,7 @@ class Desk:
         self._bad: dict[str, int] = {}  # bad examples, as the supervisor knows
         self._shape = config.declaration.shape.options
         self._policy = config.declaration.policy
-        self.flight: LeaseRecorder | None = None
-        if run.record != "off":
-            self.flight = LeaseRecorder(run, config.name, owner, not config.segmented)
+        self.flight = flight
         self._run = run
         self._config = config
         self.runs = Runs(term)

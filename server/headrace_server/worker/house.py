@@ -92,7 +92,10 @@ class House:
     def __post_init__(self) -> None:
         do, partitions, outbox = self.do, self.partitions, self.outbox
         self.dealing = Dealing(partitions.stores, outbox)
-        self.desks = {feed.name: Desk(feed, self.config, self.worker) for feed in self.config.feeds}
+        self.desks = {
+            feed.name: Desk(feed, self.config, self.worker, partitions.flight.get(feed.name))
+            for feed in self.config.feeds
+        }
         self._requests = FeedRequests(partitions, do, outbox, self.pipe, self.clock)
         self.reception = Reception(
             config=self.config,

@@ -20,7 +20,7 @@ from headrace_proto.schema import schema_to_wire
 
 from ..core.ahead import Ahead
 from ..core.arena import Block
-from ..flight.recorder import RowsRecorder
+from ..flight.recorder import Recorder
 from ..making.run import Blocked, Busy, Done, MadeBatch, Resting, Run
 from ..making.slab import Slab
 from .announcing import Announcer
@@ -67,8 +67,8 @@ class Partitions:
         self._announcer = Announcer(self._slab, send)
         self._lacks = Lacks(send)
         self._opener = Opener(begun, self._slab, self.stores)
-        self._flight = {
-            feed.name: RowsRecorder(config, feed.name, worker, life)
+        self.flight = {
+            feed.name: Recorder(config, feed.name, worker, by_number=not feed.segmented)
             for feed in (config.feeds if config.record != "off" else ())
         }
         self._guards = self._opener.guards
@@ -198,7 +198,7 @@ class Partitions:
         """Record a batch and announce it; False where it fits no message, so its feed fails."""
         feed, partition = name
         if made.trace is not None:
-            self._flight[feed].made(partition, made.number, made.rows, made.trace)
+            self.flight[feed].made(partition, made.number, made.rows, made.trace)
         self._blocks[feed, partition, made.number] = made.block
         if run.made_ahead:
             self.ahead.made(name, made.nbytes)
@@ -325,7 +325,7 @@ class Partitions:
     def end(self) -> None:
         """Leave the stores and records to the next life, and close the sources."""
         self.stores.close()
-        for recorder in self._flight.values():
+        for recorder in self.flight.values():
             recorder.close()
         self._opener.close()
 

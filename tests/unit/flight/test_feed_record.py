@@ -13,9 +13,9 @@ from headrace_server.core.handover import Answer, Batch, Effect, Reclaimed, Retu
 from headrace_server.core.plan import Part, Read
 from headrace_server.core.slots import Segments
 from headrace_server.flight.feed_record import FeedRecord, feed_of, handed_to
-from headrace_server.flight.hand_outs import HandOuts
-from headrace_server.flight.recorder import LeaseRecorder, RowsRecorder, flight_directory
-from headrace_server.flight.rows import BatchId, Recorded
+from headrace_server.flight.files import frame
+from headrace_server.flight.recorder import Recorder, flight_directory
+from headrace_server.flight.rows import BatchId
 from headrace_server.process.config import RunConfig
 from headrace_server.reading.chunk import Origin
 from headrace_server.reading.trace import ChunkTrace, Trace
@@ -41,12 +41,12 @@ def sent(token: int, number: int, session: int = 1, seq: int = 1) -> Send:
 
 
 def test_the_rows_of_a_batch_are_named_as_errors_name_them(tmp_path: Path) -> None:
-    recorder = RowsRecorder(config(tmp_path), "f", 0, 0)
+    recorder = Recorder(config(tmp_path), "f")
     sources = {4: source(4, 7, 5, 6), 9: source(9, 1, 2)}
     parts = (Part(4, np.array([0, 2])), Part(9, slice(0, 2)))
     recorder.made(2, 17, 4, Trace(sources, parts, meta={"bucket": 1}))
-    made = Recorded(flight_directory(tmp_path, "f")).get(BatchId(1, 2, 17))
-    assert made is not None and made.meta == {"bucket": 1} and made.rows == 4
+    made = FeedRecord(tmp_path, "f").get(BatchId(1, 2, 17))
+    assert made is not None and made.trace.meta == {"bucket": 1} and made.rows == 4
     assert [(row.example, row.epoch, row.place) for row in made.listed()] == [
         (7, 3, "b, record 3, byte 70"),
         (6, 3, "a\udcff, record 3, byte 60"),
@@ -59,38 +59,39 @@ def test_the_rows_of_a_batch_are_named_as_errors_name_them(tmp_path: Path) -> No
 
 
 def test_segments_are_named_by_key_and_number(tmp_path: Path) -> None:
-    recorder = RowsRecorder(config(tmp_path), "f", 0, 0)
+    recorder = Recorder(config(tmp_path), "f")
     column = np.array([1, 0], np.int64)
     numbers = [column, column, np.array([4, 4]), column, column + 2, column + 5]
     batch = Segments(column, np.array(numbers))
     states = {"state:h": ((2, 1), b"\1\2")}
     trace = Trace({4: source(4, 7, 5, keys=(b"k7", b"k5"))}, segments=batch, states=states)
     recorder.made(0, 0, 2, trace)
-    recorded = Recorded(flight_directory(tmp_path, "f"))
+    recorded = FeedRecord(tmp_path, "f")
     made = recorded.get(BatchId(1, 0, 0))
-    assert made is not None and recorded.has_states(made.id)
+    place = recorded.place(BatchId(1, 0, 0))
+    assert made is not None and place is not None and place.has_states
     assert [(r.key, r.segment, r.segments, r.example) for r in made.listed()] == [
         (b"k5", 3, 6, 5),
         (b"k7", 2, 5, 7),
     ]
     assert made.has_key(b"k5") and not made.has_key(b"k6")
-    assert made.states == {"state:h": [[2, 1], b"\1\2"]}
+    assert made.trace.states == {"state:h": [[2, 1], b"\1\2"]}
     recorder.close()
 
 
 def test_every_file_stands_for_itself(tmp_path: Path) -> None:
-    recorder = RowsRecorder(config(tmp_path), "f", 0, 0)
+    recorder = Recorder(config(tmp_path), "f")
     one = source(0, *np.random.default_rng(1).permutation(9000).tolist())
     for number in range(400):  # of each file the source is a part
         at = np.random.default_rng(number).permutation(9000)[:600]
         recorder.made(0, number, 600, Trace({0: one}, (Part(0, at),)))
     recorder.close()
     directory = flight_directory(tmp_path, "f")
-    oldest = sorted(directory.glob("rows-*"))
+    oldest = sorted(directory.iterdir())
     assert len(oldest) > 2
     oldest[0].unlink()
-    recorded = Recorded(directory)
-    numbers = sorted(batch.number for batch in recorded)
+    recorded = FeedRecord(tmp_path, "f")
+    numbers = [number for number in range(400) if recorded.place(BatchId(1, 0, number))]
     assert numbers == list(range(numbers[0], 400)) and numbers[0] > 0
     for number in numbers:
         at = np.random.default_rng(number).permutation(9000)[:600]
@@ -99,22 +100,24 @@ def test_every_file_stands_for_itself(tmp_path: Path) -> None:
         assert [row.example for row in made.listed()] == one.ordinals[at].tolist()
 
 
-def test_of_two_records_of_one_batch_the_later_life_of_its_worker_counts(tmp_path: Path) -> None:
-    for life, example in ((0, 5), (1, 6)):
-        recorder = RowsRecorder(config(tmp_path), "f", 0, life)
-        recorder.made(0, 0, 1, Trace({0: source(0, example)}, (Part(0, slice(0, 1)),)))
-        recorder.close()
-    made = Recorded(flight_directory(tmp_path, "f")).get(BatchId(1, 0, 0))
+def test_of_two_records_of_one_batch_the_later_one_counts(tmp_path: Path) -> None:
+    recorder = Recorder(config(tmp_path), "f")
+    for chunk in (5, 6):
+        recorder.made(0, 0, 1, Trace({chunk: source(chunk, chunk)}, (Part(chunk, slice(0, 1)),)))
+    recorder.close()
+    made = FeedRecord(tmp_path, "f").get(BatchId(1, 0, 0))
     assert made is not None and [row.example for row in made.listed()] == [6]
 
 
-def fates(tmp_path: Path, *rounds: list[Effect]) -> list[tuple[int, str]]:
-    recorder = LeaseRecorder(config(tmp_path), "f")
+def fates(
+    tmp_path: Path, *rounds: list[Effect], recorder: Recorder | None = None
+) -> list[tuple[int, str]]:
+    recorder = recorder or Recorder(config(tmp_path), "f")
     recorder.joined(1, hello(2, 4))
     for effects in rounds:
         recorder.note(effects)
     recorder.close()
-    return [(le.token, le.fate) for le in HandOuts(flight_directory(tmp_path, "f"))]
+    return [(le.token, le.fate) for le in FeedRecord(tmp_path, "f").leases]
 
 
 def test_each_lease_has_its_end(tmp_path: Path) -> None:
@@ -129,22 +132,22 @@ def test_each_lease_has_its_end(tmp_path: Path) -> None:
         *((1, "committed"), (2, "stale"), (3, "out"), (4, "left")),
         *((5, "voided"), (6, "committed"), (7, "refused")),
     ]
-    leases = list(HandOuts(flight_directory(tmp_path, "f")))
+    leases = FeedRecord(tmp_path, "f").leases
     assert [event.fate for event in leases[5].events] == ["expired", "committed"]
     assert leases[6].events[0].text == "state: wrong"
     assert str(leases[0].trainer) == "1/1 (node:5, rank 2 of 4)" and leases[4].step == 5
 
 
 def test_who_a_trainer_is_stands_in_every_file(tmp_path: Path) -> None:
-    recorder = LeaseRecorder(config(tmp_path), "f")
+    recorder = Recorder(config(tmp_path), "f")
     recorder.joined(1, hello())
     token = 0
-    while len(list(flight_directory(tmp_path, "f").glob("leases-*"))) < 2:
+    while len(list(flight_directory(tmp_path, "f").glob("*"))) < 2:
         batch: list[Effect] = [sent(token := token + 1, token) for _ in range(200)]
         recorder.note(batch)
     recorder.close()
-    sorted(flight_directory(tmp_path, "f").glob("leases-*"))[0].unlink()
-    leases = list(HandOuts(flight_directory(tmp_path, "f")))
+    sorted(flight_directory(tmp_path, "f").glob("*"))[0].unlink()
+    leases = FeedRecord(tmp_path, "f").leases
     assert leases and {lease.trainer.host for lease in leases} == {"node:5"}
 
 
@@ -154,7 +157,7 @@ class Life:
     def __init__(
         self, state: Path, start: int, owner: int, trainer: Hello, by_number: bool = True
     ) -> None:
-        self._recorder = LeaseRecorder(config(state, start), "f", owner, by_number)
+        self._recorder = Recorder(config(state, start), "f", owner, by_number)
         self._recorder.joined(start, trainer)
         self._session, self._partition, self._sent = start, owner, 0
 
@@ -172,7 +175,7 @@ class Life:
 
 def told(state: Path) -> list[tuple[int, int, str]]:
     """Token, step and fate of all that is recorded."""
-    found = HandOuts(flight_directory(state, "f"))
+    found = FeedRecord(state, "f").leases
     return [(lease.token, lease.step, lease.fate) for lease in found]
 
 
@@ -186,7 +189,7 @@ def test_batches_of_several_owners_are_one_trainers_in_the_order_of_the_feed(
     lives[0].gives(1)
     steps = [(101, 1), (201, 2), (301, 3), (102, 4), (202, 5), (302, 6)]
     assert told(tmp_path) == [(token, step, "out") for token, step in steps]
-    leases = list(HandOuts(flight_directory(tmp_path, "f")))
+    leases = FeedRecord(tmp_path, "f").leases
     assert {str(lease.trainer) for lease in leases} == {"1/1 (node:5)"}
     for text in ("1", "3", "2/2"):
         assert handed_to(text, range(2, 4), leases) == leases[1:3]
@@ -233,17 +236,20 @@ def test_batches_that_were_out_when_their_owner_died_have_an_end(
 
 
 def test_hand_outs_and_rows_are_joined(tmp_path: Path) -> None:
-    rows = RowsRecorder(config(tmp_path), "f", 0, 0)
+    recorder = Recorder(config(tmp_path), "f")
     for number in range(3):
         keys = (b"k%d" % number,)
-        rows.made(
+        recorder.made(
             0,
             number,
             1,
             Trace({number: source(number, number, keys=keys)}, (Part(number, slice(0, 1)),)),
         )
-    assert fates(tmp_path, [sent(1, 0), sent(2, 1)], [Returned(1, "left"), sent(3, 0, 2)])
-    rows.close()
+    rounds: list[list[Effect]] = [
+        [sent(1, 0), sent(2, 1)],
+        [Returned(1, "left"), sent(3, 0, 2)],
+    ]
+    assert fates(tmp_path, *rounds, recorder=recorder)
     history = FeedRecord(tmp_path, feed_of(tmp_path, None))
     assert [one.id.number for one in history.last(2)] == [1, 0]
     again = history.of_batch(BatchId(1, 0, 0))
@@ -253,6 +259,16 @@ def test_hand_outs_and_rows_are_joined(tmp_path: Path) -> None:
     assert never.lease is None and never.made is not None
     assert [one.id.number for one in history.of_trainer("2")] == [0]
     assert history.of_batch(BatchId(1, 0, 9)) == []
+
+
+def test_a_record_of_another_release_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    directory = flight_directory(tmp_path, "f")
+    directory.mkdir(parents=True)
+    (directory / "rows-0000000001-0000-000000-000000.flight").write_bytes(
+        frame([1, "rows", "f", 1, 0, 0])
+    )
+    with pytest.raises(ServerError, match=r"format 1, this one reads 2\): move it elsewhere"):
+        FeedRecord(tmp_path, "f")
 
 
 def test_a_feed_without_a_record_is_refused_with_those_that_have_one(tmp_path: Path) -> None:

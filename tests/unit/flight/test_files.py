@@ -22,9 +22,11 @@ from headrace_server.flight.files import (
     unpacked,
 )
 
+HEADER = frame(["header"])
+
 
 def flight(directory: Path, name: str = "rows-1", limit: int = 1 << 20) -> FlightFile:
-    return FlightFile(directory, name, limit, 1, lambda: ["header"])
+    return FlightFile(directory, name, limit, 1)
 
 
 def test_a_torn_tail_is_cut_off_wherever_it_is_torn(tmp_path: Path) -> None:
@@ -77,7 +79,7 @@ def test_all_files_together_stay_below_the_bound_and_the_oldest_go(tmp_path: Pat
     data = frame([b"x" * 60_000])
     for _ in range(100):
         if not file.fits(len(data)):
-            file.begin(len(data))
+            file.begin(HEADER, len(data))
         file.write(data)
     left = sorted(tmp_path.iterdir())
     assert sum(path.stat().st_size for path in left) <= 1 << 20
@@ -89,15 +91,15 @@ def test_all_files_together_stay_below_the_bound_and_the_oldest_go(tmp_path: Pat
 
 def test_a_file_that_is_being_written_is_not_removed(tmp_path: Path) -> None:
     slow = flight(tmp_path, "rows-0")
-    slow.begin(10)
+    slow.begin(HEADER, 10)
     quick = flight(tmp_path, "rows-1")
     data = frame([b"x" * 200_000])
     for _ in range(20):
-        quick.begin(len(data))
+        quick.begin(HEADER, len(data))
         quick.write(data)
     assert (tmp_path / "rows-0-000000.flight").exists()
     slow.close()
-    quick.begin(len(data))
+    quick.begin(HEADER, len(data))
     assert not (tmp_path / "rows-0-000000.flight").exists()
     quick.close()
 
@@ -105,7 +107,7 @@ def test_a_file_that_is_being_written_is_not_removed(tmp_path: Path) -> None:
 def test_a_frame_larger_than_half_of_all_is_refused(tmp_path: Path) -> None:
     file = flight(tmp_path)
     with pytest.raises(ValueError, match=r"record_bytes=1048576 bounds"):
-        file.begin(600_000)
+        file.begin(HEADER, 600_000)
 
 
 @contextmanager
@@ -123,7 +125,7 @@ def full_disk(nbytes: int) -> Iterator[None]:
 
 def test_what_was_written_in_part_is_taken_back(tmp_path: Path) -> None:
     file = flight(tmp_path)
-    file.begin(10)
+    file.begin(HEADER, 10)
     with full_disk(5000):
         file.write(frame([b"x" * 4000]))
         with pytest.raises(

@@ -11,9 +11,9 @@ import pytest
 from headrace_server.core.handover import Batch, Send
 from headrace_server.core.plan import Part, Read
 from headrace_server.flight import recorder as flight
-from headrace_server.flight.hand_outs import HandOuts
-from headrace_server.flight.recorder import LeaseRecorder, RowsRecorder, flight_directory
-from headrace_server.flight.rows import Recorded
+from headrace_server.flight.feed_record import FeedRecord
+from headrace_server.flight.recorder import Recorder
+from headrace_server.flight.rows import BatchId
 from headrace_server.process.config import RunConfig
 from headrace_server.reading.chunk import Origin
 from headrace_server.reading.trace import ChunkTrace, Trace
@@ -34,27 +34,26 @@ def test_a_directory_that_can_not_be_made_is_told_once_and_tried_again(
 ) -> None:
     blocked = tmp_path / "feeds"
     blocked.write_text("a file where a directory should be")
-    rows, leases = RowsRecorder(config(tmp_path), "f", 0, 0), LeaseRecorder(config(tmp_path), "f")
+    recorder = Recorder(config(tmp_path), "f")
     monkeypatch.setattr(flight, "_PAUSE_S", 0.0)
     with caplog.at_level(logging.ERROR, "headrace.flight"):
         for number in range(3):
-            rows.made(0, number, 2, trace())
-            leases.note([Send(1, number, 1 + number, Batch(0, number, 2))])
-    assert [record.message.count("logged once") for record in caplog.records] == [1, 1]
+            recorder.made(0, number, 2, trace())
+            recorder.note([Send(1, number, 1 + number, Batch(0, number, 2))])
+    assert [record.message.count("logged once") for record in caplog.records] == [1]
     blocked.unlink()
-    rows.made(0, 3, 2, trace())
-    leases.note([Send(1, 3, 4, Batch(0, 3, 2))])
-    rows.close()
-    leases.close()
-    directory = flight_directory(tmp_path, "f")
-    assert [batch.number for batch in Recorded(directory)] == [3]
-    assert [lease.token for lease in HandOuts(directory)] == [4]
+    recorder.made(0, 3, 2, trace())
+    recorder.note([Send(1, 3, 4, Batch(0, 3, 2))])
+    recorder.close()
+    history = FeedRecord(tmp_path, "f")
+    assert [lease.token for lease in history.leases] == [4]
+    assert [bool(history.place(BatchId(1, 0, n))) for n in range(4)] == [False] * 3 + [True]
 
 
 def test_after_a_fault_nothing_is_tried_for_a_while(tmp_path: Path) -> None:
     blocked = tmp_path / "feeds"
     blocked.write_text("")
-    rows = RowsRecorder(config(tmp_path), "f", 0, 0)
+    rows = Recorder(config(tmp_path), "f")
     rows.made(0, 0, 2, trace())
     blocked.unlink()
     rows.made(0, 1, 2, trace())
@@ -62,16 +61,16 @@ def test_after_a_fault_nothing_is_tried_for_a_while(tmp_path: Path) -> None:
 
 
 def test_what_can_not_be_packed_is_a_gap_and_no_error(tmp_path: Path) -> None:
-    rows = RowsRecorder(config(tmp_path), "f", 0, 0)
+    rows = Recorder(config(tmp_path), "f")
     of = trace()
     rows.made(0, 0, 2, Trace(of.sources, of.parts, meta={"what": object()}))
     rows.close()
 
 
 def test_a_batch_that_is_sent_once_more_was_handed_out_once(tmp_path: Path) -> None:
-    leases = LeaseRecorder(config(tmp_path), "f")
+    leases = Recorder(config(tmp_path), "f")
     for _ in range(2):
         leases.note([Send(1, 1, 7, Batch(0, 0, 2))])
     leases.close()
-    (lease,) = HandOuts(flight_directory(tmp_path, "f"))
+    (lease,) = FeedRecord(tmp_path, "f").leases
     assert lease.token == 7 and lease.events == []
