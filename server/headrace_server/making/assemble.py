@@ -22,7 +22,7 @@ from headrace_proto.schema import Field
 
 from ..core.padding import Padding
 from ..reading.chunk import Chunk
-from ..reading.columns import Column, Ragged, RaggedStrings, Rows, Strings, row_count, take
+from ..reading.columns import Column, Ragged, Rows, Strings, row_count, take
 
 _arranged = lru_cache(maxsize=1024)(arrange)
 
@@ -64,7 +64,7 @@ class Assembly:
 
     def _shape(self, name: str, columns: list[Column], dynamic_pad: bool) -> tuple[int, ...]:
         first = columns[0]
-        if not isinstance(first, (Ragged, RaggedStrings)):
+        if not isinstance(first, Ragged):
             shape = first.shape[1:]
             for column in columns[1:]:
                 if column.shape[1:] != shape:  # type: ignore[union-attr]
@@ -125,7 +125,7 @@ def light_take(column: Column, rows: Rows) -> Column:
     return column if isinstance(column, np.ndarray) else take(column, rows)
 
 
-def _within(column: Ragged | RaggedStrings, shape: tuple[int, ...]) -> np.ndarray:
+def _within(column: Ragged, shape: tuple[int, ...]) -> np.ndarray:
     """Return a mask of the real elements in rows padded to this shape."""
     inside = np.ones((len(column), *shape), bool)
     for k in range(column.extents.shape[1]):
@@ -137,8 +137,8 @@ def _within(column: Ragged | RaggedStrings, shape: tuple[int, ...]) -> np.ndarra
 def string_bytes(columns: list[Column]) -> int:
     total = 0
     for column in columns:
-        if isinstance(column, RaggedStrings):
-            total += int(column.flat.lengths[column.items].sum())
+        if isinstance(column, Ragged):
+            total += int(column.raw.lengths[column.items].sum())
         else:
             assert isinstance(column, Strings)
             total += int(column.lengths.sum())
@@ -153,7 +153,7 @@ def fill_strings(block: np.ndarray, slot: Slot, columns: list[Column]) -> None:
     offsets[0] = 0
     lengths.reshape(-1).cumsum(out=offsets[1:])
     for column in columns:
-        strings = column.flat.take(column.items) if isinstance(column, RaggedStrings) else column
+        strings = column.values() if isinstance(column, Ragged) else column
         assert isinstance(strings, Strings)
         text = strings.joined()
         block[start : start + text.size] = text
@@ -168,9 +168,9 @@ def _string_lengths(shape: tuple[int, ...], columns: list[Column]) -> np.ndarray
     at = 0
     for column in columns:
         n = len(column)
-        if isinstance(column, RaggedStrings):
+        if isinstance(column, Ragged):
             there = _within(column, shape[1:])
-            lengths[at : at + n][there] = column.flat.lengths[column.items]
+            lengths[at : at + n][there] = column.raw.lengths[column.items]
         else:
             assert isinstance(column, Strings)
             lengths[at : at + n] = column.lengths
@@ -207,9 +207,9 @@ def _fill_nested(out: np.ndarray, columns: list[Ragged]) -> None:
 
 
 def _varies(column: Column) -> bool:
-    return isinstance(column, (Ragged, RaggedStrings))
+    return isinstance(column, Ragged)
 
 
 def _elements(column: Column) -> int:
-    assert isinstance(column, (Ragged, RaggedStrings))
+    assert isinstance(column, Ragged)
     return int(np.prod(column.extents, axis=1, dtype=np.int64).sum()) * prod(column.inner)

@@ -18,7 +18,7 @@ from headrace_proto.schema import RESERVED, Field
 
 from ..core.changes import CHUNK
 from ..core.slots import Segments
-from ..reading.columns import Column, Ragged, RaggedStrings, Strings
+from ..reading.columns import Column, Ragged, Strings, ragged_of
 from .sequencing import Offer
 
 #: Number of the chunk of blank rows; others count from 0.
@@ -65,24 +65,17 @@ def whole_states(batch: Segments, extra: Mapping[str, Any]) -> dict[str, Any]:
 
 def blank_offer(fields: Mapping[str, Field]) -> Offer:
     """Return one example without steps, for the wire columns of a feed."""
-    sequences: dict[str, Ragged | RaggedStrings] = {}
+    sequences: dict[str, Ragged] = {}
     context: dict[str, Column] = {}
     facts: dict[str, np.ndarray] = {}
     none = np.zeros(1, np.int64)
     for name, field in fields.items():
         group, _, inner = name.partition(":")
         dims = tuple(d or 0 for d in field.shape[1:])
-        if group == "sequences" and field.dtype == BYTES:
-            texts = _no_strings((0,))
-            sequences[inner] = RaggedStrings(texts, none, np.zeros((1, 1), np.int64), dims[1:])
-        elif group == "sequences":
-            raw = np.empty(0, np.uint8)
-            extents = np.zeros((1, 1), np.int64)
-            sequences[inner] = Ragged(raw, numpy_dtype(field.dtype), none, extents, dims[1:])
-        elif group == "context" and field.dtype == BYTES:
-            context[inner] = _no_strings((1, *dims))
+        if group == "sequences":
+            sequences[inner] = ragged_of(_blank(field, (1, 0, *dims[1:])), 1)
         elif group == "context":
-            context[inner] = np.zeros((1, *dims), numpy_dtype(field.dtype))
+            context[inner] = _blank(field, (1, *dims))
         elif name.startswith(RESERVED) and field.dtype != BYTES:
             facts[name[len(RESERVED) :]] = np.zeros((1, *dims), numpy_dtype(field.dtype))
     totals = np.zeros(1, np.int32)
@@ -101,6 +94,8 @@ def blank_offer(fields: Mapping[str, Field]) -> Offer:
     )
 
 
-def _no_strings(shape: tuple[int, ...]) -> Strings:
+def _blank(field: Field, shape: tuple[int, ...]) -> np.ndarray | Strings:
+    if field.dtype != BYTES:
+        return np.zeros(shape, numpy_dtype(field.dtype))
     nowhere = np.zeros(shape, np.int64)
     return Strings(np.empty(0, np.uint8), nowhere, nowhere)

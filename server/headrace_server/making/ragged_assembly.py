@@ -18,7 +18,7 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.layout import arrange, array_at
 from headrace_proto.schema import OFFSETS, Field
 
-from ..reading.columns import Column, Ragged, RaggedStrings, row_count
+from ..reading.columns import Column, Ragged, Strings, row_count
 from .assemble import (
     Assembly,
     Parts,
@@ -86,20 +86,20 @@ class RaggedAssembly(Assembly):
 
 
 def _lengths(column: Column) -> np.ndarray:
-    assert isinstance(column, (Ragged, RaggedStrings))
+    assert isinstance(column, Ragged)
     return column.lengths
 
 
 def _inner(column: Column) -> tuple[int, ...]:
-    assert isinstance(column, (Ragged, RaggedStrings))
+    assert isinstance(column, Ragged)
     return column.inner
 
 
 def _flat(column: Column) -> Column:
     """Return the strings of all rows as one array, which is written like any other."""
-    if not isinstance(column, RaggedStrings):
+    if not isinstance(column, Ragged) or not isinstance(column.raw, Strings):
         return column
-    return column.flat.take(column.items).reshape(int(column.lengths.sum()), *column.inner)
+    return column.values().reshape(int(column.lengths.sum()), *column.inner)
 
 
 def _fill_values(block: np.ndarray, at: int, columns: list[Column]) -> None:

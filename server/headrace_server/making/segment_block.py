@@ -23,7 +23,7 @@ from headrace_proto.schema import Field
 
 from ..core.segment_geometry import Geometry
 from ..core.slots import Segments
-from ..reading.columns import Column, Ragged, RaggedStrings, Strings
+from ..reading.columns import Column, Ragged, Strings
 from ..reading.stretches import window as windows_of
 from ..reading.trace import States
 from .sequencing import Offer
@@ -196,7 +196,6 @@ class SegmentBlock:
                 places.array(block, name)[at] = self._values(name, offer, rows, begins, sizes)
             for name, source in layout.sequences:
                 column = offer.sequences[source]
-                assert isinstance(column, Ragged)
                 window = column.item_bytes * layout.num_unroll
                 if not window:
                     continue
@@ -265,12 +264,12 @@ class SegmentBlock:
             own: list[bytes] = column.take(slice(row, row + 1)).to_objects().reshape(-1).tolist()
             return own
         texts = offer.sequences[name[10:]]
-        assert isinstance(texts, RaggedStrings)
         geometry = self._layout.geometry
         firsts = None if offer.firsts is None else offer.firsts[row : row + 1]
         at = np.array([segment])
         (begin,), (size,) = geometry.begins(at, firsts), geometry.sizes(at, firsts)
-        steps, each = texts.row_strings(row), int(np.prod(texts.inner, dtype=np.int64))
+        steps, each = texts.part(row), int(np.prod(texts.inner, dtype=np.int64))
+        assert isinstance(steps, Strings)
         flat: list[bytes] = []
         for first, stop, room in geometry.parts(int(begin), int(size)):
             blank = [b""] * (max(0, -first) * each)

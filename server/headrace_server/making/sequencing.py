@@ -28,7 +28,7 @@ from ..pipeline.declaration import Shape
 from ..pipeline.segment_options import columns_by_name, fitted, not_whole
 from ..pipeline.selectors import selector_text
 from ..reading.chunk import Chunk, Origin
-from ..reading.columns import Column, Ragged, RaggedStrings, Strings, ragged_of
+from ..reading.columns import Column, Ragged, Strings, ragged_of
 from ..reading.reader import BadRecords
 from ..reading.values import Values, as_int64, is_integer
 
@@ -47,7 +47,7 @@ class Offer:
     totals: np.ndarray  # int32 [n], length that the user declares
     counts: np.ndarray  # int64 [n], segments
     firsts: np.ndarray | None  # int64 [n], steps of the first segment, where that is drawn
-    sequences: Mapping[str, Ragged | RaggedStrings]
+    sequences: Mapping[str, Ragged]
     context: Mapping[str, Column]
     initial: Mapping[str, Column]  # initial states that each example brings
     facts: Mapping[str, np.ndarray]
@@ -271,7 +271,7 @@ class Cutting:
     def _faults(
         self,
         chunk: Chunk,
-        sequences: Mapping[str, Ragged | RaggedStrings],
+        sequences: Mapping[str, Ragged],
         steps: np.ndarray,
         totals: np.ndarray | None,
     ) -> Iterator[tuple[int, str, str]]:
@@ -303,8 +303,6 @@ class Cutting:
                 yield row, f"{what} is {totals[row]}; {-_MOST_STEPS} at least", "length_too_small"
 
 
-def _ragged(column: Column) -> Ragged | RaggedStrings:
+def _ragged(column: Column) -> Ragged:
     """Return a sequence as a ragged column."""
-    if isinstance(column, (Ragged, RaggedStrings)):
-        return column
-    return ragged_of(column, 1)
+    return column if isinstance(column, Ragged) else ragged_of(column, 1)

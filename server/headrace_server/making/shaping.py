@@ -28,7 +28,7 @@ from ..pipeline.declaration import Shape
 from ..pipeline.padding_options import ragged_fault, size_fault
 from ..pipeline.selectors import RESERVED
 from ..reading.chunk import Chunk
-from ..reading.columns import Ragged, RaggedStrings, field_of
+from ..reading.columns import Ragged, field_of
 from ..reading.reader import BadRecords
 from ..reading.sampling import changes_sent
 from ..reading.values import Values, as_int64, is_integer
@@ -264,7 +264,7 @@ class Shaping:
         if column is None or (fault := size_fault(field_of(column), sizes)):
             why = f"there is no such column, only {', '.join(chunk.columns)}"
             raise DataError(f"{self._kind}: pad_to[{name!r}]: {why if column is None else fault}")
-        assert isinstance(column, (Ragged, RaggedStrings))
+        assert isinstance(column, Ragged)
         most = np.array([_MAX if size is None else size for size in sizes])
         long = (column.extents[:, : len(sizes)] > most).any(axis=1)
         if not long.any():

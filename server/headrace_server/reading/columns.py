@@ -3,7 +3,7 @@
     numpy array     fixed shape, numbers          [n, *shape]
     Strings         fixed shape, byte strings     starts and lengths [n, *shape] into one buffer
     Ragged          shapes that vary, numbers     byte starts [n] into one buffer, extents [n, r]
-    RaggedStrings   shapes that vary, strings     starts [n] into a flat Strings, extents [n, r]
+                                      strings     starts [n] into flat Strings, extents [n, r]
 
 Starts point into a buffer that several rows, columns and chunks may share (a mapped file, say),
 so taking rows moves a few integers and no payload.  The payload is copied once, by the assembler.
@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -36,6 +36,7 @@ class Strings:
     data: np.ndarray  # uint8 [any]
     starts: np.ndarray  # int64 [n, *shape]
     lengths: np.ndarray  # int64 [n, *shape]
+    dtype: ClassVar[np.dtype] = np.dtype(object)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -98,13 +99,15 @@ def _as_bytes(value: Any) -> bytes:
     raise TypeError(f"{value!r:.80} is a {type(value).__name__}, not a string of bytes")
 
 
-class _Varying:
+@dataclass(frozen=True, slots=True, eq=False)
+class Ragged:
     """Rows whose leading dimensions vary.  Row i has shape ``(*extents[i], *inner)``."""
 
-    __slots__ = ()
-    starts: np.ndarray
-    extents: np.ndarray
-    inner: tuple[int, ...]
+    raw: Any  # uint8 [any], C-contiguous; of byte strings one-dimensional Strings
+    dtype: np.dtype  # that of objects for byte strings
+    starts: np.ndarray  # int64 [n], index into raw: of bytes, not necessarily aligned
+    extents: np.ndarray  # int64 [n, r]
+    inner: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -120,70 +123,63 @@ class _Varying:
         counts: np.ndarray = np.multiply.reduce(self.extents, axis=1, dtype=np.int64)
         return counts * prod(self.inner)
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Ragged(_Varying):
-    """Numeric rows whose leading dimensions vary."""
-
-    raw: np.ndarray  # uint8 [any], C-contiguous
-    dtype: np.dtype
-    starts: np.ndarray  # int64 [n], in bytes, not necessarily aligned
-    extents: np.ndarray  # int64 [n, r]
-    inner: tuple[int, ...] = ()
+    @property
+    def unit(self) -> int:
+        """Number of elements of ``raw`` that are one value: its bytes, or one string."""
+        return 1 if isinstance(self.raw, Strings) else int(self.dtype.itemsize)
 
     @property
     def item_bytes(self) -> int:
         return int(self.dtype.itemsize) * prod(self.inner)
 
+    @property
+    def items(self) -> np.ndarray:
+        """The indices in ``raw`` of the strings of all rows, one after the other."""
+        return ranges(self.starts, self.counts)
+
     def take(self, rows: Rows) -> Ragged:
         return Ragged(self.raw, self.dtype, self.starts[rows], self.extents[rows], self.inner)
 
-    def row(self, i: int) -> np.ndarray:
+    def values(self) -> np.ndarray | Strings:
+        """Return the values of all rows as one dimension, copied; of strings their places."""
+        if isinstance(self.raw, Strings):
+            return self.raw.take(self.items)
+        return gather(self.raw, self.starts, self.counts * self.unit).view(self.dtype)
+
+    def part(self, i: int) -> np.ndarray | Strings:
         """Row i as a view (not necessarily aligned; read-only where the buffer is)."""
-        extents = tuple(self.extents[i].tolist())
-        start = int(self.starts[i])
-        stop = start + prod(extents) * self.item_bytes
-        return self.raw[start:stop].view(self.dtype).reshape(*extents, *self.inner)
-
-    @classmethod
-    def from_values(cls, values: np.ndarray, offsets: np.ndarray) -> Ragged:
-        """Return one varying dimension: row i is ``values[offsets[i]:offsets[i + 1]]``."""
-        values = np.ascontiguousarray(values)
-        inner = tuple(values.shape[1:])
-        item = values.dtype.itemsize * prod(inner)
-        raw = values.reshape(-1).view(np.uint8)
-        offsets = np.asarray(offsets, np.int64)
-        return cls(raw, values.dtype, offsets[:-1] * item, np.diff(offsets)[:, None], inner)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RaggedStrings(_Varying):
-    """Rows of byte strings whose leading dimensions vary."""
-
-    flat: Strings  # one-dimensional
-    starts: np.ndarray  # int64 [n], index into flat
-    extents: np.ndarray  # int64 [n, r]
-    inner: tuple[int, ...] = ()
-
-    def take(self, rows: Rows) -> RaggedStrings:
-        return RaggedStrings(self.flat, self.starts[rows], self.extents[rows], self.inner)
-
-    @property
-    def items(self) -> np.ndarray:
-        """The indices in ``flat`` of the strings of all rows, one after the other."""
-        return ranges(self.starts, self.counts)
-
-    def row_strings(self, i: int) -> Strings:
         shape = (*self.extents[i].tolist(), *self.inner)
         start = int(self.starts[i])
-        return self.flat.take(slice(start, start + prod(shape))).reshape(*shape)
+        rows = slice(start, start + prod(shape) * self.unit)
+        if isinstance(self.raw, Strings):
+            return self.raw.take(rows).reshape(*shape)
+        view: np.ndarray = self.raw[rows].view(self.dtype).reshape(shape)
+        return view
 
     def row(self, i: int) -> np.ndarray:
-        """Row i as an object array of ``bytes``."""
-        return self.row_strings(i).to_objects()
+        """Row i as a view, or as an object array of ``bytes``."""
+        part = self.part(i)
+        return part.to_objects() if isinstance(part, Strings) else part
+
+    @classmethod
+    def from_values(cls, values: np.ndarray | Strings, offsets: np.ndarray) -> Ragged:
+        """Return one varying dimension: row i is ``values[offsets[i]:offsets[i + 1]]``."""
+        offsets = np.asarray(offsets, np.int64)
+        inner = tuple(values.shape[1:])
+        raw = _raw(values)
+        unit = 1 if isinstance(raw, Strings) else values.dtype.itemsize
+        starts = offsets[:-1] * (unit * prod(inner))
+        return cls(raw, values.dtype, starts, np.diff(offsets)[:, None], inner)
 
 
-Column = np.ndarray | Strings | Ragged | RaggedStrings
+def _raw(values: np.ndarray | Strings) -> np.ndarray | Strings:
+    """Return values as a ragged column holds them, copied if they are not C-contiguous."""
+    if isinstance(values, Strings):
+        return values.reshape(-1)
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+
+
+Column = np.ndarray | Strings | Ragged
 
 
 def row_count(rows: Rows) -> int:
@@ -214,43 +210,40 @@ def row_of(column: Column, i: int) -> Any:
 
 def dtype_of(column: Column) -> str:
     """Return the wire name of a column's dtype."""
-    if isinstance(column, (Strings, RaggedStrings)):
-        return dtypes.BYTES
     return dtypes.name_of(column.dtype)
 
 
 def field_of(column: Column) -> Field:
     """Return the field of a column: dimensions that its type lets vary are None."""
-    if isinstance(column, (Ragged, RaggedStrings)):
+    if isinstance(column, Ragged):
         varying: tuple[int | None, ...] = (None,) * column.extents.shape[1]
         return Field(dtype_of(column), (*varying, *column.inner))
     return Field(dtype_of(column), tuple(column.shape[1:]))
 
 
-def ragged_of(column: np.ndarray | Strings, varying: int) -> Ragged | RaggedStrings:
+def ragged_of(column: np.ndarray | Strings, varying: int) -> Ragged:
     """Return rows of one shape as rows of which ``varying`` dimensions may vary."""
-    n, dims = len(column), tuple(column.shape[1:])
-    extents = np.tile(np.array(dims[:varying], np.int64), (n, 1))
-    starts = np.arange(n) * prod(dims)
-    if isinstance(column, Strings):
-        return RaggedStrings(column.reshape(-1), starts, extents, dims[varying:])
-    values = np.ascontiguousarray(column)
-    raw, dtype = values.reshape(-1).view(np.uint8), values.dtype
-    return Ragged(raw, dtype, starts * dtype.itemsize, extents, dims[varying:])
+    dims = tuple(column.shape[1:])
+    extents = np.tile(np.array(dims[:varying], np.int64), (len(column), 1))
+    return _back_to_back(column, extents, dims[varying:])
+
+
+def _back_to_back(
+    values: np.ndarray | Strings, extents: np.ndarray, inner: tuple[int, ...]
+) -> Ragged:
+    raw = _raw(values)
+    column = Ragged(raw, values.dtype, np.empty(0, np.int64), extents, inner)
+    sizes = column.counts * column.unit
+    return replace(column, starts=np.cumsum(sizes) - sizes)
 
 
 def column_of(values: np.ndarray | Strings, field: Field, extents: np.ndarray) -> Column:
     """Return the column whose rows lie back to back in flat values of native byte order."""
     varying = field.ragged_dims
     inner = tuple(d for d in field.shape[varying:] if d is not None)
-    if not varying:
-        return values.reshape(len(extents), *inner)
-    sizes = np.prod(extents, axis=1, dtype=np.int64) * prod(inner)
-    starts = np.cumsum(sizes) - sizes
-    if isinstance(values, Strings):
-        return RaggedStrings(values, starts, extents, inner)
-    dtype = values.dtype
-    return Ragged(values.view(np.uint8), dtype, starts * dtype.itemsize, extents, inner)
+    return (
+        _back_to_back(values, extents, inner) if varying else values.reshape(len(extents), *inner)
+    )
 
 
 def column_from_rows(rows: Sequence[Any], field: Field) -> Column:
@@ -312,17 +305,14 @@ def concatenate(columns: Iterable[Column]) -> Column:
         return np.concatenate(parts)  # type: ignore[arg-type]
     if isinstance(first, Strings):
         return _join_strings([p for p in parts if isinstance(p, Strings)])
-    if isinstance(first, Ragged):
-        ragged = [p for p in parts if isinstance(p, Ragged)]
-        sizes = [p.counts * p.dtype.itemsize for p in ragged]
-        raw, starts = join_buffers([p.raw for p in ragged], [p.starts for p in ragged], sizes)
-        extents = np.concatenate([p.extents for p in ragged])
-        return Ragged(raw, first.dtype, starts, extents, first.inner)
-    texts = [p for p in parts if isinstance(p, RaggedStrings)]
-    counts = np.concatenate([p.counts for p in texts])
-    joined = _join_strings([p.flat.take(p.items) for p in texts])
-    extents = np.concatenate([p.extents for p in texts])
-    return RaggedStrings(joined, np.cumsum(counts) - counts, extents, first.inner)
+    ragged = [p for p in parts if isinstance(p, Ragged)]
+    extents = np.concatenate([p.extents for p in ragged])
+    if isinstance(first.raw, Strings):
+        joined = _join_strings([p.values() for p in ragged])  # type: ignore[misc]
+        return _back_to_back(joined, extents, first.inner)
+    sizes = [p.counts * p.unit for p in ragged]
+    raw, starts = join_buffers([p.raw for p in ragged], [p.starts for p in ragged], sizes)
+    return replace(first, raw=raw, starts=starts, extents=extents)
 
 
 def _join_strings(parts: list[Strings]) -> Strings:

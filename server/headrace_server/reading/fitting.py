@@ -20,8 +20,7 @@ from headrace_proto.schema import Field
 
 from ..pipeline.declaration import Feature
 from ..pipeline.examples import as_array, cast
-from .columns import Column, Ragged, RaggedStrings, column_from_rows, field_of, ragged_of
-from .stretches import gather
+from .columns import Column, Ragged, Strings, column_from_rows, column_of, field_of, ragged_of
 
 
 def default_column(name: str, feature: Feature) -> Column:
@@ -65,31 +64,26 @@ def fitted(column: Column, want: Field) -> Column:
     """Return the column as declared.  ValueError where a row does not fit (``misfit``)."""
     if text := clash(field_of(column), want):
         raise ValueError(text)
-    if isinstance(column, (Ragged, RaggedStrings)):
+    if isinstance(column, Ragged):
         for size, extents in zip(want.shape, column.extents.T, strict=False):
             if size is not None and (extents != size).any():
                 raise ValueError(f"a row has another shape than {want}")
-    if isinstance(column, (np.ndarray, Ragged)):
-        column = _cast(column, want.dtype)
-    if isinstance(column, (Ragged, RaggedStrings)):
+    column = _cast(column, want.dtype)
+    if isinstance(column, Ragged):
         return _narrowed(column, want) if want.ragged_dims else _dense(column, want)
     return ragged_of(column, want.ragged_dims) if want.ragged_dims else column
 
 
-def _cast(column: np.ndarray | Ragged, want: str) -> np.ndarray | Ragged:
-    dtype = dtypes.numpy_dtype(want)
-    if column.dtype == dtype:
+def _cast(column: Column, want: str) -> Column:
+    if want == dtypes.BYTES or column.dtype == dtypes.numpy_dtype(want):
         return column
-    if isinstance(column, np.ndarray):
-        return cast(column, want)
-    counts = column.counts
-    raw = gather(column.raw, column.starts, counts * column.dtype.itemsize)
-    values = cast(raw.view(column.dtype), want)
-    starts = (np.cumsum(counts) - counts) * dtype.itemsize
-    return Ragged(values.view(np.uint8), dtype, starts, column.extents, column.inner)
+    if isinstance(column, Ragged):
+        values = cast(column.values(), want)  # type: ignore[arg-type]
+        return column_of(values, field_of(column), column.extents)
+    return cast(column, want)  # type: ignore[arg-type]
 
 
-def _narrowed(column: Ragged | RaggedStrings, want: Field) -> Column:
+def _narrowed(column: Ragged, want: Field) -> Column:
     """Return the same rows with another number of varying dimensions."""
     inner = tuple(d for d in want.shape[want.ragged_dims :] if d is not None)
     extra = column.inner[: max(0, want.ragged_dims - column.extents.shape[1])]
@@ -99,12 +93,11 @@ def _narrowed(column: Ragged | RaggedStrings, want: Field) -> Column:
     return replace(column, extents=extents, inner=inner)
 
 
-def _dense(column: Ragged | RaggedStrings, want: Field) -> Column:
+def _dense(column: Ragged, want: Field) -> Column:
     shape = tuple(d for d in want.shape if d is not None)
-    if isinstance(column, Ragged):
-        return rows_of_items(column.raw, column.starts, column.dtype, shape)
-    index = column.starts[:, None] + np.arange(prod(shape))
-    return column.flat.take(index).reshape(len(column), *shape)
+    if isinstance(column.raw, Strings):
+        return column.raw.take(column.items).reshape(len(column), *shape)
+    return rows_of_items(column.raw, column.starts, column.dtype, shape)
 
 
 def rows_of_items(

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .columns import Column, RaggedStrings, Strings
-from .stretches import gather
+from .columns import Column, Strings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,10 +38,8 @@ def flattened(column: Column) -> Flat:
         return _texts(column.reshape(-1), _same(column.shape))
     inner = np.broadcast_to(np.array(column.inner, np.int64), (len(column), len(column.inner)))
     shapes = np.concatenate([column.extents, inner], axis=1)
-    if isinstance(column, RaggedStrings):
-        return _texts(column.flat.take(column.items), shapes)
-    raw = gather(column.raw, column.starts, column.counts * column.dtype.itemsize)
-    return Flat(raw.view(column.dtype), None, shapes)
+    values = column.values()
+    return _texts(values, shapes) if isinstance(values, Strings) else Flat(values, None, shapes)
 
 
 def _same(shape: tuple[int, ...]) -> np.ndarray:

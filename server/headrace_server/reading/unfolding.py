@@ -25,10 +25,9 @@ from headrace_proto.schema import Field
 from ..core.copies import copy_ordinals
 from ..pipeline.row_steps import unbatched_field
 from .chunk import Chunk
-from .columns import Column, Ragged, RaggedStrings, Strings
+from .columns import Column, Ragged
 from .reader import BadRecords, Faults, without
 from .row_functions import Map, RowFunction
-from .stretches import gather, ranges
 
 Fields = Mapping[str, Field]
 
@@ -146,7 +145,7 @@ def _check_rows(chunk: Chunk, counts: np.ndarray, kind: str) -> None:
 
 
 def _lengths(column: Column) -> np.ndarray:
-    if isinstance(column, (Ragged, RaggedStrings)):
+    if isinstance(column, Ragged):
         return column.lengths
     return np.full(len(column), column.shape[1], np.int64)
 
@@ -156,7 +155,7 @@ def _rows_of(column: Column) -> Column:
 
     Payload is copied only where rows of a fixed shape lie apart.
     """
-    if isinstance(column, (np.ndarray, Strings)):
+    if not isinstance(column, Ragged):
         n, rows, *inner_dims = column.shape
         return column.reshape(n * rows, *inner_dims)
     counts, inner = column.extents[:, 0], column.inner
@@ -164,12 +163,7 @@ def _rows_of(column: Column) -> Column:
     if column.extents.shape[1] > 1:
         extents = np.repeat(column.extents[:, 1:], counts, axis=0)
         sizes = np.prod(column.extents[:, 1:], axis=1, dtype=np.int64) * prod(inner)
-        unit = column.dtype.itemsize if isinstance(column, Ragged) else 1
         number = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
-        starts = np.repeat(column.starts, counts) + number * np.repeat(sizes * unit, counts)
+        starts = np.repeat(column.starts, counts) + number * np.repeat(sizes * column.unit, counts)
         return replace(column, starts=starts, extents=extents)
-    if isinstance(column, Ragged):
-        values = gather(column.raw, column.starts, counts * column.item_bytes)
-        return np.ascontiguousarray(values).view(column.dtype).reshape(total, *inner)
-    flat = column.flat.take(ranges(column.starts, counts * prod(inner)))
-    return flat.reshape(total, *inner)
+    return column.values().reshape(total, *inner)

@@ -26,7 +26,6 @@ from .chunk import Chunk
 from .columns import (
     Column,
     Ragged,
-    RaggedStrings,
     Strings,
     column_from_rows,
     field_of,
@@ -44,7 +43,7 @@ Report = Callable[[int, str, str], None]
 ErrorOf = Callable[[int | None, str, str], DataError]
 Fields = Mapping[str, Field]
 
-_COLUMNS = (Strings, Ragged, RaggedStrings)
+_COLUMNS = (Strings, Ragged)
 
 
 def user_function(label: str, name: str) -> Callable[[Any], Any]:
@@ -64,7 +63,7 @@ def _shown(column: Column) -> Any:
         return view
     if isinstance(column, Strings):
         return column.to_objects()
-    if isinstance(column, Ragged):
+    if isinstance(column.raw, np.ndarray):
         raw = np.asarray(column.raw).view()
         raw.flags.writeable = False
         return replace(column, raw=raw)
@@ -72,7 +71,7 @@ def _shown(column: Column) -> Any:
 
 
 def columns_of(chunk: Chunk) -> dict[str, Any]:
-    """Arrays (read-only), object arrays of bytes, Ragged and RaggedStrings, by name."""
+    """Arrays (read-only), object arrays of bytes, and Ragged, by name."""
     return {name: _shown(column) for name, column in chunk.columns.items()}
 
 
@@ -220,16 +219,14 @@ def _fitted(value: Given, field: Field) -> Column:
     return column_from_rows(list(value), field)
 
 
-def _is_sound(column: Strings | Ragged | RaggedStrings) -> bool:
+def _is_sound(column: Strings | Ragged) -> bool:
     """Return whether a column that a user made lies within its buffers."""
     if isinstance(column, Strings):
         return _inside(column.starts, column.starts + column.lengths, column.data.size)
-    starts, counts = column.starts, column.counts
-    if (column.extents < 0).any():
+    stops = column.starts + column.counts * column.unit
+    if (column.extents < 0).any() or not _inside(column.starts, stops, len(column.raw)):
         return False
-    if isinstance(column, Ragged):
-        return _inside(starts, starts + counts * column.dtype.itemsize, column.raw.size)
-    return _is_sound(column.flat) and _inside(starts, starts + counts, len(column.flat))
+    return not isinstance(column.raw, Strings) or _is_sound(column.raw)
 
 
 def _inside(starts: np.ndarray, stops: np.ndarray, size: int) -> bool:

@@ -15,7 +15,7 @@ from headrace_proto.errors import DataError
 
 from ..pipeline.selectors import selector_text
 from .chunk import Chunk
-from .columns import Ragged, RaggedStrings, Strings
+from .columns import Ragged, Strings
 from .reader import BadRecords, without
 from .user_columns import columns_of, user_function
 
@@ -72,7 +72,7 @@ class Values:
             raise DataError(
                 f"{self._label}: there is no such column, only {', '.join(chunk.columns)}"
             )
-        if isinstance(column, (Ragged, RaggedStrings)):
+        if isinstance(column, Ragged):
             if self._sequence:
                 return column.extents[:, 0]
             raise DataError(f"{self._label} holds sequences; it must be one number per example")

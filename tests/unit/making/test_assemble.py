@@ -17,7 +17,7 @@ from headrace_proto.schema import Field
 from headrace_server.core.padding import Padding
 from headrace_server.making.assemble import Assembly, batch_schema
 from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.columns import Column, Ragged, RaggedStrings, Strings
+from headrace_server.reading.columns import Column, Ragged, Strings
 
 DIRT = 0xAA
 DTYPES = ("bool", "int8", "uint16", "int64", "float16", "float32", "complex128", "bfloat16")
@@ -76,7 +76,7 @@ def column(rng: np.random.Generator, field: Field, rows: list[np.ndarray]) -> Co
         flat.append(b"between")
         starts[i] = len(flat)
         flat += rows[i].reshape(-1).tolist()
-    return RaggedStrings(strings(rng, flat), starts, extents, inner)
+    return Ragged(strings(rng, flat), np.dtype(object), starts, extents, inner)
 
 
 def padded(field: Field, rows: list[np.ndarray]) -> np.ndarray:

@@ -13,7 +13,6 @@ from headrace_proto.schema import Field
 from headrace_server.reading.columns import (
     Column,
     Ragged,
-    RaggedStrings,
     Strings,
     column_from_rows,
     concatenate,
@@ -133,7 +132,7 @@ def test_ragged_strings_of_separate_buffers_keep_their_shapes() -> None:
     field = Field("bytes", (None, 2))
     parts = [column_from_rows(rows, field) for rows in ([[[b"a", b""]], []], [[[b"x", b"yy"]] * 2])]
     joined = concatenate(parts)
-    assert isinstance(joined, RaggedStrings)
+    assert isinstance(joined, Ragged)
     assert listed(joined) == [[[b"a", b""]], [], [[b"x", b"yy"]] * 2]
 
 

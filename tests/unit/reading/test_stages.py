@@ -9,7 +9,7 @@ import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.columns import Ragged, RaggedStrings, Strings, column_from_rows, take
+from headrace_server.reading.columns import Ragged, Strings, column_from_rows, take
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.stages import RowStages
 from headrace_server.reading.user_columns import examples_of
@@ -163,7 +163,7 @@ def test_a_vectorized_function_sees_arrays_objects_and_ragged():
     assert SEEN["m"].shape == (3, 2)
     assert SEEN["t"].tolist() == [b"a", b"a", b"a"]
     assert isinstance(SEEN["v"], Ragged)
-    assert isinstance(SEEN["u"], RaggedStrings)
+    assert isinstance(SEEN["u"], Ragged)
 
 
 def write_into_v(example):

@@ -24,7 +24,7 @@ import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 from headrace_proto import dtypes
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.reading.columns import Column, Ragged, RaggedStrings, Rows, Strings
+from headrace_server.reading.columns import Column, Ragged, Rows, Strings
 from headrace_server.reading.fitting import rows_of_items
 from headrace_server.reading.stretches import ranges
 
@@ -318,7 +318,7 @@ class ArrowColumn:
         if not varying:
             return strings.reshape(n, *inner)
         by_row = np.stack(extents[:varying], axis=1)
-        return RaggedStrings(strings, np.cumsum(count) - count, by_row, inner)
+        return Ragged(strings, strings.dtype, np.cumsum(count) - count, by_row, inner)
 
 
 _OUTSIDE = "an offset of it points outside of its buffer: the file is damaged"

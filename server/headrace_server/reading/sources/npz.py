@@ -21,7 +21,7 @@ import numpy as np
 from headrace_proto.errors import DataError, FilesMissing
 from headrace_proto.schema import Field
 from headrace_server.files.manifest import DataFile, open_map, open_stream
-from headrace_server.reading.columns import Column, Ragged, RaggedStrings, Strings, field_of
+from headrace_server.reading.columns import Column, Ragged, Strings, field_of
 from headrace_server.reading.reader import IndexedReader, Opening
 
 from .column_parts import files_that_serve, whole_part
@@ -131,9 +131,7 @@ def _ragged(column: Column, offsets: np.ndarray) -> Column:
         raise DataError(
             f"its offsets do not rise from 0 to at most {len(column)}, the number of its values"
         )
-    if isinstance(column, np.ndarray):
-        return Ragged.from_values(column, begins)
-    assert isinstance(column, Strings)
-    if column.starts.ndim > 1:
+    assert not isinstance(column, Ragged)
+    if isinstance(column, Strings) and column.starts.ndim > 1:
         raise DataError("ragged strings have one dimension")
-    return RaggedStrings(column, begins[:-1], np.diff(begins)[:, None])
+    return Ragged.from_values(column, begins)
