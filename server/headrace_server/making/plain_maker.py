@@ -187,14 +187,11 @@ class PlainMaker:
         """Return the stages and shapes whose proportions of classes can be changed."""
         return [*self._intake.stratified, *self.shaping.retargetable()]
 
-    def stats(self, of_stages: list[dict[str, Any]]) -> dict[str, Any] | None:
+    def stats(self, of_stages: list[dict[str, Any]]) -> dict[str, Any]:
         """Return counters by class, where there are classes, and the padding of buckets."""
-        by_class = [*of_stages, *self.shaping.stats()]
-        stats = by_class[-1] if by_class else {}
-        if self.padding:
-            padding = [[bucket, *counts] for bucket, counts in self.padding.items()]
-            stats = {**stats, "padding": padding}
-        return stats or None
+        by_class = [{}, *of_stages, *self.shaping.stats()]
+        padding = {str(bucket): list(counts) for bucket, counts in self.padding.items()}
+        return {"classes": by_class[-1], "padding": padding}
 
     def sizes(self) -> dict[str, int]:
         """Return the number of rows that were read and are in no batch yet."""

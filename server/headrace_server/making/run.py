@@ -273,9 +273,10 @@ class Run:
         """Whether a batch may hold rows of two epochs."""
         return self._machine.across_batches
 
-    def stats(self) -> dict[str, Any] | None:
-        """Return counters of the shape, and by class where there are classes; None without any."""
-        return self.maker.stats([stage.stats() for stage in self._intake.stratified])
+    def stats(self) -> dict[str, Any]:
+        """Return counters, as in ``FeedStatus``: of dropped rows, and those of stages and shape."""
+        of_stages = [stage.stats() for stage in self._intake.stratified]
+        return {"dropped": self.dropped(), **self.maker.stats(of_stages)}
 
     def progress(self) -> dict[str, Any]:
         """Return its progress as numbers, for people."""

@@ -192,7 +192,7 @@ class SegmentMaker:
         segments = {"in_flight": machine.in_flight, "rewound": machine.rewound}
         if isinstance(self.states, CarriedStates):
             segments |= self.states.counts()
-        return {**(of_stages[-1] if of_stages else {}), "segments": segments}
+        return {"classes": [{}, *of_stages][-1], "segments": segments}
 
     def sizes(self) -> dict[str, int]:
         """Return the number of ready and incomplete segments, and of examples in flight."""

@@ -176,7 +176,7 @@ class Shaping:
             return []
         last = changes_sent(self.machine.num_classes)
         changes = [list(change) for change in self.machine.changes[-last:]]
-        return [{"waiting": self.machine.waiting_by_class(), "changes": changes}]
+        return [{"waiting": self.machine.waiting_by_class(), "changes": [changes]}]
 
     def retargetable(self) -> list[Shaping]:
         """Return itself, if its proportions can be changed."""

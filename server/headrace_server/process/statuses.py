@@ -70,6 +70,10 @@ def _texts(values: Sequence[str]) -> str:
     return "; ".join(dict.fromkeys(filter(None, values)))[:_LONGEST_WAITING]
 
 
+def _buckets(values: Sequence[Mapping[str, list[int]]]) -> dict[str, list[int]]:
+    return dict(sorted(added(values).items(), key=lambda one: int(one[0])))
+
+
 def _classes(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Add counters by class; where targets changed, list the changes of each partition."""
     counts = added({k: v for k, v in some.items() if k != "changes"} for some in values)
@@ -205,7 +209,16 @@ class PipelineStatus(TypedDict):
     partitions: int
 
 
-class FeedStatus(TypedDict):
+class PartitionCounts(TypedDict):
+    """Counters of partitions, over all lives of their owner."""
+
+    dropped: Counts
+    padding: Annotated[dict[str, list[int]], _buckets]
+    classes: Annotated[dict[str, Any], _classes]
+    segments: Annotated[NotRequired[dict[str, int]], added]
+
+
+class FeedStatus(PartitionCounts):
     batches: Count
     rows: Count
     redelivered: Count
@@ -214,10 +227,6 @@ class FeedStatus(TypedDict):
     made: Counts
     sent: Annotated[dict[str, dict[str, int]], added]
     refused: Counts
-    dropped: Counts
-    padding: Annotated[dict[str, list[int]], added]
-    classes: Annotated[dict[str, Any], _classes]
-    segments: Annotated[NotRequired[dict[str, int]], added]
     segment_standing: Annotated[NotRequired[dict[str, int]], added]
     state: Annotated[str, _state]
     failure: list[str] | None

@@ -177,12 +177,11 @@ class Stratified(Sampler):
 
     def stats(self) -> dict[str, Any]:
         """Return rows accepted and rejected by class, and the first batch of each target."""
+        last = changes_sent(self.num_classes)
         return {
             "accepted": self.accepted.tolist(),
             "rejected": self.rejected.tolist(),
-            "changes": [
-                list(change) for change in self._changes[-changes_sent(self.num_classes) :]
-            ],
+            "changes": [[list(change) for change in self._changes[-last:]]],
         }
 
     def fits(self, values: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed, from_
 from ..core.rewinding import TOUCHED, USED
 from ..process.counts import added
 from ..process.diary import Entry
-from ..process.statuses import EventStatus
+from ..process.statuses import EventStatus, PartitionCounts
 from ..state.durable import Durable
 from ..state.functions import changed_functions
 from .asks import FRONT
@@ -37,7 +37,7 @@ logger = logging.getLogger("headrace.server")
 _MOST_EVENTS = 50
 _LONGEST_TEXT = 4000
 #: Counts of partitions over all lives of their owner, which knows them once it has opened these.
-_LASTING = ("batches", "rows", "dropped", "padding", "classes", "segments")
+_LASTING = ("batches", "rows", *PartitionCounts.__annotations__)
 
 
 @dataclass(slots=True)

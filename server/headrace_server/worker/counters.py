@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 from headrace_proto.messages import Renew
@@ -22,41 +21,44 @@ from headrace_proto.messages import Renew
 from ..core.dispatch import Dispatcher
 from ..core.handover import Answer
 from ..process.counts import added
-from .events import Counted, Made
+from ..process.statuses import PartitionCounts, joined
+from .events import Counted, Made, Replied
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counters of one trainer's session."""
+    """Counters of one trainer's session, named as in ``TrainerStatus``."""
 
     batches: int = 0  # sent to it, resent ones included
     rows: int = 0
-    nbytes: int = 0
+    bytes: int = 0
+    wire_batches: int = 0  # of those sent: to a trainer that does not see this host's memory
+    wire_bytes: int = 0
     committed: int = 0
     stale: int = 0
     refused: dict[str, int] = field(default_factory=dict)  # saves, by code
     blocked_s: float = 0.0  # as the trainer reports …
     busy_s: float = 0.0
     awaited_s: float = 0.0  # for batches of this owner
-    wire_batches: int = 0  # of those sent: to a trainer that does not see this host's memory
-    wire_bytes: int = 0
 
     def sent(self, rows: int, nbytes: int) -> None:
         """Count a batch that is sent to it."""
         self.batches += 1
         self.rows += rows
-        self.nbytes += nbytes
+        self.bytes += nbytes
 
     @property
-    def ways(self) -> list[int]:
-        """Batches through shared memory, batches by wire, and the bytes of both."""
-        here, here_bytes = self.batches - self.wire_batches, self.nbytes - self.wire_bytes
-        return [here, self.wire_batches, here_bytes, self.wire_bytes]
+    def ways(self) -> dict[str, dict[str, int]]:
+        """Batches and bytes sent through shared memory and by wire."""
+        return {
+            "batches": {"shm": self.batches - self.wire_batches, "wire": self.wire_batches},
+            "bytes": {"shm": self.bytes - self.wire_bytes, "wire": self.wire_bytes},
+        }
 
     def on_renew(self, renew: Renew) -> None:
         """Take the times that the trainer reports."""
-        self.blocked_s, self.busy_s = renew.blocked_s, renew.busy_s
-        self.awaited_s = renew.awaited_s
+        self.blocked_s, self.busy_s = round(renew.blocked_s, 3), round(renew.busy_s, 3)
+        self.awaited_s = round(renew.awaited_s, 3)
 
     def answered(self, answer: Answer) -> None:
         """Count the answers to its commits."""
@@ -71,11 +73,10 @@ class Counters:
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        self._dropped: dict[int, dict[str, int]] = {}  # by partition
-        self._stats: dict[int, dict[str, Any]] = {}  # of partitions that have classes or segments
-        self._made = [0, 0, 0]  # batches, rows, bytes
+        self._counts: dict[int, dict[str, Any]] = {}  # by partition
+        self._made = {"batches": 0, "rows": 0, "bytes": 0}
         self._refused: dict[str, int] = {}  # saves that were not stale, by code
-        self._left = [0, 0, 0, 0]  # sent to sessions that have left, as in Tally.ways
+        self._left = Tally().ways  # of sessions that have left
         #: Batches and rows that were committed before this server started, by partition.
         self.before: dict[int, list[int]] = {}
 
@@ -95,19 +96,14 @@ class Counters:
         """Count batches that were made."""
         counts = self._made
         for made in message.batches:
-            counts[0] += 1
-            counts[1] += made.rows
-            counts[2] += made.body.nbytes
+            counts["batches"] += 1
+            counts["rows"] += made.rows
+            counts["bytes"] += made.body.nbytes
 
-    def on_stats(self, partition: int, stats: dict[str, Any] | None) -> None:
-        """Take the totals of a partition that has classes, segments or buckets."""
-        if stats is not None:
-            self._stats[partition] = stats
-
-    def on_counted(self, message: Counted) -> None:
-        """Take the totals of a partition."""
-        self._dropped[message.partition] = message.dropped
-        self.on_stats(message.partition, message.stats)
+    def on_counted(self, message: Counted | Replied) -> None:
+        """Take the totals of a partition, where a message has them."""
+        if message.counts is not None:
+            self._counts[message.partition] = message.counts
 
     def on_answer(self, answer: Answer) -> None:
         """Count refused commits."""
@@ -116,28 +112,22 @@ class Counters:
 
     def on_left(self, tally: Tally) -> None:
         """Keep the counts of a session that has left."""
-        self._left = [a + b for a, b in zip(self._left, tally.ways, strict=True)]
+        self._left = added([self._left, tally.ways])
 
     def sent(self, present: Iterable[Tally]) -> dict[str, dict[str, int]]:
         """Return batches and bytes sent to all sessions, through shared memory and by wire."""
-        shm, wire, shm_bytes, wire_bytes = map(
-            sum, zip(self._left, *(tally.ways for tally in present), strict=True)
-        )
-        return {
-            "batches": {"shm": shm, "wire": wire},
-            "bytes": {"shm": shm_bytes, "wire": wire_bytes},
-        }
+        return added([self._left, *(tally.ways for tally in present)])
 
     def committed(self) -> dict[str, int]:
         """Return the batches and rows that are committed, before this server started, too."""
-        totals = zip(*self.before.values(), strict=True) if self.before else ((), ())
-        names = ("batches", "rows")
-        earlier = dict(zip(names, map(sum, totals), strict=True))
-        return {name: self._dispatcher.counts[name] + earlier[name] for name in names}
+        return {
+            name: self._dispatcher.counts[name] + sum(of[i] for of in self.before.values())
+            for i, name in enumerate(("batches", "rows"))
+        }
 
     def dropped(self) -> dict[str, int]:
         """Return rows dropped by reason, over all partitions."""
-        return added([self._dispatcher.dropped, *self._dropped.values()])
+        return added([self._dispatcher.dropped, *(of["dropped"] for of in self._counts.values())])
 
     def bad(self) -> dict[str, int]:
         """Return bad examples by fault."""
@@ -145,22 +135,11 @@ class Counters:
 
     def totals(self) -> dict[str, Any]:
         """Return all counters; keys as in ``Server.stats``."""
-        stats = [self._stats[partition] for partition in sorted(self._stats)]
-        classes = added({n: of[n] for n in of if n not in ("changes", "padding")} for of in stats)
-        segments = {"segments": classes.pop("segments")} if "segments" in classes else {}
-        changes = [of["changes"] for of in stats if "changes" in of]
-        padding = added(  # by bucket: elements with padding, and without
-            {str(bucket): [padded, real]}
-            for bucket, padded, real in sorted(
-                chain.from_iterable(of.get("padding", ()) for of in stats)
-            )
-        )
+        here = {"dropped": self._dispatcher.dropped, "padding": {}, "classes": {}}
+        parts = [self._counts[partition] for partition in sorted(self._counts)]
         return {
             **self._dispatcher.counts,
-            "made": dict(zip(("batches", "rows", "bytes"), self._made, strict=True)),
+            "made": dict(self._made),
             "refused": dict(self._refused),
-            "dropped": self.dropped(),
-            "padding": padding,
-            "classes": {**classes, "changes": changes} if changes else classes,
-            **segments,
+            **joined(PartitionCounts, [here, *parts]),
         }

@@ -60,8 +60,7 @@ class Counted:
 
     feed: str
     partition: int
-    dropped: dict[str, int]  # rows, by reason
-    stats: dict[str, Any] | None = None  # rows by class, segments, padding: where there are any
+    counts: dict[str, Any]  # see ``Run.stats``
 
 
 @record
@@ -118,7 +117,7 @@ class Replied:
     question: int
     value: Any = None
     fault: str = ""
-    stats: dict[str, Any] | None = None  # as in Counted, the change included
+    counts: dict[str, Any] | None = None  # as in Counted, the change included
 
 
 @record

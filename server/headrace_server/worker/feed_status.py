@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any, cast
 
 from ..process.config import MOST_TRAINERS
@@ -50,17 +51,8 @@ def _trainer(desk: Desk, session: Session, now: float) -> TrainerStatus:
         "local": session.local,
         "silent_s": round(max(0.0, now - session.seen), 3),
         **desk.dispatcher.standing_of(session.number),
-        "batches": tally.batches,
-        "rows": tally.rows,
-        "bytes": tally.nbytes,
-        "wire_batches": tally.wire_batches,
-        "wire_bytes": tally.wire_bytes,
-        "committed": tally.committed,
-        "stale": tally.stale,
-        "refused": dict(tally.refused),
-        "blocked_s": round(tally.blocked_s, 3),
-        "busy_s": round(tally.busy_s, 3),
-        "awaited_s": {desk.of_share: round(awaited_s, 3)},
+        **asdict(tally),
+        "awaited_s": {desk.of_share: awaited_s},
     }
     return cast(TrainerStatus, status)
 

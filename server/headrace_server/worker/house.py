@@ -207,7 +207,7 @@ class House:
         self._events[type(event)](desk, event)
 
     def _on_replied(self, desk: Desk, event: Replied) -> None:
-        desk.counters.on_stats(event.partition, event.stats)
+        desk.counters.on_counted(event)
         self._requests.answered(event)
 
     # The supervisor

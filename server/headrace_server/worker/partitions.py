@@ -179,7 +179,7 @@ class Partitions:
         """Report a step that has made no batch."""
         if step is Busy:
             if not run.reads_next:  # it has read
-                self._send(Counted(*name, run.dropped(), run.stats()))
+                self._send(Counted(*name, run.stats()))
             self._lacks.wait(name, run)
             if not run.across_batches and run.epoch > self._epochs.get(name, 0):
                 self._epochs[name] = run.epoch
@@ -187,7 +187,7 @@ class Partitions:
         elif step is Done:
             self._made[name] = self._running.pop(name)
             self.stores.submit(name, run)
-            self.stores.answer(name, Finished(*name, run.dropped(), run.stats()))
+            self.stores.answer(name, Finished(*name, run.stats()))
         elif step is Blocked:
             text = f"the slab of worker {self._worker} is full: {self._slab.used_bytes} bytes wait "
             self._lacks.wait(name, run, text + "for trainers (slab_bytes bounds it)")
@@ -332,7 +332,7 @@ class Partitions:
     def count(self) -> None:
         """Send the totals of all partitions at work."""
         for name, run in self._running.items():
-            self._send(Counted(*name, run.dropped(), run.stats()))
+            self._send(Counted(*name, run.stats()))
 
     def close(self, feed: str, cancel: bool) -> None:
         """End the input of a feed: make batches of the rows read, or with ``cancel`` drop them."""

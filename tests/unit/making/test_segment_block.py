@@ -278,7 +278,8 @@ def test_facts_of_stages_follow_their_rows_into_every_segment(tmp_path: Path):
     assert len(batches) > 5 and len(ratios) == 1, "a rate is its weight times one number"
     assert 0.2 < ratios.pop() < 0.5
     stats = player.feed.stats()
-    assert sum(stats["accepted"]) + sum(stats["rejected"]) == 60 and sum(stats["rejected"]) > 5
+    accepted, rejected = (sum(stats["classes"][name]) for name in ("accepted", "rejected"))
+    assert accepted + rejected == 60 and rejected > 5
     assert stats["segments"] == {"in_flight": 0, "rewound": 0}
 
 

@@ -220,23 +220,23 @@ def test_another_target_counts_from_the_next_row_on():
     assert sampler.set_target([0, 1], 17) == 17
     second = run.apply(chunk_of(2000, y=y[2000:]), BadRecords())
     assert set(first.facts["label"]) == {0} and set(second.facts["label"]) == {1}
-    assert sampler.stats()["changes"] == [[0, [1, 0]], [17, [0, 1]]]
+    assert sampler.stats()["changes"] == [[[0, [1, 0]], [17, [0, 1]]]]
     sampler.set_target([0, 1], 30)  # told again: nothing changes
-    assert sampler.stats()["changes"] == [[0, [1, 0]], [17, [0, 1]]]
+    assert sampler.stats()["changes"] == [[[0, [1, 0]], [17, [0, 1]]]]
     for target, text in (([1], "1 classes; there are 2"), ([0.5, 0.6], "sums to 1.1")):
         with pytest.raises(ValueError, match=text):
             sampler.set_target(target, 40)
     other = stages(lambda s: s.stratified_sample("y", [0, 1], init_probs=[0, 1]), y=y)
     with pytest.raises(ValueError, match=r"init_probs\[0\]=0 but target_probs\[0\]=1"):
         other.samplers[0].set_target([1, 0], 0)
-    assert sampler.stats()["changes"] == [[0, [1, 0]], [17, [0, 1]]]
+    assert sampler.stats()["changes"] == [[[0, [1, 0]], [17, [0, 1]]]]
 
 
 def test_changes_that_are_remembered_are_bounded():
     run = stages(lambda s: s.stratified_sample("y", [0.5, 0.5]), y=[0])
     for k in range(1, 300):
         run.samplers[0].set_target([1 / k, 1 - 1 / k], k)
-    assert len(run.samplers[0].stats()["changes"]) == 64
+    assert len(run.samplers[0].stats()["changes"][0]) == 64
     assert len(str(run.state())) < 20_000
 
 

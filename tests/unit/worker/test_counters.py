@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import Answer, Batch
 from headrace_server.process.relay import BlockPlace
 from headrace_server.worker.counters import Counters, Tally
-from headrace_server.worker.events import Counted, Finished, Made
+from headrace_server.worker.events import Counted, Finished, Made, Replied
 
 
 @pytest.fixture
@@ -22,11 +24,11 @@ def made(partition: int = 0) -> Made:
 
 
 def test_what_was_dropped_is_the_sum_over_partitions_of_what_each_said_last(counters: Counters):
-    counters.on_counted(Counted("default", 0, {"bad:x": 1, "filtered": 2}))
-    counters.on_counted(Counted("default", 1, {"filtered": 10}))
-    counters.on_counted(Counted("default", 0, {"bad:x": 3, "filtered": 4}))
+    counters.on_counted(Counted("default", 0, {"dropped": {"bad:x": 1, "filtered": 2}}))
+    counters.on_counted(Counted("default", 1, {"dropped": {"filtered": 10}}))
+    counters.on_counted(Counted("default", 0, {"dropped": {"bad:x": 3, "filtered": 4}}))
     assert counters.dropped() == {"bad:x": 3, "filtered": 14}
-    counters.on_counted(Finished("default", 1, {"filtered": 11, "remainder": 1}))
+    counters.on_counted(Finished("default", 1, {"dropped": {"filtered": 11, "remainder": 1}}))
     assert counters.dropped() == {"bad:x": 3, "filtered": 15, "remainder": 1}
     assert counters.bad() == {"x": 3}
 
@@ -46,28 +48,35 @@ def test_what_the_dispatcher_counts_is_told_as_it_is_now():
     assert (told["batches"], told["rows"], told["dropped"]) == (1, 4, {"incomplete_round": 5})
 
 
+def padded(buckets: dict[str, list[int]]) -> dict[str, Any]:
+    return {"dropped": {}, "padding": buckets}
+
+
 def test_padding_is_added_up_by_bucket_over_partitions_whose_last_word_counts(counters: Counters):
-    counters.on_counted(Counted("default", 0, {}, {"padding": [[2, 10, 7]]}))
-    counters.on_counted(Counted("default", 0, {}, {"padding": [[2, 10, 7], [0, 4, 4]]}))
-    counters.on_counted(Finished("default", 1, {}, {"padding": [[2, 6, 5]]}))
+    counters.on_counted(Counted("default", 0, padded({"2": [10, 7]})))
+    counters.on_counted(Counted("default", 0, padded({"2": [10, 7], "0": [4, 4]})))
+    counters.on_counted(Finished("default", 1, padded({"2": [6, 5]})))
     told = counters.totals()
     assert list(told["padding"].items()) == [("0", [4, 4]), ("2", [16, 12])]
     assert told["classes"] == {}
 
 
 def test_classes_are_added_up_and_changes_of_targets_stay_each_partitions_own(counters: Counters):
-    counters.on_counted(Counted("default", 0, {}, {"accepted": [9, 9], "changes": [[9]]}))
-    counters.on_counted(Counted("default", 0, {}, {"accepted": [1, 2], "changes": [[0]]}))
-    counters.on_counted(Finished("default", 1, {}, {"accepted": [10, 20], "changes": [[1]]}))
-    counters.on_counted(Counted("default", 0, {}))  # without a word of classes
+    def classes(accepted: list[int], change: int) -> dict[str, Any]:
+        return {"dropped": {}, "classes": {"accepted": accepted, "changes": [[[change]]]}}
+
+    counters.on_counted(Counted("default", 0, classes([9, 9], 9)))
+    counters.on_counted(Counted("default", 0, classes([1, 2], 0)))
+    counters.on_counted(Finished("default", 1, classes([10, 20], 1)))
+    counters.on_counted(Replied("default", 0, 1))  # without a word of counts
     assert counters.totals()["classes"] == {"accepted": [11, 22], "changes": [[[0]], [[1]]]}
 
 
 def test_counters_of_segments_are_added_up_beside_the_classes(counters: Counters):
     assert "segments" not in counters.totals()
     for partition in range(2):
-        stats = {"segments": {"in_flight": 2 + partition, "rewound": 1}}
-        counters.on_counted(Counted("default", partition, {}, stats))
+        segments = {"in_flight": 2 + partition, "rewound": 1}
+        counters.on_counted(Counted("default", partition, {"dropped": {}, "segments": segments}))
     told = counters.totals()
     assert told["segments"] == {"in_flight": 5, "rewound": 2} and told["classes"] == {}
 
@@ -89,5 +98,5 @@ def test_a_tally_has_what_one_trainer_was_sent_and_what_it_was_answered():
     tally.sent(4, 100)
     tally.sent(2, 50)
     tally.answered(Answer(1, (1, 2), (3,), ((4, "state", "no"),)))
-    assert (tally.batches, tally.rows, tally.nbytes) == (2, 6, 150)
+    assert (tally.batches, tally.rows, tally.bytes) == (2, 6, 150)
     assert (tally.committed, tally.stale, tally.refused) == (2, 1, {"state": 1})

@@ -90,7 +90,7 @@ def test_the_desk_of_an_owner_has_the_partitions_of_its_worker_alone():
     assert d.opened
     assert [told["partition"] for told in d.partitions_status()] == [1, 3]
     for partition in (1, 3):
-        d.on_finished(Finished("default", partition, {}))
+        d.on_finished(Finished("default", partition, {"dropped": {}}))
     assert d.over
 
 
@@ -98,7 +98,7 @@ def test_batches_that_are_announced_together_are_as_many_single_ones():
     at = At()
     at.make(0, 0)
     at.make(0, 1, 2, 3, crowded=True)
-    at.desk.on_counted(Counted("default", 0, {"filtered": 7}))
+    at.desk.on_counted(Counted("default", 0, {"dropped": {"filtered": 7}}))
     assert [send.batch.number for send in at.sends] == [0, 1, 2, 3]
     assert [send.batch.body.offset for send in at.sends] == [0, 4096, 8192, 12288]
     assert [send.batch.body.crowded for send in at.sends] == [False, True, True, True]
@@ -122,10 +122,10 @@ def test_a_desk_is_open_when_every_partition_is_or_when_the_feed_has_failed():
 
 def test_more_bad_examples_than_the_limit_over_all_partitions_fail_the_feed():
     at = At(partitions=2, max_bad=3)
-    at.desk.on_counted(Counted("default", 0, {"bad:corrupt": 1, "filtered": 100}))
-    at.desk.on_counted(Counted("default", 1, {"bad:corrupt": 1, "bad:map_failed": 1}))
+    at.desk.on_counted(Counted("default", 0, {"dropped": {"bad:corrupt": 1, "filtered": 100}}))
+    at.desk.on_counted(Counted("default", 1, {"dropped": {"bad:corrupt": 1, "bad:map_failed": 1}}))
     assert at.desk.failure is None
-    at.desk.on_finished(Finished("default", 0, {"bad:corrupt": 2, "filtered": 100}))
+    at.desk.on_finished(Finished("default", 0, {"dropped": {"bad:corrupt": 2, "filtered": 100}}))
     assert at.desk.failure == (
         "data",
         "more than max_bad_examples=3 bad examples: 3 corrupt, 1 map_failed",
@@ -134,7 +134,7 @@ def test_more_bad_examples_than_the_limit_over_all_partitions_fail_the_feed():
 
 def test_without_a_limit_any_number_of_bad_examples_is_taken():
     at = At()
-    at.desk.on_counted(Counted("default", 0, {"bad:corrupt": 10**9}))
+    at.desk.on_counted(Counted("default", 0, {"dropped": {"bad:corrupt": 10**9}}))
     assert at.desk.failure is None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import headrace_server as hs
+from headrace_proto.messages import Renew
 from headrace_server.core.handover import Batch
 from headrace_server.process.config import MOST_TRAINERS, FeedConfig, RunConfig
 from headrace_server.worker.desk import Desk
@@ -41,7 +42,7 @@ def test_the_state_of_a_feed_goes_from_opening_to_its_end(desk: Desk):
     assert desk.close(False)
     assert desk.state() == "closing"
     for partition in range(2):
-        desk.on_finished(Finished("a", partition, {}))
+        desk.on_finished(Finished("a", partition, {"dropped": {}}))
     assert desk.state() == "ended"
     desk.fail("data", "it broke")
     told = feed_status(desk, [], 10.0)
@@ -51,7 +52,7 @@ def test_the_state_of_a_feed_goes_from_opening_to_its_end(desk: Desk):
 def test_of_partitions_it_is_told_who_runs_them_and_what_they_lack(desk: Desk):
     opened(desk, 0)
     desk.on_waiting(Waiting("a", 0, "rows are rare"))
-    desk.on_finished(Finished("a", 1, {}))
+    desk.on_finished(Finished("a", 1, {"dropped": {}}))
     assert feed_status(desk, [], 10.0)["partitions"] == [
         {"partition": 0, "worker": 0, "open": True, "done": False, "waits": "rows are rare"},
         {"partition": 1, "worker": 0, "open": False, "done": True, "waits": ""},
@@ -66,9 +67,8 @@ def test_a_trainer_is_told_of_with_what_it_has_and_what_it_said(desk: Desk):
     desk.dispatcher.take_effects()
     one = session(3)
     one.tally.sent(4, 32)
-    one.tally.awaited_s = 0.5
     one.tally.wire_batches, one.tally.wire_bytes = 1, 32
-    one.tally.blocked_s, one.tally.busy_s = 1.23456, 7.0
+    one.tally.on_renew(Renew(3, 1, 0, blocked_s=1.23456, busy_s=7.0, awaited_s=0.5))
     told = feed_status(desk, [session(9, "b"), one], 10.0)
     (trainer,) = told["trainers"]
     expected: dict[str, Any] = {
