@@ -235,7 +235,12 @@ class Standing:
         reasons = []
         if self._saving:
             reasons.append(f"the states of {len(self._saving)} batches are being kept")
-        if self._paused:
+        if self._paused and self._claims.others_come:
+            reasons.append(
+                "batches wait until trainers from before the restart have reconnected, or a few "
+                "seconds are over"
+            )
+        elif self._paused:
             reasons.append("the server is stopping and hands out nothing more")
         lease = self._leases.oldest()
         if lease is not None:

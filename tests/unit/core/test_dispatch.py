@@ -344,6 +344,13 @@ def test_a_paused_feed_hands_out_nothing_and_commits_still_count():
     assert kinds(d.take_effects(), Finish) == [Finish(1)]
 
 
+def test_a_feed_that_waits_for_earlier_trainers_is_not_said_to_stop():
+    d = filled(1)
+    d.wait_for_others(True)
+    d.paused = True
+    assert "from before the restart" in d.describe(0.0) and "stopping" not in d.describe(0.0)
+
+
 # Joining
 
 
