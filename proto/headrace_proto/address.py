@@ -34,6 +34,8 @@ def check_address(argument: str, address: object) -> str:
     match = _TCP.fullmatch(address)
     if match is None:
         raise ValueError(f"{argument}={address!r:.200} is not like tcp://127.0.0.1:5557")
+    if match[1].startswith("["):
+        raise ValueError(f"{argument}={address!r:.200} is of IPv6; addresses are names or IPv4")
     if match[2] != "*" and int(match[2]) > 65535:
         raise ValueError(f"{argument}={address!r:.200}: a port lies in 0 … 65535")
     return address

@@ -13,7 +13,6 @@ from headrace_proto.address import check_address, check_addresses, feed_on_ray
         "tcp://127.0.0.1:5557",
         "tcp://*:0",
         "tcp://feeder.example:65535",
-        "tcp://[::1]:*",
         "ipc:///a",
     ],
 )
@@ -39,6 +38,11 @@ def test_what_is_none_is_refused_with_an_example(address: str):
 def test_a_text_that_utf_8_can_not_hold_is_refused(address: str):
     with pytest.raises(ValueError, match=r"^bind='.*udcff.*' is not a text that UTF-8 can hold$"):
         check_address("bind", address)
+
+
+def test_an_address_of_ipv6_is_refused_at_once():
+    with pytest.raises(ValueError, match=r"bind='tcp://\[::1\]:\*' is of IPv6; addresses are"):
+        check_address("bind", "tcp://[::1]:*")
 
 
 def test_a_port_that_zeromq_would_take_modulo_65536_is_refused_with_the_limit():
