@@ -40,8 +40,8 @@ def final_state(
     """An initial state: the final state ``name`` of the last example of the same key.
 
     ``default`` is the initial state of a key that has none: ``zeros(shape, dtype)``, a constant or
-    a column.  The server keeps the final states of the ``most`` keys that ended last.  It does not
-    use one whose example came in more than ``max_age`` examples before (None: any age).
+    a column.  Each partition keeps the final states of the ``most`` keys that ended last, and does
+    not use one whose example came in more than ``max_age`` examples before (None: any age).
     """
     return Carried("final_state", name, default, {"most": most, "max_age": max_age})
 
