@@ -24,7 +24,7 @@ help:
 	@echo "make chaos   kill, stop and cut servers and trainers for a minute; chaos-long for half an hour"
 	@echo "make fuzz    broken messages, hostile connections and trainers, trainers that do not read (minutes)"
 	@echo "make soak    full speed for SECONDS=300: nothing may grow"
-	@echo "make trials  every trial at its full size (two hours; some need root)"
+	@echo "make trials  every trial at its full size (three hours; some need root)"
 	@echo "make scale   how cost grows with everything that can grow (half an hour; 25 GB of disk)"
 	@echo "make container-test  build the images and run them, as far as this machine can"
 	@echo "make browser-test  look at the page of a server in a real browser; pictures takes those of the docs"
