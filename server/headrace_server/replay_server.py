@@ -19,6 +19,7 @@ from .arguments import refuse_in_worker, start_config
 from .files.manifest import resolve
 from .flight.feed_record import (
     FeedRecord,
+    Replay,
     batch_named,
     beside_of,
     feed_of,
@@ -28,7 +29,6 @@ from .flight.feed_record import (
 )
 from .flight.hand_outs import HandOut
 from .flight.rows import BatchId
-from .flight.script import Replay
 from .pipeline.builder import Pipeline
 from .pipeline.declaration import Declaration
 from .process.config import FeedConfig
@@ -88,7 +88,7 @@ def replay(settings: ReplaySettings) -> Server:
         raise ServerError(
             f"no recorded hand-out of feed {name!r} fits first, last, trainer, steps and committed"
         )
-    script = tuple(lease.batch for lease in leases)
+    script = [lease.batch for lease in leases]
     _check(history, script, declaration, states, leases)
     served = FeedConfig(
         name,
@@ -98,14 +98,14 @@ def replay(settings: ReplaySettings) -> Server:
         functions=noted_functions(state / "feeds" / name),
         may_change=settings.allow_config_change,
     )
-    states_of = tuple(map(str, (state, *beside)))
-    replayed = Replay(states_of, name, config.partitions, script, states)
+    directories = [*map(str, (state, *beside))]
+    plain = Replay(directories, name, config.partitions, [[*batch] for batch in script], states)
     run = start_config(
         settings,
         [served],
         slab_bytes=0,
         index_directory=str(state / "index"),
-        replay=replayed.to_plain(),
+        replay=[*plain],
     )
     return Server(run, settings)
 

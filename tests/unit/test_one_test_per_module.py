@@ -88,7 +88,6 @@ TESTED_IN = {
     "headrace_server.worker.reception": "test_hostile.py",
     "headrace_server.worker.admission": "test_hostile.py",
     "headrace_server.flight.replaying": "test_flight.py",
-    "headrace_server.flight.script": "test_flight.py",
     "headrace_server.flight.skipping": "test_flight.py",
     "headrace_server.worker.worker": "test_faults.py",
     "headrace.datasets": "test_tensorflow.py",

@@ -182,6 +182,21 @@ class FeedRecord:
         return [Flown(lease.batch, lease, self.get(lease.batch)) for lease in leases]
 
 
+class Replay(NamedTuple):
+    """The parameters of a replay: recorded batches of a feed, in order.  They are plain data."""
+
+    directories: list[str]  # state directories of the feed's servers
+    feed: str
+    partitions: int  # of the feed when it was recorded
+    script: list[list[int]]  # life, partition and number of each batch
+    states: str
+
+    def record(self) -> FeedRecord:
+        """Return the record of the lives of these batches."""
+        state, *beside = map(Path, self.directories)
+        return FeedRecord(state, self.feed, beside, {life for life, _, _ in self.script})
+
+
 _BATCH = re.compile(r"(?:(\d{1,10})/)?(\d{1,10}):(\d{1,19})")
 _SESSION = re.compile(r"(?:(\d{1,10})/)?(\d{1,10})")
 _STEPS = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")

@@ -1,17 +1,19 @@
 """Replay: makes batches again from the record of how their rows were read.
 
-    Script: which batches, in which order ─► Made ─► its chunks, read again ─► the same block
-                                                          └ examples compared with the record
+    _Script: the next batch ─► _Rows, _Segments: its chunks, read again ─► the same block
+                                                   └ examples compared with the record
 
 A chunk is read again from its position and with the memory of the stages before it, so no other
-batch has to be made first.  One partition of the replay makes all batches of the script.
+batch has to be made first.  One partition of the replay makes all batches; its machine decides
+nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from functools import lru_cache
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,180 +22,206 @@ from headrace_proto.layout import Slot, array_at, strings_at
 
 from ..core.changes import ROW, SEGMENT, Change, Saved
 from ..core.partition import Partition, Rest
-from ..core.plan import RESIZED, Plan, Read
+from ..core.plan import RESIZED, Draft, Part, Plan, Read, Shaper
 from ..core.slots import RoundMember, Segments
-from ..making.assemble import Parts
 from ..making.compose import segmented
 from ..making.line_record import LineRecord
 from ..making.member_block import whole_states
-from ..making.partition_memory import Memory
-from ..making.plain_maker import PlainMaker
-from ..making.plain_memory import PlainMemory
+from ..making.partition_memory import Memory, Target
+from ..making.plain_maker import HeldChunk, PlainMaker
 from ..making.run import Run
 from ..making.segment_block import SegmentBlock
 from ..making.segment_maker import SegmentMaker
-from ..making.segment_memory import closing
-from ..making.sequencing import Cutting, Offer, StateSource
+from ..making.sequencing import Cutting, StateSource
 from ..making.slab import Slab
 from ..pipeline.declaration import Declaration, Shape
 from ..reading.chunk import Chunk, Origin
 from ..reading.intake import Intake
 from ..reading.reader import BadRecords, Reader
 from ..reading.trace import ChunkTrace
-from .rows import RecordedBatch
-from .script import Replay, Script, epoch_of
+from .feed_record import FeedRecord, Replay
+from .rows import BatchId, RecordedBatch
 
 #: Maximum number of chunks in memory, for batches that share them.
 _CHUNKS = 64
-
-T = TypeVar("T")
-
-
-class _Chunks(Generic[T]):
-    """Chunks that were read again, each with its part of the shape; the oldest are dropped."""
-
-    def __init__(
-        self, intakes: Mapping[int, Intake], shaped: Callable[[Read, Chunk], tuple[Chunk, T]]
-    ) -> None:
-        self._intakes = intakes
-        self._shaped = shaped
-        self._held: dict[tuple[int, ChunkTrace], tuple[Chunk, T, np.ndarray]] = {}
-
-    def get(self, partition: int, source: ChunkTrace) -> tuple[Chunk, T, np.ndarray]:
-        """Return the chunk, the shape's part of it, and the places of the recorded rows."""
-        name = partition, source
-        if name not in self._held:
-            if len(self._held) >= _CHUNKS:
-                del self._held[next(iter(self._held))]
-            intake = self._intakes[partition]
-            if source.stages is not None:
-                intake.stages.restore(source.stages)
-            chunk, part = self._shaped(source.read, intake.chunk(source.read)[0])
-            self._held[name] = chunk, part, _places(source, chunk)
-        return self._held[name]
 
 
 def replayed(
     reader: Reader, declaration: Declaration, slab: Slab, bad: BadRecords, replay: Replay
 ) -> Run:
     """Return the run that makes the batches of a replay."""
+    record, batches = replay.record(), [BatchId(*batch) for batch in replay.script]
     intakes = {
         partition: Intake(reader, declaration, partition, replay.partitions, bad)
-        for partition in {0, *(batch.partition for batch in replay.script)}
+        for partition in {0, *(batch.partition for batch in batches)}
     }
-    intake, shape = intakes[0], declaration.shape
-    script = Script(replay)
-    machine = Partition(script, None, epochs=0)
+    maker: _Rows | _Segments
     if segmented(declaration):
-        cutting = Cutting(shape, intake.fields, 0)
-        segments = _Segments(script, intakes, cutting, slab, initial=replay.states == "initial")
-        return Run(intake, machine, segments, _SegmentMemory(machine, script), slab)
-    script.want(len(replay.script))
-    rows = _Rows(script, intakes, shape)
-    return Run(intake, machine, rows, _RowMemory(intake, machine, rows, script), slab)
+        cutting = Cutting(declaration.shape, intakes[0].fields, 0)
+        maker = segments = _Segments(intakes, cutting, slab, replay.states == "initial")
+        sizes = {place.rows for place in map(record.place, batches) if place is not None}
+        if not cutting.small and sizes - {cutting.batch_size}:
+            segments.properties = {**segments.properties, **RESIZED}
+        shaper = cast(Shaper, cutting.machine)
+    else:
+        maker = _Rows(intakes, declaration.shape)
+        shaper = maker.shaping.machine
+    machine = Partition(shaper, None, epochs=0)
+    return Run(intakes[0], machine, maker, _Script(record, batches, machine, maker), slab)
 
 
-class _RowMemory(PlainMemory):
-    """Which batches of a replay are done; a restart goes on after them."""
+class _Script(Memory):
+    """The batches to make, in order, and which are done: a restart makes the others again.
+
+    States that come with commits are ignored.
+    """
 
     def __init__(
-        self, intake: Intake, machine: Partition, maker: PlainMaker, script: Script
+        self,
+        record: FeedRecord,
+        batches: Sequence[BatchId],
+        machine: Partition,
+        maker: _Rows | _Segments,
     ) -> None:
-        super().__init__(intake, machine, maker)
-        self._script = script
+        self._record = record
+        self._batches = batches
+        self._machine = machine
+        self._maker = maker
+        self._made = lru_cache(maxsize=2)(self._read)
+        self._stop = len(batches)
+        self._closed = False
+        self._wanted = self._stop if maker.made_ahead else 0
+        self._first_open = 0
+        self._done: set[int] = set()  # numbers above the first open one
+        self._claimed = 0  # number below which trainers may hold batches of an earlier process
+        self._change = Change()
 
-    def epoch_due(self, ended: bool, begun: Iterable[tuple[int, int]]) -> int | None:
-        return self._script.epoch_of(self._numbers.first_open)
+    def _read(self, number: int) -> RecordedBatch:
+        """Return the record of a batch; DataError if it was deleted."""
+        batch = self._batches[number]
+        made = self._record.get(batch)
+        if made is None:
+            raise DataError(f"the record of batch {batch} is gone: the oldest are deleted first")
+        return made
+
+    def next_step(self, limit: int) -> Plan | type[Rest] | None:
+        machine = self._machine
+        while machine.next_number in self._done:
+            machine.take_number()
+        if machine.next_number >= self._stop:
+            return None
+        if machine.next_number >= self._wanted:
+            return Rest
+        draft = self._maker.draft(self._made(machine.next_number))
+        return Plan(machine.take_number(), draft)
+
+    def want(self, upto: int, stripe: int) -> None:
+        self._wanted = max(self._wanted, upto)
+
+    def saved(self, number: int, block: Any = b"", columns: Sequence[Any] = ()) -> tuple[str, str]:
+        if number >= self._first_open:
+            self._done.add(number)
+            self._change.done.append(number)
+        while self._first_open in self._done:
+            self._done.remove(self._first_open)
+            self._first_open += 1
+            self._change.base = self._first_open
+            self._change.meta["first open"] = b"%d" % self._first_open
+        return "", ""
+
+    def claim(self, number: int, segments: bytes) -> int | None:
+        if number < self._first_open or number in self._done:
+            return None
+        self._claimed = max(self._claimed, number + 1)
+        return number
 
     def close(self, cancel: bool) -> None:
-        super().close(True)
+        if not self._closed:  # else it is repeated after a restart
+            self._closed = True
+            # Batches that trainers hold are made again.
+            self._stop = min(self._stop, max(self._machine.next_number, self._claimed))
+            self._change.meta["stop"] = b"%d" % self._stop
+
+    def resume(self, saved: Saved) -> None:
+        self._closed = "stop" in saved.meta
+        self._stop = int(saved.meta.get("stop", self._stop))
+        self._first_open = self._machine.next_number = int(saved.meta.get("first open", 0))
+        self._done = set(saved.done)
+
+    def take_changes(self) -> list[Change]:
+        change, self._change = self._change, Change()
+        return [change] if change else []
+
+    @property
+    def done_numbers(self) -> list[int]:
+        return sorted(self._done)
+
+    def epoch_due(self, ended: bool, begun: Iterable[tuple[int, int]]) -> int | None:
+        try:
+            return _epoch(self._made(self._first_open)) if self._first_open < self._stop else None
+        except DataError:
+            return None
+
+    def set_target(self, target: Target, probs: list[float]) -> int:
+        return int(target.set_target(probs, self._machine.next_number))
 
     def set_batch_sizes(self, batch_sizes: Sequence[int]) -> int:
         raise ValueError("a replay makes the batches that were recorded, of their sizes")
 
-    def lacks(self) -> tuple[str, int]:
-        return "", -1
 
+class _Chunks:
+    """Chunks that were read again, each with what the shape made of it; the oldest are dropped."""
 
-class _SegmentMemory(Memory):
-    """Takes saves and stores nothing of them: a restart begins a replay of segments anew."""
+    def __init__(
+        self, intakes: Mapping[int, Intake], shaped: Callable[[Read, Chunk], tuple[Chunk, Any]]
+    ) -> None:
+        self._intakes = intakes
+        self._shaped = shaped
+        self._get = lru_cache(_CHUNKS)(self._read)
 
-    def __init__(self, machine: Partition, script: Script) -> None:
-        self._machine = machine
-        self._script = script
-        self._changes: list[Change] = []
-        self._first = 0  # number of the batch after the last one that is saved
+    def _read(self, partition: int, source: ChunkTrace) -> tuple[Chunk, Any, np.ndarray]:
+        intake = self._intakes[partition]
+        intake.stages.restore(source.stages)
+        chunk, part = self._shaped(source.read, intake.chunk(source.read)[0])
+        return chunk, part, _places(source, chunk)
 
-    def next_step(self, limit: int) -> Read | Plan | type[Rest] | None:
-        return self._machine.next_step(limit)
-
-    def want(self, upto: int, stripe: int) -> None:
-        self._script.want(upto)
-
-    def saved(self, number: int, block: Any = b"", columns: Any = ()) -> tuple[str, str]:
-        self._first = max(self._first, number + 1)
-        return "", ""
-
-    def epoch_due(self, ended: bool, begun: Iterable[tuple[int, int]]) -> int | None:
-        return self._script.epoch_of(self._first)
-
-    def claim(self, number: int, segments: bytes) -> None:
-        return None
-
-    def close(self, cancel: bool) -> None:
-        self._machine.close(cancel=True)
-        self._changes.append(closing(cancel))
-
-    def take_changes(self) -> list[Change]:
-        changes, self._changes = self._changes, []
-        return changes
-
-    def resume(self, saved: Saved) -> None:
-        if "closing" in saved.meta:
-            self._machine.close(cancel=True)
+    def rows(
+        self, made: RecordedBatch, number: int, recorded: np.ndarray
+    ) -> tuple[Chunk, Any, np.ndarray]:
+        """Return a chunk of a batch, the shape's part of it, and the present places of rows."""
+        source = made.trace.sources[number]
+        chunk, part, where = self._get(made.id.partition, source)
+        return chunk, part, _found(source, chunk, where[recorded], recorded)
 
 
 class _Rows(PlainMaker):
     """The maker of recorded batches of rows."""
 
-    def __init__(self, script: Script, intakes: Mapping[int, Intake], shape: Shape) -> None:
+    def __init__(self, intakes: Mapping[int, Intake], shape: Shape) -> None:
         super().__init__(intakes[0], shape, 0)
-        self._script = script
         self._chunks = _Chunks(intakes, lambda read, chunk: self.shaped(chunk))
 
-    def parts(self, plan: Plan) -> Parts:
-        made, parts = self._script.made(plan.number), []
+    def draft(self, made: RecordedBatch) -> Draft:
+        """Hold the chunks of a batch; return its rows in them."""
+        self.held, parts = {}, []
         for part in made.trace.parts:
-            source = made.trace.sources[part.chunk]
-            chunk, _, where = self._chunks.get(made.id.partition, source)
-            listed = np.arange(len(where))[part.rows]
-            parts.append((chunk, _found(source, chunk, where, listed)))
-        return parts
-
-    def epoch_of(self, plan: Plan) -> int:
-        return epoch_of(self._script.made(plan.number)) or 0
-
-    def made(self, plan: Plan, written: Any, memory: np.ndarray) -> tuple[Mapping[str, Any], None]:
-        self.count(plan.draft.meta)
-        return _marked(self._script.made(plan.number)), None
+            chunk, _, rows = self._chunks.rows(made, part.chunk, np.r_[part.rows])
+            epoch = made.trace.sources[part.chunk].read.epoch
+            self.held[part.chunk] = HeldChunk(chunk, None, [], epoch)
+            parts.append(Part(part.chunk, rows))
+        return Draft(tuple(parts), _marked(made))
 
 
 class _Segments(SegmentMaker):
     """The maker of recorded batches of segments."""
 
+    _made: RecordedBatch
+
     def __init__(
-        self,
-        script: Script,
-        intakes: Mapping[int, Intake],
-        cutting: Cutting,
-        slab: Slab,
-        initial: bool,
+        self, intakes: Mapping[int, Intake], cutting: Cutting, slab: Slab, initial: bool
     ) -> None:
         super().__init__(intakes[0], cutting, LineRecord(), slab)
-        self._script = script
         self.properties = cutting.properties()
-        if not cutting.small and script.differ_from(cutting.batch_size):
-            self.properties |= RESIZED
         bad = intakes[0].bad
         self._chunks = _Chunks(intakes, lambda read, rows: cutting.offer(rows, bad, read.epoch))
         self._initial = initial
@@ -201,76 +229,77 @@ class _Segments(SegmentMaker):
     def prepare(self) -> bool:
         return False
 
-    def begin(self, plan: Plan) -> tuple[SegmentBlock, None]:
-        made = self._script.made(plan.number)
-        batch = made.trace.segments
+    def draft(self, made: RecordedBatch) -> Segments:
+        """Hold the chunks of a batch; return its segments, with their rows in them."""
+        batch, meta = made.trace.segments, made.trace.meta
         assert batch is not None
-        offers: dict[int, Offer] = {}
+        self._made, self.offers = made, {}
         numbers = batch.numbers.copy()
-        rows = numbers[ROW]
-        for number, source in made.trace.sources.items():
-            chunk, offers[number], where = self._chunks.get(made.id.partition, source)
-            here = np.flatnonzero(batch.chunks == number)
-            rows[here] = _found(source, chunk, where, rows[here])
+        for chunk in batch.of_chunks():
+            here = np.flatnonzero(batch.chunks == chunk)
+            _, self.offers[chunk], rows = self._chunks.rows(made, chunk, batch.rows[here])
+            numbers[ROW, here] = rows
         member = None
-        meta = made.trace.meta
         if "round" in meta:
             member = RoundMember(meta["round"], meta["rank"], self.cutting.batch_size)
-        batch = replace(batch, numbers=numbers, member=member)
-        if self._initial:
-            batch, extra, states = self._begun(batch, offers)
-        else:
-            extra, states = _brought(self.cutting.states, made)
-        if member is not None:
-            return self.member_block(batch, offers, extra, states), None
-        return SegmentBlock(self.layout, batch, offers, extra, states), None
+        starts = batch.starts
+        if self._initial and self.cutting.at_trainer:
+            starts = np.arange(len(batch), dtype=np.int64)
+        return replace(batch, numbers=numbers, starts=starts, member=member)
 
-    def _begun(
-        self, batch: Segments, offers: Mapping[int, Offer]
-    ) -> tuple[Segments, dict[str, Any], int]:
-        """Return the batch with the initial states of all rows, as columns and their number."""
-        if self.cutting.at_trainer:
-            batch = replace(batch, starts=np.arange(len(batch), dtype=np.int64))
+    def written(self, batch: Segments) -> SegmentBlock:
+        if self._initial:
+            extra, states = self._initial_states(batch)
+        else:
+            extra, states = _recorded_states(self.cutting.states, self._made)
+        if batch.member is not None:
+            return self.member_block(batch, self.offers, extra, states)
+        return SegmentBlock(self.layout, batch, self.offers, extra, states)
+
+    def _initial_states(self, batch: Segments) -> tuple[dict[str, Any], int]:
+        """Return the initial states of all rows, as columns and their number."""
         numbers = batch.numbers.copy()
         numbers[SEGMENT] = 0
         fresh = replace(batch, numbers=numbers)
         self.states.grow(len(batch))
-        self.states.begin(fresh, offers)
-        extra, states = self.states.columns(fresh, offers)
+        self.states.begin(fresh, self.offers)
+        extra, states = self.states.columns(fresh, self.offers)
         if batch.member is None:
-            return batch, extra, states
-        states = states if self.cutting.at_trainer else batch.member.size
-        return batch, whole_states(fresh, extra), states
+            return extra, states
+        return whole_states(fresh, extra), states if self.cutting.at_trainer else batch.member.size
 
     def epoch_of(self, plan: Plan) -> int:
-        epoch = epoch_of(self._script.made(plan.number))
-        if epoch is not None:
-            self._epoch = epoch
+        if len(plan.draft):
+            self._epoch = _epoch(self._made) or 0
         return self._epoch
 
     def made(self, plan: Plan, written: Any, memory: np.ndarray) -> tuple[Mapping[str, Any], None]:
-        return _marked(self._script.made(plan.number)), None
+        return _marked(self._made), None
 
 
 def _marked(made: RecordedBatch) -> dict[str, Any]:
     """Return the description of a batch, marked as a replay."""
-    batch = made.id
-    return {**made.trace.meta, "replayed": [batch.life, batch.partition, batch.number]}
+    return {**made.trace.meta, "replayed": [*made.id]}
+
+
+def _epoch(made: RecordedBatch) -> int | None:
+    """Return the epoch of the first row of a batch; None of an empty batch of a rank."""
+    places = made.places()
+    return int(places[0][0].read.epoch) if places else None
 
 
 def _places(source: ChunkTrace, chunk: Chunk) -> np.ndarray:
     """Return the place of each recorded row in the chunk as read now; -1 for a missing row."""
-    now = {ordinal: place for place, ordinal in enumerate(chunk.ordinals.tolist())}
     if np.array_equal(source.ordinals, chunk.ordinals):
         return np.arange(len(chunk))
+    now = {ordinal: place for place, ordinal in enumerate(chunk.ordinals.tolist())}
     if len(now) < len(chunk):  # copies of an example can not be told apart
         now = {}
     return np.array([now.get(ordinal, -1) for ordinal in source.ordinals.tolist()], np.int64)
 
 
-def _found(source: ChunkTrace, chunk: Chunk, where: np.ndarray, recorded: np.ndarray) -> np.ndarray:
-    """Return rows of a chunk by their recorded places; DataError if they have changed."""
-    rows: np.ndarray = where[recorded]
+def _found(source: ChunkTrace, chunk: Chunk, rows: np.ndarray, recorded: np.ndarray) -> np.ndarray:
+    """Return rows of a chunk, if they are those of the record; DataError if they have changed."""
     was, examples = source.origin.take(recorded), source.ordinals[recorded]
     if (gone := rows < 0).any():
         at = int(np.argmax(gone))
@@ -294,7 +323,7 @@ def _files(origin: Origin) -> np.ndarray:
     return files
 
 
-def _brought(states: list[StateSource], made: RecordedBatch) -> tuple[dict[str, Any], int]:
+def _recorded_states(states: list[StateSource], made: RecordedBatch) -> tuple[dict[str, Any], int]:
     """Return the recorded states of a batch, as columns and their number."""
     if not states:
         return {}, 0
@@ -306,8 +335,7 @@ def _brought(states: list[StateSource], made: RecordedBatch) -> tuple[dict[str, 
     for name, (shape, data) in made.trace.states.items():
         slot = Slot(kinds[name], tuple(shape), 0, len(data))
         memory = np.frombuffer(data, np.uint8)
-        texts = slot.dtype == "bytes"
-        columns[name] = strings_at(memory, slot) if texts else array_at(memory, slot)
+        columns[name] = (strings_at if slot.dtype == "bytes" else array_at)(memory, slot)
         if name != "@state_of":
             count = shape[0]
     return columns, count

@@ -9,7 +9,7 @@
                               machine: a Partition of    maker          memory
     plain batches             rows (PlainBatches, …)     PlainMaker     PlainMemory
     segments, with states     segments (SegmentQueue, …) SegmentMaker   SegmentMemory
-    a replay                  recorded batches (Script)  subclasses that read by the record
+    a replay                  idle                       subclasses that follow the record
 
     advance() ─► MadeBatch   a batch lies in its block
               ─► Busy        something else was done; call again

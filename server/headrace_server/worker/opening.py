@@ -20,8 +20,8 @@ from headrace_proto.errors import HeadraceError, ServerError
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..files.remote_copies import RemoteCopies
+from ..flight.feed_record import Replay
 from ..flight.replaying import replayed
-from ..flight.script import Replay
 from ..making.compose import compose
 from ..making.leaving_out import LeftOut
 from ..making.run import Run
@@ -65,7 +65,7 @@ class Opener:
         self._slab = slab
         self._stores = stores
         self._diary = begun.diary
-        self._replay = None if config.replay is None else Replay.from_plain(config.replay)
+        self._replay = None if config.replay is None else Replay(*config.replay)
         index = config.index_directory or Path(config.directory, "index")
         copies = None
         if config.remote_cache is not None:
