@@ -8,11 +8,16 @@ speech  ● Trainers wait 41 % of their time: …
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from ..process import statuses
 from ..watch.http_client import shown
 from .progress import count, size, table
+
+T = TypeVar("T")
+#: The head of each column of a table, and the text of a cell.
+_Columns = Mapping[str, Callable[[T], str]]
 
 _COLORS = {"good": "32", "slow": "33", "bad": "31", "idle": "90"}
 _CELLS = 10
@@ -29,7 +34,7 @@ def lines(status: statuses.ServerStatus, color: bool = False) -> list[str]:
     for name, feed in status["feeds"].items():
         painted += ["", *_feed(name, feed, color)]
     if status["workers"]:
-        painted += ["", *_workers(status["workers"][:_MOST_WORKERS])]
+        painted += ["", *_table(_WORKERS, status["workers"][:_MOST_WORKERS])]
     for event in status["events"][:3]:
         first = event["text"].split("\n")[0]
         painted += ["", f"{event['kind']}: {shown(first)[:_LONGEST_TEXT]}"]
@@ -53,33 +58,34 @@ def _feed(name: str, feed: statuses.FeedStatus, color: bool) -> list[str]:
     batches = f"batches: {count(feed['batches'])} done, {standing['ready'] + standing['returned']} "
     batches += f"ready, {standing['leased']} leased, {standing['saving']} saving"
     if len(feed["shares"]) > 1:
-        painted += table(_SHARE_HEADS, [_share(share) for share in feed["shares"]])
+        painted += _table(_SHARES, feed["shares"])
     painted.append(f"  {batches}{_sent_away(feed['sent'])}{_troubles(feed)}")
     if feed["trainers"]:
-        painted += table(_TRAINER_HEADS, [_trainer(t) for t in feed["trainers"][:_MOST_TRAINERS]])
+        painted += _table(_TRAINERS, feed["trainers"][:_MOST_TRAINERS])
     more = len(feed["trainers"][_MOST_TRAINERS:]) + feed["trainers_more"]
     return [*painted, f"  and {more} more trainers"] if more else painted
 
 
 def _flow(feed: statuses.FeedStatus, rates: statuses.Rates) -> str:
     pipeline = feed["pipeline"]
-    nbytes = rates.get("bytes")
-    made = "–" if nbytes is None else f"{size(nbytes)}/s"
-    stages = ", ".join(pipeline["stages"]) or "·"
     steps = (
-        f"{pipeline['source']} ─ {_rate(rates.get('read'))} ",
-        stages,
-        f"{pipeline['shape']} ─ {_rate(rates.get('made'))} ",
-        f"slab ─ {made} ",
+        f"{pipeline['source']} ─ {_rate(rates.get('read'))}",
+        ", ".join(pipeline["stages"]) or "·",
+        f"{pipeline['shape']} ─ {_rate(rates.get('made'))}",
+        f"slab ─ {_or_dash(rates.get('bytes'), lambda nbytes: f'{size(nbytes)}/s')}",
         "leases",
-        f"trainers ─ {_rate(rates.get('rows'))} ",
+        f"trainers ─ {_rate(rates.get('rows'))}",
         "done",
     )
-    return "─► ".join(f"{step.rstrip()} " for step in steps).rstrip()
+    return " ─► ".join(steps)
+
+
+def _or_dash(number: float | None, text: Callable[[float], str]) -> str:
+    return "–" if number is None else text(number)
 
 
 def _rate(rate: float | None) -> str:
-    return "–" if rate is None else f"{count(rate) if rate >= 10 else f'{rate:.1f}'}/s"
+    return _or_dash(rate, lambda n: f"{count(n) if n >= 10 else f'{n:.1f}'}/s")
 
 
 def _sent_away(sent: Mapping[str, Mapping[str, int]]) -> str:
@@ -101,70 +107,64 @@ def _troubles(feed: statuses.FeedStatus) -> str:
     return "".join(f"; {count(n)} {what}" for what, n in counts.items() if n)
 
 
-_SHARE_HEADS = ("<share", "<where", "<state", "<is awaited", "made", "done", "ready")
-
-
-def _share(share: statuses.ShareStatus) -> list[str]:
-    rates = share["rates"]
-    awaited = rates.get("awaited", {}).get(share["share"])
-    return [
-        share["share"],
-        share["url"],
-        share["state"],
-        "–" if awaited is None else f"{_bar(awaited)} {100 * awaited:3.0f} %",
-        _rate(rates.get("made")),
-        _rate(rates.get("rows")),
-        count(share["ready"]),
-    ]
-
-
-_TRAINER_HEADS = ("<trainer", "<where", "<waits", "rows/s", "holds", "sent", "done", "last heard")
-
-
-def _trainer(trainer: statuses.TrainerStatus) -> list[str]:
-    rates = trainer["rates"]
-    stall, rows = rates.get("stall"), rates.get("rows")
-    waits = "–" if stall is None else f"{_bar(stall)} {100 * stall:3.0f} %"
-    awaited = rates.get("awaited", {})
+def _waits(trainer: statuses.TrainerStatus) -> str:
+    """Return how long a trainer waits, and for which of several servers it waits longest."""
+    awaited = trainer["rates"].get("awaited", {})
+    text = _or_dash(trainer["rates"].get("stall"), _bar)
     if len(awaited) > 1 and any(awaited.values()):
         share = max(awaited, key=lambda share: awaited[share])
-        waits += f", {100 * awaited[share]:.0f} % for {share}"
+        text += f", {100 * awaited[share]:.0f} % for {share}"
+    return text
+
+
+def _trainer_name(trainer: statuses.TrainerStatus) -> str:
     rank = f" rank {trainer['rank']}" if trainer.get("rank", -1) >= 0 else ""
-    return [
-        f"{trainer['trainer']} {shown(trainer['name'])}".rstrip() + rank,
-        shown(trainer["host"])[:40] or "unknown",
-        waits,
-        "–" if rows is None else count(rows),
-        str(trainer.get("leases", "–")),
-        count(trainer["batches"]),
-        count(trainer["committed"]),
-        _span(trainer["silent_s"]),
-    ]
+    return f"{trainer['trainer']} {shown(trainer['name'])}".rstrip() + rank
 
 
-def _workers(workers: Sequence[statuses.WorkerStatus]) -> list[str]:
-    rows = []
-    for worker in workers:
-        shares = worker["shares"]
-        work = shares.get("work")
-        waits = {what: shares.get(what) or 0.0 for what in ("trainers", "states", "slab")}
-        most = max(waits, key=lambda what: waits[what])
-        rows.append(
-            [
-                str(worker["worker"]),
-                "–" if work is None else f"{_bar(work)} {100 * work:3.0f} %",
-                f"{most} {100 * waits[most]:.0f} %" if waits[most] >= 0.01 else "",
-                size(worker["slab_bytes"]),
-                str(worker["restarts"]),
-                "gone" if worker["pid"] is None else str(worker["pid"]),
-            ]
-        )
-    return table(("<worker", "<works", "<waits mostly for", "slab", "restarts", "process"), rows)
+def _most_awaited(worker: statuses.WorkerStatus) -> str:
+    waits = {what: worker["shares"].get(what) or 0.0 for what in ("trainers", "states", "slab")}
+    most = max(waits, key=lambda what: waits[what])
+    return f"{most} {100 * waits[most]:.0f} %" if waits[most] >= 0.01 else ""
 
 
-def _bar(share: float) -> str:
-    full = round(_CELLS * max(0.0, min(1.0, share)))
-    return "█" * full + "░" * (_CELLS - full)
+def _bar(part: float) -> str:
+    """Return a part of some time as a bar."""
+    full = round(_CELLS * max(0.0, min(1.0, part)))
+    return f"{'█' * full}{'░' * (_CELLS - full)} {100 * part:3.0f} %"
+
+
+_SHARES: _Columns[statuses.ShareStatus] = {
+    "<share": lambda share: share["share"],
+    "<where": lambda share: share["url"],
+    "<state": lambda share: share["state"],
+    "<is awaited": lambda of: _or_dash(of["rates"].get("awaited", {}).get(of["share"]), _bar),
+    "made": lambda share: _rate(share["rates"].get("made")),
+    "done": lambda share: _rate(share["rates"].get("rows")),
+    "ready": lambda share: count(share["ready"]),
+}
+_TRAINERS: _Columns[statuses.TrainerStatus] = {
+    "<trainer": _trainer_name,
+    "<where": lambda trainer: shown(trainer["host"])[:40] or "unknown",
+    "<waits": _waits,
+    "rows/s": lambda trainer: _or_dash(trainer["rates"].get("rows"), count),
+    "holds": lambda trainer: str(trainer.get("leases", "–")),
+    "sent": lambda trainer: count(trainer["batches"]),
+    "done": lambda trainer: count(trainer["committed"]),
+    "last heard": lambda trainer: _span(trainer["silent_s"]),
+}
+_WORKERS: _Columns[statuses.WorkerStatus] = {
+    "<worker": lambda worker: str(worker["worker"]),
+    "<works": lambda worker: _or_dash(worker["shares"].get("work"), _bar),
+    "<waits mostly for": _most_awaited,
+    "slab": lambda worker: size(worker["slab_bytes"]),
+    "restarts": lambda worker: str(worker["restarts"]),
+    "process": lambda worker: "gone" if worker["pid"] is None else str(worker["pid"]),
+}
+
+
+def _table(columns: _Columns[T], parts: Sequence[T]) -> list[str]:
+    return table([*columns], [[cell(part) for cell in columns.values()] for part in parts])
 
 
 def _span(seconds: float) -> str:
