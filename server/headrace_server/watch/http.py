@@ -213,10 +213,6 @@ def _parsed(head: bytes, peer: str) -> HttpRequest | None:
 
 
 def _wire(response: Response, with_body: bool) -> bytes:
-    try:
-        phrase = http.HTTPStatus(response.status).phrase
-    except ValueError:
-        phrase = ""
     headers = {
         "Server": f"headrace/{__version__}",
         "Content-Type": response.kind,
@@ -228,7 +224,8 @@ def _wire(response: Response, with_body: bool) -> bytes:
         "Cross-Origin-Resource-Policy": "same-origin",
         **response.headers,
     }
-    lines = [f"HTTP/1.1 {response.status} {phrase}", *(f"{k}: {v}" for k, v in headers.items())]
+    status = http.HTTPStatus(response.status)
+    lines = [f"HTTP/1.1 {status} {status.phrase}", *(f"{k}: {v}" for k, v in headers.items())]
     head = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
     return head + response.body if with_body else head
 
@@ -245,9 +242,6 @@ def _let_finish(connection: socket.socket) -> None:
 
     Deadline(_FINISH_S).wait(ended)
 
-
-if TYPE_CHECKING:
-    pass
 
 _SHORTEST_TOKEN = 16
 

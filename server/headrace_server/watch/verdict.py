@@ -15,6 +15,16 @@ _WELL = 0.05
 #: … and beyond this they starve.
 _STARVES = 0.3
 _MOST = 0.5
+#: The part that holds the others up, by what workers spend most of their time on …
+_WHERE = {"work": "workers", "slab": "slab", "states": "trainers"}
+#: … and why.
+_WHY = {
+    "workers": "the workers are busy reading and shaping. More workers, a faster source or cheaper "
+    "functions would help.",
+    "slab": "the shared memory of the workers is full of batches that trainers still read.",
+    "trainers": "the next segments need states that trainers hold. More sequences in flight "
+    "(capacity) would help.",
+}
 
 
 def verdict(
@@ -67,21 +77,7 @@ def _settled(feed: FeedStatus, draining: bool) -> VerdictStatus | None:
 
 
 def _why(feed: FeedStatus, shares: Sequence[Mapping[str, float]]) -> tuple[str, str]:
-    if shares:
-        names = {name for share in shares for name in share}
-        mean = {n: sum(share.get(n) or 0.0 for share in shares) / len(shares) for n in names}
-        if mean.get("work", 0.0) > _MOST:
-            return "workers", (
-                "the workers are busy reading and shaping. More workers, a faster source or "
-                "cheaper functions would help."
-            )
-        if mean.get("slab", 0.0) > _MOST:
-            return "slab", (
-                "the shared memory of the workers is full of batches that trainers still read."
-            )
-        if mean.get("states", 0.0) > _MOST:
-            return "trainers", (
-                "the next segments need states that trainers hold. More sequences in flight "
-                "(capacity) would help."
-            )
+    for what, where in _WHERE.items():
+        if sum(share.get(what) or 0.0 for share in shares) > _MOST * len(shares):
+            return where, _WHY[where]
     return "leases", f"{feed['waiting']}."
