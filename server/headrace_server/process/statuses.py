@@ -121,7 +121,6 @@ def joined_feed(parts: Sequence[FeedStatus]) -> FeedStatus:
 
 Count = Annotated[int, sum]
 Counts = Annotated[dict[str, int], added]
-Seconds = Annotated[float, sum]
 
 # The status
 

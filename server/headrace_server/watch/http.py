@@ -40,6 +40,7 @@ logger = logging.getLogger("headrace.http")
 
 _THREADS = 16
 _HEAD_BYTES = 16 * 1024
+_HEAD_END = b"\r\n\r\n"
 _HEAD_S = 5.0
 _SEND_S = 10.0
 #: Maximum wait of a new connection for a thread.
@@ -50,6 +51,7 @@ _PATIENCE_S = 0.05
 #: Maximum wait for a peer to close its end after the answer was sent.
 _FINISH_S = 1.0
 _CLOSE_S = 15.0
+_SHORTEST_TOKEN = 16
 
 
 class HttpService:
@@ -147,7 +149,7 @@ class HttpService:
     def _serve(self, connection: socket.socket, peer: str) -> None:
         try:
             with contextlib.suppress(OSError):
-                head = _head(connection)
+                head = _read(connection, _HEAD_S, mark=_HEAD_END)
                 with self._lock:
                     self._slow.pop(connection, None)
                 response, with_body = self._respond(head, peer)
@@ -156,7 +158,8 @@ class HttpService:
                 connection.settimeout(_SEND_S)
                 connection.sendall(_wire(response, with_body))
                 connection.shutdown(socket.SHUT_WR)
-                _let_finish(connection)
+                # A close with unread bytes of the peer would cut off the answer.
+                _read(connection, _FINISH_S)
         finally:
             self._end(connection)
 
@@ -167,8 +170,8 @@ class HttpService:
             connection.close()
         self._turns.release()
 
-    def _respond(self, head: bytes | None, peer: str) -> tuple[Response, bool]:
-        request = None if head is None else _parsed(head, peer)
+    def _respond(self, head: bytes, peer: str) -> tuple[Response, bool]:
+        request = _parsed(head, peer)
         if request is None:
             return Response(400, b"this is no request that can be read\n"), True
         try:
@@ -178,30 +181,28 @@ class HttpService:
             return Response(500, b"that could not be answered; the server's log says why\n"), True
 
 
-def _head(connection: socket.socket) -> bytes | None:
-    """Read a request up to the empty line; None where it is too long, or too late."""
-    head = bytearray()
+def _read(connection: socket.socket, within_s: float, mark: bytes | None = None) -> bytes:
+    """Read until the mark or the end has come, or it is too much or too late."""
+    data = bytearray()
 
     def ended(at_most_s: float) -> bool:
-        part = _received(connection, at_most_s)
-        head.extend(part or b"")
-        return part == b"" or b"\r\n\r\n" in head or len(head) >= _HEAD_BYTES
+        connection.settimeout(at_most_s)
+        try:
+            part = connection.recv(4096)
+        except (TimeoutError, BlockingIOError):
+            return False
+        data.extend(part)
+        return not part or len(data) >= _HEAD_BYTES or (mark is not None and mark in data)
 
-    Deadline(_HEAD_S).wait(ended)
-    return bytes(head) if b"\r\n\r\n" in head else None
-
-
-def _received(connection: socket.socket, at_most_s: float) -> bytes | None:
-    """Read some bytes of the peer, none at its end; None where none come in time."""
-    connection.settimeout(at_most_s)
-    try:
-        return connection.recv(4096)
-    except (TimeoutError, BlockingIOError):
-        return None
+    Deadline(within_s).wait(ended)
+    return bytes(data)
 
 
 def _parsed(head: bytes, peer: str) -> HttpRequest | None:
+    """Return the request; None where its head is not whole, or no head of a request."""
     line, _, rest = head.partition(b"\r\n")
+    if _HEAD_END not in head:
+        return None
     try:
         method, target, version = line.decode("ascii").split(" ")
         parsed = http.client.parse_headers(io.BytesIO(rest))
@@ -228,22 +229,6 @@ def _wire(response: Response, with_body: bool) -> bytes:
     lines = [f"HTTP/1.1 {status} {status.phrase}", *(f"{k}: {v}" for k, v in headers.items())]
     head = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
     return head + response.body if with_body else head
-
-
-def _let_finish(connection: socket.socket) -> None:
-    """Let the peer read the answer, which a close with unread bytes of the peer would cut off."""
-    left = _HEAD_BYTES
-
-    def ended(at_most_s: float) -> bool:
-        nonlocal left
-        part = _received(connection, at_most_s)
-        left -= len(part or b"")
-        return part == b"" or left <= 0
-
-    Deadline(_FINISH_S).wait(ended)
-
-
-_SHORTEST_TOKEN = 16
 
 
 @dataclass(frozen=True, slots=True)
