@@ -50,6 +50,8 @@ class _Spans:
 
     def take(self, records: np.ndarray) -> _Spans:
         counts = self.counts[records]
+        if self.single:
+            return _Spans(self.rows[records], self.starts[records], self.sizes[records], counts)
         spans = ranges((np.cumsum(self.counts) - self.counts)[records], counts)
         return _Spans(self.rows[records], self.starts[spans], self.sizes[spans], counts)
 
@@ -121,7 +123,9 @@ class Filler:
             return self._added[0]
         parts = [(one.rows, one.starts, one.sizes, one.counts) for one in self._added]
         spans = _Spans(*map(np.concatenate, zip((_NONE,) * 4, *parts, strict=True)))
-        return spans.take(np.argsort(spans.rows))
+        places = np.full(self._n, -1)  # cheaper than to sort them
+        places[spans.rows] = np.arange(spans.rows.size)
+        return spans.take(places if spans.rows.size == self._n else places[places >= 0])
 
     def _values(self, spans: _Spans, faults: Faults) -> tuple[np.ndarray, np.ndarray]:
         """Return the numbers in the spans, and how many values each record has.
@@ -140,7 +144,11 @@ class Filler:
         values, ends = varints(raw)
         if len(values) == len(raw):  # a byte each
             return values, sizes
-        counts = np.diff(ends.searchsorted(np.cumsum(sizes)), prepend=0)
+        bounds = np.cumsum(sizes)
+        if np.array_equal(ends + 1, bounds):  # a number each
+            counts = np.ones_like(bounds)
+        else:
+            counts = np.diff(ends.searchsorted(bounds), prepend=0)
         if (long := np.diff(ends, prepend=-1) > MOST_BYTES).any():
             text = f"feature {self._want.name!r}: a number of more than {MOST_BYTES} bytes"
             for row in np.repeat(spans.rows, counts)[long].tolist():

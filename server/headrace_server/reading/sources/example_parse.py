@@ -31,6 +31,9 @@ _LENGTHS = 1024
 #: Maximum templates remembered, and least number of rows for one: 100 µs against 20 µs per row.
 _TEMPLATES = 4
 _MIN_WALK = 8
+#: Records of fewer bytes are read once as a whole before single places in them are looked at: a
+#: look at a place that no cache holds takes as long as the reading of 1 to 2 KB in their order.
+_SMALL_RECORD = 1024
 _NONE = np.empty(0, np.int64)
 
 
@@ -60,6 +63,8 @@ class ExampleParser:
         faults: Faults = {}
         rest = np.arange(starts.size)
         if data.size >= 8:
+            if data.size < _SMALL_RECORD * starts.size:
+                data.max()  # in their order the processor fetches them ahead of the comparisons
             rest = self._add_groups(data, starts, lengths, fillers)
             rest = self._add_templated(data, starts, lengths, rest, fillers)
         for row in rest.tolist():
@@ -170,7 +175,8 @@ def _by_length(lengths: np.ndarray) -> tuple[list[tuple[int, np.ndarray]], list[
     """Return groups of rows of the same length, and the rows in groups that are too small."""
     if (lengths == lengths[:1]).all():
         return [(int(length), np.arange(lengths.size)) for length in lengths[:1]], []
-    order = np.argsort(lengths, kind="stable")
+    short = lengths.max() < 1 << 16  # sorted by their digits, in a third of the time
+    order = np.argsort(lengths.astype(np.uint16) if short else lengths, kind="stable")
     ordered = lengths[order]
     edges = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
     bounds = np.concatenate([[0], edges, [lengths.size]])
