@@ -31,8 +31,7 @@ _LENGTHS = 1024
 #: Maximum templates remembered, and least number of rows for one: 100 µs against 20 µs per row.
 _TEMPLATES = 4
 _MIN_WALK = 8
-#: Records of fewer bytes are read once as a whole before single places in them are looked at: a
-#: look at a place that no cache holds takes as long as the reading of 1 to 2 KB in their order.
+#: Mean size, in bytes, up to which ``_fetch`` reads whole records.
 _SMALL_RECORD = 1024
 _NONE = np.empty(0, np.int64)
 
@@ -63,8 +62,7 @@ class ExampleParser:
         faults: Faults = {}
         rest = np.arange(starts.size)
         if data.size >= 8:
-            if data.size < _SMALL_RECORD * starts.size:
-                data.max()  # in their order the processor fetches them ahead of the comparisons
+            _fetch(data, starts, lengths)
             rest = self._add_groups(data, starts, lengths, fillers)
             rest = self._add_templated(data, starts, lengths, rest, fillers)
         for row in rest.tolist():
@@ -169,6 +167,18 @@ class ExampleParser:
         if layout is not None:
             known.append(layout)
         return layout
+
+
+def _fetch(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> None:
+    """Bring small records into the processor's cache, if they lie side by side.
+
+    Reading them in their order takes a tenth of the time that comparisons at single places in each
+    would wait for memory.
+    """
+    if starts.size:
+        low, high = int(starts.min()), int((starts + lengths).max())
+        if high - low < _SMALL_RECORD * starts.size:
+            data[low:high].max()
 
 
 def _by_length(lengths: np.ndarray) -> tuple[list[tuple[int, np.ndarray]], list[np.ndarray]]:
