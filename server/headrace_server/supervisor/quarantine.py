@@ -102,18 +102,14 @@ class Quarantine:
         """
         marks: dict[str, Any] = {}
         for feed, case in self._cases.items():
-            deadly, skipped = case.left_out.deadly, case.left_out.skipped
-            if case.deaths or deadly:
-                marks[feed] = {
-                    "out": [[row, text] for row, text in deadly.items()],
-                    "suspect": [row for row, n in case.deaths.items() if n >= _SUSPECT],
-                    "watched": list(case.deaths),
-                }
-            if case.reached:
-                marks[feed]["reached"] = [[row, n] for row, n in case.reached.items()]
-            if skipped:
-                listed = [[row, of.since] for row, of in skipped.items()]
-                marks.setdefault(feed, {})["skipped"] = listed
+            found: dict[str, list[Any]] = {
+                "out": [*case.left_out.deadly.items()],
+                "suspect": [row for row, n in case.deaths.items() if n >= _SUSPECT],
+                "watched": [*case.deaths],
+                "reached": [*case.reached.items()],
+                "skipped": [(row, of.since) for row, of in case.left_out.skipped.items()],
+            }
+            marks[feed] = {name: rows for name, rows in found.items() if rows}
         return marks
 
 

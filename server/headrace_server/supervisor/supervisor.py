@@ -85,7 +85,6 @@ class Supervisor:
         )
         self._feeds = Feeds(self._lock, self._starts, self._crew.order, durable)
         self._asks = Asks(self._lock, self._wait_for, self._crew.by_number, self._ended)
-        self._requests = self._new_requests()
         feeds = self._feeds
         self._reports: dict[str, Callable[..., None]] = {
             "ready": feeds.listens,
@@ -118,8 +117,17 @@ class Supervisor:
     # Start
 
     def _start(self) -> None:
+        self._requests = SnapshotRequests(
+            self._durable,
+            term=lambda: self._config.term,
+            ask=self._ask_owners,
+            order=self._crew.order,
+            note=self._feeds.note,
+            begin_next=self.take_back,
+            restart=self._restart_in_memory,
+            share=self._config.share,
+        )
         self._starts.begin_all()
-        self._requests = self._new_requests()
         write_sources([feed.declaration for feed in self._config.feeds], self._directory.path)
         self._crew.begin(self._start_timeout_s)
         feeds, ended = self._feeds, self._ended
@@ -130,18 +138,6 @@ class Supervisor:
         failure = early()
         if failure is not None:
             raise failure
-
-    def _new_requests(self) -> SnapshotRequests:
-        return SnapshotRequests(
-            self._durable,
-            term=lambda: self._config.term,
-            ask=self._ask_owners,
-            order=self._crew.order,
-            note=self._feeds.note,
-            begin_next=self.take_back,
-            restart=self._restart_in_memory,
-            share=self._config.share,
-        )
 
     def _begun(self, owner: int) -> dict[str, Any]:
         """Return the message that a life of an owner begins with."""

@@ -81,8 +81,8 @@ def _feed_point(now: FeedStatus, before: FeedStatus, span: float) -> dict[str, A
         if earlier is not None:
             waited, worked = (_since(earlier, trainer, name) for name in ("blocked_s", "busy_s"))
             blocked, busy = blocked + waited, busy + worked
-            begun, ended = earlier["awaited_s"], trainer["awaited_s"]
-            waits = {share: _since({share: 0.0, **begun}, ended, share) for share in ended}
+            ended = trainer["awaited_s"]
+            waits = {share: _since(earlier["awaited_s"], ended, share) for share in ended}
             awaited = added([awaited, waits])
             trainers[str(trainer["trainer"])] = {
                 "stall": _part(waited, worked),
@@ -90,8 +90,7 @@ def _feed_point(now: FeedStatus, before: FeedStatus, span: float) -> dict[str, A
                 "rows": _since(earlier, trainer, "rows") / span,
                 "bytes": _since(earlier, trainer, "bytes") / span,
             }
-    then = {name: total(before) for name, total in _TOTALS.items()}
-    totals = {name: total(now) for name, total in _TOTALS.items()}
+    then, totals = ({name: total(of) for name, total in _TOTALS.items()} for of in (before, now))
     return {
         **{name: _since(then, totals, name) / span for name in totals},
         "stall": _part(blocked, busy),

@@ -45,28 +45,28 @@ def skipping() -> Quarantine:
 def test_a_death_between_two_steps_is_nobodys_fault(skipping: Quarantine):
     assert skipping.died(Entry(IDLE), "words") == DeathVerdict()
     assert skipping.died(Entry(STEP, "f", 0), "words") == DeathVerdict()
-    assert skipping.marks() == {}
+    assert skipping.marks() == {"f": {}}
 
 
 def test_a_row_is_watched_after_one_death_suspect_after_two_and_out_after_the_third_alone(
     skipping: Quarantine,
 ):
     assert skipping.died(together(1, 2, 3), "words") == DeathVerdict(expected=False)
-    assert skipping.marks() == {"f": {"out": [], "suspect": [], "watched": [1, 2, 3]}}
+    assert skipping.marks() == {"f": {"watched": [1, 2, 3]}}
     assert skipping.died(together(2, 3, 4), "words") == DeathVerdict(expected=True)
     assert skipping.marks()["f"]["suspect"] == [2, 3]
     verdict = skipping.died(alone(3), "last words")
     text = "FILE, record 3: its worker died 3 times while reading it: last words"
     assert verdict == DeathVerdict(expected=True, quarantined=text)
     assert skipping.left_out("f") == {3: text}
-    assert skipping.marks()["f"] == {"out": [[3, text]], "suspect": [2], "watched": [1, 2, 4]}
+    assert skipping.marks()["f"] == {"out": [(3, text)], "suspect": [2], "watched": [1, 2, 4]}
 
 
 def test_rows_that_a_life_has_worked_through_are_forgotten(skipping: Quarantine):
     skipping.died(together(1, 2), "words")
     skipping.died(together(1, 2), "words")
     skipping.passed("f", [1, 2])
-    assert skipping.marks() == {}
+    assert skipping.marks() == {"f": {}}
     assert not skipping.died(together(1, 2), "words").expected
 
 
@@ -112,7 +112,7 @@ def test_a_worker_that_did_not_know_of_a_row_that_is_out_convicts_no_other(tmp_p
     quarantine = Quarantine(knowing(tmp_path, 5))
     for _ in range(4):
         assert quarantine.died(together(4, 5, 6), "words") == DeathVerdict(expected=True)
-    assert quarantine.marks()["f"]["watched"] == []
+    assert "watched" not in quarantine.marks()["f"]
 
 
 def test_too_many_rows_are_not_the_rows_fault(tmp_path: Path):
@@ -138,7 +138,7 @@ def convict(quarantine: Quarantine, row: int) -> None:
 def test_rows_that_are_out_are_known_to_the_next_server_of_the_directory(tmp_path: Path):
     (tmp_path / "feeds" / "f").mkdir(parents=True)
     quarantine = Quarantine(config("f", state=tmp_path))
-    assert quarantine.marks() == {}
+    assert quarantine.marks() == {"f": {}}
     convict(quarantine, 7)
     convict(quarantine, 3)
     assert [row for row, _ in quarantine.marks()["f"]["out"]] == [7, 3]
