@@ -23,9 +23,7 @@ from headrace_proto.schema import Field
 
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
-from ..making.assemble import Assembly
 from ..making.compose import compose, segmented
-from ..making.plain_maker import PlainMaker
 from ..making.run import Busy, Done, MadeBatch, Resting
 from ..making.slab import Slab
 from ..pipeline.declaration import Declaration
@@ -33,6 +31,7 @@ from ..process.rundir import RunDirectory
 from ..reading.cache import cached
 from ..reading.reader import BadRecords, Reader
 from ..reading.sources import open_reader
+from ..reading.trace import NoTracing
 
 _SLAB_BYTES: Final = 1 << 34  # taken as it is needed, a segment at a time
 _SEGMENT_BYTES: Final = 1 << 24
@@ -52,6 +51,13 @@ class Sample:
     meta: Mapping[str, Any]
 
 
+class _Elements(NoTracing):
+    """Notes the elements of the last batch's columns before padding."""
+
+    def made(self, number: int, written: Any, meta: Mapping[str, Any], **origin: Any) -> None:
+        self.unpadded = written.unpadded()
+
+
 class LocalFeed:
     """A context manager; the reader is closed and the shared memory let go after it."""
 
@@ -67,18 +73,15 @@ class LocalFeed:
         opened = open_reader(declaration.source, files, bad, cache)
         self.reader: Reader = cached(opened, declaration, files)
         self._directory = RunDirectory()
+        self._elements = _Elements()
         try:
             self._slab = Slab(self._directory.path, 0, 0, _SLAB_BYTES, _SEGMENT_BYTES)
-            self.run = compose(self.reader, declaration, 0, partitions, self._slab, bad)
+            self.run = compose(
+                self.reader, declaration, 0, partitions, self._slab, bad, tracing=self._elements
+            )
         except BaseException:
             self.__exit__()
             raise
-        self._elements: list[int] = []
-        if isinstance(self.run.maker, PlainMaker):
-            self.run.maker.observe = self._note
-
-    def _note(self, assembly: Assembly) -> None:
-        self._elements = assembly.unpadded()
 
     def batches(self) -> Iterator[Sample]:
         """Yield the batches of partition 0, from the first on."""
@@ -100,8 +103,7 @@ class LocalFeed:
             name: strings_at(block, slot) if slot.dtype == BYTES else array_at(block, slot)
             for name, slot in zip(schema, made.slots, strict=True)
         }
-        elements = self._elements or [prod(slot.shape) for slot in made.slots]
-        unpadded = dict(zip(schema, elements, strict=True))
+        unpadded = dict(zip(schema, self._elements.unpadded, strict=True))
         if segmented(self._declaration):
             lengths = ("@length", "@left_length", "@right_length")
             steps = sum(int(columns[name].sum()) for name in lengths if name in columns)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from .padding import Padding
+from .padding import NO_PADDING, Padding
 from .plan import RESIZED, Draft
 from .row_queue import MAX_COUNTER, QueuedRows, below, decoded
 
@@ -46,10 +46,9 @@ class Buckets(QueuedRows):
         batch_sizes: Sequence[int | None],
         allow_smaller_final_batch: bool = False,
         max_padded_elements: int | None = None,
-        padding: Padding | None = None,
+        padding: Padding = NO_PADDING,
         ragged: bool = False,
     ) -> None:
-        """``padding`` has the padded lengths; None: pad to the longest row of each batch."""
         self._padding = padding
         self._ragged = ragged
         self.batch_sizes = tuple(batch_sizes)  # for batches that are not full yet
@@ -130,7 +129,7 @@ class Buckets(QueuedRows):
             else:
                 # Compared by division: a product could exceed 64 bits.
                 grown = np.maximum.accumulate(np.maximum(lengths[at : at + look], max(longest, 1)))
-                padded = grown if self._padding is None else self._padding.padded(grown, bucket)
+                padded = self._padding.padded(grown, bucket)
                 too_much = padded > budget // np.arange(held + 1, held + look + 1)
             if not held:
                 too_much[0] = False  # a batch of one row always fits
@@ -176,7 +175,7 @@ class Buckets(QueuedRows):
         return min(sum(int(_costs(part, budget).sum()) for part in queue.last(count)), budget + 1)
 
     def _padded(self, longest: int, bucket: int) -> int:
-        if self._padding is None:
+        if not self._padding.pads:
             return longest
         return int(self._padding.padded(np.array([longest]), bucket)[0])
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
@@ -31,6 +32,7 @@ class Padding:
     sizes: Mapping[str, Sequence[int | None]] = field(default_factory=dict)
     #: The fixed size of the column whose length counts in a budget, if any.
     length: int | None = None
+    pads: bool = True  # False without any rule
 
     def padded(self, lengths: np.ndarray, bucket: int) -> np.ndarray:
         """Return the padded length of a bucket's rows with these longest lengths, for a budget."""
@@ -60,3 +62,6 @@ class Padding:
                 size = max(size, self.boundaries[bucket])
             shape.append(size if dim is not None else -(-size // self.multiple) * self.multiple)
         return shape
+
+
+NO_PADDING: Final = Padding(pads=False)

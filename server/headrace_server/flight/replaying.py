@@ -273,8 +273,8 @@ class _Segments(SegmentMaker):
             self._epoch = _epoch(self._made) or 0
         return self._epoch
 
-    def made(self, plan: Plan, written: Any, memory: np.ndarray) -> tuple[Mapping[str, Any], None]:
-        return _marked(self._made), None
+    def made(self, plan: Plan, written: Any, memory: np.ndarray) -> Mapping[str, Any]:
+        return _marked(self._made)
 
 
 def _marked(made: RecordedBatch) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from headrace_proto.errors import DataError
 from headrace_proto.layout import Slot, arrange, array_at
 from headrace_proto.schema import Field
 
-from ..core.padding import Padding
+from ..core.padding import NO_PADDING, Padding
 from ..reading.chunk import Chunk
 from ..reading.columns import Column, Ragged, Rows, Strings, row_count, take
 
@@ -42,18 +42,18 @@ class Assembly:
         parts: Parts,
         fields: Mapping[str, Field],
         dynamic_pad: bool,
-        padding: Padding | None = None,
+        padding: Padding = NO_PADDING,
         bucket: int = 0,
     ) -> None:
-        """``padding`` has the sizes to pad to; None: pad to the largest row of the batch."""
-        self._parts = parts
-        self.rows = rows = sum([row_count(rows) for _, rows in parts])
+        """Without ``padding`` rows are padded to the largest one of the batch."""
+        self._begin(parts)
+        rows = self.rows
         self._columns: list[list[Column]] = []
         specs = []
         for name, field in fields.items():
             columns = [light_take(chunk.columns[name], rows) for chunk, rows in parts]
             shape = self._shape(name, columns, dynamic_pad)
-            if padding is not None and (varying := field.ragged_dims):
+            if padding.pads and (varying := field.ragged_dims):
                 sizes = padding.shape(name, field.shape[:varying], shape[:varying], bucket)
                 shape = (*sizes, *shape[varying:])
             text = string_bytes(columns) if field.dtype == BYTES else 0
@@ -61,6 +61,11 @@ class Assembly:
             specs.append((field.dtype, (rows, *shape), text))
         self.slots: list[Slot]
         self.slots, self.nbytes = _arranged(tuple(specs))
+
+    def _begin(self, parts: Parts) -> None:
+        self._parts = parts
+        self._counts = [row_count(rows) for _, rows in parts]
+        self.rows = sum(self._counts)
 
     def _shape(self, name: str, columns: list[Column], dynamic_pad: bool) -> tuple[int, ...]:
         first = columns[0]
@@ -111,8 +116,7 @@ class Assembly:
 
     def _fill_dense(self, out: np.ndarray, i: int, columns: list[Column]) -> None:
         at = 0
-        for column, (_, rows) in zip(columns, self._parts, strict=True):
-            n = row_count(rows)
+        for column, (_, rows), n in zip(columns, self._parts, self._counts, strict=True):
             if isinstance(rows, slice):
                 out[at : at + n] = column[rows]  # type: ignore[index]
             else:

@@ -57,11 +57,12 @@ class CarriedStates(StateTable):
         chosen, where = offer.draws[state.name][:, row]
         return self.final.drawn(where, key) if chosen < carry["probability"] else None
 
-    def end(self, batch: Segments, keys: Sequence[Key], arrays: Sequence[np.ndarray]) -> Change:
-        """Keep the states of those rows of a saved batch that end their examples.
-
-        Returns the change to be stored.
-        """
+    def end(
+        self, batch: Segments, keys: Sequence[Key], arrays: Sequence[np.ndarray]
+    ) -> list[Change]:
+        """Keep the states of those rows of a saved batch that end their examples."""
+        if not len(batch.ended):
+            return []
         change, first, rows = Change(), self.final.next, batch.last.nonzero()[0]
         for row in rows.tolist():
             dropped = self.final.add(keys[row][1], int(batch.indices[row]))
@@ -74,13 +75,15 @@ class CarriedStates(StateTable):
         numbers[LINE], numbers[INDEX] = -1 - entries, batch.indices[rows]
         states = state_columns([array[rows] for array in arrays])
         change.put = Examples(numbers, [keys[row] for row in rows.tolist()], states)
-        return change
+        return [change]
 
-    def restore(self, kept: Examples) -> Change:
-        """Load stored final states; return the change that drops those beyond a new bound.
+    def restore(self, stored: Examples) -> tuple[Examples, list[Change]]:
+        """Load final states; return the begun examples, and a change that drops those beyond a new
+        bound.
 
         Loaded in order, each gets its earlier place in both parts.
         """
+        begun, kept = _split(stored)
         arrays, change = stored_states(self._states, kept), Change()
         for row in np.argsort(-kept.lines).tolist():
             entry = -1 - int(kept.lines[row])
@@ -90,10 +93,9 @@ class CarriedStates(StateTable):
                 del self._kept[one]
                 change.drop.append(-1 - one)
         self.final.forgotten = self.final.expired = 0
-        return change
+        return begun, [change] if change else []
 
     def counts(self) -> dict[str, int]:
-        """Return the number of final states kept, and dropped by number and by age."""
         final = self.final
         return {
             "final_states": len(final),
@@ -102,7 +104,7 @@ class CarriedStates(StateTable):
         }
 
 
-def split_stored(examples: Examples) -> tuple[Examples, Examples]:
+def _split(examples: Examples) -> tuple[Examples, Examples]:
     """Return the begun examples, and the final states that are stored among them."""
     final = examples.lines < 0
     if not final.any():

@@ -6,7 +6,7 @@ chunk ─► facts of the shape ─► less the rows that are left out ─► he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from ..pipeline.selectors import RESERVED
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..reading.sampling import Stratified
-from ..reading.trace import NO_TRACING, NoTracing, Trace
+from ..reading.trace import NO_TRACING, NoTracing
 from .assemble import Assembly, Parts, batch_schema
 from .leaving_out import LeftOut
 from .ragged_assembly import RaggedAssembly, ragged_schema
@@ -60,8 +60,6 @@ class PlainMaker:
         intake.counted = not self.left_out
         self.held: dict[int, HeldChunk] = {}
         self.padding: dict[int, list[int]] = {}  # bucket → elements with padding, and without
-        #: Called with every batch before it is written.
-        self.observe: Callable[[Assembly], None] = lambda assembly: None
         self._intake = intake
         self._tracing = tracing
         self._known_fields: Mapping[str, Field] | None = None  # valid up to the next chunk
@@ -146,15 +144,11 @@ class PlainMaker:
     def begin(self, plan: Plan) -> tuple[Assembly, None]:
         """Return the batch of a plan."""
         self._tracing.begin(plan.draft)
-        shaping = self.shaping
-        bucket = 0 if shaping.padding is None else plan.draft.meta.get("bucket", 0)
-        parts = self.parts(plan)
+        shaping, parts = self.shaping, self.parts(plan)
         if shaping.ragged:
-            assembly: Assembly = RaggedAssembly(parts, self._fields)
-        else:
-            assembly = Assembly(parts, self._fields, shaping.dynamic_pad, shaping.padding, bucket)
-        self.observe(assembly)
-        return assembly, None
+            return RaggedAssembly(parts, self._fields), None
+        bucket = plan.draft.meta.get("bucket", 0)
+        return Assembly(parts, self._fields, shaping.dynamic_pad, shaping.padding, bucket), None
 
     def parts(self, plan: Plan) -> Parts:
         """Return rows of chunks that make a batch."""
@@ -164,13 +158,12 @@ class PlainMaker:
         """Return the epoch of a batch's first row."""
         return self.held[plan.draft.parts[0].chunk].epoch
 
-    def made(
-        self, plan: Plan, written: Any, memory: np.ndarray
-    ) -> tuple[Mapping[str, Any], Trace | None]:
-        """Count a batch that lies in its block; return its description and trace."""
-        meta = plan.draft.meta
+    def made(self, plan: Plan, written: Any, memory: np.ndarray) -> Mapping[str, Any]:
+        """Count a batch that lies in its block; return its description."""
+        meta: Mapping[str, Any] = plan.draft.meta
         self.count(meta)
-        return meta, self._tracing.made(meta, parts=plan.draft.parts)
+        self._tracing.made(plan.number, written, meta, parts=plan.draft.parts)
+        return meta
 
     def count(self, meta: Mapping[str, Any]) -> None:
         """Count the padding of a batch that was made, or skipped because it is done."""

@@ -18,7 +18,7 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.layout import arrange, array_at
 from headrace_proto.schema import OFFSETS, Field
 
-from ..reading.columns import Column, Ragged, Strings, row_count
+from ..reading.columns import Column, Ragged, Strings
 from .assemble import (
     Assembly,
     Parts,
@@ -44,8 +44,8 @@ class RaggedAssembly(Assembly):
     """One ragged batch about to be written."""
 
     def __init__(self, parts: Parts, fields: Mapping[str, Field]) -> None:
-        self._parts = parts
-        self.rows = rows = sum([row_count(rows) for _, rows in parts])
+        self._begin(parts)
+        rows = self.rows
         self._columns = []
         self._offsets: list[np.ndarray] = []
         specs: list[tuple[str, tuple[int, ...], int]] = []

@@ -34,7 +34,6 @@ from ..core.arena import Block
 from ..core.partition import READING, Partition, Rest
 from ..core.plan import Plan, Read
 from ..reading.intake import Intake
-from ..reading.trace import Trace
 from .assemble import Assembly
 from .partition_memory import UNREAD, Memory
 from .plain_maker import PlainMaker
@@ -67,7 +66,6 @@ class MadeBatch:
     nbytes: int
     slots: list[Slot]
     meta: Mapping[str, Any]
-    trace: Trace | None = None  # the origin of its rows, where that is recorded
     epoch: int = 0  # of its first row
     turn: int = -1  # where batches end with their epoch; see Partition
 
@@ -176,7 +174,7 @@ class Run:
         self._unplaced = self._machine.held = None
         memory = self._slab.memory(block)
         written.fill(memory)
-        meta, trace = self.maker.made(plan, written, memory)
+        meta = self.maker.made(plan, written, memory)
         machine = self._machine
         in_turn = self.made_ahead and not machine.across_batches
         turn = machine.turn_of(plan.number) if in_turn else -1
@@ -192,7 +190,6 @@ class Run:
             written.nbytes,
             written.slots,
             meta,
-            trace,
             epoch,
             turn,
         )

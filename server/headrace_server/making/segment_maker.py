@@ -22,7 +22,7 @@ from ..core.slots import Segments
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..reading.sampling import Stratified
-from ..reading.trace import NO_TRACING, NoTracing, Trace
+from ..reading.trace import NO_TRACING, NoTracing
 from .carried_states import CarriedStates
 from .line_record import LineRecord
 from .member_block import BLANK, blank_offer, whole, whole_states
@@ -60,7 +60,7 @@ class SegmentMaker:
         self.layout = BlockLayout(self.schema, cutting.geometry)
         self.offers: dict[int, Offer] = {}
         kind = HandedStates if cutting.at_trainer else StateTable
-        self.states = (CarriedStates if cutting.carried else kind)(cutting.states)
+        self.states: StateTable = (CarriedStates if cutting.carried else kind)(cutting.states)
         self._intake = intake
         self._lines = lines
         self._tracing = tracing
@@ -168,17 +168,16 @@ class SegmentMaker:
             self._epoch = key[0]
         return self._epoch
 
-    def made(
-        self, plan: Plan, written: Any, memory: np.ndarray
-    ) -> tuple[Mapping[str, Any], Trace | None]:
-        """Return the description and the trace of a batch that now lies in its block."""
+    def made(self, plan: Plan, written: Any, memory: np.ndarray) -> Mapping[str, Any]:
+        """Return the description of a batch that now lies in its block."""
         batch: Segments = plan.draft
         meta = {"stripe": batch.stripe} if self.cutting.lanes or batch.stripe else {}
         if batch.member is not None:
             at, rank, size = batch.member
             meta = {"stripe": batch.stripe, "round": at, "rank": rank, "empty": size - len(batch)}
         states = written.states(memory) if self._tracing.states else None
-        return meta, self._tracing.made(meta, segments=batch, states=states)
+        self._tracing.made(plan.number, written, meta, segments=batch, states=states)
+        return meta
 
     # Queries
 
@@ -190,8 +189,7 @@ class SegmentMaker:
         """Return counters by class, where there are classes, and of segments."""
         machine = self.cutting.machine
         segments = {"in_flight": machine.in_flight, "rewound": machine.rewound}
-        if isinstance(self.states, CarriedStates):
-            segments |= self.states.counts()
+        segments |= self.states.counts()
         return {"classes": [{}, *of_stages][-1], "segments": segments}
 
     def sizes(self) -> dict[str, int]:

@@ -24,7 +24,6 @@ from ..core.plan import SIZED, Plan, Read
 from ..core.slots import Segments
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
-from .carried_states import CarriedStates, split_stored
 from .leaving_out import EndedLines, LeftOut
 from .line_record import Commit, LineRecord
 from .member_record import StoredRounds
@@ -63,8 +62,6 @@ class SegmentMemory(Memory):
         self._early: set[int] = set()  # numbers of _out that are done before earlier ones
         self._saved: list[Commit] = []  # since the last change
         self._changes: list[Change] = []
-        states = maker.states
-        self._carried = states if isinstance(states, CarriedStates) else None
         self._rounds = StoredRounds(self._machine)
 
     # Steps
@@ -135,15 +132,14 @@ class SegmentMemory(Memory):
             self._note_after(number, batch)
         if self._cutting.at_trainer:
             rows = rows[:0]
-        arrays: list[np.ndarray] = []
-        if len(rows) or self._carried is not None:
+        if len(rows) or self._cutting.carried:
             # Ended examples too: their slots are not read before other examples begin there.
             arrays = arrays_of(self._cutting.states, block, columns)
             if batch.member is not None:
                 arrays = [array[batch.lanes] for array in arrays]
             self._maker.states.put(batch.slots, arrays)
-        if self._carried is not None and batch.last.any():
-            self._changes.append(self._carried.end(batch, keys, arrays))
+            if self._cutting.carried:
+                self._changes += self._maker.states.end(batch, keys, arrays)
         self._saved.append((batch, rows, keys))
         return "", ""
 
@@ -308,10 +304,8 @@ class SegmentMemory(Memory):
             self._partition.close(saved.meta["closing"] == b"cancel")
 
     def _go_on(self, saved: Saved) -> None:
-        if self._carried is not None:
-            saved.examples, kept = split_stored(saved.examples)
-            dropped = self._carried.restore(kept)
-            self._changes += [dropped] if dropped else []
+        saved.examples, changes = self._maker.states.restore(saved.examples)
+        self._changes += changes
         cursor, examples = self._lines.resume(saved), saved.examples
         place = cursor["input"]
         self._partition.resume_reading(place, max([cursor["chunk"], *saved.chunks]) + 1)

@@ -22,7 +22,7 @@ from ..core import chance
 from ..core.batch import PlainBatches
 from ..core.bucket import Buckets, bucket_of
 from ..core.classes import ClassQueues
-from ..core.padding import Padding
+from ..core.padding import NO_PADDING, Padding
 from ..pipeline.argument_checks import MAX_BATCH_SIZE, checked_int
 from ..pipeline.declaration import Shape
 from ..pipeline.padding_options import ragged_fault, size_fault
@@ -47,7 +47,7 @@ def _machine(shape: Shape, partition: int) -> PlainBatches | Buckets | ClassQueu
             options["batch_sizes"],
             options["allow_smaller_final_batch"],
             options["max_padded_elements"],
-            None if options.get("cost") else padding_of(shape),
+            NO_PADDING if options.get("cost") else _padding_of(shape),
             bool(options.get("ragged")),
         )
     if shape.kind == "stratified_sample_unknown_dist":
@@ -63,13 +63,13 @@ def _machine(shape: Shape, partition: int) -> PlainBatches | Buckets | ClassQueu
     raise ValueError(f"unknown shape {shape.kind!r}")
 
 
-def padding_of(shape: Shape) -> Padding | None:
-    """Return the sizes that batches are padded to; None where it is the longest of each batch."""
+def _padding_of(shape: Shape) -> Padding:
+    """Return the sizes that batches are padded to."""
     options = shape.options
     sizes, multiple = options.get("pad_to"), options.get("pad_to_multiple")
     to_boundary = options.get("pad_to_boundary")
     if not (sizes or multiple or to_boundary):
-        return None
+        return NO_PADDING
     kind, name = options.get("length") or ("", "")
     length = (sizes or {}).get(name, [None])[0] if kind == "column" else None
     boundaries = options["boundaries"] if to_boundary else ()
@@ -91,7 +91,7 @@ class Shaping:
         self._bucket = self._values("which_bucket", "bucket")
         self._length = self._values("input_length", "length")
         self._cost = self._values("cost", "cost")
-        self.padding = padding_of(shape)
+        self.padding = _padding_of(shape)
         self._pad_to: Mapping[str, list[int | None]] = shape.options.get("pad_to") or {}
         self._labels = self._values("labels", "labels")
         boundaries = shape.options.get("boundaries")

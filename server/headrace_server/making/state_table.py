@@ -17,7 +17,7 @@ from headrace_proto.codec import pack
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import Slot, strings_at
 
-from ..core.changes import Column, Examples
+from ..core.changes import Change, Column, Examples, Key
 from ..core.slots import Segments
 from .segment_block import groups, state_array
 from .sequencing import Offer, StateSource
@@ -117,6 +117,20 @@ class StateTable:
                 grown[: len(table)] = table
                 self._tables[i] = grown
 
+    def restore(self, stored: Examples) -> tuple[Examples, list[Change]]:
+        """Load what the store has beside begun examples; return these, and changes to be stored."""
+        return stored, []
+
+    def end(
+        self, batch: Segments, keys: Sequence[Key], arrays: Sequence[np.ndarray]
+    ) -> list[Change]:
+        """Keep the final states of a saved batch, if later examples need them."""
+        return []
+
+    def counts(self) -> dict[str, int]:
+        """Return counts of final states, where some are kept."""
+        return {}
+
     def resume(self, slots: np.ndarray, arrays: Sequence[np.ndarray], size: int) -> None:
         """Take over the states of an earlier process, those of the first slots, without a copy."""
         self._tables = list(arrays)
@@ -143,7 +157,7 @@ class StateTable:
         slots = batch.slots
         return {"state:" + state.name: (table, slots) for state, table in tables}, len(batch)
 
-    def put(self, slots: np.ndarray, arrays: Iterable[np.ndarray]) -> None:
+    def put(self, slots: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
         """Store states under these slots, a row each."""
         for table, array in zip(self._tables, arrays, strict=True):
             table[slots] = array
@@ -156,13 +170,12 @@ class StateTable:
         """Do nothing: the next example in a slot overwrites its states."""
 
 
-class HandedStates:
+class HandedStates(StateTable):
     """States that trainers flushed, for the trainers that continue from them."""
 
     def __init__(self, states: Sequence[StateSource]) -> None:
-        self._states = states
+        super().__init__(states)
         self._handed: dict[int, list[np.ndarray]] = {}
-        self._blank = [state.blank(0) for state in states]
         self._zeros = all(s.column is None and s.constant is None for s in states)
 
     def grow(self, slots: int) -> None:
@@ -214,7 +227,7 @@ class HandedStates:
             which.append(len(parts) - 1)
         columns: dict[str, Any] = {"@state_of": np.array(which, np.int32)}
         for i, state in enumerate(self._states):
-            blank = self._blank[i]
+            blank = self._tables[i]
             rows = np.concatenate([blank, *(part[i] for part in parts)]) if parts else blank
             columns["state:" + state.name] = rows
         return columns, len(parts)

@@ -1,14 +1,14 @@
 """The origin of the rows of batches, by reference: a recorder gets it beside each batch.
 
     chunk that was read ─► Source ─┐
-    rows of it in a batch ─────────┴─► Trace ─► MadeBatch.trace        nothing is copied here
+    rows of it in a batch ─────────┴─► Trace ─► recorder        nothing is copied here
 
 A source says how its chunk is read again, so a batch can be made again from its trace alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,15 +58,11 @@ class NoTracing:
     def begin(self, batch: Draft | Segments) -> None:
         """Note the chunks of a batch, which may be forgotten before it has a place."""
 
-    def made(
-        self,
-        meta: Mapping[str, Any],
-        parts: Sequence[Part] = (),
-        segments: Segments | None = None,
-        states: States | None = None,
-    ) -> Trace | None:
-        """Return the trace of the batch that was begun last."""
-        return None
+    def made(self, number: int, written: Any, meta: Mapping[str, Any], **origin: Any) -> None:
+        """Note that the batch that was begun last is ``written`` to its block.
+
+        ``origin``: the parts, or the segments and states, of its Trace.
+        """
 
 
 NO_TRACING = NoTracing()
@@ -75,7 +71,9 @@ NO_TRACING = NoTracing()
 class Tracing(NoTracing):
     """The chunks of one partition, and of which of them a batch is made."""
 
-    def __init__(self, states: bool = False) -> None:
+    def __init__(self, record: Callable[[int, int, Trace], None], states: bool = False) -> None:
+        """``record`` gets the number of each batch, its rows, and its trace."""
+        self._record = record
         self.states = states
         self._sources: dict[int, ChunkTrace] = {}
         self._used: dict[int, ChunkTrace] = {}
@@ -89,11 +87,5 @@ class Tracing(NoTracing):
     def begin(self, batch: Draft | Segments) -> None:
         self._used = {chunk: self._sources[chunk] for chunk in batch.of_chunks()}
 
-    def made(
-        self,
-        meta: Mapping[str, Any],
-        parts: Sequence[Part] = (),
-        segments: Segments | None = None,
-        states: States | None = None,
-    ) -> Trace:
-        return Trace(self._used, parts, segments, meta, states)
+    def made(self, number: int, written: Any, meta: Mapping[str, Any], **origin: Any) -> None:
+        self._record(number, written.rows, Trace(self._used, meta=meta, **origin))

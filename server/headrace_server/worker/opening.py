@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..files.remote_copies import RemoteCopies
 from ..flight.feed_record import Replay
+from ..flight.recorder import Recorder
 from ..flight.replaying import replayed
 from ..making.compose import compose
 from ..making.leaving_out import LeftOut
@@ -59,7 +61,9 @@ class Life:
 class Opener:
     """The readers of one worker; opens partitions with them."""
 
-    def __init__(self, begun: Life, slab: Slab, stores: Stores) -> None:
+    def __init__(
+        self, begun: Life, slab: Slab, stores: Stores, flight: Mapping[str, Recorder]
+    ) -> None:
         config = begun.config
         self._begun = begun
         self._slab = slab
@@ -77,6 +81,7 @@ class Opener:
         self._readers: dict[str, Reader] = {}
         self._bad: dict[str, BadRecords] = {}
         self.guards: dict[str, Guard] = {}
+        self._flight = flight
 
     def open(self, config: FeedConfig, partition: int) -> Run:
         """Open a partition as the last process left it."""
@@ -159,7 +164,7 @@ class Opener:
                 config.partitions,
                 self._slab,
                 bad,
-                tracing=self._tracing(),
+                tracing=self._tracing(config.name, partition),
                 left_out=LeftOut(map(tuple, skipped)),
                 max_state_bytes=self._begun.config.max_state_bytes,
             )
@@ -167,6 +172,8 @@ class Opener:
         run.resume(self._stores.open((config.name, partition)))
         return run
 
-    def _tracing(self) -> NoTracing:
-        record = self._begun.config.record
-        return NO_TRACING if record == "off" else Tracing(states=record == "states")
+    def _tracing(self, feed: str, partition: int) -> NoTracing:
+        if feed not in self._flight:
+            return NO_TRACING
+        record = partial(self._flight[feed].made, partition)
+        return Tracing(record, states=self._begun.config.record == "states")

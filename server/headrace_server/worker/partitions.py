@@ -66,11 +66,11 @@ class Partitions:
         self.commits = Commits(self.stores, self._send)
         self._announcer = Announcer(self._slab, send)
         self._lacks = Lacks(send)
-        self._opener = Opener(begun, self._slab, self.stores)
         self.flight = {
             feed.name: Recorder(config, feed.name, worker, by_number=not feed.segmented)
             for feed in (config.feeds if config.record != "off" else ())
         }
+        self._opener = Opener(begun, self._slab, self.stores, self.flight)
         self._guards = self._opener.guards
         self._running: dict[_Name, Run] = {}
         self._resting: set[_Name] = set()  # partitions that wait for trainers
@@ -195,10 +195,8 @@ class Partitions:
             self._lacks.full(self._running)
 
     def _announce(self, name: _Name, run: Run, made: MadeBatch) -> bool:
-        """Record a batch and announce it; False where it fits no message, so its feed fails."""
+        """Announce a batch; return False where it fits no message, so its feed fails."""
         feed, partition = name
-        if made.trace is not None:
-            self.flight[feed].made(partition, made.number, made.rows, made.trace)
         self._blocks[feed, partition, made.number] = made.block
         if run.made_ahead:
             self.ahead.made(name, made.nbytes)

@@ -20,7 +20,7 @@ from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.sources import open_reader
-from headrace_server.reading.trace import NO_TRACING, Tracing
+from headrace_server.reading.trace import NO_TRACING, Trace, Tracing
 
 PAGE = 4096
 
@@ -137,14 +137,16 @@ def test_a_batch_that_is_passed_over_counts_as_done(tmp_path: Path) -> None:
 
 def test_a_trace_says_where_the_rows_of_a_batch_came_from(tmp_path: Path) -> None:
     place = Place(pipeline(), tmp_path)
-    place.tracing = Tracing()
+    traces: list[tuple[int, int, Trace]] = []
+    place.tracing = Tracing(lambda *traced: traces.append(traced))
     feed = place.feed()
     made = 0
     while (step := feed.advance()) is not Done:
         if isinstance(step, MadeBatch):
             rows = array_at(place.slab.memory(step.block), step.slots[0]).tolist()
-            assert step.trace is not None
-            parts = [(step.trace.sources[part.chunk], part.rows) for part in step.trace.parts]
+            number, count, trace = traces.pop()
+            assert (number, count, traces) == (step.number, step.rows, [])
+            parts = [(trace.sources[part.chunk], part.rows) for part in trace.parts]
             told = [row for source, at in parts for row in source.ordinals[at].tolist()]
             assert told == rows
             place.slab.free(step.block)
