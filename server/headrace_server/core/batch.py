@@ -10,7 +10,7 @@ of the change among rows and batches, and not on how many batches were drafted b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,14 +54,14 @@ class PlainBatches(QueuedRows):
         """Whether batches may have another size than was declared."""
         return bool(self._older) or self.batch_size != self._declared
 
-    def set_batch_size(self, batch_size: int) -> None:
+    def set_batch_sizes(self, batch_sizes: Sequence[int]) -> None:
         """Use another batch size for all rows that are in no whole batch."""
         whole = self._loose // self.batch_size
         if whole:
             self._older.append([whole, self.batch_size])
-        self.batch_size = batch_size
+        (self.batch_size,) = batch_sizes
         if self._finished and not self.allow_smaller:
-            self._drop("remainder", self._loose % batch_size)
+            self._drop("remainder", self._loose % self.batch_size)
 
     def _drop(self, reason: str, rows: int) -> None:
         """Drop the last rows that wait."""
@@ -81,7 +81,6 @@ class PlainBatches(QueuedRows):
         return Draft(tuple(parts), {} if size == self._declared else RESIZED)
 
     def ready(self) -> int:
-        """Return the number of whole batches that were not taken."""
         return sum(count for count, _ in self._older) + self._loose // self.batch_size
 
     def snapshot(self) -> dict[str, Any]:

@@ -51,13 +51,12 @@ class Buckets(QueuedRows):
     ) -> None:
         self._padding = padding
         self._ragged = ragged
-        self.batch_sizes = tuple(batch_sizes)  # for batches that are not full yet
-        self._declared = self.batch_sizes
+        self._sizes = self._declared = tuple(batch_sizes)
         self.resized = False  # whether batches may have other sizes than were declared
-        self._sized = not allow_smaller_final_batch and max_padded_elements is None
+        self._fixed = not allow_smaller_final_batch and max_padded_elements is None
         self.allow_smaller = allow_smaller_final_batch
         self.max_padded_elements = max_padded_elements
-        count = len(self.batch_sizes)
+        count = len(self._sizes)
         # Few values in a narrow type sort by radix, several times as fast.
         self._narrow = np.min_scalar_type(count - 1) if count <= 2**16 else np.dtype(np.int64)
         super().__init__(count)
@@ -89,7 +88,7 @@ class Buckets(QueuedRows):
             own_lengths = None if lengths is None else lengths[start:stop].copy()
             self._queues[bucket].append(chunk, own, own_lengths)
             if self.max_padded_elements is None or own_lengths is None:
-                size = self.batch_sizes[bucket] or 0
+                size = self._sizes[bucket] or 0
                 ends = own[size - self._open[bucket] - 1 :: size].tolist()
                 full += [(row, bucket, size) for row in ends]
                 self._open[bucket] += len(own) - size * len(ends)
@@ -99,12 +98,16 @@ class Buckets(QueuedRows):
         full.sort(key=itemgetter(0))
         self._full.extend((bucket, size) for _, bucket, size in full)
 
+    @property
+    def batch_sizes(self) -> tuple[int | None, ...]:
+        return self._sizes
+
     def set_batch_sizes(self, batch_sizes: Sequence[int]) -> None:
         """Use other batch sizes for all rows that are in no full batch.
 
         Batches that become full by that come in the order of the buckets.
         """
-        self.batch_sizes, self.resized = tuple(batch_sizes), True
+        self._sizes, self.resized = tuple(batch_sizes), True
         for bucket, size in enumerate(batch_sizes):
             full, self._open[bucket] = divmod(self._open[bucket], size)
             self._full.extend([(bucket, size)] * full)
@@ -116,7 +119,7 @@ class Buckets(QueuedRows):
     ) -> list[tuple[int, int, int]]:
         """Find full batches of a bucket under the budget, in a step for each batch."""
         budget = self.max_padded_elements or 0
-        size = self.batch_sizes[bucket] or len(rows) + MAX_COUNTER
+        size = self._sizes[bucket] or len(rows) + MAX_COUNTER
         held, longest, at = self._open[bucket], self._longest[bucket], 0
         full: list[tuple[int, int, int]] = []
         window = 64  # rows looked at in one step, of the order of a batch
@@ -192,7 +195,7 @@ class Buckets(QueuedRows):
         bucket, count = self._full.popleft()
         parts, longest, real = self._queues[bucket].take(count)
         meta: dict[str, Any] = {"bucket": bucket}
-        if self._sized and count != self._declared[bucket]:
+        if self._fixed and count != self._declared[bucket]:
             meta.update(RESIZED)
         if self._with_lengths:
             padded = real if self._ragged else self._padded(longest, bucket) * count
@@ -200,11 +203,10 @@ class Buckets(QueuedRows):
         return Draft(tuple(parts), meta)
 
     def ready(self) -> int:
-        """Return the number of full batches that were not taken."""
         return len(self._full)
 
     def snapshot(self) -> dict[str, Any]:
-        sizes = {"sizes": list(self.batch_sizes)} if self.resized else {}
+        sizes = {"sizes": list(self._sizes)} if self.resized else {}
         return {
             **sizes,
             "batch_sizes": list(self._declared),
@@ -231,7 +233,7 @@ class Buckets(QueuedRows):
             if size < 1 or held[bucket] < 0:
                 raise ValueError(f"the field 'full' has more of bucket {bucket} than 'waiting'")
         self.resized = "sizes" in state
-        self.batch_sizes = tuple(state.get("sizes", self._declared))
+        self._sizes = tuple(state.get("sizes", self._declared))
         self._queues, self._full = queues, deque(entries)
         self._open = held
         self._with_lengths = None if lengths is None else bool(lengths)

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from .handover import Batch, Claim
 from .hands import Hands
 from .plain_supply import PlainSupply
+from .supply import Supply
 from .transitions import Lifecycle, Transitions
 
 QUEUED, ASKED, DOUBTFUL, ALLOWED, ENDED = STATES = (
@@ -86,6 +87,11 @@ class Claims(ABC):
         self.others_come = False  # whether trainers of an earlier server may still greet
         hands.claims = self.by_token
 
+    @abstractmethod
+    def start_run(self, run: int, world: int) -> Supply:
+        """Prepare for a trainer of a run, or for one without a rank; return the
+        supply from now on."""
+
     def _ask(self, claim: ClaimedBatch) -> None:
         """Have the partition judge a claim."""
         claim.on("ask")
@@ -131,6 +137,10 @@ class PlainClaims(Claims):
         super().__init__(hands)
         self._supply = supply
         self._last: dict[tuple[int, int], int] = {}  # by batch: the token of its last holder
+
+    def start_run(self, run: int, world: int) -> PlainSupply:
+        self._supply.start_run(run, world)
+        return self._supply
 
     def add(self, session: int, place: Any, saved: bool) -> Iterable[ClaimedBatch]:
         """Claim a batch for its last holder: the one with the highest token."""

@@ -23,7 +23,7 @@ what waits is dropped (counted as ``remainder``).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -35,6 +35,13 @@ from .row_queue import QueuedRows, RowQueue, decoded
 
 #: Maximum number of remembered changes of the mix, so that a snapshot stays small.
 _REMEMBERED: Final = 64
+#: Maximum number of probabilities in the changes of the mix that travel with a batch.
+_MOST_NUMBERS: Final = 2048
+
+
+def changes_sent(num_classes: int) -> int:
+    """Return the number of changes of the mix that fit a message."""
+    return max(1, _MOST_NUMBERS // num_classes)
 
 
 def multinomial(count: int, probs: np.ndarray, seed: int, number: int) -> np.ndarray:
@@ -84,10 +91,22 @@ class ClassQueues(QueuedRows):
     def probs(self) -> np.ndarray:
         return self._changes[-1][1]
 
-    @property
-    def changes(self) -> list[tuple[int, list[float]]]:
-        """First batch and proportions of each mix; the oldest are forgotten."""
-        return [(number, probs.tolist()) for number, probs in self._changes]
+    def targets(self) -> Sequence[ClassQueues]:
+        return (self,)
+
+    def set_target(self, target_probs: list[float], number: int) -> int:
+        """Use another mix for all unformed batches; ``number``: of the first one."""
+        if target_probs != self.probs.tolist():  # else repeated after the worker was replaced
+            self.set_probs(target_probs)
+        return number
+
+    def stats(self) -> dict[str, Any]:
+        """Return the waiting rows by class, and first batch and proportions of each mix."""
+        changes = [
+            [number, probs.tolist()]
+            for number, probs in self._changes[-changes_sent(len(self.probs)) :]
+        ]
+        return {"waiting": [queue.rows for queue in self._queues], "changes": [changes]}
 
     def set_probs(self, probs: Any) -> int:
         """Use another mix from the first unformed batch on; return that batch's number."""
@@ -102,9 +121,9 @@ class ClassQueues(QueuedRows):
         self._form_all()
         return since
 
-    def set_batch_size(self, batch_size: int) -> None:
+    def set_batch_sizes(self, batch_sizes: Sequence[int]) -> None:
         """Use another batch size for each unformed batch."""
-        self.batch_size, self.resized = batch_size, True
+        (self.batch_size,), self.resized = batch_sizes, True
         self._wanted = self._draw()
         self._form_all()
 
@@ -205,8 +224,10 @@ class ClassQueues(QueuedRows):
             meta.update(RESIZED)
         return Draft(tuple(parts), meta)
 
+    def ready(self) -> int:
+        return len(self._formed)
+
     def waits_for(self) -> str:
-        """Describe the rows that the next batch lacks, for the text of a deadline error."""
         if self._formed or self._finished:
             return "nothing"
         lacking = np.flatnonzero(self._wanted > self._open).tolist()
@@ -215,9 +236,6 @@ class ClassQueues(QueuedRows):
         )
         more = f" and {len(lacking) - 5} more classes" if len(lacking) > 5 else ""
         return f"batch {self.first_not_formed} waits for {named}{more}"
-
-    def waiting_by_class(self) -> list[int]:
-        return [queue.rows for queue in self._queues]
 
     def snapshot(self) -> dict[str, Any]:
         sizes = {"size": self.batch_size} if self.resized else {}

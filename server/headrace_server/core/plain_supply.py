@@ -69,6 +69,7 @@ class PlainSupply(Supply):
     # From trainers
 
     def start_run(self, run: int, world_size: int) -> None:
+        """Prepare for a trainer of a run; the first one sets the round that all continue with."""
         rounds = self._rounds
         if (run, world_size) == (rounds.run, rounds.world):
             return

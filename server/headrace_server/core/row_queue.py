@@ -7,8 +7,9 @@ A stretch is the rows of one chunk, as an array; no object is made for a row.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -107,12 +108,13 @@ def _part(chunk: int, rows: np.ndarray) -> Part:
     return Part(chunk, rows)
 
 
-class QueuedRows:
+class QueuedRows(ABC):
     """Rows in queues, from which batches are drafted: the part that shapes with queues share."""
 
     kind: str
     hungry = True
     done = True
+    batch_size: int  # of batches that are not whole yet
 
     def __init__(self, queues: int = 0) -> None:
         self._queues = [RowQueue() for _ in range(queues)]
@@ -129,6 +131,27 @@ class QueuedRows:
 
     def begin_epoch(self) -> None:
         self._finished = False
+
+    @property
+    def batch_sizes(self) -> tuple[int | None, ...]:
+        """The sizes of batches that are not whole yet: one, or one for each bucket."""
+        return (self.batch_size,)
+
+    @abstractmethod
+    def set_batch_sizes(self, batch_sizes: Sequence[int]) -> None:
+        """Use other sizes for all rows that are in no whole batch."""
+
+    @abstractmethod
+    def ready(self) -> int:
+        """Return the number of whole batches that were not taken."""
+
+    def targets(self) -> Sequence[Any]:
+        """Return itself, if its proportions of classes can be changed."""
+        return ()
+
+    def waits_for(self) -> str:
+        """Describe the rows that the next batch lacks; may be empty."""
+        return ""
 
     def waiting(self) -> int:
         """Return the number of rows held, including those of untaken batches."""

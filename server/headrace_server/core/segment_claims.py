@@ -20,7 +20,7 @@ from .claims import DOUBTFUL, STANDS, ClaimedBatch, Claims
 from .handover import Batch
 from .hands import Hands
 from .members import place_of
-from .segment_rounds import SegmentRounds
+from .segment_rounds import following
 from .segment_supply import SegmentSupply
 
 #: Number of a round, partition and rank.
@@ -41,7 +41,13 @@ class SegmentClaims(Claims):
         # by token: partition of claims whose verdict does not matter
         self._void: dict[int, int] = {}
 
-    def serve(self, supply: SegmentSupply) -> None:
+    def start_run(self, run: int, world: int) -> SegmentSupply:
+        before = self.supply
+        if (run, world) != (before.run, before.world) or before.loaded:
+            self._serve(following(before, self._hands, run, world))
+        return self.supply
+
+    def _serve(self, supply: SegmentSupply) -> None:
         """Claim batches of another supply from now on; trainers of the earlier one have left."""
         for token, claim in self.by_token.items():
             if claim.batch is not None:
@@ -94,8 +100,8 @@ class SegmentClaims(Claims):
             if verdict == "yes" and partition >= 0:  # the partition has assigned it a number
                 self.supply.partitions[partition].made += 1
             return ()
-        if isinstance(self.supply, SegmentRounds):
-            return self._judged_member(self.supply, claim, verdict)
+        if self.supply.world:
+            return self._judged_member(claim, verdict)
         doubtful = verdict == "no" and self._may_be_made_up(claim)
         partition = claim.place.partition
         if not claim.ends("no, not yet" if doubtful else verdict):
@@ -131,24 +137,22 @@ class SegmentClaims(Claims):
 
     # Members of rounds
 
-    def _judged_member(
-        self, rounds: SegmentRounds, claim: ClaimedBatch, verdict: str
-    ) -> Iterable[ClaimedBatch]:
+    def _judged_member(self, claim: ClaimedBatch, verdict: str) -> Iterable[ClaimedBatch]:
         """Accept a claim if its member is here, or let it wait until the member was made again."""
         if verdict == "yes" and claim.batch is None:
             member = _member_of(claim)
-            claim.batch = rounds.pick(*member)
+            claim.batch = self.supply.pick(*member)
             if any(_member_of(other) == member for other in self._others(claim)):
                 verdict = "no"
             elif claim.batch is None:
-                verdict = "yes, to be made" if rounds.make_again(*member) else "no"
+                verdict = "yes, to be made" if self.supply.make_again(*member) else "no"
         return self._after(verdict, claim)
 
     def _others(self, claim: ClaimedBatch) -> Iterable[ClaimedBatch]:
         return (other for other in self.by_token.values() if other is not claim)
 
     def made(self, batch: Batch) -> Iterable[ClaimedBatch]:
-        if isinstance(self.supply, SegmentRounds):
+        if self.supply.world:
             member = batch.round, batch.partition, batch.rank
             for claim in self.by_token.values():
                 if _member_of(claim) == member:

@@ -11,7 +11,7 @@ and have stored a round before its batches go out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .handover import Batch, Deal, Dealt, Effect, JoinRefused, Leave, Want
 from .hands import Hands
@@ -42,18 +42,16 @@ class SegmentRounds(SegmentSupply):
         self._came = dict.fromkeys(self.partitions, 0)
         self._resumed: set[int] = set()  # partitions that must make members again
 
-    def begin(self, stripe: int) -> None:
+    def begin(self, stripe: int, going: Mapping[int, DealtRounds]) -> None:
         """Give each rank a stripe, from this number on."""
         self._stripes = list(range(stripe, stripe + self.world))
         for number, here in self.partitions.items():
             self._rounds.begin_at(number, here.epoch << TURN_BITS)
-
-    def go_on(self, partition: int, dealt: DealtRounds) -> None:
-        """Go on with the rounds of an earlier life of this run."""
-        self._rounds.begin_at(partition, dealt.next_round)
-        for at, rank in dealt.members:
-            self._lack(at, partition, rank)
-            self._resumed.add(partition)
+        for number, dealt in going.items():
+            self._rounds.begin_at(number, dealt.next_round)
+            for at, rank in dealt.members:
+                self._lack(at, number, rank)
+                self._resumed.add(number)
 
     # From partitions
 
@@ -119,11 +117,9 @@ class SegmentRounds(SegmentSupply):
     # Claims
 
     def pick(self, at: int, partition: int, rank: int) -> Batch | None:
-        """Take out of turn a claimed member that was made again."""
         return self._rounds.take(at, partition, rank)
 
     def make_again(self, at: int, partition: int, rank: int) -> bool:
-        """Have a claimed member made again; return whether it will come."""
         comes = (at, partition, rank) in self._rounds.lacking
         if comes:
             self._hands.effects.append(Want(partition, max(1, self._asked[partition])))
@@ -199,10 +195,7 @@ def following(before: SegmentSupply, hands: Hands, run: int, world: int) -> Segm
     supply.go_on_from(before)
     same = {n: d for n, d in before.loaded.items() if (d.run, d.world) == (run, world)}
     first = supply.take_stripes(max(1, world))
-    if isinstance(supply, SegmentRounds):
-        supply.begin(first)
-        for number, dealt in same.items():
-            supply.go_on(number, dealt)
+    supply.begin(first, same)
     hands.effects += [Deal(n, world, run, first) for n in supply.partitions if n not in same]
     return supply
 

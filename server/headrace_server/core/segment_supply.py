@@ -72,6 +72,9 @@ class SegmentSupply(Supply):
         for here in self.partitions.values():
             here.wanted, here.starved, here.held = here.made, here.rests, False
 
+    def begin(self, stripe: int, going: Mapping[int, DealtRounds]) -> None:
+        """Begin with stripes from this number on, and with the ``going`` rounds of partitions."""
+
     def take_stripes(self, n: int) -> int:
         """Reserve ``n`` numbers of stripes; return the first."""
         self.next_stripe += n
@@ -121,6 +124,14 @@ class SegmentSupply(Supply):
         self._hands.effects.append(Want(batch.partition, here.wanted))
         self._hands.open += 1
         return batch
+
+    def pick(self, at: int, partition: int, rank: int) -> Batch | None:
+        """Take out of turn a claimed member of a round that was made again."""
+        return None
+
+    def make_again(self, at: int, partition: int, rank: int) -> bool:
+        """Have a claimed member of a round made again; return whether it will come."""
+        return False
 
     @property
     def open(self) -> bool:

@@ -14,8 +14,6 @@ from .open_epochs import OpenEpochs
 from .plain_supply import PlainSupply
 from .recalls import Recalls
 from .segment_claims import SegmentClaims
-from .segment_rounds import following
-from .segment_supply import SegmentSupply
 from .sequences import AT_SERVER, AT_TRAINER, NOWHERE
 from .supply import Supply
 from .trainers import Trainer, Trainers
@@ -71,17 +69,6 @@ class Standing:
         self._changed = False  # since the last hand-out
         self.counts, self.dropped = hands.counts, hands.dropped
         self.pin, self.unpin = hands.pin, hands.unpin
-
-    def _start_run(self, run: int, world_size: int) -> None:
-        """Prepare for a trainer of a run, or for one without a rank."""
-        supply, claims = self._supply, self._claims
-        if isinstance(supply, SegmentSupply) and isinstance(claims, SegmentClaims):
-            if (run, world_size) != (supply.run, supply.world) or supply.loaded:
-                supply = following(supply, self._hands, run, world_size)
-                self._supply = supply
-                claims.serve(supply)
-        else:
-            supply.start_run(run, world_size)
 
     def _held_by(self, session: int) -> int:
         """Return the number of batches that count against the credits of a session.

@@ -59,11 +59,6 @@ class Supply:
 
     # From trainers
 
-    def start_run(self, run: int, world_size: int) -> None:
-        """Prepare for a trainer of a run; the first one determines the round that all continue
-        with.
-        """
-
     def take(self, trainer: Trainer, request: int, rows: int) -> bool:
         """Promise a trainer a batch of ``rows`` rows next; 0 withdraws that.
 

@@ -11,16 +11,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from ..core.changes import Change, Saved
+from ..core.classes import ClassQueues
 from ..core.partition import Rest
 from ..core.plan import Plan, Read
 from ..reading.chunk import Chunk
 from ..reading.sampling import Stratified
-from .shaping import Shaping
 
 #: Answer of a memory that has not read all examples of a claim yet.
 UNREAD: Final = -1
 
-Target = Stratified | Shaping
+Target = Stratified | ClassQueues
 
 
 class Memory(ABC):

@@ -14,6 +14,7 @@ import numpy as np
 
 from headrace_proto.schema import Field
 
+from ..core.classes import ClassQueues
 from ..core.plan import RESIZED, Plan, Read
 from ..pipeline.declaration import Shape
 from ..pipeline.selectors import RESERVED
@@ -71,7 +72,6 @@ class PlainMaker:
 
     def sizes_changed(self) -> None:
         """Adapt the bound of a read to the current batch sizes."""
-        self.shaping.sizes_changed()
         self.most_rows = self.shaping.most_rows
 
     @property
@@ -176,13 +176,13 @@ class PlainMaker:
         """Return False: plain batches are made as soon as possible."""
         return False
 
-    def targets(self) -> list[Stratified | Shaping]:
+    def targets(self) -> list[Stratified | ClassQueues]:
         """Return the stages and shapes whose proportions of classes can be changed."""
-        return [*self._intake.stratified, *self.shaping.retargetable()]
+        return [*self._intake.stratified, *self.shaping.machine.targets()]
 
     def stats(self, of_stages: list[dict[str, Any]]) -> dict[str, Any]:
         """Return counters by class, where there are classes, and the padding of buckets."""
-        by_class = [{}, *of_stages, *self.shaping.stats()]
+        by_class = [{}, *of_stages, *(one.stats() for one in self.shaping.machine.targets())]
         padding = {str(bucket): list(counts) for bucket, counts in self.padding.items()}
         return {"classes": by_class[-1], "padding": padding}
 

@@ -146,13 +146,9 @@ class PlainMemory(Memory):
 
     def set_target(self, target: Target, probs: list[float]) -> int:
         # Unmade batches whose rows were all judged before keep these rows.
-        shaping = self._maker.shaping
-        if target is shaping:
-            first = shaping.first_not_formed()
-        else:
-            first = self._machine.next_number + shaping.ready()
+        first = self._machine.next_number + self._maker.shaping.machine.ready()
         if not self._orders.waits:
-            first = int(target.set_target(probs, first))
+            target.set_target(probs, first)
         return self._note("target", probs, first).since
 
     def set_batch_sizes(self, batch_sizes: Sequence[int]) -> int:
@@ -160,7 +156,7 @@ class PlainMemory(Memory):
         sizes = shaping.sizes_checked(batch_sizes)
         if self._orders.waits:
             shaping.change_comes = True
-            first = self._machine.next_number + shaping.ready()
+            first = self._machine.next_number + shaping.machine.ready()
         else:
             first = self._resize(sizes)
         return self._note("batch_size", sizes, first).since
@@ -191,7 +187,7 @@ class PlainMemory(Memory):
             target.set_target(order.what, order.since)
 
     def lacks(self) -> tuple[str, int]:
-        return self._maker.shaping.waits_for(), -1
+        return self._maker.shaping.machine.waits_for(), -1
 
     # Cursors
 

@@ -264,7 +264,7 @@ class SegmentMemory(Memory):
 
     def set_target(self, target: Target, probs: list[float]) -> int:
         """Draw in other proportions from now on; return the number of the next batch."""
-        return int(target.set_target(probs, self._partition.next_number))
+        return target.set_target(probs, self._partition.next_number)
 
     # The store
 

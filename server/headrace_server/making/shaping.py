@@ -30,7 +30,6 @@ from ..pipeline.selectors import RESERVED
 from ..reading.chunk import Chunk
 from ..reading.columns import Ragged, field_of
 from ..reading.reader import BadRecords
-from ..reading.sampling import changes_sent
 from ..reading.values import Values, as_int64, is_integer
 
 _MAX = 2**63 - 1
@@ -86,7 +85,6 @@ class Shaping:
         self.dynamic_pad = bool(shape.options["dynamic_pad"])
         self.ragged = bool(shape.options.get("ragged"))
         self._shape = shape
-        self.most_rows = shape.read_bound()
         self.change_comes = False  # whether a stored change of sizes is still to take effect
         self._bucket = self._values("which_bucket", "bucket")
         self._length = self._values("input_length", "length")
@@ -122,10 +120,8 @@ class Shaping:
 
     def sizes_checked(self, batch_sizes: Sequence[int]) -> list[int]:
         """Return the requested batch sizes, one for each bucket; ValueError for wrong ones."""
-        sizes, wanted = [*batch_sizes], 1
-        if isinstance(self.machine, Buckets):
-            wanted = len(self.machine.batch_sizes)
-            sizes = sizes * wanted if len(sizes) == 1 else sizes
+        wanted = len(self.machine.batch_sizes)
+        sizes = [*batch_sizes] * (wanted if len(batch_sizes) == 1 else 1)
         if len(sizes) != wanted:
             of = f"{wanted} buckets" if wanted > 1 else "one size for all batches"
             raise ValueError(f"there are {len(sizes)} sizes; the feed has {of}")
@@ -134,7 +130,7 @@ class Shaping:
             checked_int(name, size, 1, MAX_BATCH_SIZE)
         most = self._options.get("max_examples_in_flight")
         least = sum(size - 1 for size in sizes) + 1
-        if isinstance(self.machine, Buckets) and most is not None and most < least:
+        if self._kind == "bucket" and most is not None and most < least:
             raise ValueError(
                 f"max_examples_in_flight={most} is too small: {wanted} buckets that each lack one "
                 f"row of such a batch hold {least - 1}"
@@ -146,61 +142,20 @@ class Shaping:
 
         ``number``: of the next batch.
         """
-        machine = self.machine
-        if isinstance(machine, ClassQueues):
-            since = machine.first_not_formed  # the change forms batches of rows that wait
-            if sizes[0] != machine.batch_size:  # else repeated after the worker was replaced
-                machine.set_batch_size(sizes[0])
-            return since
-        since = number + self.ready()
-        if isinstance(machine, Buckets):
-            if tuple(sizes) != machine.batch_sizes:
-                machine.set_batch_sizes(sizes)
-        elif sizes[0] != machine.batch_size:
-            machine.set_batch_size(sizes[0])
+        since = number + self.machine.ready()  # the change may form batches of rows that wait
+        if tuple(sizes) != self.machine.batch_sizes:  # else repeated after the worker was replaced
+            self.machine.set_batch_sizes(sizes)
         return since
 
-    def sizes_changed(self) -> None:
-        """Adapt the bound of a read to the current sizes."""
-        if isinstance(self.machine, Buckets):
-            self.most_rows = self._shape.read_bound(self.machine.batch_sizes)
+    @property
+    def most_rows(self) -> int | None:
+        """Number of rows to read at once, where the shape bounds it."""
+        return self._shape.read_bound(self.machine.batch_sizes)
 
     @property
     def capacity(self) -> int | None:
         """Batches that may be made ahead of trainers, if the shape bounds them."""
         return self._options.get("capacity")
-
-    def stats(self) -> list[dict[str, Any]]:
-        """Return one item, the waiting rows by class, if the shape has queues of classes."""
-        if not isinstance(self.machine, ClassQueues):
-            return []
-        last = changes_sent(self.machine.num_classes)
-        changes = [list(change) for change in self.machine.changes[-last:]]
-        return [{"waiting": self.machine.waiting_by_class(), "changes": [changes]}]
-
-    def retargetable(self) -> list[Shaping]:
-        """Return itself, if its proportions can be changed."""
-        return [self] if isinstance(self.machine, ClassQueues) else []
-
-    def ready(self) -> int:
-        """Return the number of batches whose rows are all there, past all changes by stages."""
-        return self.machine.ready() if isinstance(self.machine, (PlainBatches, Buckets)) else 0
-
-    def first_not_formed(self) -> int:
-        """Return the number of the first batch without drawn classes, if the shape draws them."""
-        assert isinstance(self.machine, ClassQueues)
-        return self.machine.first_not_formed
-
-    def waits_for(self) -> str:
-        """Describe what the next batch lacks; may be empty."""
-        return self.machine.waits_for() if isinstance(self.machine, ClassQueues) else ""
-
-    def set_target(self, probs: list[float], number: int) -> int:
-        """Change the proportions; return the number of the first batch drawn from them."""
-        assert isinstance(self.machine, ClassQueues)
-        if probs == self.machine.probs.tolist():  # repeated after the worker was replaced
-            return number
-        return self.machine.set_probs(probs)
 
     def fields_after(self, facts: Mapping[str, Field]) -> dict[str, Field]:
         """Return the facts of a batch's rows; ``facts`` are those that stages add."""

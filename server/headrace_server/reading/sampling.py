@@ -25,6 +25,7 @@ from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
 from ..core.accept import acceptance, keep, probabilities, rejected_fraction
+from ..core.classes import changes_sent
 from ..core.copies import MAX_RATE, copy_ordinals, poisson, repeat_rows
 from ..core.estimate import ClassEstimator
 from ..core.mean import RunningMean
@@ -38,15 +39,8 @@ logger = logging.getLogger("headrace.data")
 Fields = Mapping[str, Field]
 #: Number of rows after which an estimate is good enough to report that most are rejected.
 _SETTLED = 1000
-#: Maximum number of probabilities in the changes of the target that travel with a batch.
-_MOST_NUMBERS = 2048
 #: Maximum number of changes of the target in memory; a trainer may make any number.
 _REMEMBERED = 64
-
-
-def changes_sent(num_classes: int) -> int:
-    """Return the number of changes of the target that fit a message."""
-    return max(1, _MOST_NUMBERS // num_classes)
 
 
 class Sampler(ABC):

@@ -86,6 +86,9 @@ class Desk:
             states=config.states,
             across_batches=run.replay is not None or config.declaration.order.across_batches,
         )
+        #: The same dispatcher for a feed with groups; it takes the place of the plain one once a
+        #: trainer of a group joins.
+        self._grouped = GroupDispatcher(self.dispatcher)
         self.schema: Any = None
         self.properties: Any = {}  # sent to trainers beside the schema
         self.states = StateBlocks([], run.max_state_bytes)
@@ -230,7 +233,7 @@ class Desk:
             return 0
         self._check_rows(hello.world_size)
         dispatcher, runs = self.dispatcher, self.runs
-        if self._has_group(hello.group):  # a member of it has settled the run
+        if self._grouped.group_of(hello.group) is not None:  # a member of it has settled the run
             if hello.run not in (0, runs.current):
                 raise Later("it is not known yet whether trainers of an earlier run are at work")
             return runs.current
@@ -260,25 +263,18 @@ class Desk:
                 f"{named}: feed {self.name!r} {kind}, so its members need rank= and world_size= to "
                 "take batches in the same order (world_size=1 for one group alone)"
             )
-        dispatcher = self.dispatcher
-        if isinstance(dispatcher, GroupDispatcher) and not dispatcher.admits(
+        if not self._grouped.admits(
             hello.group, hello.members, hello.nonce, hello.rank, hello.world_size, now
         ):
             raise Later(f"it is not known yet whether the members of {named} are at work")
-
-    def _has_group(self, name: str) -> bool:
-        dispatcher = self.dispatcher
-        return isinstance(dispatcher, GroupDispatcher) and dispatcher.group_of(name) is not None
 
     def join(self, session: int, hello: Hello, now: float, run: int) -> None:
         """Add a trainer's session.  JoinRefused where its mode differs from that of the others."""
         if not hello.group:
             self.dispatcher.join(session, now, hello.rank, hello.world_size, run)
             return
-        dispatcher = self.dispatcher
-        if not isinstance(dispatcher, GroupDispatcher):
-            self.dispatcher = dispatcher = GroupDispatcher(dispatcher)
-        dispatcher.join_group(
+        self.dispatcher = self._grouped
+        self._grouped.join_group(
             session,
             now,
             name=hello.group,

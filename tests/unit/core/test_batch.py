@@ -155,7 +155,7 @@ def test_another_size_reaches_the_rows_that_are_in_no_whole_batch(chunks, size, 
         for _, taken, other in [change for change in changes if change[0] == step]:
             got += [draft for _ in range(taken) if (draft := shaper.next_draft()) is not None]
             since = len(got) + shaper.ready()
-            shaper.set_batch_size(other)
+            shaper.set_batch_sizes([other])
             assert len(got) + shaper.ready() >= since
             state = msgpack.unpackb(msgpack.packb(shaper.snapshot()))
             shaper = PlainBatches(size, smaller)
@@ -173,12 +173,12 @@ def test_a_size_that_never_changes_is_in_no_snapshot_and_no_batch():
     shaper = PlainBatches(4)
     shaper.offer(0, 9, {})
     assert shaper.next_draft().meta == {} and "sizes" not in shaper.snapshot()
-    shaper.set_batch_size(2)
-    shaper.set_batch_size(4)
+    shaper.set_batch_sizes([2])
+    shaper.set_batch_sizes([4])
     assert shaper.resized and shaper.next_draft().meta == {} and shaper.next_draft() is None
     assert not shaper.resized and "sizes" not in shaper.snapshot(), "as it was declared"
     shaper.offer(1, 5, {})
-    shaper.set_batch_size(2)
+    shaper.set_batch_sizes([2])
     assert [shaper.next_draft().meta, shaper.next_draft().meta] == [{}, {"resized": True}]
 
 
@@ -186,6 +186,6 @@ def test_a_size_after_the_end_drops_what_is_no_whole_batch_any_more():
     shaper = PlainBatches(4)
     shaper.offer(0, 5, {})
     shaper.finish()
-    shaper.set_batch_size(3)
+    shaper.set_batch_sizes([3])
     assert [len(draft) for draft in drafts_of(shaper)] == [4], "it was whole before"
     assert shaper.dropped() == {"remainder": 1}

@@ -121,7 +121,7 @@ def test_batches_and_drops_are_those_of_one_row_at_a_time_with_restores_at_every
             hand.row(row, labels[row])
         shape.offer(chunk, stop - start, {"label": np.array(labels[start:stop], np.int8)})
         shape = take_all(restored(shape), starts, out, restored)
-        assert shape.waiting_by_class() == [len(queue) for queue in hand.queues]
+        assert shape.stats()["waiting"] == [len(queue) for queue in hand.queues]
         assert shape.waiting() <= total + 3 * capacity + size
     hand.finish()
     shape.finish()
@@ -195,13 +195,13 @@ def test_a_new_mix_holds_from_the_next_batch_on_and_frees_a_batch_that_waits():
     assert shape.set_probs([1.0, 0.0]) == 0
     shape.offer(1, 4, {"label": np.zeros(4, int)})
     assert shape.set_probs([0.5, 0.5]) == 1
-    assert shape.changes == [(0, [1.0, 0.0]), (1, [0.5, 0.5])]
+    assert shape.stats()["changes"][0] == [[0, [1.0, 0.0]], [1, [0.5, 0.5]]]
     assert shape.next_draft().meta == {"counts": [4, 0]}
     with pytest.raises(ValueError, match=r"probs sums to 0\.9"):
         shape.set_probs([0.5, 0.4])
     with pytest.raises(ValueError, match="probs has 1 classes; there are 2"):
         shape.set_probs([1.0])
-    assert shape.changes[-1] == (1, [0.5, 0.5])
+    assert shape.stats()["changes"][0][-1] == [1, [0.5, 0.5]]
 
 
 def test_a_mix_that_changes_without_end_does_not_grow_the_snapshot():
@@ -210,7 +210,8 @@ def test_a_mix_that_changes_without_end_does_not_grow_the_snapshot():
         shape.set_probs([1.0])
         shape.offer(chunk, 1, {"label": np.zeros(1, int)})
         assert shape.next_draft().rows == 1
-    assert len(shape.changes) == 64 and shape.changes[-1][0] == 199
+    changes = shape.stats()["changes"][0]
+    assert len(changes) == 64 and changes[-1][0] == 199
 
 
 @pytest.mark.parametrize("dtype", "bBhHiIqQ")
@@ -260,7 +261,7 @@ def test_another_size_holds_from_the_next_batch_that_is_not_formed():
     machine.offer(0, 40, {"label": np.arange(40) % 2})
     formed = machine.first_not_formed
     first = machine.next_draft()
-    machine.set_batch_size(4)
+    machine.set_batch_sizes([4])
     assert machine.first_not_formed >= formed > 1
     twin = ClassQueues(2, [0.5, 0.5], 6, seed=3)
     twin.restore(msgpack.unpackb(msgpack.packb(machine.snapshot())))
@@ -284,6 +285,6 @@ def test_a_size_that_a_batch_that_waits_has_forms_it():
     machine = ClassQueues(1, [1.0], 8)
     machine.offer(0, 5, {"label": np.zeros(5, np.int64)})
     assert machine.next_draft() is None
-    machine.set_batch_size(2)
+    machine.set_batch_sizes([2])
     assert machine.next_draft().rows == machine.next_draft().rows == 2
     assert machine.next_draft() is None and machine.waiting() == 1

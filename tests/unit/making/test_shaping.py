@@ -162,14 +162,15 @@ def test_partitions_draw_their_classes_apart():
 
 
 def test_only_classes_have_targets_and_rows_that_wait():
-    assert by_length([3]).stats() == [] and by_length([3]).retargetable() == []
-    shape = shaping(lambda s: s.stratified_sample_unknown_dist("y", [0.5, 0.5], 4))
-    assert shape.retargetable() == [shape]
-    assert shape.stats() == [{"waiting": [0, 0], "changes": [[[0, [0.5, 0.5]]]]}]
-    shape.machine.offer(0, 3, {"label": np.array([1, 1, 1])})
-    assert shape.set_target([1, 0], 5) == 0
-    assert shape.set_target([1, 0], 9) == 9  # told again
-    assert shape.stats() == [{"waiting": [0, 0], "changes": [[[0, [1.0, 0.0]]]]}]
+    assert by_length([3]).machine.targets() == ()
+    machine = shaping(lambda s: s.stratified_sample_unknown_dist("y", [0.5, 0.5], 4)).machine
+    (target,) = machine.targets()
+    assert target is machine
+    assert target.stats() == {"waiting": [0, 0], "changes": [[[0, [0.5, 0.5]]]]}
+    machine.offer(0, 3, {"label": np.array([1, 1, 1])})
+    assert target.set_target([1, 0], 0) == 0
+    assert target.set_target([1, 0], 9) == 9  # told again
+    assert target.stats() == {"waiting": [0, 0], "changes": [[[0, [1.0, 0.0]]]]}
 
 
 def test_facts_travel_as_columns_of_reserved_names():
