@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,9 @@ def batch_schema(fields: Mapping[str, Field], batch_size: int | None) -> dict[st
 class Assembly:
     """One batch about to be written."""
 
+    #: Where the rows of each unpadded column begin and end; see ``ragged_assembly.py``.
+    _offsets: Sequence[np.ndarray] = ()
+
     def __init__(
         self,
         parts: Parts,
@@ -46,39 +50,38 @@ class Assembly:
         bucket: int = 0,
     ) -> None:
         """Without ``padding`` rows are padded to the largest one of the batch."""
-        self._begin(parts)
-        rows = self.rows
-        self._columns: list[list[Column]] = []
-        specs = []
-        for name, field in fields.items():
-            columns = [light_take(chunk.columns[name], rows) for chunk, rows in parts]
-            shape = self._shape(name, columns, dynamic_pad)
-            if padding.pads and (varying := field.ragged_dims):
-                sizes = padding.shape(name, field.shape[:varying], shape[:varying], bucket)
-                shape = (*sizes, *shape[varying:])
-            text = string_bytes(columns) if field.dtype == BYTES else 0
-            self._columns.append(columns)
-            specs.append((field.dtype, (rows, *shape), text))
-        self.slots: list[Slot]
-        self.slots, self.nbytes = _arranged(tuple(specs))
-
-    def _begin(self, parts: Parts) -> None:
         self._parts = parts
         self._counts = [row_count(rows) for _, rows in parts]
         self.rows = sum(self._counts)
+        self._dynamic_pad = dynamic_pad
+        self._columns: list[list[Any]] = []
+        specs = []
+        for name, field in fields.items():
+            columns = [_light_take(chunk.columns[name], rows) for chunk, rows in parts]
+            shape = self._shape(name, field, columns)
+            if padding.pads and (varying := field.ragged_dims):
+                largest = shape[1 : varying + 1]
+                sizes = padding.shape(name, field.shape[:varying], largest, bucket)
+                shape = (self.rows, *sizes, *shape[varying + 1 :])
+            text = _string_bytes(columns) if field.dtype == BYTES else 0
+            self._columns.append(columns)
+            specs.append((field.dtype, shape, text))
+        specs += [("int64", (self.rows + 1,), 0)] * len(self._offsets)
+        self.slots: list[Slot]
+        self.slots, self.nbytes = _arranged(tuple(specs))
 
-    def _shape(self, name: str, columns: list[Column], dynamic_pad: bool) -> tuple[int, ...]:
+    def _shape(self, name: str, field: Field, columns: list[Any]) -> tuple[int, ...]:
         first = columns[0]
         if not isinstance(first, Ragged):
             shape = first.shape[1:]
             for column in columns[1:]:
-                if column.shape[1:] != shape:  # type: ignore[union-attr]
+                if column.shape[1:] != shape:
                     raise DataError(f"column {name!r} changes its shape: {shape} and others")
-            return shape
+            return (self.rows, *shape)
         extents = first.extents
         if len(columns) > 1:
-            extents = np.concatenate([c.extents for c in columns])  # type: ignore[union-attr]
-        if not dynamic_pad and len(extents) and (extents != extents[0]).any():
+            extents = np.concatenate([c.extents for c in columns])
+        if not self._dynamic_pad and len(extents) and (extents != extents[0]).any():
             other = int((extents != extents[0]).any(axis=1).argmax())
             raise DataError(
                 f"column {name!r}: rows of one batch have unequal shapes: "
@@ -87,12 +90,12 @@ class Assembly:
                 "declare dynamic_pad=True to pad them"
             )
         largest = np.maximum.reduce(extents).tolist() if len(extents) else [0] * extents.shape[1]
-        return (*largest, *first.inner)
+        return (self.rows, *largest, *first.inner)
 
     def unpadded(self) -> list[int]:
         """Return the number of elements of each column before padding."""
         return [
-            sum(map(_elements, columns)) if _varies(columns[0]) else prod(slot.shape)
+            sum(map(_elements, columns)) if isinstance(columns[0], Ragged) else prod(slot.shape)
             for columns, slot in zip(self._columns, self.slots, strict=True)
         ]
 
@@ -106,25 +109,43 @@ class Assembly:
 
     def fill(self, block: np.ndarray) -> None:
         """Write the batch into its block (uint8, at least ``nbytes``)."""
-        for slot, columns, i in zip(self.slots, self._columns, range(len(self.slots)), strict=True):
+        for slot, columns in zip(self.slots, self._columns, strict=False):
             if slot.dtype == BYTES:
-                fill_strings(block, slot, columns)
+                _fill_strings(block, slot, columns)
             elif isinstance(columns[0], Ragged):
-                _fill_ragged(block, slot, columns)  # type: ignore[arg-type]
+                self._fill_ragged(block, slot, columns)
             else:
-                self._fill_dense(array_at(block, slot), i, columns)
+                self._fill_dense(array_at(block, slot), columns)
+        for slot, offsets in zip(self.slots[len(self._columns) :], self._offsets, strict=True):
+            array_at(block, slot)[:] = offsets
 
-    def _fill_dense(self, out: np.ndarray, i: int, columns: list[Column]) -> None:
+    def _fill_dense(self, out: np.ndarray, columns: list[Any]) -> None:
         at = 0
         for column, (_, rows), n in zip(columns, self._parts, self._counts, strict=True):
             if isinstance(rows, slice):
-                out[at : at + n] = column[rows]  # type: ignore[index]
+                out[at : at + n] = column[rows]
             else:
-                column.take(rows, 0, out[at : at + n], "clip")  # type: ignore[call-arg]
+                column.take(rows, 0, out[at : at + n], "clip")
             at += n
 
+    def _fill_ragged(self, block: np.ndarray, slot: Slot, columns: list[Ragged]) -> None:
+        varying = columns[0].extents.shape[1]
+        if varying > 1:
+            _fill_nested(array_at(block, slot), columns)
+            return
+        row_bytes = slot.nbytes // max(1, slot.shape[0])
+        at = slot.offset
+        out = block.data  # cheaper to slice than an array, but not to fill
+        for column in columns:
+            raw = column.raw.data
+            sizes = (column.extents[:, 0] * column.item_bytes).tolist()
+            for start, size in zip(column.starts.tolist(), sizes, strict=True):
+                out[at : at + size] = raw[start : start + size]
+                block[at + size : at + row_bytes] = 0
+                at += row_bytes
 
-def light_take(column: Column, rows: Rows) -> Column:
+
+def _light_take(column: Column, rows: Rows) -> Column:
     """Return rows of a column if that copies no payload; a dense column is copied when written."""
     return column if isinstance(column, np.ndarray) else take(column, rows)
 
@@ -138,18 +159,17 @@ def _within(column: Ragged, shape: tuple[int, ...]) -> np.ndarray:
     return inside
 
 
-def string_bytes(columns: list[Column]) -> int:
+def _string_bytes(columns: list[Any]) -> int:
     total = 0
     for column in columns:
         if isinstance(column, Ragged):
             total += int(column.raw.lengths[column.items].sum())
         else:
-            assert isinstance(column, Strings)
             total += int(column.lengths.sum())
     return total
 
 
-def fill_strings(block: np.ndarray, slot: Slot, columns: list[Column]) -> None:
+def _fill_strings(block: np.ndarray, slot: Slot, columns: list[Any]) -> None:
     count = prod(slot.shape)
     start = slot.offset + 8 * (count + 1)
     lengths = _string_lengths(slot.shape, columns)
@@ -157,14 +177,13 @@ def fill_strings(block: np.ndarray, slot: Slot, columns: list[Column]) -> None:
     offsets[0] = 0
     lengths.reshape(-1).cumsum(out=offsets[1:])
     for column in columns:
-        strings = column.values() if isinstance(column, Ragged) else column
-        assert isinstance(strings, Strings)
+        strings: Any = column.values() if isinstance(column, Ragged) else column
         text = strings.joined()
         block[start : start + text.size] = text
         start += text.size
 
 
-def _string_lengths(shape: tuple[int, ...], columns: list[Column]) -> np.ndarray:
+def _string_lengths(shape: tuple[int, ...], columns: list[Any]) -> np.ndarray:
     first = columns[0]
     if len(columns) == 1 and isinstance(first, Strings):
         return first.lengths
@@ -176,27 +195,9 @@ def _string_lengths(shape: tuple[int, ...], columns: list[Column]) -> np.ndarray
             there = _within(column, shape[1:])
             lengths[at : at + n][there] = column.raw.lengths[column.items]
         else:
-            assert isinstance(column, Strings)
             lengths[at : at + n] = column.lengths
         at += n
     return lengths
-
-
-def _fill_ragged(block: np.ndarray, slot: Slot, columns: list[Ragged]) -> None:
-    varying = columns[0].extents.shape[1]
-    if varying > 1:
-        _fill_nested(array_at(block, slot), columns)
-        return
-    row_bytes = slot.nbytes // max(1, slot.shape[0])
-    at = slot.offset
-    out = block.data  # cheaper to slice than an array, but not to fill
-    for column in columns:
-        raw = column.raw.data
-        sizes = (column.extents[:, 0] * column.item_bytes).tolist()
-        for start, size in zip(column.starts.tolist(), sizes, strict=True):
-            out[at : at + size] = raw[start : start + size]
-            block[at + size : at + row_bytes] = 0
-            at += row_bytes
 
 
 def _fill_nested(out: np.ndarray, columns: list[Ragged]) -> None:
@@ -210,10 +211,5 @@ def _fill_nested(out: np.ndarray, columns: list[Ragged]) -> None:
             at += 1
 
 
-def _varies(column: Column) -> bool:
-    return isinstance(column, Ragged)
-
-
-def _elements(column: Column) -> int:
-    assert isinstance(column, Ragged)
+def _elements(column: Ragged) -> int:
     return int(np.prod(column.extents, axis=1, dtype=np.int64).sum()) * prod(column.inner)

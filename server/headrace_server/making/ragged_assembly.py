@@ -11,22 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from headrace_proto.dtypes import BYTES
-from headrace_proto.layout import arrange, array_at
+from headrace_proto.layout import Slot
 from headrace_proto.schema import OFFSETS, Field
 
 from ..reading.columns import Column, Ragged, Strings
-from .assemble import (
-    Assembly,
-    Parts,
-    batch_schema,
-    fill_strings,
-    light_take,
-    string_bytes,
-)
+from .assemble import Assembly, Parts, batch_schema
 
 
 def ragged_schema(fields: Mapping[str, Field], batch_size: int | None) -> dict[str, Field]:
@@ -44,55 +37,34 @@ class RaggedAssembly(Assembly):
     """One ragged batch about to be written."""
 
     def __init__(self, parts: Parts, fields: Mapping[str, Field]) -> None:
-        self._begin(parts)
-        rows = self.rows
-        self._columns = []
         self._offsets: list[np.ndarray] = []
-        specs: list[tuple[str, tuple[int, ...], int]] = []
-        for name, field in fields.items():
-            columns = [light_take(chunk.columns[name], rows) for chunk, rows in parts]
-            if field.ragged_dims:
-                shape: tuple[int, ...] = (self._ends(columns), *_inner(columns[0]))
-                columns = [_flat(column) for column in columns]
-            else:
-                shape = (rows, *self._shape(name, columns, False))
-            text = string_bytes(columns) if field.dtype == BYTES else 0
-            self._columns.append(columns)
-            specs.append((field.dtype, shape, text))
-        specs += [("int64", (rows + 1,), 0)] * len(self._offsets)
-        self.slots, self.nbytes = arrange(specs)
+        super().__init__(parts, fields, dynamic_pad=False)
 
-    def _ends(self, columns: list[Column]) -> int:
-        """Note where the rows of a column begin and end; return their total number of values."""
+    def _shape(self, name: str, field: Field, columns: list[Any]) -> tuple[int, ...]:
+        """Return the shape of a column's values; the strings of all rows become one column."""
+        if not field.ragged_dims:
+            return super()._shape(name, field, columns)
         offsets = np.zeros(self.rows + 1, np.int64)
-        np.concatenate([_lengths(column) for column in columns]).cumsum(out=offsets[1:])
+        np.concatenate([column.lengths for column in columns]).cumsum(out=offsets[1:])
         self._offsets.append(offsets)
-        return int(offsets[-1])
+        inner = columns[0].inner
+        columns[:] = map(_flat, columns)
+        return (int(offsets[-1]), *inner)
 
     def unpadded(self) -> list[int]:
         return [prod(slot.shape) for slot in self.slots]
 
-    def fill(self, block: np.ndarray) -> None:
-        for i, columns in enumerate(self._columns):
-            slot = self.slots[i]
-            if slot.dtype == BYTES:
-                fill_strings(block, slot, columns)
-            elif isinstance(columns[0], Ragged):
-                _fill_values(block, slot.offset, columns)
-            else:
-                self._fill_dense(array_at(block, slot), i, columns)
-        for slot, offsets in zip(self.slots[len(self._columns) :], self._offsets, strict=True):
-            array_at(block, slot)[:] = offsets
-
-
-def _lengths(column: Column) -> np.ndarray:
-    assert isinstance(column, Ragged)
-    return column.lengths
-
-
-def _inner(column: Column) -> tuple[int, ...]:
-    assert isinstance(column, Ragged)
-    return column.inner
+    def _fill_ragged(self, block: np.ndarray, slot: Slot, columns: list[Ragged]) -> None:
+        out, at = block.data, slot.offset
+        for column in columns:
+            raw, sizes = column.raw.data, column.lengths * column.item_bytes
+            # Rows that lie one after the other are copied as one.
+            breaks = np.flatnonzero(column.starts[1:] != column.starts[:-1] + sizes[:-1]) + 1
+            first = np.concatenate([[0], breaks])[: len(sizes)]
+            lengths = np.add.reduceat(sizes, first).tolist()
+            for start, size in zip(column.starts[first].tolist(), lengths, strict=True):
+                out[at : at + size] = raw[start : start + size]
+                at += size
 
 
 def _flat(column: Column) -> Column:
@@ -100,17 +72,3 @@ def _flat(column: Column) -> Column:
     if not isinstance(column, Ragged) or not isinstance(column.raw, Strings):
         return column
     return column.values().reshape(int(column.lengths.sum()), *column.inner)
-
-
-def _fill_values(block: np.ndarray, at: int, columns: list[Column]) -> None:
-    out = block.data
-    for column in columns:
-        assert isinstance(column, Ragged)
-        raw, sizes = column.raw.data, column.lengths * column.item_bytes
-        # Rows that lie one after the other are copied as one.
-        breaks = np.flatnonzero(column.starts[1:] != column.starts[:-1] + sizes[:-1]) + 1
-        first = np.concatenate([[0], breaks])[: len(sizes)]
-        lengths = np.add.reduceat(sizes, first).tolist()
-        for start, size in zip(column.starts[first].tolist(), lengths, strict=True):
-            out[at : at + size] = raw[start : start + size]
-            at += size
