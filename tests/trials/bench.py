@@ -178,8 +178,8 @@ class PlayedPartitions:
         self._open.setdefault(feed, []).append(partition)
         self._fill(feed)
 
-    def taken(self, feed: str, taken: int) -> None:
-        self._taken[feed] = taken
+    def taken(self, feed: str) -> None:
+        self._taken[feed] += 1
         self._fill(feed)
 
     def free(self, feed: str, partition: int, number: int) -> None:

@@ -1,6 +1,6 @@
 """Which partition of a worker works next, and how far ahead of trainers its feeds may get.
 
-    made(partition, bytes) ─► [ not taken yet, oldest first ] ─► taken(how many so far)
+    made(partition, bytes) ─► [ not taken yet, oldest first ] ─► taken()
                                           │
                          turn(): the partition that makes the next batch, or none
 
@@ -39,7 +39,6 @@ class _Feed:
     untaken: deque[tuple[int, int]] = field(default_factory=deque)
     of: dict[int, int] = field(default_factory=dict)  # number of them by partition
     nbytes: int = 0
-    taken: int = 0
     rests: bool = False
 
 
@@ -78,14 +77,12 @@ class Ahead:
         feed.of[name[1]] = feed.of.get(name[1], 0) + 1
         feed.nbytes += nbytes
 
-    def taken(self, feed: str, taken: int) -> None:
-        """Note that ``taken`` batches of a feed were taken so far, in the order of their making."""
+    def taken(self, feed: str) -> None:
+        """Note that a batch of a feed was taken: the oldest one."""
         here = self._feeds[feed]
-        for _ in range(min(taken - here.taken, len(here.untaken))):  # for segments none are counted
-            partition, nbytes = here.untaken.popleft()
-            here.of[partition] -= 1
-            here.nbytes -= nbytes
-        here.taken = taken
+        partition, nbytes = here.untaken.popleft()
+        here.of[partition] -= 1
+        here.nbytes -= nbytes
 
     def turn(self, running: Mapping[_Name, _Partition], waiting: Container[_Name]) -> _Name | None:
         """Return the partition that makes the next batch, unless enough is made ahead."""

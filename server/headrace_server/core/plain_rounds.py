@@ -139,12 +139,6 @@ class PlainRounds(Rounds):
             self._dealt[batch.order] = batch
         return place is not None
 
-    def ended(self, partition: int, number: int | None = None) -> None:
-        """Forget batches of a partition that will not come: all, or those before ``number``."""
-        for order in list(self.lacking):
-            if order[1] == partition and (number is None or order[0] < number):
-                del self.lacking[order]
-
     def pick(self, order: _Order) -> Batch | None:
         """Take a batch that was dealt out of its turn, if it waits."""
         batch = self._dealt.get(order)

@@ -45,7 +45,7 @@ class PlainSupply(Supply):
         self._full = False
         # Until ranks have joined, the batch only waits.
         if self.world and self._rounds.lacking:
-            self._rounds.ended(batch.partition, batch.number)
+            self._rounds.forget_lacking(batch.partition, batch.number)
             if self._rounds.made(batch):
                 self.pick(*batch.order)
                 self._deal_again(batch)
@@ -62,7 +62,7 @@ class PlainSupply(Supply):
 
     def end(self, partition: int) -> None:
         if self.world:
-            self._rounds.ended(partition)
+            self._rounds.forget_lacking(partition)
         self.stream.end(partition)
         self._trainers.due.extend(self._trainers.by_rank)
 

@@ -15,6 +15,7 @@ before those of later ones: batches that an earlier life has dealt, or that are 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
+from math import inf
 from typing import Any
 
 from headrace_proto.record import record
@@ -82,6 +83,11 @@ class Rounds:
     def next_place(self, partition: int) -> Place:
         """Return the place of a partition's next round."""
         return self.next_round.get(partition, 0), partition
+
+    def forget_lacking(self, partition: int, number: float = inf) -> None:
+        """Forget members of a partition that will not come: all, or batches before ``number``."""
+        for name in [one for one in self.lacking if one[1] == partition and one[0] < number]:
+            del self.lacking[name]
 
     def push(self, batch: Batch) -> None:
         """Let a member of a round wait for its rank."""

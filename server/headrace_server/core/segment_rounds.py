@@ -77,8 +77,7 @@ class SegmentRounds(SegmentSupply):
 
     def end(self, partition: int) -> None:
         self.partitions[partition].ended = True
-        for member in [one for one in self._rounds.lacking if one[1] == partition]:
-            del self._rounds.lacking[member]
+        self._rounds.forget_lacking(partition)
 
     def _on_rests(self, partition: int, rests: bool) -> None:
         """Do nothing: rounds of an epoch come before those of the next."""

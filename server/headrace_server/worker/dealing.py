@@ -16,14 +16,14 @@ from headrace_proto.codec import pack
 from ..core.handover import Dealt, Send
 from .desk import Desk
 from .outbox import Outbox
-from .stores import Stores
+from .partitions import Partitions
 
 
 class Dealing:
     """The batches and rounds of all feeds of an owner, on their way to the outbox."""
 
-    def __init__(self, stores: Stores, outbox: Outbox) -> None:
-        self._stores = stores
+    def __init__(self, partitions: Partitions, outbox: Outbox) -> None:
+        self._partitions, self._stores = partitions, partitions.stores
         self._outbox = outbox
         self._unstored: set[tuple[str, int]] = set()  # partitions whose rounds are being stored …
         self._waiting: dict[Desk, deque[Send]] = {}  # … and the batches that wait for it
@@ -33,7 +33,9 @@ class Dealing:
         for partition in effect.partitions:
             name = desk.name, partition
             # This may run while a partition works.
-            if not desk.dispatcher.segmented:
+            if desk.dispatcher.segmented:  # the partition knows which segments are in its rounds
+                self._partitions.store_rounds(*name)
+            else:
                 rounds = desk.dispatcher.rounds_dealt(partition)
                 self._stores.note(name, "dealt", pack(rounds.to_plain()))
             if not self._stores.settled(name):

@@ -91,7 +91,7 @@ class House:
 
     def __post_init__(self) -> None:
         do, partitions, outbox = self.do, self.partitions, self.outbox
-        self.dealing = Dealing(partitions.stores, outbox)
+        self.dealing = Dealing(partitions, outbox)
         self.desks = {
             feed.name: Desk(feed, self.config, self.worker, partitions.flight.get(feed.name))
             for feed in self.config.feeds
@@ -108,7 +108,6 @@ class House:
             requests=self._requests,
             owner=self.worker,
         )
-        self._taken = dict.fromkeys(self.desks, 0)
         self._told_open = False
         self._told_over: set[str] = set()
         self._noted_over: set[str] = set()  # feeds whose end is in the log
@@ -136,7 +135,7 @@ class House:
             Send: self.dealing.deliver,
             Answer: self._on_answer,
             StoreCommit: self._on_save,
-            Taken: self._on_taken,
+            Taken: lambda desk, e: do(partitions.ahead.taken, desk.name),
             Freed: self._on_freed,
             Want: lambda desk, e: do(partitions.want, desk.name, e.partition, e.upto, e.stripe),
             PassOver: lambda desk, e: do(partitions.pass_over, desk.name, e.partition, e.number),
@@ -153,7 +152,7 @@ class House:
                 partitions.flush, desk.name, e.batch.partition, *e.payload
             ),
             FlushLost: lambda desk, e: self._requests.flush_lost(e.payload[0]),
-            Dealt: self._on_dealt,
+            Dealt: self.dealing.dealt,
             Finish: lambda desk, e: outbox.finish(e.session),
             **dict.fromkeys((EpochBegun, Full, Idle, Passed), lambda _, e: outbox.tell_turn(e)),
             Rewound: lambda desk, e: self.reception.rewound(e.session),
@@ -274,16 +273,6 @@ class House:
     def _on_answer(self, desk: Desk, effect: Answer) -> None:
         desk.counters.on_answer(effect)
         self.outbox.answer(effect)
-
-    def _on_taken(self, desk: Desk, effect: Taken) -> None:
-        self._taken[desk.name] += 1
-        self.do(self.partitions.ahead.taken, desk.name, self._taken[desk.name])
-
-    def _on_dealt(self, desk: Desk, effect: Dealt) -> None:
-        if desk.dispatcher.segmented:  # the partitions know which segments are in their rounds
-            for partition in effect.partitions:
-                self.partitions.store_rounds(desk.name, partition)
-        self.dealing.dealt(desk, effect)
 
     def _on_freed(self, desk: Desk, effect: Freed) -> None:
         batch = effect.batch

@@ -43,9 +43,9 @@ def test_a_batch_that_is_made_again_has_its_round_and_rank_once():
 
 def test_batches_that_will_not_come_are_lacked_by_no_rank():
     one = loaded(DealtRounds(2, 1, 6, [[7, 4, 1], [9, 5, 0]]))
-    one.ended(0, 8)
+    one.forget_lacking(0, 8)
     assert [*one.lacking] == [(9, 0)]
-    one.ended(0)
+    one.forget_lacking(0)
     assert not one.lacking
 
 
