@@ -13,20 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from headrace_proto.errors import ServerError
-from headrace_proto.placement import WHOLE
 
 from .arguments import refuse_in_worker, start_config
 from .files.manifest import resolve
-from .flight.feed_record import (
-    FeedRecord,
-    Replay,
-    batch_named,
-    beside_of,
-    feed_of,
-    handed_to,
-    served_as,
-    steps_named,
-)
+from .flight.choice import batch_named, handed_to, steps_named
+from .flight.feed_record import FeedRecord, Replay, beside_of, feed_of, served_as, share_of
 from .flight.hand_outs import HandOut
 from .flight.rows import BatchId
 from .pipeline.builder import Pipeline
@@ -66,19 +57,15 @@ def replay(settings: ReplaySettings) -> Server:
     declaration = pipeline.declaration()
     if states != "recorded" and not declaration.shape.options.get("initial_states"):
         raise ValueError(f"states={states!r} needs a feed of segments with states: this has none")
-    noted = served_as(state, name)
-    partitions = int(served_as(state, name, "partitions"))
     config = FeedConfig(
         name,
         declaration,
         resolve(declaration.source.paths),
-        partitions,
-        share=tuple(noted.get("share", WHOLE)),
+        served_as(state, name, lambda noted: int(noted["partitions"])),
     )
-    compare_feed(state, config, state / "feeds" / name / "feed.json", settings.allow_config_change)
     beside = [one.absolute() for one in beside_of(settings.beside)]
-    for one in beside:
-        its = dataclasses.replace(config, share=tuple(served_as(one, name).get("share", WHOLE)))
+    for one in (state, *beside):
+        its = dataclasses.replace(config, share=share_of(one, name))
         compare_feed(one, its, one / "feeds" / name / "feed.json", settings.allow_config_change)
     history = FeedRecord(state, name, beside)
     leases = _chosen(history, settings)
@@ -90,10 +77,8 @@ def replay(settings: ReplaySettings) -> Server:
         )
     script = [lease.batch for lease in leases]
     _check(history, script, declaration, states, leases)
-    served = FeedConfig(
-        name,
-        declaration,
-        config.files,
+    served = dataclasses.replace(
+        config,
         partitions=1,
         functions=noted_functions(state / "feeds" / name),
         may_change=settings.allow_config_change,
@@ -111,26 +96,25 @@ def replay(settings: ReplaySettings) -> Server:
 
 
 def _chosen(history: FeedRecord, settings: ReplaySettings) -> list[HandOut]:
-    every = list(history.leases)
-    first, last, steps = settings.first, settings.last, settings.steps
-    if settings.trainer is not None:
-        if first is not None or last is not None:
-            raise ValueError("first and last are of all trainers: give them, or trainer and steps")
-        if isinstance(steps, tuple):
-            steps = "-".join(map(str, steps))
-        counted = None if steps is None else steps_named("steps", steps)
-        return handed_to(str(settings.trainer), counted, every)
-    if steps is not None:
-        raise ValueError("steps needs trainer: each trainer counts its own")
-    start, stop = 0, len(every)
-    if first is not None:
-        start = min(_places(every, batch_named("first", first, every)))
-    if last is not None:
-        stop = max(_places(every, batch_named("last", last, every))) + 1
-    return every[start:stop]
+    every, steps = history.leases, settings.steps
+    if settings.trainer is None:
+        if steps is not None:
+            raise ValueError("steps needs trainer: each trainer counts its own")
+        first = _places("first", settings.first, every)
+        last = _places("last", settings.last, every)
+        return every[min(first, default=0) : max(last, default=-1) + 1]
+    if settings.first is not None or settings.last is not None:
+        raise ValueError("first and last are of all trainers: give them, or trainer and steps")
+    if isinstance(steps, tuple):
+        steps = "-".join(map(str, steps))
+    return handed_to(str(settings.trainer), steps_named("steps", steps), every)
 
 
-def _places(leases: Sequence[HandOut], batch: BatchId) -> list[int]:
+def _places(argument: str, text: str | None, leases: Sequence[HandOut]) -> Sequence[int]:
+    """Return the places of a batch's hand-outs; those of all without a name."""
+    if text is None:
+        return range(len(leases))
+    batch = batch_named(argument, text, leases)
     places = [at for at, lease in enumerate(leases) if lease.batch == batch]
     if not places:
         raise ValueError(f"no record tells of a hand-out of batch {batch}")

@@ -71,8 +71,8 @@ TESTED_IN = {
     "headrace_server.core.segment_supply": "test_arrivals.py",
     "headrace_server.making.member_record": "test_segment_memory.py",
     "headrace_server.reading.trace": "test_flight.py",
-    "headrace_server.flight.hand_outs": "test_history.py",
-    "headrace_server.flight.rows": "test_history.py",
+    "headrace_server.flight.hand_outs": "test_feed_record.py",
+    "headrace_server.flight.rows": "test_feed_record.py",
     # What only whole processes and real frameworks can show.
     "headrace_server.cli.__main__": "test_cli.py",
     "headrace_server.cli.check": "test_offline_commands.py",

@@ -14,14 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ..flight import skipping
-from ..flight.feed_record import (
-    FeedRecord,
-    Flown,
-    batch_named,
-    beside_of,
-    feed_of,
-    steps_named,
-)
+from ..flight.choice import batch_named, steps_named
+from ..flight.feed_record import FeedRecord, Flown, beside_of, feed_of
 from ..flight.rows import Row
 from ..process.option import Option
 from ..process.settings import ReplaySettings, options_of
@@ -51,14 +45,13 @@ def key_of(options: Namespace) -> bytes | None:
 
 def chosen(history: FeedRecord, options: Namespace) -> list[Flown]:
     """Return the hand-outs that ``--key``, ``--trainer`` or ``--batch`` names, else the last."""
-    steps, key = options.steps, key_of(options)
-    if options.trainer is None and steps is not None:
+    key = key_of(options)
+    if options.trainer is None and options.steps is not None:
         raise ValueError("--steps needs --trainer: each trainer counts its own")
     if key is not None:
         return history.of_key(key)
     if options.trainer is not None:
-        counted = None if steps is None else steps_named("--steps", steps)
-        return history.of_trainer(options.trainer, counted)
+        return history.of_trainer(options.trainer, steps_named("--steps", options.steps))
     if options.batch is not None:
         return history.of_batch(batch_named("--batch", options.batch, history.leases))
     return history.last(options.last or _LAST)

@@ -1,37 +1,39 @@
 """The record of a feed: its hand-outs, and the rows that they brought.
 
-    flight-LIFE-….flight ─► RecordFile ─┬─► batches ──┐
-    …                                   │             ├─► Flown: a hand-out and its batch
-                                        └─► HandOuts ─┘
+    flight-LIFE-….flight ─┬─► batches ──┐
+    …                     │             ├─► Flown: a hand-out and its batch
+                          └─► HandOuts ─┘
 
 One pass over all files finds the hand-outs, and where batches lie.  It does not disturb a server
-that is writing meanwhile, and works after one was killed.  An operator names hand-outs so:
-
-    --batch P:N            LIFE/P:N       a batch, of the last life in which it went out, or of that
-    --trainer SESSION      LIFE/SESSION   a trainer's session, of the last life that has it
-    --trainer rank:R       HOST           all sessions of a rank, or a host (with or without pid)
-    --steps A-B            A              batches of a trainer, counted from 1
+that is writing meanwhile, and works after one was killed.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
-from collections.abc import Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from headrace_proto.errors import ServerError
-from headrace_proto.placement import WHOLE
+from headrace_proto.placement import WHOLE, Share
 
-from .files import SUFFIX
-from .hand_outs import HandOut, HandOuts, RecordedTrainer
-from .recorder import BATCH, flight_directory
-from .rows import BatchId, RecordedBatch, RecordFile
+from ..files.durable_file import read_json
+from ..reading.trace import ChunkTrace
+from .choice import handed_to
+from .files import FORMAT, SUFFIX, frame_at, frames
+from .hand_outs import HandOut, HandOuts
+from .recorder import NAME, ROUND, SOURCE, flight_directory
+from .rows import BatchId, RecordedBatch, recorded, recorded_chunk
+
+#: Maximum number of sources in memory.
+_SOURCES = 256
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +62,19 @@ def feed_of(state: Path, feed: str | None) -> str:
     raise ServerError(f"{what}; {state} has recorded {listed}")
 
 
-def served_as(state: Path, feed: str, *names: str) -> Any:
-    """Return one entry of the file in which a server describes a feed."""
+def served_as(state: Path, feed: str, parse: Callable[[Any], T]) -> T:
+    """Return what ``parse`` makes of the file in which a server describes a feed."""
     file = state / "feeds" / feed / "feed.json"
-    try:
-        found = json.loads(file.read_text())
-        for name in names:
-            found = found[name]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ServerError(f"{file} does not say what the feed was: {error!r:.200}") from None
+    found = read_json(file, parse)
+    if found is None:
+        raise ServerError(f"{file} is gone, which says what the feed was")
     return found
+
+
+def share_of(state: Path, feed: str) -> Share:
+    """Return the share of a feed that a state directory's server had."""
+    index, servers = served_as(state, feed, lambda noted: noted.get("share", WHOLE))
+    return index, servers
 
 
 def beside_of(value: Any) -> list[Path]:
@@ -86,7 +91,7 @@ def _check_shares(states: Sequence[Path], feed: str) -> None:
     """Raise ValueError unless these are directories of different servers of a feed."""
     for state in states:
         feed_of(state, feed)
-    shares = [tuple(served_as(state, feed).get("share", WHOLE)) for state in states]
+    shares = [share_of(state, feed) for state in states]
     if len({servers for _, servers in shares}) > 1 or len({*shares}) < len(shares):
         listed = ", ".join(
             f"{s} of share {i}/{n}" for s, (i, n) in zip(states, shares, strict=True)
@@ -96,10 +101,10 @@ def _check_shares(states: Sequence[Path], feed: str) -> None:
         )
 
 
-class _Place(NamedTuple):
+class BatchFrame(NamedTuple):
     """The frame of a batch, and what the scan has seen of it."""
 
-    file: RecordFile
+    path: Path
     at: int
     rows: int
     has_states: bool
@@ -115,10 +120,16 @@ class FeedRecord:
         beside: Sequence[Path] = (),
         lives: Collection[int] | None = None,
     ) -> None:
-        """``beside``: state directories of its other servers.  ``lives``: not all, but these."""
+        """``beside``: state directories of its other servers.  ``lives``: not all, but these.
+
+        ServerError where another release has written a file.
+        """
         self.feed = feed
-        self._places: dict[BatchId, _Place] = {}
         self._hand_outs = HandOuts()
+        self._places: dict[BatchId, BatchFrame] = {}
+        self._names: dict[Path, list[str]] = defaultdict(list)
+        self._sources: dict[tuple[Path, int, int], int] = {}  # by file, partition and chunk
+        self._source = lru_cache(_SOURCES)(self._read_source)
         states = (state, *beside)
         if beside:
             _check_shares(states, feed)
@@ -127,33 +138,51 @@ class FeedRecord:
                 # Servers number their lives alike.  Here each life has a number of its own.
                 life = int(path.name.split("-")[1]) * len(states) + server
                 if lives is None or life in lives:
-                    self._scan(RecordFile(path, life), server)
+                    self._scan(path, life, server)
 
-    def _scan(self, file: RecordFile, server: int) -> None:
-        found = file.scan()
-        for _, header in islice(found, 1):
-            self._hand_outs.begin(file.life, server, header)
+    def _scan(self, path: Path, life: int, server: int) -> None:
+        found = frames(path)
+        for _, (version, *header) in islice(found, 1):
+            if version != FORMAT:
+                raise ServerError(
+                    f"{path} was written by another release of headrace (format {version!r:.40}, "
+                    f"this one reads {FORMAT}): move it elsewhere, and read it by that release"
+                )
+            self._hand_outs.begin(life, server, *header)
         for at, (kind, *plain) in found:
-            if kind == BATCH:
-                partition, number, rows, *_, states = plain
-                batch = BatchId(file.life, partition, number)
-                self._places[batch] = _Place(file, at, rows, states is not None)
+            if kind == ROUND:
+                self._hand_outs.add(life, *plain)
+            elif kind == NAME:
+                self._names[path] += plain
+            elif kind == SOURCE:
+                self._sources[path, plain[0], plain[1]] = at
             else:
-                self._hand_outs.add(file.life, *plain)
+                partition, number, rows, *_, states = plain
+                place = BatchFrame(path, at, rows, states is not None)
+                self._places[BatchId(life, partition, number)] = place
 
     @cached_property
     def leases(self) -> list[HandOut]:
         """All hand-outs, in their order."""
         return self._hand_outs.joined()
 
-    def place(self, batch: BatchId) -> _Place | None:
-        """Return where a batch is recorded; None where it is not, or no more."""
+    def place(self, batch: BatchId) -> BatchFrame | None:
+        """Return where a batch is recorded; None where it is not."""
         return self._places.get(batch)
 
     def get(self, batch: BatchId) -> RecordedBatch | None:
         """Read one of the batches; None where it is not recorded, or no more."""
         place = self._places.get(batch)
-        return None if place is None else place.file.batch(place.at)
+        frame = place and frame_at(place.path, place.at)
+        if not place or frame is None:
+            return None
+        return recorded(batch, frame, partial(self._source, place.path, batch.partition))
+
+    def _read_source(self, path: Path, partition: int, chunk: int) -> ChunkTrace:
+        frame = frame_at(path, self._sources[path, partition, chunk])
+        if frame is None:
+            raise ServerError(f"{path} is gone: it was the oldest of what is recorded")
+        return recorded_chunk(frame, self._names[path])
 
     def last(self, count: int) -> list[Flown]:
         """Return the last hand-outs."""
@@ -195,77 +224,3 @@ class Replay(NamedTuple):
         """Return the record of the lives of these batches."""
         state, *beside = map(Path, self.directories)
         return FeedRecord(state, self.feed, beside, {life for life, _, _ in self.script})
-
-
-_BATCH = re.compile(r"(?:(\d{1,10})/)?(\d{1,10}):(\d{1,19})")
-_SESSION = re.compile(r"(?:(\d{1,10})/)?(\d{1,10})")
-_STEPS = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
-
-
-def batch_named(argument: str, text: str, leases: Iterable[HandOut]) -> BatchId:
-    """Return the batch of ``P:N`` or ``LIFE/P:N``.  ValueError names the argument."""
-    found = _BATCH.fullmatch(str(text))
-    if not found:
-        raise ValueError(
-            f"{argument}={text!r:.80} is not PARTITION:NUMBER, as 0:17, or LIFE/PARTITION:NUMBER"
-        )
-    partition, number = int(found[2]), int(found[3])
-    if found[1]:
-        return BatchId(int(found[1]), partition, number)
-    lives = [
-        lease.batch.life
-        for lease in leases
-        if (lease.batch.partition, lease.batch.number) == (partition, number)
-    ]
-    if not lives:
-        raise ValueError(f"{argument}={text}: no record tells of a hand-out of this batch")
-    return BatchId(max(lives), partition, number)
-
-
-def steps_named(argument: str, text: str) -> range:
-    """Return the steps of ``A-B`` or ``A``."""
-    found = _STEPS.fullmatch(str(text))
-    if not found:
-        raise ValueError(f"{argument}={text!r:.80} is not A-B, as 100-120, or one step")
-    first, last = int(found[1]), int(found[2] or found[1])
-    if not 1 <= first <= last:
-        raise ValueError(f"{argument}={text}: steps ascend, and the first one is 1")
-    return range(first, last + 1)
-
-
-def handed_to(trainer: str, steps: range | None, leases: Iterable[HandOut]) -> list[HandOut]:
-    """Return the hand-outs to a trainer in order, of these steps or all.
-
-    ValueError where there are none, or where steps could be those of several trainers.
-    """
-    every = list(leases)
-    known = {lease.trainer for lease in every}
-    wanted = _named(trainer, known)
-    if not wanted:
-        listed = ", ".join(map(str, sorted(known, key=_by_age)[-10:])) or "none"
-        raise ValueError(f"trainer={trainer!r:.80} is none that is recorded; there are {listed}")
-    if steps is None:
-        return [lease for lease in every if lease.trainer in wanted]
-    if len(wanted) > 1:
-        listed = ", ".join(map(str, sorted(wanted, key=_by_age)))
-        raise ValueError(
-            f"trainer={trainer}: each trainer has steps of its own, and these are meant: "
-            f"{listed}; name one as LIFE/SESSION"
-        )
-    return [lease for lease in every if lease.trainer in wanted and lease.step in steps]
-
-
-def _named(trainer: str, known: set[RecordedTrainer]) -> set[RecordedTrainer]:
-    numbered = _SESSION.fullmatch(trainer)
-    if numbered:
-        session = int(numbered[2])
-        lives = [life for t in known for life, number in t.every if number == session]
-        life = int(numbered[1]) if numbered[1] else max(lives, default=-1)
-        return {t for t in known if (life, session) in t.every}
-    if trainer.startswith("rank:"):
-        return {t for t in known if trainer == f"rank:{t.rank}"}
-    return {t for t in known if trainer in (t.host, t.host.rpartition(":")[0])}
-
-
-def _by_age(trainer: RecordedTrainer) -> tuple[int, int]:
-    return trainer.life, trainer.session

@@ -113,19 +113,16 @@ class FlightFile:
 
 def _unlinked(path: Path) -> bool:
     """Remove a file unless its writer lives."""
-    try:
+    with contextlib.suppress(OSError):
         with own():
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink(missing_ok=True)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-    return True
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink(missing_ok=True)
+        finally:
+            os.close(fd)
+        return True
+    return False
 
 
 def frame(value: Any) -> bytes:

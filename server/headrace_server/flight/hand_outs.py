@@ -32,7 +32,7 @@ _UNUSED = ("lost", "returned")
 _Session = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class RecordedTrainer:
     """One trainer, by its first session.  ``rank`` is -1 in shared mode."""
 
@@ -97,10 +97,12 @@ class HandOuts:
         self._held: dict[int, int] = {}  # by token: the last life to which its trainer reported it
         self._by_number = True
 
-    def begin(self, life: int, server: int, header: Sequence[Any]) -> None:
+    def begin(
+        self, life: int, server: int, owner: int, by_number: bool, sessions: Iterable[Any]
+    ) -> None:
         """Begin a file."""
-        _, owner, self._by_number, sessions = header
         self._owners[life] = server, owner
+        self._by_number = by_number
         for session in sessions:
             self._join(life, *session)
 

@@ -21,6 +21,7 @@ from headrace_proto.errors import DataError
 from headrace_proto.layout import Slot, array_at, strings_at
 
 from ..core.changes import ROW, SEGMENT, Change, Saved
+from ..core.done import Numbers
 from ..core.partition import Partition, Rest
 from ..core.plan import RESIZED, Draft, Part, Plan, Read, Shaper
 from ..core.slots import RoundMember, Segments
@@ -91,8 +92,7 @@ class _Script(Memory):
         self._stop = len(batches)
         self._closed = False
         self._wanted = self._stop if maker.made_ahead else 0
-        self._first_open = 0
-        self._done: set[int] = set()  # numbers above the first open one
+        self._numbers = Numbers()
         self._claimed = 0  # number below which trainers may hold batches of an earlier process
         self._change = Change()
 
@@ -106,31 +106,29 @@ class _Script(Memory):
 
     def next_step(self, limit: int) -> Plan | type[Rest] | None:
         machine = self._machine
-        while machine.next_number in self._done:
+        while self._numbers.is_done(machine.next_number):
             machine.take_number()
         if machine.next_number >= self._stop:
             return None
         if machine.next_number >= self._wanted:
             return Rest
-        draft = self._maker.draft(self._made(machine.next_number))
-        return Plan(machine.take_number(), draft)
+        plan = Plan(machine.next_number, self._maker.draft(self._made(machine.next_number)))
+        self._numbers.made(machine.take_number(), b"")
+        return plan
 
     def want(self, upto: int, stripe: int) -> None:
         self._wanted = max(self._wanted, upto)
 
     def saved(self, number: int, block: Any = b"", columns: Sequence[Any] = ()) -> tuple[str, str]:
-        if number >= self._first_open:
-            self._done.add(number)
-            self._change.done.append(number)
-        while self._first_open in self._done:
-            self._done.remove(self._first_open)
-            self._first_open += 1
-            self._change.base = self._first_open
-            self._change.meta["first open"] = b"%d" % self._first_open
+        moved = self._numbers.done(number)
+        self._change.done.append(number)
+        if moved is not None:
+            self._change.base = self._numbers.base
+            self._change.meta["base"] = b"%d" % self._numbers.base
         return "", ""
 
     def claim(self, number: int, segments: bytes) -> int | None:
-        if number < self._first_open or number in self._done:
+        if self._numbers.is_done(number):
             return None
         self._claimed = max(self._claimed, number + 1)
         return number
@@ -145,8 +143,8 @@ class _Script(Memory):
     def resume(self, saved: Saved) -> None:
         self._closed = "stop" in saved.meta
         self._stop = int(saved.meta.get("stop", self._stop))
-        self._first_open = self._machine.next_number = int(saved.meta.get("first open", 0))
-        self._done = set(saved.done)
+        self._machine.next_number = int(saved.meta.get("base", 0))
+        self._numbers = Numbers(self._machine.next_number, saved.done)
 
     def take_changes(self) -> list[Change]:
         change, self._change = self._change, Change()
@@ -154,11 +152,12 @@ class _Script(Memory):
 
     @property
     def done_numbers(self) -> list[int]:
-        return sorted(self._done)
+        return self._numbers.above
 
     def epoch_due(self, ended: bool, begun: Iterable[tuple[int, int]]) -> int | None:
+        due = self._numbers.first_open
         try:
-            return _epoch(self._made(self._first_open)) if self._first_open < self._stop else None
+            return _epoch(self._made(due)) if due < self._stop else None
         except DataError:
             return None
 

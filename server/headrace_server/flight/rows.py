@@ -1,30 +1,18 @@
-"""A file of the record, read: the batches that were made, with the chunks that their rows lie in.
-
-The scan finds where batches and sources lie; a batch is read when it is asked for.
-"""
+"""Frames of batches and of chunks, read: where each row of a batch came from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-
-from headrace_proto.errors import ServerError
 
 from ..core.plan import Part, Read
 from ..core.slots import Segments
 from ..reading.chunk import Origin
 from ..reading.trace import ChunkTrace, Trace
-from .files import FORMAT, frame_at, frames, unpacked
-from .recorder import NAME, SOURCE
-
-#: Maximum number of sources of one file in memory.
-_SOURCES = 256
+from .files import unpacked
 
 
 class BatchId(NamedTuple):
@@ -103,63 +91,28 @@ def _row(source: ChunkTrace, at: int, segment: int = -1, segments: int = 0) -> R
     )
 
 
-class RecordFile:
-    """One file: where its sources lie, and the names in it."""
+def recorded(
+    batch: BatchId, frame: Sequence[Any], source: Callable[[int], ChunkTrace]
+) -> RecordedBatch:
+    """Return the batch of a frame; ``source`` reads a chunk by its number."""
+    _, _, _, rows, parts, plain, meta, states = frame
+    listed = [_part(*part) for part in parts]
+    segments = None if plain is None else _segments(plain)
+    chunks = {part.chunk for part in listed} if segments is None else segments.of_chunks()
+    sources = {chunk: source(chunk) for chunk in chunks}
+    return RecordedBatch(batch, rows, Trace(sources, listed, segments, meta, states))
 
-    def __init__(self, path: Path, life: int) -> None:
-        self.life = life
-        self._path = path
-        self._names: list[str] = []
-        self._sources: dict[tuple[int, int], int] = {}  # by partition and chunk
-        self._source = lru_cache(_SOURCES)(self._read_source)
 
-    def scan(self) -> Iterator[tuple[int, list[Any]]]:
-        """Give its header, batches and rounds, each with its place; note names and sources.
-
-        ServerError where another release has written the file.
-        """
-        found = frames(self._path)
-        for at, header in islice(found, 1):
-            if header[0] != FORMAT:
-                raise ServerError(
-                    f"{self._path} was written by another release of headrace (format "
-                    f"{header[0]!r:.40}, this one reads {FORMAT}): move it elsewhere, and read it "
-                    "by that release"
-                )
-            yield at, header
-        for at, plain in found:
-            if plain[0] == NAME:
-                self._names.append(plain[1])
-            elif plain[0] == SOURCE:
-                self._sources[plain[1], plain[2]] = at
-            else:
-                yield at, plain
-
-    def batch(self, at: int) -> RecordedBatch | None:
-        """Read the batch of a frame; None where the file is gone."""
-        frame = frame_at(self._path, at)
-        if frame is None:
-            return None
-        _, partition, number, rows, parts, plain, meta, states = frame
-        listed = [_part(*part) for part in parts]
-        segments = None if plain is None else _segments(plain)
-        chunks = {p.chunk for p in listed} if segments is None else segments.of_chunks()
-        sources = {chunk: self._source(partition, chunk) for chunk in chunks}
-        trace = Trace(sources, listed, segments, meta, states)
-        return RecordedBatch(BatchId(self.life, partition, number), rows, trace)
-
-    def _read_source(self, partition: int, chunk: int) -> ChunkTrace:
-        plain = frame_at(self._path, self._sources[partition, chunk])
-        if plain is None:
-            raise ServerError(f"{self._path} is gone: it was the oldest of what is recorded")
-        _, _, _, how, stages, (ordinals, files, file, record, offset), keys = plain
-        origin = Origin(
-            tuple(self._names[number] for number in files),
-            unpacked(file),
-            unpacked(record),
-            None if offset is None else unpacked(offset),
-        )
-        return ChunkTrace(Read(chunk, *how), stages, unpacked(ordinals), origin, keys)
+def recorded_chunk(frame: Sequence[Any], names: Sequence[str]) -> ChunkTrace:
+    """Return the chunk of a frame; ``names`` of files are those of its file."""
+    _, _, chunk, how, stages, (ordinals, files, file, record, offset), keys = frame
+    origin = Origin(
+        tuple(names[number] for number in files),
+        unpacked(file),
+        unpacked(record),
+        None if offset is None else unpacked(offset),
+    )
+    return ChunkTrace(Read(chunk, *how), stages, unpacked(ordinals), origin, keys)
 
 
 def _part(chunk: int, *rows: Any) -> Part:

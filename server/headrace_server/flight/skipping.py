@@ -23,12 +23,13 @@ from headrace_proto.errors import ServerError
 
 from ..core.changes import Saved
 from ..core.partition import first_number
+from ..pipeline.steps import SEQUENCES
 from ..state.omissions import Omissions, Skipped, quarantine_file
 from ..state.restoring import finish
 from ..state.statedir import StateDirectory, partition_path
 from ..state.store import Store
 from .feed_record import FeedRecord, Flown, feed_of, served_as
-from .rows import BatchId
+from .rows import BatchId, Row
 
 _LONGEST_REASON = 1000
 
@@ -107,39 +108,40 @@ def _skip(
     key: bytes | None,
 ) -> SkipReport:
     flown = choose(history)
-    rows: dict[int, int] = {}
-    keys: set[tuple[int, bytes]] = set()
     batches = tuple(dict.fromkeys(one.id for one in flown))
-    for one in flown:
-        if one.made is None:
-            raise ServerError(
-                f"the record of batch {one.id} is gone: the oldest are deleted first "
-                "(record_bytes), so its examples can not be left out"
-            )
-        for row in one.made.listed():
-            if key is None or row.key == key:
-                rows[row.example] = min(row.epoch, rows.get(row.example, row.epoch))
-                if row.key is not None:
-                    keys.add((row.epoch, row.key))
-    if not rows:
+    found = [row for one in flown for row in _rows(one) if key is None or row.key == key]
+    if not found:
         raise ServerError(f"nothing of feed {history.feed!r} that is recorded fits that choice")
+    latest_first = sorted(found, key=lambda row: -row.epoch)
+    since = {row.example: row.epoch for row in latest_first}  # its earliest epoch
     files = [quarantine_file(state, history.feed) for state in states]
-    lists = {file: Omissions.read(file) for file in files}
-    known = len(rows.keys() & set.intersection(*({*one.skipped} for one in lists.values())))
-    for omissions in lists.values():
-        for example, epoch in rows.items():
-            omissions.skip(example, Skipped(reason, epoch))
-    segments = served_as(states[0], history.feed, "pipeline", "shape", "kind") == "sequences"
+    lists = [Omissions.read(file) for file in files]
+    known = len(since.keys() & set.intersection(*({*one.skipped} for one in lists)))
+    for omissions, (example, epoch) in product(lists, since.items()):
+        omissions.skip(example, Skipped(reason, epoch))
+    segments = served_as(
+        states[0], history.feed, lambda noted: noted["pipeline"]["shape"]["kind"] == SEQUENCES
+    )
     stores = _stores(states, history.feed, {batch.partition for batch in batches})
     if segments:
         fates = {lease.batch: lease.fate for lease in history.leases}
         done = tuple(batch for batch in batches if fates.get(batch) == "committed")
     else:
         done = tuple(b for b in batches if b.partition in stores and _is_done(stores, b))
-    going_on = {key for saved in stores.values() for key in saved.examples.keys}
-    for file, omissions in lists.items():
+    begun = {key for saved in stores.values() for key in saved.examples.keys}
+    going_on = len(begun & {(row.epoch, row.key) for row in found})
+    for file, omissions in zip(files, lists, strict=True):
         omissions.write(file)
-    return SkipReport(history.feed, len(rows), known, batches, done, len(going_on & keys), segments)
+    return SkipReport(history.feed, len(since), known, batches, done, going_on, segments)
+
+
+def _rows(one: Flown) -> list[Row]:
+    if one.made is None:
+        raise ServerError(
+            f"the record of batch {one.id} is gone: the oldest are deleted first "
+            "(record_bytes), so its examples can not be left out"
+        )
+    return one.made.listed()
 
 
 def _stores(states: Sequence[Path], feed: str, partitions: set[int]) -> dict[int, Saved]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_server.flight.feed_record import batch_named, handed_to, steps_named
+from headrace_server.flight.choice import batch_named, handed_to, steps_named
 from headrace_server.flight.hand_outs import HandOut, RecordedTrainer
 from headrace_server.flight.rows import BatchId
 

@@ -12,7 +12,8 @@ from headrace_proto.messages import Hello
 from headrace_server.core.handover import Answer, Batch, Effect, Reclaimed, Returned, Send
 from headrace_server.core.plan import Part, Read
 from headrace_server.core.slots import Segments
-from headrace_server.flight.feed_record import FeedRecord, feed_of, handed_to
+from headrace_server.flight.choice import handed_to
+from headrace_server.flight.feed_record import FeedRecord, feed_of
 from headrace_server.flight.files import frame
 from headrace_server.flight.recorder import Recorder, flight_directory
 from headrace_server.flight.rows import BatchId
