@@ -197,6 +197,26 @@ def test_another_number_of_ranks_goes_on_with_all_states(order, tmp_path: Path):
 
 
 @ORDERS
+def test_a_trainer_without_a_rank_goes_on_after_ranks_of_an_earlier_server(order, tmp_path: Path):
+    examples = of_counts(COUNTS)
+    ledger = Ledger(examples)
+    pipeline = chained(examples, batch_size=2, order=order[0], state_placement=order[1])
+    with serving(pipeline, state_dir=tmp_path) as server:
+        ranks = Ranks(server, ledger, 2)
+
+        def some(rank: int) -> None:
+            with ranks.connect(rank) as feed:
+                for _ in range(3):
+                    ranks.step(rank, next(feed))
+
+        ranks.run(lambda: some(0), lambda: some(1))
+    with serving(pipeline, state_dir=tmp_path) as server, connect(server) as feed:
+        for batch in feed:
+            save_all(batch, ledger.check(batch))
+    ledger.assert_complete()
+
+
+@ORDERS
 def test_a_rank_that_returns_gets_the_same_member_of_the_round_again(order):
     """Where states were with it, it has handed them over, and its rows may have other places."""
     examples = of_counts(COUNTS)

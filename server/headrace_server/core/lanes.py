@@ -295,6 +295,7 @@ class Lanes(InStep):
     def _recall(self) -> None:
         for number in list(self._stripes):
             self.leave(number)
+        self._gone.clear()  # new stripes may have the numbers of an earlier process's ranks
 
     def _open_stripes(self) -> None:
         for number in self._ranks.stripes:

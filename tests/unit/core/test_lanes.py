@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from headrace_server.core.changes import Examples
 from headrace_server.core.lanes import Lanes
+from headrace_server.core.members import RoundMembers
 from headrace_server.core.partition import Partition, Rest
 from tests.examples import some
 
@@ -415,6 +416,15 @@ def test_a_stripe_that_ran_dry_stays_closed_and_a_new_one_takes_what_is_left_beh
     assert feed.next_draft() is None and machine.take_dry() == [] and not machine.done
     machine.want(1, 2)
     assert feed.rows(feed.next_draft()) == [(FIRST, 0, 1)]
+
+
+def test_any_trainer_goes_on_after_ranks_of_an_earlier_process_whose_stripes_had_its_number():
+    machine = Lanes(1, allow_small_batch=True)
+    feed = Feed(machine, [3, 3])
+    machine.resume_rounds(RoundMembers(2, 1, 0, 1), {})
+    machine.deal(0, 2, 0)
+    machine.want(1, 0)
+    assert feed.rows(feed.next_draft()) == [(FIRST, 0, 0)]
 
 
 def test_a_batch_that_is_done_before_an_earlier_one_keeps_the_place_of_its_examples():
