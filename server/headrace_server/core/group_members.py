@@ -19,6 +19,7 @@ from .dispatch import Dispatcher
 from .group_places import Group, MemberPlace
 from .handover import Batch, JoinRefused
 from .sequences import AT_TRAINER
+from .standing import NOTHING_LEFT
 
 #: Maximum number of waiting trainers that are remembered; the oldest is forgotten.
 _REMEMBERED = 10_000
@@ -176,4 +177,5 @@ class GroupMembers(Dispatcher):
             there = len(group.present)
             if there < group.size:
                 texts.append(f"{there} of {group.size} members of group {group.name!r} are there")
-        return "; ".join([*texts, super().describe(now)])
+        reason = super().describe(now)
+        return "; ".join(texts if texts and reason == NOTHING_LEFT else [*texts, reason])

@@ -18,6 +18,9 @@ from .sequences import AT_SERVER, AT_TRAINER, NOWHERE
 from .supply import Supply
 from .trainers import Trainer, Trainers
 
+#: Reason of a wait where the machine knows no other.
+NOTHING_LEFT = "nothing is left but the commits of this trainer"
+
 
 class Standing:
     """The parts of the machine, and the queries.
@@ -241,4 +244,4 @@ class Standing:
         absent = self._trainers.absent(self._supply.world)
         if absent:
             reasons.append(absent)
-        return "; ".join(reasons) or "nothing is left but the commits of this trainer"
+        return "; ".join(reasons) or NOTHING_LEFT

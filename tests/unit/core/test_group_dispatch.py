@@ -314,7 +314,7 @@ def sent(d: GroupDispatcher) -> list[tuple[int, int, int]]:
 def test_nothing_comes_before_all_members_are_there_and_the_text_counts_them():
     d = filled()
     joined(d, 7)
-    assert sent(d) == [] and d.describe(0.0).startswith("1 of 2 members of group 'g' are there; ")
+    assert sent(d) == [] and d.describe(0.0) == "1 of 2 members of group 'g' are there"
     joined(d, 9)
     assert len(sent(d)) == 8 and "members of" not in d.describe(0.0)
     assert "group 'g'" in d.describe(0.0) and d.named(7) == "trainer 7 of group 'g'"
