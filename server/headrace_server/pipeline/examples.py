@@ -216,32 +216,17 @@ def _column(name: str, rows: list[Mapping[str, Any]], feature: Feature | None) -
     values = [_value(name, i, row, feature) for i, row in enumerate(rows)]
     try:
         field = infer_field(values) if feature is None else feature.field
-        arrays = []
-        for i, value in enumerate(values):
-            try:
-                arrays.append(fitted_array(value, field))
-            except ValueError as error:
-                raise Misfit(i, str(error)) from None
+        flat, extents = flat_values(values, field)
     except Misfit as misfit:
         remedy = "" if feature else "; give features= to say what dtype and shape it has"
         raise ValueError(f"example {misfit.row}, column {name!r}: {misfit}{remedy}") from None
-    varying = field.ragged_dims
-    extents = None
-    if varying:
-        extents = np.array([a.shape[:varying] for a in arrays], np.int64).tobytes()
-    lengths = None
-    if field.dtype == dtypes.BYTES:
-        texts = [text for array in arrays for text in array.reshape(-1).tolist()]
-        data = b"".join(texts)
-        lengths = np.fromiter((len(text) for text in texts), np.int64, len(texts)).tobytes()
-    else:
-        data = b"".join([array.tobytes() for array in arrays])
+    strings = field.dtype == dtypes.BYTES
     return {
         "dtype": field.dtype,
         "shape": [-1 if d is None else d for d in field.shape],
-        "data": data,
-        "extents": extents,
-        "lengths": lengths,
+        "data": b"".join(flat.tolist()) if strings else flat.tobytes(),
+        "extents": extents.tobytes() if field.ragged_dims else None,
+        "lengths": np.array(list(map(len, flat)), np.int64).tobytes() if strings else None,
     }
 
 
@@ -252,6 +237,21 @@ def _value(name: str, i: int, row: Mapping[str, Any], feature: Feature | None) -
     if not feature.has_default:
         raise ValueError(f"example {i} lacks column {name!r}, which has no default")
     return feature.default
+
+
+def flat_values(values: Sequence[Any], field: Field) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values of examples, checked against a field, one after the other, and the first
+    dimensions of each, as far as they may vary.  Misfit names the first that does not fit."""
+    none = np.empty(0, object if field.dtype == dtypes.BYTES else dtypes.numpy_dtype(field.dtype))
+    arrays, varying = [none], field.ragged_dims
+    for i, value in enumerate(values):
+        try:
+            arrays.append(fitted_array(value, field))
+        except (ValueError, TypeError, OverflowError) as error:
+            raise Misfit(i, str(error)) from None
+    extents = np.array([array.shape[:varying] for array in arrays[1:]], np.int64)
+    flat = np.concatenate([array.reshape(-1) for array in arrays])
+    return flat, extents.reshape(len(values), varying)
 
 
 def fitted_array(value: Any, field: Field) -> np.ndarray:

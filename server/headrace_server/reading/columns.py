@@ -21,7 +21,7 @@ import numpy as np
 
 from headrace_proto import dtypes
 from headrace_proto.schema import Field
-from headrace_server.pipeline.examples import cast, fitted_array
+from headrace_server.pipeline.examples import Misfit, cast, flat_values
 
 from .stretches import gather, join_buffers, ranges
 
@@ -255,12 +255,12 @@ def column_from_rows(rows: Sequence[Any], field: Field) -> Column:
     quick = _scalars(rows, field) if field.shape == () else None
     if quick is not None:
         return quick
-    n, varying = len(rows), field.ragged_dims
+    values = [bytes(row) if isinstance(row, memoryview) else row for row in rows]
+    try:
+        flat, extents = flat_values(values, field)
+    except Misfit as misfit:
+        raise ValueError(f"row {misfit.row}: {misfit}") from None
     strings = field.dtype == dtypes.BYTES
-    arrays = [_as_array(row, field, i) for i, row in enumerate(rows)]
-    extents = np.array([a.shape[:varying] for a in arrays], np.int64).reshape(n, varying)
-    none = np.empty(0, object if strings else dtypes.numpy_dtype(field.dtype))
-    flat = np.concatenate([a.reshape(-1) for a in arrays]) if arrays else none
     return column_of(Strings.from_objects(flat) if strings else flat, field, extents)
 
 
@@ -280,13 +280,6 @@ def _scalars(rows: Sequence[Any], field: Field) -> Column | None:
     with suppress(ValueError, OverflowError):
         return cast(np.asarray(rows), field.dtype)
     return None
-
-
-def _as_array(value: Any, field: Field, i: int) -> np.ndarray:
-    try:
-        return fitted_array(bytes(value) if isinstance(value, memoryview) else value, field)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise ValueError(f"row {i}: {error}") from None
 
 
 def concatenate(columns: Iterable[Column]) -> Column:

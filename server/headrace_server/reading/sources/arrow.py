@@ -261,14 +261,11 @@ def _decoded(
 
 def _count(one: _File, progress: Callable[[int], None]) -> np.ndarray:
     """Return the number of rows by batch, -1 for damaged ones.  Arrow must decode them for that."""
-    counts = []
-    for number in range(one.batches):
-        try:
-            counts.append(_batch(one, number).num_rows)
-        except DataError:
-            counts.append(-1)
+    counts = np.full(one.batches, -1, np.int64)
+    for number, batch in _sound_batches(one, []):
+        counts[number] = batch.num_rows
         progress(one.file.size * (number + 1) // one.batches)
-    return np.array(counts, np.int64)
+    return counts
 
 
 def _load(one: _File, number: int, names: Sequence[str]) -> Mapping[str, StoredColumn]:

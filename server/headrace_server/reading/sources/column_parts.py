@@ -157,46 +157,30 @@ class ColumnPart:
     ) -> Column | None:
         if stored is None:
             return repeated(self._default(name, want), row_count(rows))
-        held = stored.read(rows)
-        if held.missing is not None and held.missing.any():
-            return self._with_defaults(name, stored, want, rows, held.missing, wrong)
-        for mask, rule in held.unsound:
-            _add_all(wrong, mask, "corrupt_record", f"column {name!r}: {rule}")
+        column, missing, unsound = stored.read(rows)
+        sound = np.ones(row_count(rows), bool)
+        if missing is not None and missing.any():
+            if name not in self.schema.defaults:
+                text = f"column {name!r}: it is null; give the feature a default"
+                _add_all(wrong, missing, "missing_feature", text)
+                return None
+            sound = ~missing
+            column = take(column, np.flatnonzero(sound))
+        for mask, rule in unsound:
+            _add_all(wrong, mask & sound, "corrupt_record", f"column {name!r}: {rule}")
         if wrong:
             return None
-        if stored.field == want:
-            return held.column
         try:
-            return fitted(held.column, want)
+            column = column if stored.field == want else fitted(column, want)
         except ValueError:
-            for i in range(row_count(rows)):
-                if text := misfit(row_of(held.column, i), want):
-                    wrong.setdefault(i, ("wrong_type", f"column {name!r}: {text}"))
-        return None
-
-    def _with_defaults(
-        self,
-        name: str,
-        stored: StoredColumn,
-        want: Field,
-        rows: Rows,
-        missing: np.ndarray,
-        wrong: Faults,
-    ) -> Column | None:
-        if name not in self.schema.defaults:
-            text = f"column {name!r}: it is null; give the feature a default"
-            _add_all(wrong, missing, "missing_feature", text)
+            for i, row in enumerate(np.flatnonzero(sound).tolist()):
+                if text := misfit(row_of(column, i), want):
+                    wrong.setdefault(row, ("wrong_type", f"column {name!r}: {text}"))
             return None
-        index = numbers_of(rows)
-        present = np.flatnonzero(~missing)
-        among: Faults = {}
-        column = self._column(name, stored, want, index[present], among)
-        for i, why in among.items():
-            wrong.setdefault(int(present[i]), why)
-        if wrong or column is None:
-            return None
+        if sound.all():
+            return column
         both = concatenate([column, self._default(name, want)])
-        return take(both, np.where(missing, len(present), np.cumsum(~missing) - 1))
+        return take(both, np.where(sound, np.cumsum(sound) - 1, len(column)))
 
     def _default(self, name: str, want: Field) -> Column:
         return column_from_rows([self.schema.defaults[name]], want)
