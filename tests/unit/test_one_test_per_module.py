@@ -58,8 +58,6 @@ TESTED_IN = {
     "headrace_server.reading.sources.factory": "test_function.py",
     "headrace_server.reading.sources.example_layouts": "test_tfrecord.py",
     "headrace_server.reading.sources.example_parse": "test_example_wire.py",
-    "headrace_server.reading.sources.example_templates": "test_tfrecord.py",
-    "headrace_server.reading.sources.example_wants": "test_tfrecord.py",
     "headrace_server.reading.sources.tfrecord_streams": "test_tfrecord.py",
     "headrace_server.making.compose": "test_run.py",
     "headrace_server.making.plain_maker": "test_run.py",

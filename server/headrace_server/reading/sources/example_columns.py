@@ -1,4 +1,4 @@
-"""The values of one feature of a chunk's records, by where they lie, become a column.
+"""The wanted features of records, and the columns that their values become, by where they lie.
 
     layout, template, walk ─► spans of records ─► all spans, in the order of the rows ─► column
 
@@ -10,26 +10,99 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
+from typing import Final
 
 import numpy as np
 
+from headrace_proto import dtypes
+from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.columns import (
     Column,
     Ragged,
     Strings,
+    column_from_rows,
     column_of,
     concatenate,
     repeated,
     take,
 )
+from headrace_server.reading.fitting import default_column
 from headrace_server.reading.reader import Faults
 from headrace_server.reading.stretches import gather, ranges
 
-from .example_wants import WantedFeature
-from .example_wire import BYTES, FLOATS, INTS, MOST_BYTES, Run, varints
+from .example_wire import BYTES, FLOATS, INTS, KIND_NAMES, MOST_BYTES, FoundValues, Run, varints
 
+_DTYPES: Final = {FLOATS: "a floating dtype", INTS: "an integer dtype"}
 _FLOAT = np.dtype("<f4")
 _NONE = np.empty(0, np.int64)
+
+
+class Fault(Exception):
+    """A record can not be used: the reason by its short name, and in words."""
+
+
+class WantedFeature:
+    """One wanted feature.  ``count`` values make a row, or one step of a sequence."""
+
+    def __init__(self, name: str, feature: Feature) -> None:
+        """ValueError for a feature that TFRecord can not have."""
+        self.name, self.field, self.shape = name, feature.field, feature.shape
+        #: None: byte strings.
+        self.dtype = None if feature.dtype == dtypes.BYTES else dtypes.numpy_dtype(feature.dtype)
+        if self.dtype is None:
+            self.kind = BYTES
+        elif self.dtype.kind == "c":
+            raise ValueError(
+                f"feature {name!r} has dtype {self.dtype}: TFRecord holds no complex numbers. "
+                "Declare the parts as floats and join them in a map"
+            )
+        else:
+            self.kind = INTS if self.dtype.kind in "iub" else FLOATS
+        self.sequence, self.count = feature.kind == "sequence", prod(feature.shape)
+        if self.sequence and not self.count:
+            shape = list(feature.shape)
+            raise ValueError(f"feature {name!r}: a step of shape {shape} holds nothing")
+        #: Of one row; None: the feature must be there.
+        self.default = default_column(name, feature) if feature.has_default else None
+        nothing = np.full([d or 0 for d in self.field.shape], b"" if self.dtype is None else 0)
+        blank = column_from_rows([nothing.astype(self.dtype or object)], self.field)
+        #: A column of one row, for records that do not have the feature.
+        self.filling: Column = blank if self.default is None else self.default
+
+    def runs_of(self, found: FoundValues | None) -> Sequence[Run] | None:
+        """Return the values found in a record; None: use the default.  Fault without either."""
+        if found is None or (found.kind == 0 and found.steps is None):
+            if self.default is not None:
+                return None
+            raise Fault(
+                "missing_feature",
+                f"feature {self.name!r} is missing, and has no default. Declare one, or skip such "
+                f"records with on_bad_example='skip'",
+            )
+        if found.kind != self.kind and found.steps != 0:
+            raise Fault(
+                "wrong_type",
+                f"feature {self.name!r} holds {KIND_NAMES[found.kind]}, wanted "
+                f"{KIND_NAMES[self.kind]} for dtype {self.dtype or 'bytes'}{self._remedy(found)}",
+            )
+        if found.steps and found.widths != {self.count}:
+            raise Fault("wrong_type", self.miscount(min(found.widths - {self.count}), "in a step"))
+        return found.runs
+
+    def miscount(self, count: int, where: str = "") -> str:
+        """Return the text of the fault of a record that has so many values."""
+        wanted = f"a multiple of {self.count}" if self.sequence and not where else f"{self.count}"
+        shape = list(self.shape)
+        return (
+            f"feature {self.name!r} has {count} values{where and ' ' + where}, wanted {wanted} for "
+            + (f"steps of shape {shape}" if self.sequence else f"shape {shape}")
+        )
+
+    def _remedy(self, found: FoundValues) -> str:
+        if found.kind == BYTES:
+            return ". Declare it as bytes and decode it in a map"
+        return f". Declare it with {_DTYPES[found.kind]}" if found.kind else ""
 
 
 def spans_of(runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:

@@ -17,10 +17,8 @@ from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.columns import Column
 from headrace_server.reading.reader import Faults
 
-from .example_columns import Filler
-from .example_layouts import RecordLayout, learn_layout
-from .example_templates import Template, learn_template
-from .example_wants import Fault, WantedFeature, want_of
+from .example_columns import Fault, Filler, WantedFeature
+from .example_layouts import RecordLayout, Template, learn_layout, learn_template
 from .example_wire import Malformed, Run, walk
 
 #: Smaller groups of one length are left to templates: matching and gathering costs 50 µs per group.
@@ -41,7 +39,9 @@ class ExampleParser:
 
     def __init__(self, features: Mapping[str, Feature], feature_lists: bool) -> None:
         """``feature_lists`` False: ignore the second field of the message (Example)."""
-        self._wants: tuple[WantedFeature, ...] = tuple(map(want_of, features, features.values()))
+        self._wants: tuple[WantedFeature, ...] = tuple(
+            map(WantedFeature, features, features.values())
+        )
         self._wanted = {want.name.encode(): i for i, want in enumerate(self._wants)}
         self._listed = {
             want.name.encode(): i

@@ -25,7 +25,7 @@ from headrace_server.reading.reader import Faults, IndexedReader, Opening, Strea
 from .example_parse import ExampleParser
 from .parts_reader import PartsReader
 from .record_streams import Streams
-from .tfrecord_frames import FOOT, HEAD, FrameIndex, bad_payloads, damage_reason, damage_text, scan
+from .tfrecord_frames import CORRUPT, FOOT, HEAD, TRUNCATED, bad_payloads, scan
 from .tfrecord_streams import Compression, Frames, FrameStream, detect
 
 #: Maximum number of open streams; each holds a file, an inflater (some 50 kB) and a block.
@@ -36,6 +36,14 @@ _CHECKSUM_TEXT: Final = (
     "the payload does not have its checksum: the bytes changed after they were written. Write the "
     "file again, or skip the record with on_bad_example='skip'"
 )
+#: Short name and text of each damage of a file.
+_DAMAGE: Final = {
+    TRUNCATED: (
+        "truncated_file",
+        "truncated at byte {}: the frame that begins here is not complete",
+    ),
+    CORRUPT: ("corrupt_file", "the length of the record, or its checksum, is wrong"),
+}
 _BAD_CHECKSUM: Final = ("corrupt_record", _CHECKSUM_TEXT)
 
 
@@ -69,17 +77,19 @@ class _Records:
         for i, file in enumerate(files):
 
             def build(i: int = i, file: DataFile = file) -> np.ndarray:
-                return scan(self._files.file_data(i), verify, cache.progress_of(file)).to_integers()
+                return np.append(*scan(self._files.file_data(i), verify, cache.progress_of(file)))
 
-            indexes.append(FrameIndex.from_integers(cache.get(file, kind, build)))
+            indexes.append(cache.get(file, kind, build))
+        bounds = [index[:-1] for index in indexes]
         #: Good records of each file, and readable ones: one more where reading the damage has to
         #: raise.
-        self._good = np.array([index.count for index in indexes], np.int64)
-        self._damage = {i: index for i, index in enumerate(indexes) if index.damage}
+        self._good = np.array([len(one) - 1 for one in bounds], np.int64)
+        self._damage = {i: int(index[-1]) for i, index in enumerate(indexes) if index[-1]}
+        self._ends = [int(one[-1]) for one in bounds]
         counted = self._good.copy()
         for i in self._damage:
             if bad.skip:
-                bad.report(self._damage_error(i), damage_reason(self._damage[i].damage))
+                bad.report(self._damage_error(i), _DAMAGE[self._damage[i]][0])
             else:
                 counted[i] += 1
         self._first = np.cumsum(counted) - counted
@@ -88,7 +98,6 @@ class _Records:
         # bound more than records, at which its damage begins.
         sizes = self._good + 1
         self._first_bound = np.cumsum(sizes) - sizes
-        bounds = [index.bounds for index in indexes]
         if len(indexes) != 1:
             bounds = [b + base for b, base in zip(bounds, self._files.bases, strict=True)]
         none = np.empty(0, np.int64)
@@ -96,10 +105,12 @@ class _Records:
         self._verified = np.zeros(self.length, bool) if verify else None
 
     def _damage_error(self, i: int) -> DataError:
-        index, file = self._damage[i], self._files.files[i]
-        at = int(index.bounds[-1])
-        where = f"{file.path}, record {index.count}, byte {at}"
-        return DataError(damage_text(where, index.damage, at, file.size))
+        file, at = self._files.files[i], self._ends[i]
+        fault = _DAMAGE[self._damage[i]][1].format(file.size)
+        return DataError(
+            f"{file.path}, record {self._good[i]}, byte {at}: {fault}; the rest of the file "
+            f"({file.size - at} bytes) can not be read. {_REMEDY}"
+        )
 
     def take(self, rows: Rows) -> Chunk:
         ordinals = numbers_of(rows)

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -45,23 +44,11 @@ _PATIENCE = 1024
 _BIG_PAYLOAD = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class FrameIndex:
+class FrameIndex(NamedTuple):
     """Frame i is ``bounds[i]`` … ``bounds[i + 1]``; at the last bound the damage begins, if any."""
 
     bounds: np.ndarray  # int64 [n + 1]
     damage: int = 0  # 0, CORRUPT or TRUNCATED
-
-    @property
-    def count(self) -> int:
-        return len(self.bounds) - 1
-
-    def to_integers(self) -> np.ndarray:
-        return np.append(self.bounds, self.damage)
-
-    @classmethod
-    def from_integers(cls, integers: np.ndarray) -> FrameIndex:
-        return cls(integers[:-1], int(integers[-1]))
 
 
 def length_is_sound(header: bytes) -> bool:
@@ -138,19 +125,3 @@ def _checksums(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.
     stops = (starts + lengths).tolist()
     sums = (value(data[a:b]) for a, b in zip(starts.tolist(), stops, strict=True))
     return np.fromiter(sums, np.uint32, starts.size)
-
-
-def damage_reason(damage: int) -> str:
-    return "truncated_file" if damage == TRUNCATED else "corrupt_file"
-
-
-def damage_text(where: str, damage: int, at: int, size: int) -> str:
-    """Return the text of an error about a damaged file.  ``where`` names file, record and byte."""
-    if damage == TRUNCATED:
-        what = f"truncated at byte {size}: the frame that begins here is not complete"
-    else:
-        what = "the length of the record, or its checksum, is wrong"
-    return (
-        f"{where}: {what}; the rest of the file ({size - at} bytes) can not be read. Write the "
-        f"file again, or skip the rest with on_bad_example='skip'"
-    )
