@@ -18,7 +18,6 @@ the examples before it, and so holds in both.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -29,9 +28,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -39,7 +37,7 @@ from headrace_proto.clock import Deadline
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field, schema_to_wire
 
-from ..files.durable_file import put_in_place, write_durably
+from ..files.durable_file import locked, put_in_place, write_durably
 from ..files.extras import require
 from ..files.manifest import DataFile
 from ..pipeline.declaration import Declaration, Shape, jsonable
@@ -62,8 +60,6 @@ _PART_ROWS: Final = 1 << 18
 _LOOK_S: Final = 1.0
 #: Maximum wait for another process that completes the cache; then reading of the source continues.
 _WAIT_S: Final = 10.0
-#: Time between two attempts to lock the cache.
-_TRY_S: Final = 0.02
 #: A position in a stream: the examples before it, then the reader's own position.
 _PASSED: Final = struct.Struct("<q")
 _NONE: Final = np.empty(0, np.int64)
@@ -111,6 +107,10 @@ class CachedRead:
     def joined(parts: list[CachedRead]) -> CachedRead:
         """Return the read of joined chunks, which are all from a cache or all not."""
         return replace(parts[0], bad=np.concatenate([part.bad for part in parts]))
+
+
+class _StillLocked(Exception):
+    """Another process completes the cache for longer than is waited."""
 
 
 class _Indexed:
@@ -324,25 +324,24 @@ class Cache:
 
     def _completed(self) -> bool:
         """Complete the cache, or wait once, for a bounded time, for the process that does."""
-        with open(self._directory / "lock", "w") as lock:
-            if not Deadline(self._wait_s).wait(partial(self._locked, lock)):
-                self._wait_s = 0.0
-                return False
-            if (self._directory / COMPLETE).exists():
-                return True
-            done = complete(self._directory, self._covered.counts, self._progress)
+        deadline = Deadline(self._wait_s)
+
+        def waits() -> None:
+            self._progress()
+            if not deadline.left_s:
+                raise _StillLocked
+
+        try:
+            with locked(self._directory / "lock", waits):
+                if (self._directory / COMPLETE).exists():
+                    return True
+                done = complete(self._directory, self._covered.counts, self._progress)
+        except _StillLocked:
+            self._wait_s = 0.0
+            return False
         if done:
             logger.info("the cache %s is complete", self._directory)
         return done
-
-    def _locked(self, lock: IO[str], at_most_s: float) -> bool:
-        self._progress()
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(min(at_most_s, _TRY_S))
-            return False
-        return True
 
     def _give_up(self, error: OSError) -> None:
         """Stop writing: a full disk must not stop the feed."""

@@ -164,19 +164,27 @@ class Ragged:
     @classmethod
     def from_values(cls, values: np.ndarray | Strings, offsets: np.ndarray) -> Ragged:
         """Return one varying dimension: row i is ``values[offsets[i]:offsets[i + 1]]``."""
-        offsets = np.asarray(offsets, np.int64)
-        inner = tuple(values.shape[1:])
-        raw = _raw(values)
-        unit = 1 if isinstance(raw, Strings) else values.dtype.itemsize
-        starts = offsets[:-1] * (unit * prod(inner))
-        return cls(raw, values.dtype, starts, np.diff(offsets)[:, None], inner)
+        offsets, inner = np.asarray(offsets, np.int64), tuple(values.shape[1:])
+        return cls.back_to_back(values, np.diff(offsets)[:, None], inner, offsets[:1])
 
+    @classmethod
+    def back_to_back(
+        cls,
+        values: np.ndarray | Strings,
+        extents: np.ndarray,
+        inner: tuple[int, ...],
+        first: np.ndarray | int = 0,
+    ) -> Ragged:
+        """Return rows that lie one after the other, from item ``first`` on.
 
-def _raw(values: np.ndarray | Strings) -> np.ndarray | Strings:
-    """Return values as a ragged column holds them, copied if they are not C-contiguous."""
-    if isinstance(values, Strings):
-        return values.reshape(-1)
-    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        Numbers that are not C-contiguous are copied.
+        """
+        raw, item = values.reshape(-1), prod(inner)
+        if not isinstance(raw, Strings):
+            raw, item = np.ascontiguousarray(raw).view(np.uint8), item * raw.dtype.itemsize
+        sizes = np.multiply.reduce(extents, axis=1, dtype=np.int64)
+        starts = (np.cumsum(sizes) - sizes + first) * item
+        return cls(raw, values.dtype, starts, extents, inner)
 
 
 Column = np.ndarray | Strings | Ragged
@@ -193,9 +201,12 @@ def numbers_of(rows: Rows) -> np.ndarray:
 
 def take(column: Column, rows: Rows) -> Column:
     """Return the given rows of a column, in the given order."""
-    if isinstance(column, np.ndarray):
+    if not isinstance(column, np.ndarray):
+        return column.take(rows)
+    flags = column.flags
+    if isinstance(rows, slice) or column.ndim == 1 or not (flags.c_contiguous and flags.aligned):
         return column[rows]
-    return column.take(rows)
+    return column.take(rows, 0)  # several times as quick; copies other arrays as a whole
 
 
 def repeated(row: Column, n: int) -> Column:
@@ -225,16 +236,7 @@ def ragged_of(column: np.ndarray | Strings, varying: int) -> Ragged:
     """Return rows of one shape as rows of which ``varying`` dimensions may vary."""
     dims = tuple(column.shape[1:])
     extents = np.tile(np.array(dims[:varying], np.int64), (len(column), 1))
-    return _back_to_back(column, extents, dims[varying:])
-
-
-def _back_to_back(
-    values: np.ndarray | Strings, extents: np.ndarray, inner: tuple[int, ...]
-) -> Ragged:
-    raw = _raw(values)
-    column = Ragged(raw, values.dtype, np.empty(0, np.int64), extents, inner)
-    sizes = column.counts * column.unit
-    return replace(column, starts=np.cumsum(sizes) - sizes)
+    return Ragged.back_to_back(column, extents, dims[varying:])
 
 
 def column_of(values: np.ndarray | Strings, field: Field, extents: np.ndarray) -> Column:
@@ -242,7 +244,9 @@ def column_of(values: np.ndarray | Strings, field: Field, extents: np.ndarray) -
     varying = field.ragged_dims
     inner = tuple(d for d in field.shape[varying:] if d is not None)
     return (
-        _back_to_back(values, extents, inner) if varying else values.reshape(len(extents), *inner)
+        Ragged.back_to_back(values, extents, inner)
+        if varying
+        else values.reshape(len(extents), *inner)
     )
 
 
@@ -302,7 +306,7 @@ def concatenate(columns: Iterable[Column]) -> Column:
     extents = np.concatenate([p.extents for p in ragged])
     if isinstance(first.raw, Strings):
         joined = _join_strings([p.values() for p in ragged])  # type: ignore[misc]
-        return _back_to_back(joined, extents, first.inner)
+        return Ragged.back_to_back(joined, extents, first.inner)
     sizes = [p.counts * p.unit for p in ragged]
     raw, starts = join_buffers([p.raw for p in ragged], [p.starts for p in ragged], sizes)
     return replace(first, raw=raw, starts=starts, extents=extents)
