@@ -25,6 +25,14 @@ from .reader import BadRecords
 from .user_columns import Fields, Given, Results, columns_of, examples_of, user_function
 
 
+def fault_of(chunk: Chunk, row: int | None, text: str, cause: Exception | None = None) -> DataError:
+    """Return the error of a row, or (None) of the whole chunk."""
+    rest = f" and the {len(chunk) - 1} after it" if row is None and len(chunk) > 1 else ""
+    error = DataError(f"{chunk.origin.describe(row or 0)}{rest}: {text}")
+    error.__cause__ = cause
+    return error
+
+
 class RowFunction:
     """A user function, and the texts of its faults."""
 
@@ -41,11 +49,7 @@ class RowFunction:
         self, chunk: Chunk, row: int | None, text: str, cause: Exception | None = None
     ) -> DataError:
         """Return the fault of a row, or (None) of the whole chunk."""
-        where = chunk.origin.describe(row or 0)
-        rest = "" if row is not None else f" and the {len(chunk) - 1} after it"
-        error = DataError(f"{where}{rest}: {self.label} {text}")
-        error.__cause__ = cause
-        return error
+        return fault_of(chunk, row, f"{self.label} {text}", cause)
 
     def _tried(self, check: Callable[[Any], str], *given: Any) -> tuple[Any, str, Exception | None]:
         """Return the result, its fault or "", and the exception that was raised instead."""

@@ -17,6 +17,7 @@ from ..pipeline.selectors import selector_text
 from .chunk import Chunk
 from .columns import Ragged, Strings
 from .reader import BadRecords, without
+from .row_functions import fault_of
 from .user_columns import columns_of, user_function
 
 
@@ -60,9 +61,7 @@ class Values:
             raise
         except Exception as error:
             fault, cause = f"raised {type(error).__name__}: {error}", error
-        more = f" and the {len(chunk) - 1} after it" if len(chunk) > 1 else ""
-        whole = DataError(f"{chunk.origin.describe(0)}{more}: {self._label} {fault}")
-        whole.__cause__ = cause
+        whole = fault_of(chunk, None, f"{self._label} {fault}", cause)
         bad.report(whole, "value_failed", len(chunk))
         return None
 

@@ -48,7 +48,7 @@ class WantedFeature:
     def __init__(self, name: str, feature: Feature) -> None:
         """ValueError for a feature that TFRecord can not have."""
         self.name, self.field, self.shape = name, feature.field, feature.shape
-        #: None: byte strings.
+        #: The dtype, None for byte strings.
         self.dtype = None if feature.dtype == dtypes.BYTES else dtypes.numpy_dtype(feature.dtype)
         if self.dtype is None:
             self.kind = BYTES
@@ -63,7 +63,7 @@ class WantedFeature:
         if self.sequence and not self.count:
             shape = list(feature.shape)
             raise ValueError(f"feature {name!r}: a step of shape {shape} holds nothing")
-        #: Of one row; None: the feature must be there.
+        #: A column of one row; None: the feature must be there.
         self.default = default_column(name, feature) if feature.has_default else None
         nothing = np.full([d or 0 for d in self.field.shape], b"" if self.dtype is None else 0)
         blank = column_from_rows([nothing.astype(self.dtype or object)], self.field)

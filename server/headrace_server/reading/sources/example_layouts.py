@@ -1,4 +1,4 @@
-"""What one record shows of others: they are read many at a time by its layout, or by its template.
+"""The layout or template of one record, by which others are read many at a time.
 
     layout      records of the same length and the same bytes but for the values
     template    records of the same features in the same order, of any lengths
