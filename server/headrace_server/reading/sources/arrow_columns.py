@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -24,7 +24,7 @@ import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 from headrace_proto import dtypes
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.reading.columns import Column, Ragged, Rows, Strings
+from headrace_server.reading.columns import Column, Ragged, Rows, Strings, numbers_of
 from headrace_server.reading.fitting import rows_of_items
 from headrace_server.reading.stretches import ranges
 
@@ -33,6 +33,8 @@ from .column_parts import StoredRows
 #: Returns an array of bytes that contains a buffer, and the byte at which the buffer begins.
 Placing = Callable[[Any], tuple[np.ndarray, int]]
 Batch = int | np.ndarray
+#: Rows that break a rule, by a mask, and the rule.
+Unsound = list[tuple[np.ndarray, str]]
 
 #: Types of text as types of bytes: text in a file need not be UTF-8.
 _WITHOUT_UTF8 = {
@@ -87,13 +89,39 @@ def _is_text(kind: Any) -> bool:
 
 @dataclass(slots=True)
 class _Level:
-    """One level of lists.  Element e of batch b is at ``shift[b] + e``."""
+    """One level of lists, or strings of bytes.  Element e of batch b is at ``shift[b] + e``."""
 
     shift: np.ndarray  # int64 [batches]
-    size: int | None  # number of children of each element; None: by ``entries``
-    entries: np.ndarray  # int32 | int64, the offsets of all batches, from shift[b] on
-    children: np.ndarray  # int64 [batches]
-    nulls: np.ndarray | None  # int64 [elements + 1]: how many before; decoded arrays only
+    size: int | None = None  # number of children of each element; None: by ``entries``
+    #: int32 | int64, the offsets of all batches, from shift[b] on, and the children of each batch.
+    entries: np.ndarray = field(default_factory=lambda: _int64([]))
+    children: np.ndarray = field(default_factory=lambda: _int64([]))
+
+    def descend(
+        self, batch: Batch, index: np.ndarray, count: np.ndarray | None, unsound: Unsound
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """First child and number of children per element, for ``count`` equal elements per row
+        (None: one)."""
+        at = self.shift[batch] + index
+        if self.size is not None:
+            return at * self.size, np.full(len(index), self.size, np.int64)
+        begin = self.entries[at].astype(np.int64)
+        after = at + 1 if count is None else np.where(count > 0, at + 1, at)
+        lengths = self.entries[after] - begin
+        if count is not None and (count > 1).any():
+            each = ranges(at, count)
+            row = np.repeat(np.arange(len(index)), count)
+            differs = self.entries[each + 1] - self.entries[each] != lengths[row]
+            irregular = np.bincount(row[differs], minlength=len(index)) > 0
+            if irregular.any():
+                unsound.append((irregular, _IRREGULAR))
+                lengths = np.where(irregular, 0, lengths)
+        whole = lengths if count is None else lengths * count
+        wrong = (begin < 0) | (whole < 0) | (begin + whole > self.children[batch])
+        if wrong.any():
+            unsound.append((wrong, _OUTSIDE))
+            begin, lengths = np.where(wrong, 0, begin), np.where(wrong, 0, lengths)
+        return begin, lengths
 
 
 class ArrowColumn:
@@ -104,25 +132,23 @@ class ArrowColumn:
         self.field = stored_field(arrays[0].type)
         self._decoded = decoded
         self._levels: list[_Level] = []
+        self._nulls: list[np.ndarray | None] = []  # by level, and of the leaves: see _inner_nulls
         self._valid = self._validity(arrays, place)
         below = list(arrays)
         while True:
             below = [self._plain(array) for array in below]
-            nulls = self._inner_nulls(below) if self._levels else None
+            self._nulls.append(self._inner_nulls(below) if self._levels else None)
             kind = below[0].type
             if pa.types.is_fixed_size_list(kind):
                 shift = _int64(array.offset for array in below)
-                level = _Level(shift, kind.list_size, np.empty(0, np.int32), shift, nulls)
+                self._levels.append(_Level(shift, kind.list_size))
             elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
                 width = 8 if pa.types.is_large_list(kind) else 4
-                entries, shift = self._offsets(below, width, place)
                 children = _int64(len(array.values) for array in below)
-                level = _Level(shift, None, entries, children, nulls)
+                self._levels.append(self._offsets(below, width, place, children))
             else:
                 break
-            self._levels.append(level)
             below = [array.values for array in below]
-        self._leaf_nulls = nulls
         self._leaf(below, place)
 
     # ── building ────────────────────────────────────────────────────────────────────────────
@@ -163,6 +189,7 @@ class ArrowColumn:
         return raw, _int64(first)
 
     def _inner_nulls(self, arrays: Sequence[Any]) -> np.ndarray | None:
+        """Return how many nulls come before each element; of decoded arrays only."""
         if not any(array.null_count for array in arrays):
             return None
         if not self._decoded:
@@ -171,8 +198,8 @@ class ArrowColumn:
         return np.concatenate([[0], np.cumsum(null)])
 
     def _offsets(
-        self, arrays: Sequence[Any], width: int, place: Placing
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, arrays: Sequence[Any], width: int, place: Placing, children: np.ndarray
+    ) -> _Level:
         raw, shift = np.empty(0, np.uint8), []
         for array in arrays:
             holder, base = place(array.buffers()[1])
@@ -181,35 +208,32 @@ class ArrowColumn:
             raw = holder if holder.size else raw
             shift.append(base // width + array.offset)
         entries = raw[: raw.size // width * width].view(np.dtype(f"int{8 * width}"))
-        return entries, _int64(shift)
+        return _Level(_int64(shift), None, entries, children)
 
     def _leaf(self, arrays: Sequence[Any], place: Placing) -> None:
         kind = arrays[0].type
-        self._text = _is_text(kind) or pa.types.is_fixed_size_binary(kind)
+        self._text: _Level | None = None  # of strings: their bytes are the leaves
         self._bits = pa.types.is_boolean(kind) and not self._decoded
-        self._dtype = np.dtype(np.uint8 if self._text else self.field.dtype)
-        self._entries: np.ndarray | None = None
-        self._width = 1
         if self._bits and self.field.ragged_dims:
             raise NotMapped
-        if pa.types.is_boolean(kind) and self._decoded:
-            values = arrays[0].fill_null(False).to_numpy(zero_copy_only=False).view(np.uint8)
-            self._raw, self._first = values, _int64([0])
-            return
+        offsets = [array.offset for array in arrays]
+        buffers = [array.buffers()[-1] for array in arrays]
         if _is_text(kind):
             large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
-            self._entries, self._shift = self._offsets(arrays, 8 if large else 4, place)
-            buffers = [array.buffers()[2] for array in arrays]
-            self._limit = _int64(buffer.size if buffer else 0 for buffer in buffers)
+            sizes = _int64(buffer.size if buffer else 0 for buffer in buffers)
+            self._text = self._offsets(arrays, 8 if large else 4, place, sizes)
             offsets = [0] * len(arrays)
-        else:
-            self._width = kind.byte_width if self._text else self._dtype.itemsize
-            buffers = [array.buffers()[1] for array in arrays]
-            offsets = [array.offset for array in arrays]
+        elif pa.types.is_fixed_size_binary(kind):
+            self._text = _Level(_int64(offsets), kind.byte_width)
+            offsets = [0] * len(arrays)
+        elif pa.types.is_boolean(kind) and self._decoded:
+            values = arrays[0].fill_null(False).to_numpy(zero_copy_only=False)
+            buffers, offsets = [pa.py_buffer(values.view(np.uint8))], [0]
+        self._dtype = np.dtype(self.field.dtype if self._text is None else np.uint8)
         placed = [place(buffer) for buffer in buffers]
         self._raw = next((raw for raw, _ in placed if raw.size), np.empty(0, np.uint8))
-        unit = 8 if self._bits else 1  # the first bit, or the first byte
-        step = 1 if self._bits else self._width
+        # The first bit, or the first byte.
+        unit, step = (8, 1) if self._bits else (1, self._dtype.itemsize)
         self._first = _int64(
             base * unit + offset * step for (_, base), offset in zip(placed, offsets, strict=True)
         )
@@ -218,32 +242,31 @@ class ArrowColumn:
 
     def read(self, batch: Batch, rows: Rows) -> StoredRows:
         """Return rows of a batch, or one row of each of several (then both are arrays)."""
-        shape = self.field.shape
         if isinstance(rows, slice) and isinstance(batch, int) and self._valid is None:
-            if not self.field.ragged_dims and not self._text and not self._bits:
-                if self._leaf_nulls is None:
-                    return StoredRows(self._view(batch, rows.start, rows.stop))
-            elif shape == () and self._entries is not None:
-                return self._plain_texts(batch, rows)
-        index = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+            quick: Column | None = None
+            if self._text is not None and not self._levels and self._text.size is None:
+                quick = self._plain_texts(self._text, batch, rows)
+            elif not (self._text or self._bits or self.field.ragged_dims) and not any(
+                nulls is not None for nulls in self._nulls
+            ):
+                quick = self._view(batch, rows.start, rows.stop)
+            if quick is not None:
+                return StoredRows(quick)
+        index = numbers_of(rows)
         missing = self._missing(batch, index)
-        unsound: list[tuple[np.ndarray, str]] = []
+        unsound: Unsound = []
         extents: list[np.ndarray] = []
         count = np.ones(len(index), np.int64)
-        for level in self._levels:
-            _note_nulls(level.nulls, index, count, unsound)
-            if level.size is not None:
-                index = (index + level.shift[batch]) * level.size
-                extents.append(np.full(len(index), level.size, np.int64))
-            else:
-                index, lengths = _descend(level, batch, index, count, unsound)
-                extents.append(lengths)
-            count = count * extents[-1]
-        _note_nulls(self._leaf_nulls, index, count, unsound)
-        if self._text:
-            column = self._texts(batch, index, count, extents, unsound)
-        else:
+        for level, nulls in zip(self._levels, self._nulls, strict=False):
+            _note_nulls(nulls, index, count, unsound)
+            index, lengths = level.descend(batch, index, count, unsound)
+            extents.append(lengths)
+            count = count * lengths
+        _note_nulls(self._nulls[-1], index, count, unsound)
+        if self._text is None:
             column = self._numbers(batch, index, extents)
+        else:
+            column = self._texts(self._text, batch, index, count, extents, unsound)
         return StoredRows(column, missing, tuple(unsound))
 
     def _view(self, batch: int, start: int, stop: int) -> np.ndarray:
@@ -251,21 +274,21 @@ class ArrowColumn:
         for level in self._levels:
             by, size = int(level.shift[batch]), level.size or 0
             start, stop = (start + by) * size, (stop + by) * size
-        first = int(self._first[batch])
-        raw = self._raw[first + start * self._width : first + stop * self._width]
-        values: np.ndarray = raw.view(self._dtype)
+        first, width = int(self._first[batch]), self._dtype.itemsize
+        values: np.ndarray = self._raw[first + start * width : first + stop * width].view(
+            self._dtype
+        )
         return values.reshape(n, *(d or 0 for d in self.field.shape))
 
-    def _plain_texts(self, batch: int, rows: slice) -> StoredRows:
-        assert self._entries is not None
-        shift = int(self._shift[batch])
-        bounds = self._entries[shift + rows.start : shift + rows.stop + 1].astype(np.int64)
+    def _plain_texts(self, text: _Level, batch: int, rows: slice) -> Strings | None:
+        """Return one string for each row; None where an offset of them is wrong."""
+        shift = int(text.shift[batch])
+        bounds = text.entries[shift + rows.start : shift + rows.stop + 1].astype(np.int64)
         lengths = np.diff(bounds)
-        limit = int(self._limit[batch])
+        limit = int(text.children[batch])
         if len(lengths) and (lengths.min() < 0 or bounds[0] < 0 or bounds[-1] > limit):
-            wrong, begin, lengths = _confined(bounds[:-1], lengths, limit)
-            return StoredRows(Strings(self._raw, begin, lengths), None, ((wrong, _OUTSIDE),))
-        return StoredRows(Strings(self._raw, bounds[:-1] + int(self._first[batch]), lengths))
+            return None
+        return Strings(self._raw, bounds[:-1] + int(self._first[batch]), lengths)
 
     def _missing(self, batch: Batch, index: np.ndarray) -> np.ndarray | None:
         if self._valid is None:
@@ -284,7 +307,7 @@ class ArrowColumn:
             return _bits_at(self._raw, first[:, None] + np.arange(prod(inner))).reshape(
                 len(index), *inner
             )
-        starts = self._first[batch] + index * self._width
+        starts = self._first[batch] + index * self._dtype.itemsize
         if not varying:
             return rows_of_items(self._raw, starts, self._dtype, inner)
         by_row = np.stack(extents[:varying], axis=1)
@@ -292,28 +315,22 @@ class ArrowColumn:
 
     def _texts(
         self,
+        text: _Level,
         batch: Batch,
         index: np.ndarray,
         count: np.ndarray,
         extents: list[np.ndarray],
-        unsound: list[tuple[np.ndarray, str]],
+        unsound: Unsound,
     ) -> Column:
         n, varying = len(index), self.field.ragged_dims
         inner = tuple(d for d in self.field.shape[varying:] if d is not None)
-        leaves = ranges(index, count)
+        broken: Unsound = []
         of = batch if isinstance(batch, int) else np.repeat(batch, count)
-        if self._entries is None:
-            begin = leaves * self._width
-            lengths = np.full(len(leaves), self._width, np.int64)
-        else:
-            at = self._shift[of] + leaves
-            begin = self._entries[at].astype(np.int64)
-            lengths = self._entries[at + 1] - begin
-            wrong, begin, lengths = _confined(begin, lengths, self._limit[of])
-            if wrong.any():
-                rows = np.zeros(n, bool)
-                rows[np.repeat(np.arange(n), count)[wrong]] = True
-                unsound.append((rows, _OUTSIDE))
+        begin, lengths = text.descend(of, ranges(index, count), None, broken)
+        for wrong, rule in broken:
+            rows = np.zeros(n, bool)
+            rows[np.repeat(np.arange(n), count)[wrong]] = True
+            unsound.append((rows, rule))
         strings = Strings(self._raw, self._first[of] + begin, lengths)
         if not varying:
             return strings.reshape(n, *inner)
@@ -326,47 +343,11 @@ _IRREGULAR = "its inner lists differ in length, so that the row is no array"
 _NULL_WITHIN = "it holds a null within a list; only whole values can be missing"
 
 
-def _descend(
-    level: _Level,
-    batch: Batch,
-    index: np.ndarray,
-    count: np.ndarray,
-    unsound: list[tuple[np.ndarray, str]],
-) -> tuple[np.ndarray, np.ndarray]:
-    """First child and number of children per element, for ``count`` equal elements per row."""
-    at = level.shift[batch] + index
-    begin = level.entries[at].astype(np.int64)
-    lengths = level.entries[np.where(count > 0, at + 1, at)] - begin
-    if (count > 1).any():
-        each = ranges(at, count)
-        row = np.repeat(np.arange(len(index)), count)
-        differs = level.entries[each + 1] - level.entries[each] != lengths[row]
-        irregular = np.bincount(row[differs], minlength=len(index)) > 0
-        if irregular.any():
-            unsound.append((irregular, _IRREGULAR))
-            lengths = np.where(irregular, 0, lengths)
-    wrong, begin, _ = _confined(begin, lengths * count, level.children[batch])
-    if wrong.any():
-        unsound.append((wrong, _OUTSIDE))
-        lengths = np.where(wrong, 0, lengths)
-    return begin, lengths
-
-
-def _confined(
-    begin: np.ndarray, lengths: np.ndarray, limit: np.ndarray | int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return a mask of stretches outside 0 … limit, and all stretches with those made empty."""
-    wrong = (begin < 0) | (lengths < 0) | (begin + lengths > limit)
-    if not wrong.any():
-        return wrong, begin, lengths
-    return wrong, np.where(wrong, 0, begin), np.where(wrong, 0, lengths)
-
-
 def _note_nulls(
     before: np.ndarray | None,
     index: np.ndarray,
     count: np.ndarray,
-    unsound: list[tuple[np.ndarray, str]],
+    unsound: Unsound,
 ) -> None:
     if before is not None:
         holds = before[index + count] > before[index]
