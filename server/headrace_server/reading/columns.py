@@ -214,9 +214,9 @@ def repeated(row: Column, n: int) -> Column:
     return row.repeat(n, 0) if isinstance(row, np.ndarray) else row.take(np.zeros(n, np.int64))
 
 
-def row_of(column: Column, i: int) -> Any:
-    """Return one row: a numpy scalar or array, or ``bytes``."""
-    return column[i] if isinstance(column, np.ndarray) else column.row(i)
+def row_of(column: Any, i: int) -> Any:
+    """Return one row: a numpy scalar or array, or ``bytes``; of a list its entry."""
+    return column.row(i) if isinstance(column, (Strings, Ragged)) else column[i]
 
 
 def dtype_of(column: Column) -> str:

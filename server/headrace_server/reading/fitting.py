@@ -9,6 +9,7 @@ Nothing is copied where only the view changes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -36,6 +37,11 @@ def default_column(name: str, feature: Feature) -> Column:
             f"feature {name!r}: default {feature.default!r:.80} does not fit {feature.field}: "
             f"{reason}"
         ) from None
+
+
+def defaults_of(features: Mapping[str, Feature]) -> dict[str, Column]:
+    """Return the defaults of features that have one, as columns of one row."""
+    return {name: default_column(name, f) for name, f in features.items() if f.has_default}
 
 
 def clash(have: Field, want: Field) -> str | None:

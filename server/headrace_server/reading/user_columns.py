@@ -189,20 +189,16 @@ def collect(
         return columns, None
     keep = [i for i in range(n) if i not in wrong]
     columns = {
-        name: column_from_rows([_row(given[name], i) for i in keep], field)
+        name: column_from_rows([row_of(given[name], i) for i in keep], field)
         for name, field in fields.items()
     }
     return columns, np.array(keep, np.int64)
 
 
-def _row(value: Given, i: int) -> Any:
-    return row_of(value, i) if isinstance(value, _COLUMNS) else value[i]
-
-
 def _misfit(value: Given, i: int, field: Field) -> str:
     """Return the fault of a row, or ""."""
     try:
-        row = _row(value, i)
+        row = row_of(value, i)
     except (ValueError, TypeError, IndexError) as error:
         return f"its row can not be taken out of its buffer: {error}"
     text = misfit(row, field)

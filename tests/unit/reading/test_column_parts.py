@@ -44,16 +44,15 @@ def test_rows_that_are_sound_everywhere_are_kept(
         "b": Whole(np.array(values), Field("int64")),
         "c": Holed(values, plain_missing, [False] * len(rows)),  # type: ignore[arg-type]
     }
-    schema = Schema(
-        {
-            "a": Field("float32", (None,)),
-            "b": Field("uint8"),
-            "c": Field("int64", (None,)),
-            "d": Field("bytes"),
-        },
-        {"a": [0.5, 0.5], "d": b"?"} | ({"c": [-1]} if has_default else {}),
-        declared=True,
-    )
+    fields = {
+        "a": Field("float32", (None,)),
+        "b": Field("uint8"),
+        "c": Field("int64", (None,)),
+        "d": Field("bytes"),
+    }
+    given: dict[str, Any] = {"a": [0.5, 0.5], "d": b"?"} | ({"c": [-1]} if has_default else {})
+    defaults = {name: column_from_rows([value], fields[name]) for name, value in given.items()}
+    schema = Schema(fields, defaults, declared=True)
     bad = BadRecords(skip=True)
     part = ColumnPart(len(rows), lambda: columns, schema, origin_in("f", 100), bad)
     index: Any = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=9))

@@ -21,7 +21,6 @@ from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import (
     Column,
     Rows,
-    column_from_rows,
     concatenate,
     numbers_of,
     repeated,
@@ -156,7 +155,7 @@ class ColumnPart:
         self, name: str, stored: StoredColumn | None, want: Field, rows: Rows, wrong: Faults
     ) -> Column | None:
         if stored is None:
-            return repeated(self._default(name, want), row_count(rows))
+            return repeated(self.schema.defaults[name], row_count(rows))
         column, missing, unsound = stored.read(rows)
         sound = np.ones(row_count(rows), bool)
         if missing is not None and missing.any():
@@ -179,11 +178,8 @@ class ColumnPart:
             return None
         if sound.all():
             return column
-        both = concatenate([column, self._default(name, want)])
+        both = concatenate([column, self.schema.defaults[name]])
         return take(both, np.where(sound, np.cumsum(sound) - 1, len(column)))
-
-    def _default(self, name: str, want: Field) -> Column:
-        return column_from_rows([self.schema.defaults[name]], want)
 
 
 def _add_all(wrong: Faults, mask: np.ndarray, reason: str, text: str) -> None:

@@ -20,8 +20,8 @@ from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.pipeline.examples import Misfit, infer_field
 from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.columns import Rows, numbers_of, row_of
-from headrace_server.reading.fitting import default_column
+from headrace_server.reading.columns import Column, Rows, numbers_of, row_of
+from headrace_server.reading.fitting import defaults_of
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.user_columns import collect
 
@@ -36,10 +36,10 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns that examples have, and the defaults of missing values."""
+    """The columns that examples have, and the defaults of missing values, of one row each."""
 
     fields: Mapping[str, Field]
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Column] = field(default_factory=dict)
     declared: bool = False
 
     def chunk(
@@ -64,7 +64,7 @@ class Schema:
         for name, values in given.items():
             for i in (i for i, value in enumerate(values) if value is None):
                 if name in self.defaults:
-                    values[i] = self.defaults[name]
+                    values[i] = row_of(self.defaults[name], 0)
                 else:
                     report(i, name, f"it is missing; {remedy}", "missing_feature")
         columns, which = collect(given, self.fields, len(rows), wrong, misfit)
@@ -78,12 +78,8 @@ def schema_of(
     """Return the declared schema, or that of the first sound examples (errors: bad ones)."""
     if features is None:
         return Schema(infer_fields(_first_rows(examples)))
-    defaults = {
-        name: row_of(default_column(name, feature), 0)
-        for name, feature in features.items()
-        if feature.has_default
-    }
-    return Schema({name: f.field for name, f in features.items()}, defaults, declared=True)
+    fields = {name: feature.field for name, feature in features.items()}
+    return Schema(fields, defaults_of(features), declared=True)
 
 
 def _first_rows(examples: Iterable[Row | DataError]) -> list[Row]:

@@ -21,7 +21,7 @@ from headrace_server.pipeline.declaration import Feature
 from headrace_server.pipeline.examples import names_fault
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import repeated
-from headrace_server.reading.fitting import default_column
+from headrace_server.reading.fitting import defaults_of
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.user_columns import Fields, Results
 
@@ -54,11 +54,7 @@ class _Batches:
 
     def __init__(self, name: str, features: Mapping[str, Feature] | None) -> None:
         self.name = name
-        self._defaults = {
-            name: default_column(name, feature)
-            for name, feature in (features or {}).items()
-            if feature.has_default
-        }
+        self._defaults = defaults_of(features or {})
         fields = None if features is None else {n: f.field for n, f in features.items()}
         self._results = Results(fields)
 
