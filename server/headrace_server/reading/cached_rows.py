@@ -19,12 +19,9 @@ import numpy as np
 from headrace_proto.schema import Field, schema_from_wire
 
 from ..files.durable_file import put_in_place, write_durably
-from ..files.index_cache import IndexCache
-from ..files.manifest import resolve
-from ..pipeline.declaration import Source
 from .chunk import Chunk, Origin
-from .reader import ORDINAL_BITS, BadRecords, IndexedReader
-from .sources import open_reader
+from .reader import ORDINAL_BITS, IndexedReader
+from .sources import open_arrow
 from .stretches import ranges
 
 #: The file that is written last: a cache without it is not used.
@@ -163,11 +160,8 @@ class CachedRows:
         self._bases = np.cumsum([0, *(len(note["files"]) for note in notes)])
         self._bounds = np.cumsum([0, *(note["rows"] for note in notes)])
         if notes:
-            paths = [str(directory / f"{name}.arrow") for name in mark["parts"]]
-            files, source = resolve(paths), Source("arrow", tuple(paths))
-            reader = open_reader(source, files, BadRecords(), IndexCache(None))
-            assert isinstance(reader, IndexedReader)
-            self._reader = reader
+            paths = (str(directory / f"{name}.arrow") for name in mark["parts"])
+            self._reader = open_arrow(*paths)
 
     def good(self, ordinals: np.ndarray) -> np.ndarray:
         """Return these examples without unreadable ones."""

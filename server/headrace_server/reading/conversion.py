@@ -24,14 +24,14 @@ from headrace_proto.schema import Field, schema_to_wire
 from ..core.plan import Read
 from ..files.durable_file import put_in_place
 from ..files.index_cache import IndexCache
-from ..files.manifest import DataFile, resolve
-from ..pipeline.declaration import Declaration, ReadingOrder, Source, Stage, jsonable
+from ..files.manifest import DataFile
+from ..pipeline.declaration import Declaration, ReadingOrder, Stage, jsonable
 from .arrow_part import ArrowPart
 from .conversion_notes import Notes, part_name
 from .flat import ColumnSum, flattened
 from .intake import Intake
 from .reader import BadRecords, IndexedReader, Reader
-from .sources import open_reader
+from .sources import open_arrow, open_reader
 
 #: Maximum bytes of a part, whatever its number of rows.
 _PART_BYTES: Final = 1 << 30
@@ -171,11 +171,7 @@ class Conversion:
 
     def _verified(self, part: ArrowPart) -> Iterator[None]:
         """Read a part back as a feed reads it; DataError if it differs from what was written."""
-        files = resolve([str(part.path)])
-        reader = open_reader(
-            Source("arrow", (files[0].path,)), files, BadRecords(), IndexCache(None)
-        )
-        assert isinstance(reader, IndexedReader)
+        reader = open_arrow(str(part.path))
         if schema_to_wire(reader.fields) != schema_to_wire(self.fields):
             raise DataError(f"{part.path} was read back with other columns than were written")
         sums = {name: ColumnSum() for name in self.fields}

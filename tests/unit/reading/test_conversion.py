@@ -183,17 +183,17 @@ def test_a_file_that_is_not_read_back_as_it_was_is_named_and_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """A bit of the file is turned between writing and reading it back."""
-    real = module.resolve
+    real = module.open_arrow
 
-    def turned(paths: list[str]) -> Any:
-        data = bytearray(Path(paths[0]).read_bytes())
+    def turned(path: str) -> Any:
+        data = bytearray(Path(path).read_bytes())
         at = data.index(np.float32(7.0).tobytes() * 3)
         data[at] ^= 1
-        Path(paths[0]).write_bytes(data)
-        return real(paths)
+        Path(path).write_bytes(data)
+        return real(path)
 
     pipeline, out = jsonl(tmp_path / "a.jsonl", 9), tmp_path / "out"
-    monkeypatch.setattr(module, "resolve", turned)
+    monkeypatch.setattr(module, "open_arrow", turned)
     with pytest.raises(DataError, match=r"column 'x': the values read back have the checksum"):
         converted(pipeline, out)
     assert not list(out.glob("*.arrow"))

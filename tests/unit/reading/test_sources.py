@@ -127,5 +127,5 @@ def test_the_registry_imports_no_source() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_face_is_one_function() -> None:
-    assert sources.__all__ == ["open_reader"]
+def test_the_face_is_what_opens_readers() -> None:
+    assert sources.__all__ == ["open_arrow", "open_reader"]
