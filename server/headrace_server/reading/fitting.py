@@ -22,6 +22,7 @@ from headrace_proto.schema import Field
 from ..pipeline.declaration import Feature
 from ..pipeline.examples import as_array, cast
 from .columns import Column, Ragged, Strings, column_from_rows, column_of, field_of, ragged_of
+from .stretches import window
 
 
 def default_column(name: str, feature: Feature) -> Column:
@@ -113,12 +114,5 @@ def rows_of_items(
     n, size = len(starts), prod(shape) * dtype.itemsize
     if not n or not size:
         return np.empty((n, *shape), dtype)
-    stride = min(dtype.itemsize, 8)
-    if (starts % stride).any():
-        stride = 1
-    # Every place where a row could start, as one item each: numpy then copies row by row in C.
-    places = np.ndarray(
-        ((raw.size - size) // stride + 1,), np.dtype((np.void, size)), raw, strides=(stride,)
-    )
-    rows: np.ndarray = places[starts // stride]
-    return rows.view(dtype).reshape(n, *shape)
+    rows: np.ndarray = window(raw, size)[starts].view(dtype)
+    return rows.reshape(n, *shape)
