@@ -213,7 +213,6 @@ class Buckets(QueuedRows):
             "max_padded_elements": self.max_padded_elements,
             "lengths": None if self._with_lengths is None else int(self._with_lengths),
             "full": [list(entry) for entry in self._full],
-            "waste": [],  # a field of earlier releases
             **self._plain(),
         }
 

@@ -69,19 +69,16 @@ class RunningMean:
             "groups": self._groups,
             "average": self._average,
             "power": self._power,
-            "pending": [],  # a field of earlier releases, which could hold rows back
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a snapshot; ValueError names the field that does not fit."""
-        groups, average, power, pending = stored(
+        groups, average, power = stored(
             state,
             "a running mean",
-            {"groups": int, "average": float, "power": float, "pending": list},
+            {"groups": int, "average": float, "power": float},
             group=self.group,
             warmup=self.warmup,
             mean_decay=self.mean_decay,
         )
-        if pending:
-            raise ValueError(f"the field 'pending' has {len(pending)} rows; no row is held back")
         self._groups, self._average, self._power = groups, average, power

@@ -87,10 +87,8 @@ def packed_integers(values: np.ndarray) -> bytes:
     return b"%d" % width + values.astype(f"<u{width}").tobytes()
 
 
-def unpacked_integers(plain: bytes | list[int]) -> np.ndarray:
-    """Unpack integers, or those of a list, as earlier releases stored them."""
-    if isinstance(plain, list):
-        return np.array(plain, np.int64)
+def unpacked_integers(plain: bytes) -> np.ndarray:
+    """Unpack integers."""
     width = plain[:1].decode() if isinstance(plain, bytes) else ""
     if width not in ("2", "4", "8"):
         raise ValueError(f"{plain!r:.60} are no packed integers")

@@ -239,7 +239,10 @@ def test_cancelling_drops_everything_once():
         ({"num_classes": 3}, "num_classes=3, the pipeline has num_classes=2"),
         ({"batch_size": 3}, "batch_size=3, the pipeline has batch_size=2"),
         ({"changes": []}, "'changes' is empty"),
-        ({"waiting": [[2, [[0, [1]]]]]}, "'waiting' of the snapshot can not be read: 2 is not"),
+        (
+            {"waiting": [[2, [[0, b"2\1\0"]]]]},
+            "'waiting' of the snapshot can not be read: 2 is not",
+        ),
         ({"waiting": {}}, "'waiting'"),
         ({"waiting": [[0, 5]]}, "'waiting'"),
         ({"formed": [[2, 1]]}, "'formed' has a batch of"),

@@ -95,7 +95,6 @@ def test_no_rows_have_no_rates():
         ({"warmup": None}, "warmup=None, the pipeline has warmup=10"),
         ({"mean_decay": 0.9}, "mean_decay=0.9, the pipeline has mean_decay=0.999"),
         ({"average": "x"}, "'average'"),
-        ({"pending": [1.0, 2.0]}, "'pending' has 2 rows; no row is held back"),
     ],
 )
 def test_a_snapshot_that_does_not_fit_is_refused_by_field(change, text):
