@@ -59,7 +59,7 @@ class Server:
         else:
             self.port = _PORT
             self.address = f"tcp://{host.ip}:{self.port}"
-        self._process: Process | None = None
+        self.process: Process | None = None
         self._next_start = 0.0
         self._away_until = 0.0  # when its host is there again
         self._sessions: set[int] = set()  # of the processes of all lives
@@ -68,14 +68,14 @@ class Server:
 
     def tend(self, now: float) -> None:
         """Start it if it has ended."""
-        if self._process is not None and self._process.code() is not None:
+        if self.process is not None and self.process.code() is not None:
             self._happenings.note(0.0, self.name)  # by itself, or killed
             if not self._struck:
-                told = f"{self.name} with code {self._process.code()}"
+                told = f"{self.name} with code {self.process.code()}"
                 self._happenings.find("a server ends when it is told to", told)
-            self._process.close()
-            self._process, self._next_start = None, max(self._away_until, now + 0.05)
-        if self._process is None and now >= self._next_start:
+            self.process.close()
+            self.process, self._next_start = None, max(self._away_until, now + 0.05)
+        if self.process is None and now >= self._next_start:
             self.lives += 1
             self.worker_deaths = 0
             self._struck = now < self._full_until  # a start without room is refused
@@ -99,13 +99,13 @@ class Server:
         }
         inside = [] if self.host is None else self.host.inside
         arguments = [json.dumps(options)]
-        self._process = Process("tests.chaos.server", arguments, self._log, setup.bug, inside)
-        self._sessions.add(self._process.pid)
+        self.process = Process("tests.chaos.server", arguments, self._log, setup.bug, inside)
+        self._sessions.add(self.process.pid)
 
     def children(self, role: str) -> list[int]:
-        if self._process is None:
+        if self.process is None:
             return []
-        found = self._process.children().items()
+        found = self.process.children().items()
         return sorted(pid for pid, told in found if f"headrace_server.{role}.{role}" in told)
 
     def journals(self) -> list[Path]:
@@ -116,10 +116,10 @@ class Server:
 
     def end(self) -> None:
         """Tell it to stop, and kill all that may be left."""
-        if self._process is not None:
-            self._process.close()
+        if self.process is not None:
+            self.process.close()
             deadline = time.monotonic() + _LEFT_S
-            while self._process.code() is None and time.monotonic() < deadline:
+            while self.process.code() is None and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
             while (left := living(self._sessions)) and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
@@ -127,7 +127,7 @@ class Server:
             if not self._struck and (left or files):
                 told = f"of {self.name} processes {left}, files {files[:5]}"
                 self._happenings.find("nothing is left behind", told)
-            self._process.kill()
+            self.process.kill()
         shutil.rmtree(self._memory, ignore_errors=True)
 
     # Harm
@@ -140,18 +140,18 @@ class Server:
 
     def kill(self) -> None:
         self._strike()
-        if self._process is not None:
-            self._process.kill()
+        if self.process is not None:
+            self.process.kill()
 
     def stop(self) -> bool:
         """SIGTERM, as a planned restart: it waits for commits, and says that it will be back."""
         self._strike()
-        return self._process is not None and send([self._process.pid], signal.SIGTERM)
+        return self.process is not None and send([self.process.pid], signal.SIGTERM)
 
     def kill_supervisor(self) -> None:
         self._strike()
-        if self._process is not None:
-            self._process.kill(group=False)
+        if self.process is not None:
+            self.process.kill(group=False)
 
     def orphan(self, pids: list[int], after_s: float, seconds: float) -> bool:
         """Workers sleep, their server dies, and they wake when there is another."""

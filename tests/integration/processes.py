@@ -84,6 +84,10 @@ class Process:
         while (line := self.next_line(timeout_s)) is not None:
             if line.startswith("{"):
                 self.events.append(json.loads(line))
+        return self.wait(timeout_s)
+
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
+        """Wait for its end; the exit code."""
         return self._process.wait(timeout_s)
 
     def rows(self) -> list[list[int]]:

@@ -66,6 +66,9 @@ def plain(value: Any) -> np.ndarray:
     return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
 
 
+_STATES = ("chain", "mark", "sums", "flags")
+
+
 class _Known:
     """One example: its payload, and the states before each of its segments."""
 
@@ -120,8 +123,8 @@ class Ledger:
     def check(self, batch: Any) -> dict[str, Any]:
         """Check all of a batch, note it, and give the states to be saved."""
         cells = cells_of(batch)
-        names = list(batch._layout.states)
         owners = [self.of[key] for key, _ in cells]
+        names = states_in(batch)
         assert plain(batch.sequence_count).tolist() == [known.count for known in owners], cells
         for name in names:
             got = plain(batch.state(name))
@@ -166,6 +169,16 @@ class Ledger:
             for key, i in seen:
                 order[key].append(i)
             assert all(at == sorted(at) for at in order.values())
+
+
+def states_in(batch: Any) -> list[str]:
+    """Return the names of the states of these feeds that a batch has."""
+    names = []
+    for name in _STATES:
+        with contextlib.suppress(KeyError):
+            batch.state(name)
+            names.append(name)
+    return names
 
 
 def stacked(name: str, values: list[Any]) -> np.ndarray:
@@ -284,6 +297,11 @@ class CutProxy:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
+    def refuse(self) -> None:
+        """Let no further connection through."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+
     def cut(self) -> None:
         for end in self._pairs:
             with contextlib.suppress(OSError):
@@ -293,8 +311,7 @@ class CutProxy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
+        self.refuse()
         self._listener.close()
         self.cut()
         for thread in self._threads:

@@ -71,7 +71,7 @@ def main() -> None:
                 ]
                 tell("batch", rows=rows)
                 if taken == options.hold:
-                    feed._link.settle()  # all but the batch in hand is saved, and known to be
+                    _ = feed.progress  # answered once all saves are
                     tell("holding")
                     time.sleep(600)
                 if taken == options.leave:

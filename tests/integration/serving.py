@@ -6,13 +6,29 @@ A test whose subject is a process (its death, its memory, its signals, several w
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from typing import Any
+
+import zmq
 
 import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S
+from headrace_proto import limits
+from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Bye, Hello, Welcome
+from tests.patience import PATIENCE_S, eventually
 
-__all__ = ["connect", "drained", "serving", "worker_pid"]
+__all__ = [
+    "arrived",
+    "connect",
+    "drained",
+    "greeted",
+    "number_of",
+    "serving",
+    "trainers_of",
+    "worker_pid",
+]
 
 
 def serving(pipelines: Any, **options: Any) -> hs.Server:
@@ -34,3 +50,36 @@ def drained(server: hs.Server, feed: str = "default") -> list[headrace.Batch]:
 def worker_pid(server: hs.Server) -> int:
     """The process of its only worker."""
     return next(pid for name, pid in server.pids.items() if name.startswith("worker"))
+
+
+def trainers_of(server: hs.Server, feed: str = "default") -> list[dict[str, Any]]:
+    """Return the trainers that a server's status lists."""
+    trainers: list[dict[str, Any]] = server.stats()[feed]["trainers"]
+    return trainers
+
+
+def number_of(server: hs.Server) -> int:
+    """Return the number by which a server knows its only trainer."""
+    (trainer,) = trainers_of(server)
+    number: int = trainer["trainer"]
+    return number
+
+
+def arrived(server: hs.Server, feed: headrace.Feed, batches: int) -> None:
+    """Wait until the server's only trainer has this many batches in hand and ahead."""
+    _ = feed.progress  # answered once all commits are
+    eventually(lambda: trainers_of(server)[0]["leases"] >= batches)
+    feed.stats()  # its answer comes after the batches
+
+
+@contextlib.contextmanager
+def greeted(server: hs.Server, **facts: Any) -> Iterator[Welcome]:
+    """Join as a client that takes no batch, by ZeroMQ; yield the server's answer."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
+        peer.linger, peer.rcvtimeo = 1000, int(1000 * PATIENCE_S)
+        peer.connect(server.address)
+        peer.send(FROM_TRAINER.encode(Hello(*limits.PROTOCOL, "t", "", os.urandom(8), **facts)))
+        welcome = FROM_SERVER.decode(peer.recv())
+        assert isinstance(welcome, Welcome), welcome
+        yield welcome
+        peer.send(FROM_TRAINER.encode(Bye(welcome.session)))

@@ -135,8 +135,8 @@ def test_the_end_of_a_server_that_nobody_brought_about_is_found(
     """The driver's record of its kills is disabled, so it reports leftovers of the last server."""
 
     def kill(server: served.Server) -> None:
-        assert server._process is not None
-        server._process.kill()
+        assert server.process is not None
+        server.process.kill()
 
     monkeypatch.setattr(served.Server, "kill", kill)
     monkeypatch.setattr(served, "living", lambda sessions: [1])

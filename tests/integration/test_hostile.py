@@ -36,7 +36,7 @@ from headrace_proto.messages import (
 from tests.patience import PATIENCE_S
 
 from .honest import honest_trainer
-from .serving import serving
+from .serving import number_of, serving
 
 ROWS = 4000
 
@@ -136,7 +136,7 @@ def test_endless_small_parts_and_oversize_frames_end_only_their_connection(serve
 def test_numbers_that_are_not_the_senders_get_it_nowhere(server):
     with headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as feed:
         first = next(feed)
-        session = feed._link.session.welcome.session
+        session = number_of(server)
         with dealer(server.address) as peer:
             for message in (
                 Step(session, 100, commits=(first.token,)),

@@ -17,10 +17,11 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace import saving
+from headrace.driver import Driver
 from headrace.lanes import parts_of
 from headrace.segments import SegmentBatch
 from headrace.session import Session
-from headrace_proto.messages import Stats
+from headrace_proto.messages import Deliver, Renew
 from tests.patience import PATIENCE_S, eventually
 
 from .processes import HERE, Process
@@ -39,8 +40,8 @@ from .segment_streams import (
     train,
 )
 from .segment_streams import example as one_example
+from .serving import arrived, serving, trainers_of
 from .serving import connect as serving_connect
-from .serving import serving
 
 _HOME = {"order": "lanes", "state_placement": "trainer"}
 _PLACES = pytest.mark.parametrize("placement", ["server", "trainer"])
@@ -321,7 +322,7 @@ def test_a_trainer_that_waits_gets_the_lanes_of_one_that_leaves(way):
         with connect(server) as second:
 
             def leave_when_it_waits() -> None:
-                eventually(lambda: second._link.session._wanting)
+                eventually(lambda: any(t["window"] for t in trainers_of(server)))
                 first.close()
 
             steps, _ = at_once([lambda: train(second, ledger), leave_when_it_waits])
@@ -342,7 +343,7 @@ def test_a_cut_connection_makes_lanes_go_on_from_what_the_server_has(over_tcp):
             train(feed, ledger, 2)
             feed.flush_states()
             train(feed, ledger, 1)
-            feed._link.settle()
+            _ = feed.progress  # answered once the save is
             proxy.cut()
             stale = 0
             while True:
@@ -368,8 +369,10 @@ def test_batches_whose_leases_end_alone_come_again_in_lanes_that_begin_anew(monk
     ledger = Ledger(of_counts([6, 6, 4, 3]))
     examples = [dict(known.told) for known in ledger.of.values()]
 
-    def no_heartbeat(session: Session, number: int, window: int, now: float) -> Stats:
-        return Stats(number, 2**31)
+    outgoing = Session.outgoing
+
+    def no_heartbeats(session: Session, now: float) -> list[Any]:
+        return [message for message in outgoing(session, now) if not isinstance(message, Renew)]
 
     def step(batch: Any) -> None:
         save_all(batch, ledger.check(batch))
@@ -377,9 +380,9 @@ def test_batches_whose_leases_end_alone_come_again_in_lanes_that_begin_anew(monk
 
     with serving(lanes(examples), lease_ttl_s=0.5) as server, connect(server, prefetch=2) as feed:
         batch = next(feed)
-        eventually(lambda: len(feed._link.session.ready) == 2)
+        arrived(server, feed, 3)
         with monkeypatch.context() as patch:
-            patch.setattr(Session, "_renew", no_heartbeat)
+            patch.setattr(Session, "outgoing", no_heartbeats)
             eventually(lambda: server.stats()["default"]["expired"])
         with contextlib.suppress(headrace.StaleLease):
             step(batch)
@@ -406,7 +409,7 @@ def test_a_loop_that_is_interrupted_while_it_takes_a_batch_goes_on_with_the_righ
     ):
         train(feed, ledger, 2)
         feed.flush_states()
-        eventually(lambda: len(feed._link.session.ready) == 2)
+        arrived(server, feed, 2)
         with monkeypatch.context() as patch:
             patch.setattr(SegmentBatch, "identity", interrupted)
             with pytest.raises(KeyboardInterrupt):
@@ -421,14 +424,14 @@ def test_a_loop_that_is_interrupted_when_it_has_taken_a_batch_gets_it_again(plac
     ledger = Ledger(of_counts([6, 6, 4, 3]))
     examples = [dict(known.told) for known in ledger.of.values()]
 
-    def interrupted(now: bool, heard: bool = False) -> None:
+    def interrupted(driver: Driver, now: bool, heard: bool = False) -> None:
         raise KeyboardInterrupt
 
     with serving(lanes(examples, placement)) as server, connect(server, prefetch=2) as feed:
         train(feed, ledger, 2)
-        eventually(lambda: feed._link.session.ready)
+        arrived(server, feed, 1)
         with monkeypatch.context() as patch:
-            patch.setattr(feed._link._driver, "say_soon", interrupted)
+            patch.setattr(Driver, "say_soon", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 next(feed)
         train(feed, ledger)
@@ -439,16 +442,17 @@ def test_a_loop_that_is_interrupted_when_it_has_taken_a_batch_gets_it_again(plac
 def test_a_delivery_that_is_lost_by_an_interruption_comes_before_the_later_ones(monkeypatch):
     ledger = Ledger(of_counts([6, 6, 4, 3]))
     examples = [dict(known.told) for known in ledger.of.values()]
-    deliver, trainer, lost = Session._on_deliver, threading.current_thread(), 0
+    receive, trainer, lost = Session.receive, threading.current_thread(), 0
 
-    def interrupted(session: Session, message: Any, frames: Any) -> None:
+    def interrupted(session: Session, message: Any, frames: Any, now: float) -> None:
         nonlocal lost
-        if len(ledger.batches) > 1 and threading.current_thread() is trainer and not lost:
+        comes = isinstance(message, Deliver) and len(ledger.batches) > 1
+        if comes and threading.current_thread() is trainer and not lost:
             lost = len(message.items)
             raise KeyboardInterrupt
-        deliver(session, message, frames)
+        receive(session, message, frames, now)
 
-    monkeypatch.setattr(Session, "_on_deliver", interrupted)
+    monkeypatch.setattr(Session, "receive", interrupted)
     with serving(lanes(examples)) as server, connect(server, prefetch=2) as feed:
         ended = False
         while not ended:
@@ -464,9 +468,9 @@ def test_a_flush_is_stale_where_the_worker_dies_before_it_is_sent(monkeypatch):
     examples = [dict(known.told) for known in ledger.of.values()]
 
     def slow(*arguments: Any) -> Any:
-        opened = feed._link.session.openings
         os.kill(server.pids["worker-0-0"], signal.SIGKILL)
-        eventually(lambda: feed._link.session.openings > opened)
+        eventually(lambda: "worker-0-1" in server.pids)
+        feed.stats()  # the answer of the next worker, with which the trainer has a session then
         return parts_of(*arguments)
 
     with hs.run(lanes(examples)) as server, connect(server) as feed:
@@ -481,23 +485,27 @@ def test_a_flush_is_stale_where_the_worker_dies_before_it_is_sent(monkeypatch):
 
 
 @_PLACES
-def test_a_batch_that_was_taken_while_its_server_was_greeted_again_is_used(placement, monkeypatch):
+def test_a_batch_that_was_taken_while_its_server_was_greeted_again_is_used(
+    placement, monkeypatch, over_tcp
+):
     ledger = Ledger(of_counts([6, 6, 4, 3]))
     examples = [dict(known.told) for known in ledger.of.values()]
     identity, greeted = SegmentBatch.identity, 0
 
     def slow(batch: SegmentBatch) -> bytes:
         nonlocal greeted
-        session = feed._link.session
         if len(ledger.batches) == 2 and not greeted:
             greeted = 1
-            with feed._link.lock:
-                session.greet()
-            eventually(lambda: session.connected or session.missed)
+            proxy.cut()
+            feed.stats()  # answered once the server was greeted again
         return identity(batch)
 
     monkeypatch.setattr(SegmentBatch, "identity", slow)
-    with serving(lanes(examples, placement)) as server, connect(server, prefetch=2) as feed:
+    with (
+        serving(lanes(examples, placement)) as server,
+        CutProxy(server.address) as proxy,
+        headrace.connect(proxy.address, prefetch=2, timeout=PATIENCE_S) as feed,
+    ):
         train(feed, ledger)
         assert server.stats()["default"]["redelivered"] == rewound(server) == 0
     assert greeted
@@ -588,7 +596,7 @@ def test_the_deadline_of_a_trainer_without_lanes_says_who_has_them():
             batch = next(holder)
             with pytest.raises(headrace.DeadlineExceeded) as caught:
                 next(waiting)
-            number = holder._link.session.welcome.session
+            number = next(t["trainer"] for t in trainers_of(server) if t["leases"])
             batch.save_state(
                 "chain",
                 np.array(

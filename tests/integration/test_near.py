@@ -24,19 +24,27 @@ from tests.patience import PATIENCE_S
 
 from .honest import honest_trainer
 from .segment_streams import CutProxy, Example, Ledger, chained, of_counts, save_all, train
-from .serving import connect, serving
+from .serving import connect, greeted, number_of, serving
 
 ROWS = 2000
 
 
-def channel_of(feed: headrace.Feed) -> Channel:
-    channel = feed._link._driver._wires[0].way.channel
-    assert channel is not None
-    return channel
+@pytest.fixture
+def channels(monkeypatch: pytest.MonkeyPatch) -> list[Channel]:
+    """The channels of the trainers of this process, the newest last."""
+    opened: list[Channel] = []
+    reach = Channel.connect
+
+    def reached(*arguments: Any, **options: Any) -> Channel:
+        opened.append(reach(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr("headrace.wire.Channel.connect", reached)
+    return opened
 
 
-def cut(feed: headrace.Feed) -> None:
-    with socket.socket(fileno=os.dup(channel_of(feed).fileno())) as end:
+def cut(channel: Channel) -> None:
+    with socket.socket(fileno=os.dup(channel.fileno())) as end:
         end.shutdown(socket.SHUT_RDWR)
 
 
@@ -58,13 +66,13 @@ def test_once_it_is_there_a_trainer_needs_the_address_no_more():
                 seen += batch["i"].tolist()
                 if len(seen) == 500:
                     assert feed.local
-                    proxy._listener.shutdown(socket.SHUT_RDWR)
+                    proxy.refuse()
                     proxy.cut()
     assert seen == list(range(ROWS))
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_one_that_ends_loses_and_repeats_no_segment(prefetch: int):
+def test_one_that_ends_loses_and_repeats_no_segment(prefetch: int, channels: list[Channel]):
     """It ends after batches were taken, in the middle of saves, and while batches come."""
     ledger = Ledger(of_counts([1 + i % 4 for i in range(24)]))
     with serving(chained(list_of(ledger), batch_size=3)) as server:
@@ -72,12 +80,12 @@ def test_one_that_ends_loses_and_repeats_no_segment(prefetch: int):
             train(feed, ledger, 2)
             batch = next(feed)
             states = ledger.check(batch)
-            before = channel_of(feed)
-            cut(feed)
+            before = channels[-1]
+            cut(before)
             save_all(batch, states)
             train(feed, ledger, 3)
-            assert channel_of(feed) is not before
-            cut(feed)
+            assert channels[-1] is not before
+            cut(channels[-1])
             train(feed, ledger)
         assert server.wait(PATIENCE_S)
         stats = server.stats()["default"]
@@ -143,10 +151,17 @@ def test_states_larger_than_a_socket_holds_arrive_as_they_were():
 @pytest.fixture
 def served() -> Iterator[tuple[hs.Server, Path]]:
     with serving(numbers()) as server:
-        with connect(server) as feed:
-            welcome = feed._link.session.welcome
-            assert welcome is not None
-        yield server, Path(welcome.channel)
+        with greeted(server) as welcome:
+            path = Path(welcome.channel)
+        yield server, path
+
+
+@contextlib.contextmanager
+def attachable(server: hs.Server) -> Iterator[Attach]:
+    """Join as a trainer of this host does; yield what it says first by its channel."""
+    with greeted(server) as welcome, open(welcome.session_file, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield Attach(welcome.session, file.read())
 
 
 def wire(*frames: bytes) -> bytes:
@@ -205,8 +220,8 @@ def test_a_hello_by_a_channel_is_refused(served: Any):
 
 def test_who_can_not_tell_what_is_in_the_file_gets_no_session(served: Any):
     server, path = served
-    with honest_trainer(server, ROWS) as feed:
-        number = feed._link.session.welcome.session  # type: ignore[union-attr]
+    with honest_trainer(server, ROWS):
+        number = number_of(server)
         for attach in (Attach(number, b"guess"), Attach(number, b""), Attach(999, b"guess")):
             with stranger(path, wire(FROM_TRAINER.encode(attach))) as end:
                 assert hung_up(end)
@@ -215,9 +230,9 @@ def test_who_can_not_tell_what_is_in_the_file_gets_no_session(served: Any):
 def test_a_session_is_not_spoken_for_by_another_channel(served: Any):
     """Renew, as if by the honest trainer, is answered Unknown; its session stands."""
     server, path = served
-    with honest_trainer(server, ROWS) as feed:
-        number = feed._link.session.welcome.session  # type: ignore[union-attr]
-        with stranger(path, wire(FROM_TRAINER.encode(Renew(number, 0, 0)))) as end:
+    with honest_trainer(server, ROWS):
+        renew = Renew(number_of(server), 0, 0)
+        with stranger(path, wire(FROM_TRAINER.encode(renew))) as end:
             assert type(FROM_SERVER.decode(end.recv(65536)[12:])).__name__ == "Unknown"
 
 
@@ -238,26 +253,18 @@ def test_a_trainer_that_is_gone_before_its_channel_is_heard_has_left(served: Any
 def test_the_proof_without_the_lock_is_not_enough(served: Any):
     """A trainer without a lock looks like a dead one."""
     server, path = served
-    with connect(server) as feed:
-        session = feed._link.session
-        assert session.welcome is not None
-        fd = session.memory._fd
-        fcntl.flock(fd, fcntl.LOCK_UN)
-        attach = Attach(session.welcome.session, session.memory.proof)
+    with greeted(server) as welcome:
+        attach = Attach(welcome.session, Path(welcome.session_file).read_bytes())
         with stranger(path, wire(FROM_TRAINER.encode(attach))) as end:
             assert hung_up(end)
-        fcntl.flock(fd, fcntl.LOCK_SH)
 
 
 def test_who_reads_nothing_is_given_up_and_the_others_go_on(served: Any):
     """A trainer asks for answers without end and reads none of them."""
     server, path = served
-    with connect(server, prefetch=0) as idle:
-        session = idle._link.session
-        assert session.welcome is not None
-        number, proof = session.welcome.session, session.memory.proof
-        with stranger(path, wire(FROM_TRAINER.encode(Attach(number, proof)))) as end:
-            renew = wire(FROM_TRAINER.encode(Renew(number, 0, 0)))
+    with attachable(server) as attach:
+        with stranger(path, wire(FROM_TRAINER.encode(attach))) as end:
+            renew = wire(FROM_TRAINER.encode(Renew(attach.session, 0, 0)))
             end.settimeout(0.5)
             with contextlib.suppress(OSError):
                 for _ in range(200):
@@ -269,11 +276,8 @@ def test_who_reads_nothing_is_given_up_and_the_others_go_on(served: Any):
 def test_its_words_are_the_protocols(served: Any):
     """A client of its own: Attach by the channel, then Renew, and Pulse comes back by it."""
     server, path = served
-    with connect(server) as feed:
-        session = feed._link.session
-        assert session.welcome is not None
-        attach = Attach(session.welcome.session, session.memory.proof)
-        renew = Renew(session.welcome.session, 0, 0)
+    with attachable(server) as attach:
+        renew = Renew(attach.session, 0, 0)
         said = wire(FROM_TRAINER.encode(attach)) + wire(FROM_TRAINER.encode(renew))
         with stranger(path, said) as end:
             count, size = struct.unpack("<IQ", end.recv(12))

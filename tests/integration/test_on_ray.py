@@ -18,13 +18,15 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 import headrace
 import headrace_server as hs
 from headrace import driver
-from headrace_server.cluster.directory import Directory, Superseded
+from headrace_server.cluster.directory import Directory
+from headrace_server.supervisor.crew import Crew
 from tests.patience import PATIENCE_S, eventually
 
 from .ray_stand_in import Call, Handle, RayStandIn, ray_stand_in
@@ -66,10 +68,15 @@ def sums() -> hs.Pipeline:
 
 def lose(server: Handle) -> None:
     """Lose a server with its node; Ray starts it on another one."""
-    lost = server.object
-    lost._server._supervisor._end_children(abruptly=True)
-    lost.close()
+    end = Crew.end
+    with mock.patch.object(Crew, "end", lambda crew, *_: end(crew, abruptly=True)):
+        server.object.close()
     server.start()
+
+
+def states(temporary: Path) -> list[Path]:
+    """Return the state directories of servers, by node and share."""
+    return [*temporary.glob(f"headrace-ray-{os.getuid()}/*/*/*-of-*")]
 
 
 def connect(address: str, **options: Any) -> headrace.Feed:
@@ -121,9 +128,17 @@ def test_a_trainer_that_comes_after_the_loss_gets_only_what_is_not_committed(
 
 
 def test_feeds_with_states_go_back_to_the_last_snapshot_of_all_servers(
-    cluster: RayStandIn, tmp_path: Path
+    cluster: RayStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("fsspec")
+    here, reported = Directory.here, dict[str, str]()
+
+    def noted(directory: Directory, *report: Any) -> Any:
+        answer = here(directory, *report)
+        reported.update(report[4])  # snapshots by feed
+        return answer
+
+    monkeypatch.setattr(Directory, "here", noted)
     with hs.on_ray(
         {"sums": sums()}, servers=2, snapshots=str(tmp_path / "snapshots"), **_LESS
     ) as servers:
@@ -145,8 +160,7 @@ def test_feeds_with_states_go_back_to_the_last_snapshot_of_all_servers(
         with connect(servers.address, prefetch=0) as feed:
             before = [step(feed) for _ in range(3)]
             feed.snapshot()
-            known = cluster.named["headrace", "sums"].object._snapshots
-            eventually(lambda: known["sums"] != "beginning")
+            eventually(lambda: "sums" in reported)
             step(feed)
             lose(cluster.servers[1])
             with pytest.raises(headrace.FeedRewound, match="was taken back to snapshot"):
@@ -154,38 +168,27 @@ def test_feeds_with_states_go_back_to_the_last_snapshot_of_all_servers(
         with connect(servers.address, prefetch=0) as feed:
             again = rest(feed)
         directory = cluster.named["headrace", "sums"]
-        losses, cluster.reconstructed = directory.object._losses, True
+        cluster.reconstructed = True
         directory.start()
         eventually(lambda: len(directory.object.addresses()[0]) == 2)
-        assert directory.object._losses == losses and losses["sums"][0] == 1
     seen = [(key.partition(b":")[2], state) for batch in before + again for key, state in batch]
     whole = [(b"k%d" % i, i * j) for i in range(12) for j in range(1 + i % 5)]
     assert sorted(seen) == sorted(whole)
 
 
-def test_a_server_that_was_replaced_acknowledges_nothing_any_more(cluster: RayStandIn) -> None:
-    with hs.on_ray({"numbers": numbers()}, servers=1, **_LESS):
-        directory: Any = cluster.named["headrace", "numbers"].object
-        number = directory._shares[0].number
-        begun = directory.begin(0, "another term", number)
-        with pytest.raises(Superseded, match="share 0 was given to another server"):
-            directory.keep(0, number, [])
-        directory._shares[0].number = number
-        assert begun.lost and begun.number == number + 1
-
-
 def test_a_trainer_learns_that_an_older_state_directory_is_all_that_is_left(
-    cluster: RayStandIn, tmp_path: Path
+    cluster: RayStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. A server leaves its state on a node, and another goes on elsewhere from the mirror.
     2. That one and the directory are lost together, and the next one starts on the first node.
     """
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with (
         hs.on_ray({"numbers": numbers()}, servers=1, **_LESS) as servers,
         connect(servers.address, commit="explicit") as feed,
     ):
         (server,), directory = cluster.servers, cluster.named["headrace", "numbers"]
-        state, node = server.object._state, int(server.node.removeprefix("node"))
+        (state,), node = states(tmp_path), int(server.node.removeprefix("node"))
         next(feed).commit()
         shutil.copytree(state, tmp_path / "left")
         lose(server)
@@ -251,13 +254,16 @@ def test_an_actor_beside_which_servers_should_run_and_that_is_silent_is_named(
         hs.on_ray({"numbers": numbers()}, servers=2, beside=[actor], **_LESS)
 
 
-def test_servers_of_one_node_remove_their_own_state_alone(cluster: RayStandIn) -> None:
+def test_servers_of_one_node_remove_their_own_state_alone(
+    cluster: RayStandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     cluster.nodes = itertools.repeat(0)  # type: ignore[assignment]
     with hs.on_ray({"numbers": numbers()}, servers=2, state_dir=None, **_LESS):
-        one, other = (server.object for server in cluster.servers)
-        one.close()
-        assert not one._state.exists() and other._state.exists()
-    assert not other._state.parent.parent.exists()
+        assert {state.name for state in states(tmp_path)} == {"0-of-2", "1-of-2"}
+        cluster.servers[0].object.close()
+        assert [state.name for state in states(tmp_path)] == ["1-of-2"]
+    assert not any(tmp_path.glob("headrace-ray-*/*"))
 
 
 @pytest.mark.parametrize("other", ["open", "file", "link", "owner"])
@@ -282,7 +288,7 @@ def test_states_lie_in_a_directory_of_this_user_alone(
     if other == "open":
         place.chmod(0o700)
         with hs.on_ray({"numbers": numbers()}, servers=1, **_LESS):
-            assert [one.name for one in place.glob("*")] == [cluster.servers[-1].object._plan.name]
+            assert len(states(tmp_path)) == len([*place.iterdir()]) == 1
 
 
 def test_a_directory_that_ends_before_it_gives_keys_is_a_lost_connection(

@@ -133,8 +133,8 @@ def test_a_board_is_written_by_trainers_and_read_by_who_measures(tmp_path: Path)
 
 def test_the_page_has_a_part_for_every_measurement_and_each_was_measured() -> None:
     text = page.PAGE.read_text()
-    assert page._PART.findall(text), "no part"
-    assert [name for _, name, _ in page._PART.findall(text)] == list(EVERY)
+    assert page.PART.findall(text), "no part"
+    assert [name for _, name, _ in page.PART.findall(text)] == list(EVERY)
     for name in EVERY:
         assert f"<!-- measured: {name} -->\n| " in text, f"python -m tests.scale {name} --write"
     assert {path.name for path in page.PICTURES.glob("scale-*.svg")} == {

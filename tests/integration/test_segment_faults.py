@@ -33,7 +33,7 @@ from headrace_proto.messages import (
     Step,
     Welcome,
 )
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import PATIENCE_S
 
 from .processes import HERE, Process
 from .segment_streams import (
@@ -50,7 +50,7 @@ from .segment_streams import (
     train,
 )
 from .serving import connect as serving_connect
-from .serving import serving
+from .serving import number_of, serving, trainers_of
 
 connect = functools.partial(serving_connect, prefetch=0)
 
@@ -181,6 +181,7 @@ def test_a_cut_connection_loses_and_repeats_no_segment(prefetch, over_tcp):
     with serving(pipeline, lease_ttl_s=8.0) as server, CutProxy(server.address) as proxy:
         with headrace.connect(proxy.address, prefetch=prefetch, timeout=PATIENCE_S) as feed:
             train(feed, ledger, 2)
+            number = number_of(server)
             batch = next(feed)
             states = ledger.check(batch)
             proxy.cut()
@@ -188,7 +189,7 @@ def test_a_cut_connection_loses_and_repeats_no_segment(prefetch, over_tcp):
             train(feed, ledger, 3)
             proxy.cut()
             train(feed, ledger)
-            assert feed._link.session.welcome.session  # it was never given up
+            assert number_of(server) == number, "it was given up"
         assert server.wait(PATIENCE_S)
         stats = server.stats()["default"]
     ledger.assert_complete()
@@ -216,7 +217,7 @@ def test_whoever_waits_for_a_trainer_that_never_saves_is_told_what_for_and_since
                         return str(caught.value)
 
                     of_lazy, of_waiting = at_once([lambda: fails(lazy), lambda: fails(waiting)])
-                number = lazy._link.session.welcome.session
+                number = next(t["trainer"] for t in trainers_of(server) if t["leases"])
                 assert batch.rows == 2
             train(other, ledger)
     ledger.assert_complete()
@@ -260,7 +261,8 @@ def test_the_deaths_of_workers_lose_no_state_of_a_feed_in_memory(prefetch: int, 
                 rows += batch["i"].tolist()
         assert server.wait(PATIENCE_S) and not server.failed_feeds()
         assert server.stats()["states"]["stale"] == 0
-        directory = Path(server._supervisor._directory.path)
+        with raw(server, "numbers") as other:
+            directory = Path(other.welcome.directory)
         assert list(directory.glob("journals/feeds/*/*.journal"))
     assert not directory.exists()
     assert sorted(rows) == list(range(400))
@@ -327,12 +329,12 @@ def test_a_batch_whose_segments_no_greeting_named_goes_out_again(tmp_path, monke
     def slow(batch: SegmentBatch) -> bytes:
         nonlocal server, lives
         if len(ledger.seen) >= 8 and not lives:
-            lives, opened = 1, feed._link.session.openings
+            lives = 1
             for pid in server.pids.values():
                 os.kill(pid, signal.SIGKILL)
             server.close()
             server = served()
-            eventually(lambda: feed._link.session.openings > opened)
+            feed.stats()  # answered once the new server was greeted
         return identity(batch)
 
     monkeypatch.setattr(SegmentBatch, "identity", slow)
@@ -353,7 +355,8 @@ class Raw:
     def __init__(self, peer: zmq.Socket[bytes], feed: str) -> None:
         self._peer = peer
         self.say(Hello(*limits.PROTOCOL, "t", feed, os.urandom(8)))
-        self.number = self.hear(Welcome).session
+        self.welcome = self.hear(Welcome)
+        self.number = self.welcome.session
         self._taken = 0
 
     def say(self, message: Any, *frames: bytes) -> None:
@@ -486,7 +489,7 @@ def test_tokens_of_others_save_nothing():
                 outcome = thief.save(token, columns, bytes(block))
                 assert outcome.stale == (token,) and not outcome.committed
             save_all(batch, states)
-            feed._link.settle()
+            _ = feed.progress  # answered once the save is
             # What is committed stays so: said again it adds nothing.
             thief.save(batch.token, columns, bytes(block))
         train(feed, ledger)

@@ -29,11 +29,13 @@ from .segment_streams import (
     of_counts,
     plain,
     save_all,
+    states_in,
 )
 from .serving import connect, serving
 from .test_segment_faults import told
 
 COUNTS = [3, 1, 5, 2, 4, 1, 6, 2, 7, 1, 2, 9, 3]
+BATCH_SIZE = 2
 ORDERS = pytest.mark.parametrize(
     "order", [("arrival", "server"), ("lanes", "server"), ("lanes", "trainer")], ids="-".join
 )
@@ -44,7 +46,6 @@ class Valid:
 
     def __init__(self, batch: Any) -> None:
         self._batch = batch
-        self._layout = batch._layout
         self._rows = np.flatnonzero(plain(batch.valid))
         self.sequences = {name: self._of(column) for name, column in batch.sequences.items()}
         self.context = {name: self._of(column) for name, column in batch.context.items()}
@@ -60,7 +61,7 @@ class Valid:
 
     def saved(self, states: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """States of all rows: of the empty ones anything."""
-        names = self._layout.states
+        names = states_in(self._batch)
         whole = {name: plain(self._batch.state(name)).copy() for name in names}
         for name, value in states.items():
             whole[name][self._rows] = value
@@ -70,7 +71,7 @@ class Valid:
 def check(batch: Any, ledger: Ledger) -> dict[str, np.ndarray]:
     """Check a batch of a rank; the states to be saved."""
     empty = ~plain(batch.valid)
-    assert batch.rows == len(empty) == batch._layout.batch_size
+    assert batch.rows == len(empty) == BATCH_SIZE
     assert not plain(batch.length)[empty].any() and set(plain(batch.key)[empty]) <= {b""}
     for column in (*batch.sequences.values(), *batch.context.values()):
         assert not plain(column)[empty].any()

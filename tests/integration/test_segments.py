@@ -31,7 +31,7 @@ from .segment_streams import (
 )
 from .segment_streams import example as one_example
 from .serving import connect as serving_connect
-from .serving import serving
+from .serving import serving, trainers_of
 
 _COUNTS = [3, 1, 5, 2, 1, 1, 7, 4, 2, 3, 1, 6, 2]
 
@@ -240,13 +240,14 @@ def test_at_the_end_of_input_two_trainers_wait_for_the_states_that_a_third_holds
     examples = of_counts([3, 3])
     ledger = Ledger(examples)
     with serving(chained(examples, batch_size=2)) as server:
-        with connect(server) as holder, connect(server) as one, connect(server) as other:
+        one, other = connect(server, prefetch=0), connect(server, prefetch=0)
+        with connect(server, prefetch=0) as holder, one, other:
             batch = next(holder)
             states = ledger.check(batch)
             waiting = [one, other]
 
             def save_when_both_wait() -> int:
-                eventually(lambda: all(feed._link.session._wanting for feed in waiting))
+                eventually(lambda: sum(t["window"] for t in trainers_of(server)) == 2)
                 save_all(batch, states)
                 return 0
 

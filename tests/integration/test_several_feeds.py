@@ -100,11 +100,10 @@ def test_a_feed_that_failed_and_was_dropped_unclosed_ends_its_thread() -> None:
         "tests.integration.user_functions:fail_at_20"
     )
     with serving({"bad": bad.batch(4), "good": numbered(8)}) as server:
-        feed = connect(server, feed="good")
-        feed._link.session.failure = headrace.DataError("planted")
+        feed = connect(server, feed="bad")
         for _ in range(2):
-            with pytest.raises(headrace.DataError, match="planted"):
-                next(feed)
+            with pytest.raises(headrace.HeadraceError, match="the twentieth is one too many"):
+                list(feed)
         dropped = weakref.ref(feed)
         del feed
         gc.collect()

@@ -20,7 +20,9 @@ from headrace_proto.messages import Step
 from tests.patience import PATIENCE_S, eventually
 
 from .segment_streams import Ledger, at_once, chained, of_counts, train
+from .serving import greeted, trainers_of
 from .test_near import list_of
+from .waiting import waits_end_after
 
 _SERVERS = 2
 
@@ -66,7 +68,6 @@ def test_servers_with_different_numbers_of_workers_give_the_stream_of_one_server
     ):
         with connect([two, one]) as feed:
             assert rows(feed) == wanted
-            assert [s.address for s in feed._link.sessions] == [one.address] * 2 + [two.address]
         assert one.wait(PATIENCE_S) and two.wait(PATIENCE_S)
         assert [p["worker"] for p in one.stats()["default"]["partitions"]] == [0, 1, 0]
 
@@ -127,7 +128,7 @@ def test_names_of_one_server_are_one_server():
         both = f"tcp://127.0.0.1:{port}, tcp://localhost:{port}"
         with headrace.connect(both, timeout=PATIENCE_S) as feed:
             assert len(rows(feed)) == 120
-            assert len(feed._link.sessions) == 1
+            assert server.access()["present"] == {"": 1}
 
 
 def test_a_name_that_stands_for_several_addresses_is_all_servers(monkeypatch: pytest.MonkeyPatch):
@@ -152,8 +153,6 @@ def test_a_name_that_stands_for_several_addresses_is_all_servers(monkeypatch: py
         monkeypatch.setattr("headrace.finding._LOOK_UP_S", 0.05)
         with headrace.connect(f"tcp://localhost:{port}", timeout=PATIENCE_S) as feed:
             assert sorted(rows(feed)) == list(range(120))
-            at = [session.address for session in feed._link.sessions]
-            assert at == [f"tcp://127.0.0.{n}:{port}" for n in (1, 2)]
 
 
 def test_no_batch_comes_ahead_before_the_order_of_the_owners_is_known(
@@ -281,8 +280,7 @@ def test_a_server_that_is_killed_and_returns_loses_nothing(shares: Shares, ledge
             shares.kill(index)
             shares.servers[index] = shares.start(index)
         at_once([lambda f=f: train(f, ledger) for f in (one, two)], PATIENCE_S)
-        openings = [session.openings for session in one._link.sessions]
-        assert openings == [2, 2]
+        assert [len(trainers_of(server)) for server in shares.servers] == [2, 2]
     ledger.assert_complete()
 
 
@@ -290,12 +288,10 @@ def test_a_wait_for_a_share_that_is_away_names_it_and_its_address(shares: Shares
     with connect(shares.servers, prefetch=0, timeout=PATIENCE_S) as feed:
         train(feed, ledger, 1)
         shares.kill(1)
-        feed._link._timeout_s = 3.0
-        address = feed._link.sessions[1].address
-        with pytest.raises(headrace.ConnectionLost) as raised:
+        with waits_end_after(3.0), pytest.raises(headrace.ConnectionLost) as raised:
             train(feed, ledger)
         text = str(raised.value)
-        assert f"the server at {address} (share 1/2) was lost" in text
+        assert f"the server at {shares.servers[1].address} (share 1/2) was lost" in text
 
 
 def test_the_error_of_a_server_that_is_stopped_names_its_share():
@@ -362,7 +358,8 @@ def test_a_server_with_another_number_of_workers_is_greeted_at_each(
             durability="process",
         )
         train(feed, ledger)
-        eventually(lambda: len(feed._link.sessions) == 3)
+        partitions = shares.servers[1].stats()["default"]["partitions"]
+        assert [one["worker"] for one in partitions] == [0, 1]
     ledger.assert_complete()
 
 
@@ -483,7 +480,7 @@ def test_in_any_order_a_trainer_goes_on_with_the_servers_that_are_there(
         train(feed, ledger, 5)
         shares.kill(1)
         of_0 = train(feed, ledger, 8)
-        assert of_0 == 8 and not feed._link.sessions[1].connected
+        assert of_0 == 8 and "the server is away" in repr(feed)
         shares.servers[1] = shares.start(1)
         train(feed, ledger)
     ledger.assert_complete()
@@ -491,9 +488,11 @@ def test_in_any_order_a_trainer_goes_on_with_the_servers_that_are_there(
 
 def hosts_apart(monkeypatch: pytest.MonkeyPatch, servers: list[hs.Server], here: int) -> None:
     """Trainers that connect from now on are on the host of one of these servers."""
+    with greeted(servers[here], share=here, shares=_SERVERS) as welcome:
+        near = welcome.directory
 
     def attach(directory: str, session_file: str) -> Any:
-        if directory != servers[here]._supervisor._config.directory:
+        if directory != near:
             raise FileNotFoundError(session_file)
         return Attachment(directory, session_file)
 
@@ -519,7 +518,6 @@ def test_the_share_of_a_trainers_own_host_comes_through_shared_memory(
         hosts_apart(monkeypatch, servers, 1)
         with connect(servers) as feed:
             assert rows(feed) == wanted and not feed.local
-            assert [session.memory is not None for session in feed._link.sessions] == [False, True]
             trainer = servers[1].stats()["default"]["trainers"][0]
             assert (trainer["batches"], trainer["wire_batches"]) == (12, 0)
         assert [sent(server) for server in servers] == [(0, 18), (12, 0)]
@@ -582,17 +580,19 @@ def test_rows_in_lanes_come_in_no_other_order(ledger: Ledger):
 
 
 def test_a_trainer_tells_which_share_it_waits_for(shares: Shares, ledger: Ledger):
+
+    def waited_s(share: int) -> float:
+        (trainer,) = trainers_of(shares.servers[share])
+        waited: float = trainer["awaited_s"][f"{share}/2"]
+        return waited
+
     with connect(shares.servers, prefetch=0) as feed:
         train(feed, ledger, 4)
         shares.kill(1)
-        before = [session.awaited_s for session in feed._link.sessions]
-        feed._link._timeout_s = 0.5
-        with pytest.raises(headrace.HeadraceError, match="share 1/2"):
+        with waits_end_after(0.5), pytest.raises(headrace.HeadraceError, match="share 1/2"):
             train(feed, ledger)
-        after = [session.awaited_s for session in feed._link.sessions]
-        waited = [b - a for a, b in zip(before, after, strict=True)]
-        assert waited[1] > 0.3 > waited[0]
-        feed._link._timeout_s = PATIENCE_S
         shares.servers[1] = shares.start(1)
         train(feed, ledger)
+        eventually(lambda: waited_s(1) > 0.3)  # it is reported with a heartbeat
+        assert waited_s(0) < 0.3
     ledger.assert_complete()

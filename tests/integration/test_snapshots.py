@@ -82,9 +82,10 @@ def taken(batch: Any) -> Any:
     """Do a step of training; return the batch, with states that only this step can have."""
     if isinstance(batch, headrace.Batch):
         return {name: batch[name].tolist() for name in batch}
-    if not batch._layout.states:
+    try:
+        state = batch.state("s")
+    except KeyError:  # of a feed without states
         return [list(batch.key), batch.sequences["v"].tolist()]
-    state = batch.state("s")
     rows = [batch.sequences["v"].tolist(), state.tolist(), batch.sequence.tolist()]
     batch.save_state("s", state + batch.sequences["v"].sum(axis=1)[:, None] + 1)
     return [list(batch.key), *rows]

@@ -41,7 +41,7 @@ def suspended(pids: Iterable[int], seconds: float) -> Iterator[None]:
 
 
 def seen(server: hs.Server) -> dict[str, Any]:
-    return server._supervisor.look()["feeds"]["default"]
+    return server.stats()["default"]
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from tests.unit.core.original_queue import original_stream
 
 from .segment_streams import Ledger, chained, of_counts, save_all
 from .serving import connect, serving
+from .waiting import waits_end_after
 
 _COUNTS = [3, 1, 5, 2, 1, 1, 7, 4, 2, 3, 1, 6, 2]
 _SIZES = (5, None, 1, 6, 2, None, 3)
@@ -101,10 +102,11 @@ def test_a_take_whose_deadline_has_passed_is_withdrawn():
     ledger = Ledger(examples)
     with serving(chained(examples, batch_size=1, capacity=2)) as server, connect(server) as feed:
         first = feed.take(batch_size=1)
-        feed._link._timeout_s = 0.1
-        with pytest.raises(headrace.DeadlineExceeded, match="has not saved state 'chain'"):
+        with (
+            waits_end_after(0.1),
+            pytest.raises(headrace.DeadlineExceeded, match="has not saved state 'chain'"),
+        ):
             feed.take(batch_size=2)
-        feed._link._timeout_s = PATIENCE_S
         save_all(first, ledger.check(first))
         assert feed.take(batch_size=1).context["label"].tolist() == [0]
         assert next(feed).context["label"].tolist() == [1]
@@ -116,10 +118,11 @@ def test_a_partition_that_waits_for_states_is_stepped_over_at_each_take():
     with serving(feed, partitions=2) as server, connect(server) as feed:
         hand = [feed.take(batch_size=2), feed.take(batch_size=1)]
         assert [batch.partition for batch in hand] == [0, 1]
-        feed._link._timeout_s = 0.1
-        with pytest.raises(headrace.DeadlineExceeded, match="has not saved"):
+        with (
+            waits_end_after(0.1),
+            pytest.raises(headrace.DeadlineExceeded, match="has not saved"),
+        ):
             feed.take(batch_size=2)
-        feed._link._timeout_s = PATIENCE_S
         assert feed.take(batch_size=1).partition == 1
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,8 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S
+from headrace.grouping import Groups
+from tests.patience import PATIENCE_S, eventually
 
 from .serving import connect, serving
 
@@ -25,10 +25,22 @@ pytestmark = pytest.mark.tf
 _READY = 8
 
 
+#: Sizes of the groups that were handed over, the newest last.
+_GROUPS: list[int] = []
+
+
 @pytest.fixture(autouse=True)
 def always_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow this machine is."""
     monkeypatch.setattr("headrace.grouping.group_size", lambda *_: _READY)
+    next_group = Groups.next_group
+
+    def noted(groups: Groups, number: int) -> list[Any]:
+        group = next_group(groups, number)
+        _GROUPS.append(len(group))
+        return group
+
+    monkeypatch.setattr(Groups, "next_group", noted)
 
 
 def rows(n: int, repeat: int = 1) -> hs.Pipeline:
@@ -50,13 +62,9 @@ def amid_a_group(feed: Any, dataset: Any, count: int = 4) -> tuple[Any, list[int
     """An iterator in the graph that has pulled some batches, with more of its group at hand."""
     iterator = iter(dataset.take(-1))
     pulled = [int(next(iterator)["i"][0]) for _ in range(2)]
-    give_up = time.monotonic() + PATIENCE_S
-    while sum(len(session.ready) for session in feed._link.sessions) < _READY:
-        assert time.monotonic() < give_up
-        feed._link.say()
+    eventually(lambda: feed.stats()["in_flight"] >= _READY + 2)
     pulled += [int(next(iterator)["i"][0]) for _ in range(count - 2)]
-    (run,) = feed._commits._group_runs
-    assert len(run.group) == _READY - 1
+    assert _GROUPS[-1] == _READY
     return iterator, pulled
 
 

@@ -288,8 +288,9 @@ def test_a_dataset_that_cannot_be_says_why_before_it_connects(torch: Any) -> Non
 
 def test_a_dataset_that_commits_otherwise_connects_anew(server: hs.Server) -> None:
     with dataset_of(server) as dataset:
-        assert not dataset.feed._commits.explicit
+        dataset.feed.commit()
         dataset.commit_explicitly()
-        assert dataset.feed._commits.explicit
+        with pytest.raises(ValueError, match='connected with commit="explicit"'):
+            dataset.feed.commit()
         dataset.commit_explicitly()
         assert isinstance(dataset.feed, headrace.Feed)

@@ -103,7 +103,7 @@ def test_a_member_that_is_killed_comes_back_and_gets_what_it_has_not_committed()
 
 def _again(server: hs.Server, killed: Any, group: list[str]) -> list[list[int]]:
     """Return the batches of a trainer that comes when another has been killed."""
-    killed._process.wait(PATIENCE_S)
+    killed.wait()
     with trainer(server.address, *group) as process:
         assert process.finish() == 0, process.output()
         return process.rows()

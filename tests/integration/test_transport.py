@@ -14,11 +14,11 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
 from . import user_functions
 from .processes import Process
-from .serving import connect, serving
+from .serving import connect, serving, trainers_of
 from .streams import digest, every_dtype, frozen, frozen_array, padded
 
 _N = 22
@@ -156,12 +156,10 @@ def test_an_address_that_is_none_is_refused_at_once(address: str) -> None:
 def test_a_wait_ends_when_another_thread_closes_the_feed() -> None:
     with serving(numbered(1)) as server, connect(server, prefetch=0) as other:
         next(other)  # the only batch, so that nothing comes and the feed does not end
-        feed = connect(server)
+        feed = connect(server, prefetch=0)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(next, feed)
-            until = time.monotonic() + PATIENCE_S
-            while not feed._link.session._wanting and time.monotonic() < until:
-                time.sleep(0.001)
+            eventually(lambda: any(trainer["window"] for trainer in trainers_of(server)))
             feed.close()
             with pytest.raises(headrace.FeedClosed, match="closed while this thread waited"):
                 waiting.result(PATIENCE_S)

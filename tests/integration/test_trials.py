@@ -16,7 +16,7 @@ import pytest
 from headrace_proto import limits
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Refused, Step
 from headrace_server.core.changes import Saved
-from headrace_server.core.lease import FREE, CommitVerdict, LeaseTable
+from headrace_server.core.lease import CommitVerdict, LeaseTable
 from headrace_server.worker import outbox
 from headrace_server.worker.partitions import Partitions
 from tests.trials import events, flips, interleavings, messages, power
@@ -100,17 +100,17 @@ def test_every_trial_has_a_short_form() -> None:
 # That they can fail
 
 
-def no_fence(table: LeaseTable[Any], token: int, session: int) -> tuple[CommitVerdict, Any]:
-    """The first commit counts, even if another trainer has the batch by now."""
-    for lease in list(table.held()):
-        if lease.token != token and lease.session != session:
-            return table._real(lease.token, lease.session)  # type: ignore[attr-defined]
-    return table._real(token, session)  # type: ignore[attr-defined]
-
-
 @pytest.fixture
 def unfenced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LeaseTable, "_real", LeaseTable.commit, raising=False)
+    """The first commit counts, even if another trainer has the batch by now."""
+    commit = LeaseTable.commit
+
+    def no_fence(table: LeaseTable[Any], token: int, session: int) -> tuple[CommitVerdict, Any]:
+        for lease in list(table.held()):
+            if lease.token != token and lease.session != session:
+                return commit(table, lease.token, lease.session)
+        return commit(table, token, session)
+
     monkeypatch.setattr(LeaseTable, "commit", no_fence)
 
 
@@ -125,17 +125,22 @@ def test_interleavings_see_a_holder_that_is_not_the_last_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The token of a batch that went to another stays good."""
-    grant = LeaseTable.grant
+    grant, commit = LeaseTable.grant, LeaseTable.commit
 
-    def lenient(table: LeaseTable[Any], batch: Any, *more: Any) -> Any:
-        last = table._of_batch.get(batch)
+    def noted(table: LeaseTable[Any], batch: Any, *more: Any) -> Any:
         lease = grant(table, batch, *more)
-        if last is not None:
-            last.state = FREE
-            table._leases[last.token] = last
+        granted[lease.token] = batch
         return lease
 
-    monkeypatch.setattr(LeaseTable, "grant", lenient)
+    def lenient(table: LeaseTable[Any], token: int, session: int) -> tuple[CommitVerdict, Any]:
+        for lease in list(table.held()):
+            if lease.token != token and lease.batch == granted.get(token):
+                return commit(table, lease.token, lease.session)
+        return commit(table, token, session)
+
+    granted: dict[int, Any] = {}  # batches by token
+    monkeypatch.setattr(LeaseTable, "grant", noted)
+    monkeypatch.setattr(LeaseTable, "commit", lenient)
     report = Report()
     interleavings.explore("arrival", 0, 1, report, 2500)
     assert report.broken
@@ -192,7 +197,7 @@ def test_a_store_without_checksums_is_seen(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("google_crc32c.value", lambda data: 0)
     monkeypatch.setattr("google_crc32c.extend", lambda crc, data: 0)
     report = Report()
-    flips._stores("closed journal", Setup(1, 0.1, tmp_path), report)
+    flips.stores("closed journal", Setup(1, 0.1, tmp_path), report)
     assert "closed journal: a state that never was" in report.broken
 
 

@@ -21,6 +21,7 @@ import time
 
 import headrace
 from headrace import wire
+from tests.integration.waiting import waits_end_after
 
 
 def tell(event: str, **values: object) -> None:
@@ -38,7 +39,7 @@ def hide_memory() -> None:
 
 def hold(feed: headrace.Feed, until: str | None) -> None:
     """Wait with the last batch in hand."""
-    feed._link.settle()  # all before it are committed, and known to be
+    _ = feed.progress  # answered once all commits are
     tell("holding")
     while until is None or not os.path.exists(until):
         time.sleep(0.01)
@@ -62,17 +63,19 @@ def main() -> None:
     options = parser.parse_args()
     if options.far:
         hide_memory()
-    with headrace.connect(
-        options.address,
-        feed=options.feed,
-        timeout=60,
-        prefetch=options.prefetch,
-        rank=options.rank,
-        world_size=options.world_size,
-        group=options.group,
-        members=options.members,
-    ) as feed:
-        feed._link._timeout_s = options.timeout
+    with (
+        headrace.connect(
+            options.address,
+            feed=options.feed,
+            timeout=60,
+            prefetch=options.prefetch,
+            rank=options.rank,
+            world_size=options.world_size,
+            group=options.group,
+            members=options.members,
+        ) as feed,
+        waits_end_after(options.timeout),
+    ):
         tell("joined")
         taken = 0
         while True:

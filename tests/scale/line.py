@@ -111,7 +111,7 @@ class Line:
     def run(self, batches: int) -> Cost:
         """Take ``batches`` more while all go on; return their cost."""
         before = self.sample()
-        self._check_until(lambda: sum(self.board.batches) >= before.batches + batches, "batches")
+        self.check_until(lambda: sum(self.board.batches) >= before.batches + batches, "batches")
         return Cost.between(before, self.sample())
 
     def best(self, batches: int, times: int = 3) -> Cost:
@@ -120,9 +120,9 @@ class Line:
 
     def finish(self) -> None:
         """Wait until the trainers end because the feed does."""
-        self._check_until(lambda: all(t.poll() is not None for t in self.trainers), "the end")
+        self.check_until(lambda: all(t.poll() is not None for t in self.trainers), "the end")
 
-    def _check_until(self, true: Callable[[], object], what: str) -> None:
+    def check_until(self, true: Callable[[], object], what: str) -> None:
         def so() -> object:
             if any(trainer.poll() for trainer in self.trainers):
                 raise RuntimeError("a trainer has ended by an error")
@@ -166,9 +166,9 @@ def line(
                     command = [sys.executable, "-m", "tests.scale.trainer", *arguments]
                     processes.append(subprocess.Popen(command, cwd=ROOT, env=environment()))
                 running = Line(running_servers, board, processes)
-                running._check_until(lambda: board.all_here, "trainers to connect")
+                running.check_until(lambda: board.all_here, "trainers to connect")
                 board.start()
-                running._check_until(lambda: sum(board.batches) >= warm, "the first batches")
+                running.check_until(lambda: sum(board.batches) >= warm, "the first batches")
                 yield running
             finally:
                 board.end()

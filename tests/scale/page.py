@@ -16,7 +16,7 @@ __all__ = ["PAGE", "PICTURES", "part", "rewritten", "write"]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "scaling.md"
 PICTURES = PAGE.parent / "pictures"
-_PART = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+PART = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def part(name: str, curve: Curve) -> str:
@@ -42,7 +42,7 @@ def rewritten(page: str, curves: dict[str, Curve]) -> str:
             return found[0]
         return found[1] + part(name, curves[name]) + found[3]
 
-    return _PART.sub(one, page)
+    return PART.sub(one, page)
 
 
 def write(curves: dict[str, Curve]) -> None:

@@ -124,7 +124,7 @@ def _named(error: ServerError, path: Path) -> None:
         raise AssertionError(f"refused without a name: {error}") from error
 
 
-def _stores(what: str, setup: Setup, report: Report) -> None:
+def stores(what: str, setup: Setup, report: Report) -> None:
     chance, clean = setup.chance(what), what == "closed journal"
     whole, held = _made(setup.scratch, clean, chance)
     used = whole.rstrip(b"\0")  # the rest was never written to
@@ -299,7 +299,7 @@ def _arrow_flipped(setup: Setup, report: Report) -> None:
 
 
 def run(setup: Setup, report: Report) -> None:
-    _stores("closed journal", setup, report)
-    _stores("killed journal", setup, report)
+    stores("closed journal", setup, report)
+    stores("killed journal", setup, report)
     _records_flipped(setup, report)
     _arrow_flipped(setup, report)
