@@ -18,11 +18,11 @@ from headrace.holding import Attachment
 from headrace.owners import Owners
 from headrace_proto.messages import Step
 from tests.patience import PATIENCE_S, eventually
+from tests.waiting import waits_end_after
 
 from .segment_streams import Ledger, at_once, chained, of_counts, train
 from .serving import greeted, trainers_of
 from .test_near import list_of
-from .waiting import waits_end_after
 
 _SERVERS = 2
 

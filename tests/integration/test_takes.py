@@ -16,10 +16,10 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 from tests.unit.core.original_queue import original_stream
+from tests.waiting import waits_end_after
 
 from .segment_streams import Ledger, chained, of_counts, save_all
 from .serving import connect, serving
-from .waiting import waits_end_after
 
 _COUNTS = [3, 1, 5, 2, 1, 1, 7, 4, 2, 3, 1, 6, 2]
 _SIZES = (5, None, 1, 6, 2, None, 3)

@@ -21,7 +21,7 @@ import time
 
 import headrace
 from headrace import wire
-from tests.integration.waiting import waits_end_after
+from tests.waiting import waits_end_after
 
 
 def tell(event: str, **values: object) -> None:

@@ -5,8 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import zmq
+
+from headrace.way import Sleep, Way
 
 from .peer import Peer
+
+
+@pytest.fixture
+def sockets(monkeypatch: pytest.MonkeyPatch) -> list[zmq.Socket[bytes]]:
+    """The sockets by which sessions of this process reach servers."""
+    opened: list[zmq.Socket[bytes]] = []
+
+    def noted(socket: zmq.Socket[bytes], sleep: Sleep) -> Way:
+        opened.append(socket)
+        return Way(socket, sleep)
+
+    monkeypatch.setattr("headrace.wire.Way", noted)
+    return opened
 
 
 @pytest.fixture

@@ -9,16 +9,28 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+import zmq
 
 from headrace import driver as module
 from headrace.driver import Driver
-from headrace.requests import DrainInput
+from headrace.requests import DrainInput, SetTargetProbs
 from headrace.session import Session
-from headrace.wire import Wire
+from headrace.way import Sleep
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.errors import ConnectionLost, LimitExceeded, ProtocolError
-from headrace_proto.messages import Bye, Drain, Ended, Hello, Outcome, Pulse, Renew, Step, Welcome
-from tests.patience import PATIENCE_S
+from headrace_proto.messages import (
+    Bye,
+    Drain,
+    Ended,
+    Hello,
+    Outcome,
+    Pulse,
+    Renew,
+    Retarget,
+    Step,
+    Welcome,
+)
+from tests.patience import PATIENCE_S, eventually
 from tests.shortage import no_descriptors
 
 from .peer import Peer
@@ -63,30 +75,20 @@ def test_a_trainer_of_64_servers_needs_fewer_files_than_a_process_has_by_default
 )
 def test_a_trainer_can_have_as_many_owners_as_it_has_files(peer: Peer):
     """ZeroMQ alone would allow 341."""
-    others = [Session("f", b"nonce", prefetch=0) for _ in range(400)]
-    driver = Driver("tcp://127.0.0.1:1", Session("f", b"nonce", prefetch=0), others=others)
+    first, *others = [Session("f", b"%d" % owner, prefetch=0) for owner in range(401)]
+    driver = Driver(peer.address, first, others=others)
     try:
-        assert Deadline(PATIENCE_S).wait(lambda s: driver._wires or sleeps_until([], s))
-        assert len(driver._wires) == 401 and not driver.sessions[0].failure
+        greeted = set()
+        while len(greeted) < 401:
+            greeted.add(peer.hear(Hello).nonce)
+        assert not first.failure
     finally:
         driver.close()
 
 
-def sleeps_until(found: list[int], at_most_s: float) -> bool:
-    time.sleep(min(at_most_s, 0.01))
-    return bool(found)
-
-
 def until(driver: Driver, what: Callable[[Session], object]) -> None:
     """Wait, without the wire, until the session is so."""
-    with driver.changed:
-        driver._following += 1
-        try:
-            assert driver.changed.wait_for(lambda: what(driver.sessions[0]), PATIENCE_S), (
-                "it did not come"
-            )
-        finally:
-            driver._following -= 1
+    eventually(lambda: what(driver.sessions[0]))
 
 
 def heard(driver: Driver, what: Callable[[Session], object]) -> None:
@@ -97,14 +99,14 @@ def heard(driver: Driver, what: Callable[[Session], object]) -> None:
         if what(driver.sessions[0]):
             return
         assert deadline.left_s, "it did not come"
-        driver.await_news(news, 1.0)
+        driver.await_news(news, 1000.0)  # only news end the wait
 
 
 @pytest.fixture
 def opened(peer: Peer) -> Iterator[Driver]:
     """A session that is open, which no silence ends."""
     with driven(peer.address) as driver:
-        peer.welcome()
+        peer.welcome(heartbeat_s=1000.0)
         until(driver, lambda s: s.welcome)
         yield driver
 
@@ -117,11 +119,6 @@ def alone(opened: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
         opened.await_news(opened.news, 0.01)
     opened.exchange()
     return opened
-
-
-def wire_of(driver: Driver) -> Wire:
-    assert driver._wires
-    return driver._wires[0]
 
 
 def test_it_greets_opens_and_says_goodbye(peer: Peer):
@@ -213,35 +210,53 @@ def test_a_thread_that_waits_hears_by_itself(alone: Driver, peer: Peer):
 
 
 def test_of_two_threads_that_wait_one_hears_for_both_and_the_other_follows(
-    alone: Driver, peer: Peer
+    alone: Driver, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
     """1 both wait, 2 one hears what both wait for, 3 what only one waits for it hears then."""
     first = [threading.Thread(target=heard, args=(alone, lambda s: s.waiting)) for _ in range(2)]
     last = threading.Thread(target=heard, args=(alone, lambda s: s.finished))
-    threads = [*first, last]
+    threads, following = [*first, last], list[threading.Thread]()
+    wait = alone.changed.wait
+
+    def followed(timeout: float | None = None) -> bool:
+        following.append(threading.current_thread())
+        return wait(timeout)
+
+    monkeypatch.setattr(alone.changed, "wait", followed)
     for thread in threads:
         thread.start()
-    with alone.changed:
-        while alone._following < 2:
-            alone.changed.wait(0.001)
+    eventually(lambda: len(set(following)) == 2)
     peer.say(Pulse(7, "for two"))
     for thread in first:
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
     peer.say(Ended(7))
     last.join(PATIENCE_S)
-    assert not last.is_alive() and alone._listener is None
+    assert not last.is_alive()
+    peer.say(Pulse(7, "for the next"))
+    heard(alone, lambda s: s.waiting == "for the next")
 
 
-def asleep(driver: Driver) -> None:
-    while not driver._asleep:
-        threading.Event().wait(0.001)
+@pytest.fixture
+def asleep(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set once a thread of the test sleeps at the sockets."""
+    sleeps, wait = threading.Event(), Sleep.wait
+
+    def noted(sleep: Sleep, at_most_s: float) -> None:
+        if threading.current_thread().name != "headrace":
+            sleeps.set()
+        wait(sleep, at_most_s)
+
+    monkeypatch.setattr(Sleep, "wait", noted)
+    return sleeps
 
 
-def test_a_thread_says_something_while_another_sleeps_at_the_sockets(alone: Driver, peer: Peer):
+def test_a_thread_says_something_while_another_sleeps_at_the_sockets(
+    alone: Driver, peer: Peer, asleep: threading.Event
+):
     thread = threading.Thread(target=heard, args=(alone, lambda s: s.finished))
     thread.start()
-    asleep(alone)
+    assert asleep.wait(PATIENCE_S)
     with alone.changed:
         alone.sessions[0].requests.ask(DrainInput(True))
     alone.exchange()
@@ -251,18 +266,17 @@ def test_a_thread_says_something_while_another_sleeps_at_the_sockets(alone: Driv
     assert not thread.is_alive()
 
 
-def test_news_wake_the_thread_that_sleeps_at_the_sockets(alone: Driver):
+def test_news_wake_the_thread_that_sleeps_at_the_sockets(alone: Driver, asleep: threading.Event):
     woken = threading.Event()
 
     def wait() -> None:
-        alone.await_news(alone.news, 60)
+        alone.await_news(alone.news, 1000)
         woken.set()
 
     thread = threading.Thread(target=wait)
     thread.start()
-    asleep(alone)
+    assert asleep.wait(PATIENCE_S)
     with alone.changed:
-        alone.sessions[0]._said_at = alone.clock() + 1000  # no heartbeat is due for long
         alone.tell()
     assert woken.wait(PATIENCE_S)
     thread.join()
@@ -272,34 +286,36 @@ def test_news_that_came_before_a_wait_are_not_waited_for(alone: Driver):
     news = alone.news
     with alone.changed:
         alone.tell()
-    alone.sessions[0]._said_at = alone.clock() + 1000
     alone.await_news(news, 1000)
 
 
 def test_what_is_said_soon_is_said_after_a_moment_and_at_once_where_the_wire_rests(
-    opened: Driver, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
-    lazily: list[int] = []
-    look = opened._look
+    now = [100.0]  # stands still, however busy the machine is
+    monkeypatch.setattr(module, "AwakeClock", lambda: AwakeClock(1.0, lambda: now[0]))
+    speakers: list[str] = []
+    outgoing = Session.outgoing
 
-    def watched(left: int) -> None:
-        lazily.append(left)
-        look(left)
+    def noted(session: Session, at: float) -> list[object]:
+        messages = outgoing(session, at)
+        if any(isinstance(message, Drain) for message in messages):
+            speakers.append(threading.current_thread().name)
+        return messages
 
-    with opened.changed:
-        opened.sessions[0].requests.ask(DrainInput(False))
-    opened._used_at = opened.clock() + 1000  # just now, however busy the machine is
-    monkeypatch.setattr(opened, "_look", watched)
-    opened.say_soon(False)
-    assert not peer.hear(Drain).cancel and lazily
-    instead: list[int] = []
-    monkeypatch.setattr(opened, "_look", instead.append)
-    assert Deadline(PATIENCE_S).wait(lambda at_most_s: sleeps_until(instead, at_most_s))
-    opened._used_at = opened.sessions[0].heard_at = -1e9  # and the lazy thread touches them no more
-    with opened.changed:
-        opened.sessions[0].requests.ask(DrainInput(True))
-    opened.say_soon(False)
-    assert peer.hear(Drain).cancel
+    monkeypatch.setattr(Session, "outgoing", noted)
+    with driven(peer.address) as driver:
+        peer.welcome(heartbeat_s=1000.0)
+        until(driver, lambda s: s.welcome)
+        with driver.changed:
+            driver.sessions[0].requests.ask(DrainInput(False))
+        driver.say_soon(False)
+        assert not peer.hear(Drain).cancel and speakers == ["headrace"]
+        with driver.changed:
+            now[0] += 0.02
+            driver.sessions[0].requests.ask(DrainInput(True))
+            driver.say_soon(False)
+        assert peer.hear(Drain).cancel and speakers[1:] == [threading.current_thread().name]
 
 
 def test_a_loop_that_leaves_things_for_its_next_call_does_not_wake_the_lazy_thread(
@@ -313,7 +329,7 @@ def test_a_loop_that_leaves_things_for_its_next_call_does_not_wake_the_lazy_thre
         opened.exchange()
         time.sleep(0.001)  # a step of training
     # Between two looks that it is woken for it rests for a moment that nothing ends.
-    assert len(looks) <= 3 + 2 * (time.monotonic() - began) / module._MOMENT_S
+    assert len(looks) <= 3 + 2 * (time.monotonic() - began) / 0.05
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
@@ -323,7 +339,7 @@ def test_an_interruption_of_a_wait_leaves_the_wire_to_others(
     def interrupted(*arguments: object) -> None:
         raise error
 
-    monkeypatch.setattr(alone._sleep, "wait", interrupted)
+    monkeypatch.setattr(Sleep, "wait", interrupted)
     with pytest.raises(error):
         alone.await_news(alone.news, 1.0)
     monkeypatch.undo()
@@ -335,10 +351,10 @@ def test_an_interruption_of_a_wait_leaves_the_wire_to_others(
 def test_an_interruption_amid_a_message_is_a_lost_connection_and_the_wire_is_free(
     alone: Driver, monkeypatch: pytest.MonkeyPatch
 ):
-    def interrupted(*message: object) -> None:
+    def interrupted(session: Session, message: object) -> list[object]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(wire_of(alone), "_send", interrupted)
+    monkeypatch.setattr(Session, "frames_of", interrupted)
     with alone.changed:
         alone.sessions[0].requests.ask(DrainInput(False))
     with pytest.raises(KeyboardInterrupt):
@@ -357,16 +373,19 @@ def test_where_a_connection_ends_amid_messages_the_others_wait_for_the_greeting(
 ):
     """A save was sent before the connection was cut; its answer comes with the end of the next."""
     session, sent = alone.sessions[0], list[object]()
+    frames_of = Session.frames_of
 
-    def send(message: object, frames: list[object]) -> None:
+    def cut(session: Session, message: object) -> list[object]:
         sent.append(message)
+        frames = frames_of(session, message)
         session.receive(Outcome(7, [1]), [], 0.0)
         session.greet()
+        return frames
 
     with alone.changed:
         for token in (2, 1):
             session.uploads.save(token, [], b"states")
-    monkeypatch.setattr(wire_of(alone), "_send", send)
+    monkeypatch.setattr(Session, "frames_of", cut)
     alone.exchange()
     assert session.failure is None
     assert len(sent) == 1 and len(session.uploads) == 1
@@ -375,9 +394,7 @@ def test_where_a_connection_ends_amid_messages_the_others_wait_for_the_greeting(
 def test_a_handler_of_a_signal_may_wait_while_its_thread_sleeps(
     alone: Driver, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
-    way = alone._sleep
-
-    def handled(at_most_s: float) -> None:
+    def handled(sleep: Sleep, at_most_s: float) -> None:
         monkeypatch.undo()
         peer.say(Pulse(7, "to a handler"))
         assert not alone.sessions[0].waiting
@@ -392,27 +409,31 @@ def test_a_handler_of_a_signal_may_wait_while_its_thread_sleeps(
         finally:
             alone._look = look  # type: ignore[method-assign]
 
-    monkeypatch.setattr(way, "wait", handled)
+    monkeypatch.setattr(Sleep, "wait", handled)
     alone.await_news(alone.news, 1.0)
-    assert alone._listener is None
+    peer.say(Pulse(7, "for the next"))
+    heard(alone, lambda s: s.waiting == "for the next")
 
 
 def test_a_handler_of_a_signal_amid_a_message_leaves_the_wire_alone(
     alone: Driver, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
-    wire = wire_of(alone)
-    send = wire._send
+    frames_of = Session.frames_of
 
-    def handled(message: object, frames: list[object]) -> None:
+    def handled(session: Session, message: object) -> list[object]:
         if isinstance(message, Drain):
+            session.requests.ask(SetTargetProbs((0.5, 0.5)))
             alone.exchange()
-        send(message, frames)
+        return frames_of(session, message)
 
-    monkeypatch.setattr(wire, "_send", handled)
+    monkeypatch.setattr(Session, "frames_of", handled)
     with alone.changed:
         alone.sessions[0].requests.ask(DrainInput(True))
     alone.exchange()
-    assert peer.hear(Drain).cancel
+    alone.exchange()
+    while not isinstance(first := peer.hear(object), (Drain, Retarget)):
+        pass
+    assert isinstance(first, Drain) and peer.hear(Retarget)
 
 
 def test_a_process_that_was_suspended_hears_the_server_before_it_judges_its_silence(
@@ -441,7 +462,7 @@ def test_a_process_that_was_suspended_hears_the_server_before_it_judges_its_sile
 
 
 def test_what_came_while_a_process_was_suspended_is_heard_before_its_silence_is_judged(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, sockets: list[zmq.Socket[bytes]]
 ):
     now = [100.0]
     monkeypatch.setattr(module, "AwakeClock", lambda: AwakeClock(1.0, lambda: now[0]))
@@ -450,7 +471,7 @@ def test_what_came_while_a_process_was_suspended_is_heard_before_its_silence_is_
         until(driver, lambda s: s.welcome)
         with driver.lock:
             peer.say(Pulse(7, "while it slept"))
-            assert wire_of(driver)._socket.poll(1000 * int(PATIENCE_S))
+            assert sockets[0].poll(1000 * int(PATIENCE_S))
             now[0] += 3600
             driver.await_news(driver.news, 1.0)
             assert driver.sessions[0].waiting == "while it slept" and driver.sessions[0].connected
@@ -469,7 +490,7 @@ def test_a_driver_that_was_closed_has_no_wire_and_may_be_closed_again(peer: Peer
         peer.welcome()
         until(driver, lambda s: s.welcome)
         driver.close()
-        assert driver.closing and not driver._thread.is_alive()
+        assert driver.closing and "headrace" not in [t.name for t in threading.enumerate()]
         driver.exchange()
         driver.say_soon(True)
         driver.await_news(driver.news, 0.01)
@@ -477,7 +498,7 @@ def test_a_driver_that_was_closed_has_no_wire_and_may_be_closed_again(peer: Peer
 
 
 def test_a_thread_that_sleeps_at_the_sockets_is_woken_when_the_driver_is_closed(
-    alone: Driver, peer: Peer
+    alone: Driver, peer: Peer, asleep: threading.Event
 ):
     def wait() -> None:
         while not alone.closing:
@@ -485,13 +506,13 @@ def test_a_thread_that_sleeps_at_the_sockets_is_woken_when_the_driver_is_closed(
 
     thread = threading.Thread(target=wait)
     thread.start()
-    asleep(alone)
+    assert asleep.wait(PATIENCE_S)
     alone.close()
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
 
 def test_an_attempt_to_connect_that_nobody_answers_ends_long_before_the_kernel_ends_it(
-    opened: Driver,
+    sockets: list[zmq.Socket[bytes]], opened: Driver
 ):
-    assert 0 < wire_of(opened)._socket.connect_timeout <= 10_000
+    assert 0 < sockets[0].connect_timeout <= 10_000

@@ -94,6 +94,19 @@ class FeedInATest:
         self._commits.take(batch)
         return batch
 
+    @property
+    def commits(self) -> TakenBatches:
+        """The batches in the trainer's hands, which ``Groups`` replaces."""
+        return self._commits
+
+    def commit_in_hand(self) -> None:
+        """Commit the batch in hand, as ``Feed.commit`` does."""
+        self._say_commits(self._commits.in_hand())
+
+    def rewind(self) -> None:
+        """Forget all batches, as where the feed is taken back."""
+        self._commits = TakenBatches(False)
+
     def leave(self, commit: bool) -> None:
         self.left = self.closed = True
         if commit and not self._commits.explicit:
@@ -127,26 +140,26 @@ class IterationInATest:
     def __init__(self, groups: Groups, counter: PulledInATest) -> None:
         self._groups = groups
         self._counter = counter
-        self._numbers = groups.begun()
-        self._number: int | None = None
+        self.numbers = groups.begun()
+        self.number: int | None = None
         self._there: list[Batch] = []
 
     def pull(self) -> int | None:
         """The token of the next element."""
         while True:
-            if self._number is None:
-                self._number = next(self._numbers, None)
-                if self._number is None:
+            if self.number is None:
+                self.number = next(self.numbers, None)
+                if self.number is None:
                     return None
             if self._there:
-                if self._number < 0 or self._counter.lets_through():
+                if self.number < 0 or self._counter.lets_through():
                     return self._there.pop(0).token
-                self._there, self._number = [], None
+                self._there, self.number = [], None
                 continue
             try:
-                self._there = self._groups.next_group(self._number)
+                self._there = self._groups.next_group(self.number)
             except StopIteration:
-                self._number = None
+                self.number = None
 
     @property
     def rest(self) -> int:
@@ -154,7 +167,7 @@ class IterationInATest:
         return len(self._there)
 
     def drop(self) -> None:
-        self._numbers.close()
+        self.numbers.close()
 
 
 class Site:
@@ -193,7 +206,7 @@ def test_slow_training_gets_its_batches_one_by_one_and_groups_when_it_is_fast_ag
         for _ in range(count):
             site.now += pause_s
             assert iteration.pull() is not None
-            numbers.append(iteration._number)
+            numbers.append(iteration.number)
     signs = [int(np.sign(number)) for number in numbers]
     assert signs[:40] == [-1] * 40 and signs[45:80] == [1] * 35 and signs[-20:] == [-1] * 20
 
@@ -203,7 +216,7 @@ def test_a_batch_is_committed_when_the_one_after_it_is_pulled():
     iteration = site.iterate()
     pulled(iteration, 5)
     assert iteration.rest > 3
-    assert site.feed._commits.in_hand() == [5]  # as feed.commit() and feed.snapshot() ask
+    assert site.feed.commits.in_hand() == [5]  # as feed.commit() and feed.snapshot() ask
     assert sorted(site.feed.committed) == [1, 2, 3, 4]
 
 
@@ -244,7 +257,7 @@ def test_explicit_batches_are_committed_by_name_as_soon_as_they_are_there():
     site = Site(40, explicit=True)
     iteration = site.iterate()
     pulled(iteration, 5)
-    commits = site.feed._commits
+    commits = site.feed.commits
     assert commits.commit([3]) == [3] and commits.oldest(1) == [1]
     assert commits.for_snapshot(4) == [2, 4] and site.counter.reads == 0
     iteration.drop()
@@ -258,7 +271,7 @@ def test_what_was_pulled_and_not_committed_by_name_goes_back_when_the_next_itera
     site = Site(40, explicit=True)
     iteration = site.iterate()
     pulled(iteration, 5)
-    site.feed._commits.oldest(3)
+    site.feed.commits.oldest(3)
     iteration.drop()
     assert site.iterate().pull() == 6 and site.feed.given_back == [4, 5]
 
@@ -287,7 +300,7 @@ def test_batches_of_ever_other_shapes_come_one_by_one():
     site.feed.shape_of = lambda token: (token,)
     iteration = site.iterate()
     assert pulled(iteration, 80) == [*range(1, 81)]
-    assert iteration._number is not None and iteration._number < 0
+    assert iteration.number is not None and iteration.number < 0
 
 
 def test_a_feed_that_was_taken_back_is_iterated_from_there():
@@ -296,11 +309,11 @@ def test_a_feed_that_was_taken_back_is_iterated_from_there():
     pulled(iteration, 5)
     site.feed.leave(commit=False)
     site.feed.left = site.feed.closed = False
-    site.feed._commits = TakenBatches(False)
+    site.feed.rewind()
     site.feed.waiting = deque(_received(token) for token in range(100, 140))
     assert pulled(iteration, 21) == [*range(100, 121)]
-    assert isinstance(site.feed._commits, GroupedBatches)
-    assert site.feed._commits.in_hand() == [120]
+    assert isinstance(site.feed.commits, GroupedBatches)
+    assert site.feed.commits.in_hand() == [120]
 
 
 def test_memory_of_a_group_lives_no_longer_than_its_iteration():
@@ -354,7 +367,7 @@ def test_whatever_is_done_batches_come_in_order_and_count_as_in_a_loop(
         elif step == "next":
             got.append(next(feed).token)
         elif step == "commit":
-            feed._say_commits(feed._commits.in_hand())
+            feed.commit_in_hand()
             assert sorted(feed.committed) == got
         else:
             name = step[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import threading
 import time
@@ -10,13 +11,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import zmq
 
 from headrace import driver
 from headrace.ahead import AUTO, Ahead
+from headrace.driver import Driver
 from headrace.requests import DrainInput, FlushStates, SetTargetProbs, StatesPart
 from headrace.session import Session
 from headrace.waits import Link, opened
-from headrace_proto.clock import AwakeClock, Deadline
+from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded, FeedClosed, UnknownFeed
 from headrace_proto.messages import (
     Answered,
@@ -35,6 +38,7 @@ from headrace_proto.messages import (
     Welcome,
 )
 from tests.patience import PATIENCE_S
+from tests.waiting import waits_end_after
 
 from .peer import Peer
 
@@ -75,17 +79,9 @@ def test_nobody_there_is_told_when_the_timeout_is_over():
             link.open()
 
 
-def waits(link: Link, timeout_s: float) -> None:
-    """Give the link a short timeout from here on; earlier waits had a long one."""
-    link._timeout_s = timeout_s
-
-
 def heard(link: Link, what: Callable[[Session], object]) -> None:
     """Wait until the session has received ``what``."""
-    deadline = Deadline(PATIENCE_S)
-    while not what(link.session):
-        assert deadline.left_s, "it did not come"
-        link._driver.await_news(link._driver.news, 0.1)
+    link.wait(lambda: what(link.session), PATIENCE_S, "what the test says")
 
 
 def test_a_server_that_is_not_ready_says_what_it_waits_for(peer: Peer):
@@ -103,8 +99,10 @@ def test_a_wait_for_a_batch_ends_with_the_servers_own_words(peer: Peer):
         link.open()
         peer.say(Pulse(7, "batch 3 of partition 0 is being made"))
         heard(link, lambda session: session.waiting)
-        waits(link, 0.3)
-        with pytest.raises(DeadlineExceeded, match="batch 3 of partition 0 is being made"):
+        with (
+            waits_end_after(0.3),
+            pytest.raises(DeadlineExceeded, match="batch 3 of partition 0 is being made"),
+        ):
             link.take()
 
 
@@ -112,26 +110,25 @@ def test_a_server_that_falls_silent_is_lost(peer: Peer):
     with linked(peer.address, PATIENCE_S) as link:
         peer.welcome(heartbeat_s=0.2)
         link.open()
-        waits(link, 1.0)
-        with pytest.raises(ConnectionLost, match="nothing was heard of it"):
+        with waits_end_after(1.0), pytest.raises(ConnectionLost, match="nothing was heard of it"):
             link.take()
 
 
 class Taking:
     """A thread that waits for a batch from here on, and what that came to."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
         self._link = link
         self.came: list[object] = []
         self.thread = threading.Thread(target=self._take)
-        waits, await_news = threading.Event(), link._driver.await_news
+        waits, await_news = threading.Event(), Driver.await_news
 
-        def awaited(news: int, at_most_s: float) -> None:
+        def awaited(driver: Driver, news: int, at_most_s: float) -> None:
             if threading.current_thread() is self.thread:
                 waits.set()
-            await_news(news, at_most_s)
+            await_news(driver, news, at_most_s)
 
-        link._driver.await_news = awaited  # type: ignore[method-assign]
+        monkeypatch.setattr(Driver, "await_news", awaited)
         self.thread.start()
         assert waits.wait(PATIENCE_S)
 
@@ -157,7 +154,7 @@ def test_a_server_that_is_away_for_minutes_is_waited_for(
         peer.hear(Hello)
         peer.say(Welcome(1, "t", 7, "f", [], 50.0, 1e3, 64))
         link.open()
-        taking = Taking(link)
+        taking = Taking(link, monkeypatch)
         while link.session.silence(link.clock()) < 300 and taking.thread.is_alive():
             peer.hear(Hello)
         assert taking.thread.is_alive()
@@ -186,7 +183,7 @@ def test_a_timeout_counts_only_time_in_which_this_process_ran(
         peer.hear(Hello)
         peer.say(Welcome(1, "t", 7, "f", [], 1.0, 30.0, 64))
         link.open()
-        taking = Taking(link)
+        taking = Taking(link, monkeypatch)
         for _ in range(3):
             machine[0] += 3600
             seen()
@@ -201,7 +198,7 @@ def test_a_timeout_counts_only_time_in_which_this_process_ran(
 
 
 def test_a_process_that_wakes_beyond_its_deadline_hears_before_it_gives_up(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, sockets: list[zmq.Socket[bytes]]
 ):
     """1 a wait of 0.8 s is suspended, 2 the answer comes, 3 it wakes beyond the deadline."""
     machine = [100.0]
@@ -209,20 +206,21 @@ def test_a_process_that_wakes_beyond_its_deadline_hears_before_it_gives_up(
     with linked(peer.address, 0.8) as link:
         peer.welcome()
         link.open()
-        await_news = link._driver.await_news
+        await_news, woken = Driver.await_news, []
 
-        def suspended(news: int, at_most_s: float) -> None:
-            monkeypatch.undo()
-            with link._driver.lock:
-                machine[0] += 3600
-                peer.say(Ended(7))
-                wire = link._driver._wires[0]
-                assert wire is not None and wire._socket.poll(1000 * int(PATIENCE_S))
-            link._driver.await_news(news, at_most_s)
+        def suspended(driver: Driver, news: int, at_most_s: float) -> None:
+            if threading.current_thread() is trainer and not woken:
+                woken.append(True)
+                with link.lock:
+                    machine[0] += 3600
+                    peer.say(Ended(7))
+                    assert sockets[0].poll(1000 * int(PATIENCE_S))
+            await_news(driver, news, at_most_s)
 
-        monkeypatch.setattr(link._driver, "await_news", suspended)
+        trainer = threading.current_thread()
+        monkeypatch.setattr(Driver, "await_news", suspended)
         assert link.take() is None
-        assert link._driver.await_news == await_news
+        assert woken
 
 
 def test_the_end_and_a_failure_reach_who_waits(peer: Peer):
@@ -270,8 +268,8 @@ def test_the_deadline_says_that_the_server_was_stopped_and_announced_its_return(
         link.open()
         stop(peer)
         heard(link, lambda session: session.stopped)
-        waits(link, 0.3)
-        with pytest.raises(ConnectionLost, match="was stopped and announced its return") as error:
+        announced = pytest.raises(ConnectionLost, match="was stopped and announced its return")
+        with waits_end_after(0.3), announced as error:
             link.take()
         assert "waited for a batch" in str(error.value) and "commits" not in str(error.value)
 
@@ -354,11 +352,16 @@ def test_a_deadline_names_the_request_that_was_not_answered(peer: Peer):
 
 
 def test_a_deadline_names_the_limit_when_a_trainer_holds_all_that_it_may(peer: Peer):
+    tokens = itertools.count(1)
     with linked(peer.address, PATIENCE_S) as link:
         peer.welcome()
         link.open()
-        for held, told in ((63, "holds 63 batches$"), (64, "as many as .* max_credits=64 allows")):
-            link.session._held = set(range(held))
+        for held, told in ((63, "holds 63 batches$"), (1, "as many as .* max_credits=64 allows")):
+            for _ in range(held):
+                token = next(tokens)
+                batch = Delivery(token, token, 0, token, 1, 0, [], {}, "", 0, 1)
+                peer.say(Deliver(7, (batch,)), b"")
+                assert link.take() is not None
             with pytest.raises(DeadlineExceeded, match=told):
                 link.wait(lambda: None, 0.1, "a batch")
 
