@@ -306,3 +306,9 @@ def served(told, batches, **options) -> Iterator[tuple[Serving, headrace.Feed]]:
             with contextlib.suppress(Exception):
                 feed.close()
         server.stop()
+
+
+def returned_by(session):
+    """Return the tokens of the batches that a session gives back with its next messages."""
+    said = [message for message in session.outgoing(0.0) if isinstance(message, Step)]
+    return [token for message in said for token in message.returned]

@@ -33,7 +33,7 @@ def test_in_any_order_all_comes_once_and_an_owner_that_is_away_delays_its_own_al
             trainer.step()
         assert sorted(trainer.took) == sorted(there)
         assert trainer.merge.awaited is away[1] and not trainer.over
-        away[1]._on_welcome(away[1].welcome)
+        away[1].receive(away[1].welcome, [], 0.0)
         run(chance, [trainer], owners)
         assert sorted(trainer.took) == sorted(turns(counts))
 

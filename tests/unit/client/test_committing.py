@@ -41,8 +41,10 @@ def test_several_taken_in_turn_count_as_if_each_had_been_asked_for(explicit: boo
     one_by_one, in_turn = after(5, explicit), after(2, explicit)
     committed = in_turn.take_in_turn([batch(token) for token in (3, 4, 5)])
     assert committed == ([] if explicit else [2, 3, 4])
-    assert in_turn._open == one_by_one._open and in_turn._done == one_by_one._done
-    assert in_turn.for_snapshot(5) == one_by_one.for_snapshot(5)
+    assert in_turn.for_snapshot(4) == one_by_one.for_snapshot(4)
+    assert in_turn.commit([3, 5]) == one_by_one.commit([3, 5])
+    assert in_turn.on_next() == one_by_one.on_next()
+    assert in_turn.give_back() == one_by_one.give_back()
 
 
 def test_a_commit_is_of_the_named_batches_only_and_a_second_one_says_nothing():

@@ -22,7 +22,8 @@ from headrace_proto.messages import (
     Step,
 )
 from headrace_proto.schema import Field, schema_to_wire
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
+from tests.waiting import waits_end_after
 
 from .peer import Peer
 
@@ -83,9 +84,7 @@ def test_it_shows_that_its_server_is_away(peer: Peer):
     def train(feed: headrace.Feed) -> None:
         shown.append(repr(feed))
         begun.set()
-        driver = feed._link._driver
-        while not feed._link.session.stopped:
-            driver.await_news(driver.news, 5)
+        eventually(lambda: repr(feed) != shown[0])
         shown.append(repr(feed))
 
     thread = trained(peer, train)
@@ -246,8 +245,7 @@ def test_a_trainer_that_never_commits_is_told_what_it_holds_and_how_to_commit(pe
 
     def train(feed: headrace.Feed) -> None:
         kept = [next(feed), next(feed)]
-        feed._link._timeout_s = 0.3
-        with pytest.raises(headrace.DeadlineExceeded) as error:
+        with waits_end_after(0.3), pytest.raises(headrace.DeadlineExceeded) as error:
             next(feed)
         told.append(str(error.value))
         assert len(kept) == 2

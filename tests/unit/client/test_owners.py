@@ -31,6 +31,7 @@ from headrace_proto.messages import (
     Welcome,
 )
 from tests.patience import PATIENCE_S
+from tests.waiting import waits_end_after
 
 from .peer import Peer
 
@@ -234,8 +235,6 @@ def test_a_request_asks_each_owner_or_the_first_as_it_needs(link: Link, owners: 
 
 
 def test_a_deadline_tells_of_the_owner_that_is_waited_for(link: Link, owners: Owners):
-    link._timeout_s = 1.0
-    taking = Doing(link.take)
     told = threading.Event()
 
     def answer() -> None:
@@ -245,10 +244,12 @@ def test_a_deadline_tells_of_the_owner_that_is_waited_for(link: Link, owners: Ow
                     owners.say(owner, Pulse(7 + owner, f"owner {owner} is in augment"))
             told.wait(0.05)
 
-    owners.hear(0, Step)
-    answering = threading.Thread(target=answer)
-    answering.start()
-    error = taking.end()
+    with waits_end_after(1.0):
+        taking = Doing(link.take)
+        owners.hear(0, Step)
+        answering = threading.Thread(target=answer)
+        answering.start()
+        error = taking.end()
     told.set()
     answering.join()
     assert isinstance(error, DeadlineExceeded) and "owner 0 is in augment" in str(error)

@@ -10,7 +10,7 @@ import pytest
 from headrace_proto.errors import FeedClosed, StaleLease, StateError
 from headrace_proto.messages import Answered
 
-from .serving import LSTM, TAG, columns_of, in_hand, properties, states_in
+from .serving import LSTM, TAG, columns_of, in_hand, properties, returned_by, states_in
 
 ONE = properties()
 TWO = properties((LSTM, TAG))
@@ -141,7 +141,7 @@ def test_a_feed_that_was_left_takes_no_states_and_gives_its_batches_back():
     hands = hands_of(batches=2)
     hands.batches[0].save_state("lstm", VALUE)
     hands.saving.give_back()
-    assert hands.link.session._returned == [2]
+    assert returned_by(hands.link.session) == [2]
     hands.link.left = FeedClosed("this feed was closed")
     with pytest.raises(FeedClosed):
         hands.batches[1].save_state("lstm", VALUE)
@@ -161,7 +161,7 @@ def test_with_states_in_the_trainer_a_batch_of_a_lost_session_is_stale_and_goes_
     hands.link.welcome(2)
     with pytest.raises(StaleLease, match=r"batch 0/1 \(token 1, .*k1\): .*lost"):
         hands.batches[0].save_state("lstm", VALUE)
-    assert hands.link.session._returned == [1] and hands.link.saved == {}
+    assert returned_by(hands.link.session) == [1] and hands.link.saved == {}
 
 
 def test_a_save_waits_for_a_flush_in_another_thread_and_a_flush_for_a_save():
@@ -201,12 +201,12 @@ def test_a_deadline_names_the_states_that_are_owed_and_for_how_long():
     hands = hands_of(TWO, batches=2)
     batch = hands.batches[0]
     batch.save_state("lstm", VALUE)
-    text = hands.saving.explain(batch._taken_at + 61.2)
+    text = hands.saving.explain(hands.link.looked_at + 61.2)
     assert text == (
         ".  This trainer has not saved state 'tag' of 2 segments (00000_of_00002:k0, "
         "00000_of_00002:k1) that it took 61 s ago as batch 0/1, and states of 1 later batches"
     )
     many = in_hand(TWO, columns_of(TWO, rows=4))
-    text = many.saving.explain(many.batches[0]._taken_at)
+    text = many.saving.explain(many.link.looked_at)
     assert re.search(r"states 'lstm', 'tag' of 4 segments \(.*:k0, .*:k1, .*:k2, …\)", text)
     assert hands_of(batches=0).saving.explain(0) == ""

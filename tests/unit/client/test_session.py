@@ -1064,7 +1064,7 @@ def test_a_session_makes_no_batch_of_a_server_before_its_restart_count():
             trainer.in_hand = trainer.session.take().delivery.token
             trainer.cut()
             trainer.session.lose()
-            trainer.session._said_at = -1e9
+            trainer.session.hurry()
         stale += trainer.stale
     assert [isinstance(r, Received) for r in trainer.session.ready] == [True]
     trainer.session.commit(trainer.in_hand)

@@ -13,6 +13,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from headrace.saving import Saving
 from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.tf, pytest.mark.usefixtures("tensorflow")]
@@ -102,7 +103,7 @@ def test_relaxed_shapes_need_two_traces_and_the_number_of_rows_is_a_tensor():
     assert traced[0] == 4 and tf.is_tensor(traced[1])
 
 
-def test_a_save_runs_once_in_each_call_and_in_its_order():
+def test_a_save_runs_once_in_each_call_and_in_its_order(monkeypatch):
     """Nothing uses the operations of the first two lines; control dependencies order the third."""
     saved: list[str] = []
 
@@ -116,13 +117,13 @@ def test_a_save_runs_once_in_each_call_and_in_its_order():
         return loss
 
     with connected(sequences()) as feed:
-        batch = next(feed)
-        save_token = feed._saving.save_token
-        feed._saving.save_token = lambda token, values: (
-            saved.extend(values),
-            save_token(token, values),
+        save_token = Saving.save_token
+        monkeypatch.setattr(
+            Saving,
+            "save_token",
+            lambda saving, token, values: (saved.extend(values), save_token(saving, token, values)),
         )
-        step(batch)
+        step(next(feed))
         step(next(feed))
         feed.commit()
         assert saved == ["before", "n", "h"] * 2
@@ -218,12 +219,18 @@ def test_a_function_that_was_traced_does_not_keep_the_feed():
     def step(batch):
         batch.save_state("n", batch.state("n"))
 
+    def savings():
+        return sum(type(one) is Saving for one in gc.get_objects())
+
+    gc.collect()
+    before = savings()
     with connected(sequences()) as feed:
         step(next(feed))
-        saving = weakref.ref(feed._saving)
+    left = weakref.ref(feed)
     del feed
     gc.collect()
-    assert saving() is None
+    assert left() is None
+    assert savings() == before
     with connected(sequences()) as feed:
         batch = next(feed)
         step(batch)
