@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -18,8 +18,10 @@ import headrace
 import headrace_server as hs
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
+from headrace_server.process.child import ChildProcess
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.rundir import RunDirectory
+from headrace_server.state.durable import Durable
 from headrace_server.supervisor import crew
 from headrace_server.supervisor import supervisor as module
 from headrace_server.supervisor.supervisor import Supervisor
@@ -27,6 +29,10 @@ from tests.patience import PATIENCE_S, eventually
 from tests.shortage import no_descriptors
 
 Start = Callable[..., Supervisor]
+
+
+def same(row: dict[str, Any]) -> dict[str, Any]:
+    return row
 
 
 @pytest.fixture
@@ -125,14 +131,22 @@ def test_the_fourth_death_within_the_window_is_the_last(start: Start):
     assert code == "server" and "given up" in told
 
 
-def test_a_death_by_a_signal_without_a_name_is_told_by_its_number(start: Start):
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Owners inform their trainers of an end at once; without a front none of them can."""
+    monkeypatch.setattr(crew, "_WORDS_S", 0.1)
+
+
+def test_a_death_by_a_signal_without_a_name_is_told_by_its_number(hasty: None, start: Start):
     supervisor = start()
     os.kill(supervisor.pids()["front"], 40)
     assert supervisor.wait(PATIENCE_S)
     assert str(supervisor.failure).startswith("front was killed by signal 40")
 
 
-def test_without_its_front_the_server_has_failed_and_everyone_who_waits_is_told(start: Start):
+def test_without_its_front_the_server_has_failed_and_everyone_who_waits_is_told(
+    hasty: None, start: Start
+):
     supervisor = start()
     told: list[bool] = []
     waiter = threading.Thread(target=lambda: told.append(supervisor.wait(PATIENCE_S)))
@@ -162,14 +176,14 @@ def test_a_worker_that_can_not_be_started_now_is_started_later(
 ):
     monkeypatch.setattr(crew, "_RETRY_S", 0.1)
     supervisor = start()
-    spawn, refusals = supervisor._crew._spawn, [OSError(11, "no process to spare")] * 2
+    refusals = [OSError(11, "no process to spare")] * 2
 
     def refused(*args: Any) -> Any:
         if refusals:
             raise refusals.pop()
-        return spawn(*args)
+        return ChildProcess(*args)
 
-    monkeypatch.setattr(supervisor._crew, "_spawn", refused)
+    monkeypatch.setattr(crew, "ChildProcess", refused)
     os.kill(supervisor.pids()["worker-0-0"], signal.SIGKILL)
     eventually(lambda: "worker-0-1" in supervisor.pids())
     assert caplog.text.count("worker-0-1 can not be started now: [Errno 11]") == 2
@@ -198,40 +212,49 @@ def test_a_restart_of_a_feed_that_fails_halfway_is_the_failure_of_the_server(
     def refused(*args: Any) -> Any:
         raise OSError(11, "no process to spare")
 
-    monkeypatch.setattr(supervisor._crew, "_spawn", refused)
+    monkeypatch.setattr(crew, "ChildProcess", refused)
     with pytest.raises(ServerError, match=r"'default' could not be taken back: .*no process to"):
         supervisor.restart("default")
     assert supervisor.wait(PATIENCE_S) and supervisor.pids() == {} and all(map(gone, pids.values()))
 
 
-def test_no_worker_of_a_life_that_has_ended_is_started(start: Start):
+class LateTimer(threading.Timer):
+    """A timer that no cancellation reaches in time; the test lets it go off."""
+
+    made: ClassVar[list[LateTimer]] = []
+
+    def start(self) -> None:
+        self.made.append(self)
+
+    def go_off(self) -> None:
+        self.function(*self.args)
+
+
+def test_no_worker_of_a_life_that_has_ended_is_started(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+):
     """1. A worker has died; 2. that life ends; 3. the timer of the worker comes too late."""
     supervisor = start()
-    (post,) = supervisor._crew.posts
-    supervisor._crew._closed = True
-    post.child, child = None, post.child
-    supervisor._crew._fill(post)
-    assert post.child is None
-    post.child, supervisor._crew._closed = child, False
-    supervisor._end_children(abruptly=True)
-    post.child = None
-    supervisor._crew._fill(post)
-    assert post.child is None and supervisor.pids() == {}
+    pid = supervisor.pids()["worker-0-0"]
+    monkeypatch.setattr(threading, "Timer", LateTimer)
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: LateTimer.made)
+    supervisor.stop()
+    LateTimer.made[0].go_off()
+    assert supervisor.pids() == {}
 
 
 def test_functions_that_can_not_be_noted_do_not_end_the_reading_of_a_worker(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    class Full:
-        def note_functions(self, feed: str, functions: Any) -> None:
-            raise OSError(28, "no room")
+    def full(durable: Durable, feed: str, functions: Any) -> None:
+        raise OSError(28, "no room")
 
-    supervisor = start()
-    monkeypatch.setattr(supervisor._feeds, "durable", Full())
-    (post,) = supervisor._crew.posts
-    assert post.child is not None
-    event = {"event": "functions", "feed": "default", "functions": {}}
-    supervisor._on_event(post.child, event)
+    monkeypatch.setattr(Durable, "note_functions", full)
+    pipeline = hs.from_examples([{"i": k} for k in range(12)]).map(same).batch(4)
+    with hs.run(pipeline, workers=0, state_dir=tmp_path) as server:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            assert sum(batch.rows for batch in feed) == 12
     assert "can not compare the functions of 'default': [Errno 28] no room" in caplog.text
 
 
@@ -281,8 +304,7 @@ def test_drain_waits_for_the_commits_of_what_is_out(start: Start):
 def test_what_is_left_of_a_stopped_supervisor_answers_and_does_nothing(start: Start):
     supervisor = start()
     supervisor.stop()
-    supervisor._crew.order(order="pause")
-    supervisor._crew._deaths.wake()
+    supervisor.begin_drain()
     assert not supervisor.over and supervisor.outcome() == {} and not supervisor.wait(0)
 
 
