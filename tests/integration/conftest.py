@@ -22,7 +22,7 @@ def over_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["shared memory", "tcp"])
 def way(request: pytest.FixtureRequest) -> str:
-    """Both ways that bytes can come."""
+    """Run a test with either transport of batches."""
     if request.param == "tcp":
         request.getfixturevalue("over_tcp")
     return str(request.param)
@@ -36,7 +36,7 @@ def tf() -> Any:
 
 @pytest.fixture(scope="session")
 def elsewhere() -> list[str]:
-    """The head of a command that runs without a sight of this machine's shared memory."""
+    """Return the head of a command that runs without access to this machine's shared memory."""
     command = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$0" "$@"']
     try:
         subprocess.run([*command, "true"], check=True, capture_output=True, timeout=PATIENCE_S)

@@ -1,4 +1,4 @@
-"""A trainer that must never notice what others do."""
+"""A trainer that hostile peers must not disturb."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.patience import PATIENCE_S
 
 @contextlib.contextmanager
 def honest_trainer(server: hs.Server, rows: int) -> Iterator[headrace.Feed]:
-    """Trains slowly as long as the block lasts, then takes the rest: ``i`` of all rows, once."""
+    """Train slowly while the block lasts, then train the rest; check that each row came once."""
     seen: list[int] = []
     rushing = threading.Event()
     failures: list[BaseException] = []

@@ -22,13 +22,13 @@ import headrace
 #: Batches that are trained before the checkpoint, and in all.
 CHECKPOINT, KILL = 5, 8
 
-#: ``step(rows)`` trains, and says whether a checkpoint is to be taken; ``keep(token)`` is one.
+#: ``step(rows)`` trains, and returns whether to take a checkpoint; ``keep(token)`` takes it.
 Step = Callable[[Any], bool]
 Keep = Callable[[Any], None]
 
 
 class Killed(Exception):
-    """The loop came to the step at which its process dies."""
+    """Raised at the step at which the process dies."""
 
 
 def ahead(batches: Iterable[Any], count: int) -> Iterator[Any]:
@@ -48,7 +48,7 @@ def plain(feed: headrace.Feed, step: Step, keep: Keep) -> None:
 
 
 def one_ahead(feed: headrace.Feed, step: Step, keep: Keep) -> None:
-    """As Lightning fetches."""
+    """Yield the batches as Lightning does, which fetches one ahead."""
     for batch in ahead(feed, 1):
         due = step(batch["i"])
         batch.commit()

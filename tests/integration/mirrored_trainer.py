@@ -20,7 +20,7 @@ import headrace
 
 EPOCHS, UNROLL = 3, 4
 
-#: Rows that were trained on: their numbers, or keys and segments.
+#: The trained rows: their numbers, or keys and segments.
 TRAINED: list[Any] = []
 STEPS: list[int] = []
 

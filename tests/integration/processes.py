@@ -1,4 +1,4 @@
-"""Trainers and servers as processes, and what they said."""
+"""Trainers and servers as processes, and the lines that they print."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 
 
 class Process:
-    """A subprocess whose JSON lines can be waited for."""
+    """A subprocess that prints JSON lines, for which a test can wait."""
 
     def __init__(
         self,
@@ -57,14 +57,14 @@ class Process:
         self._queue.put(None)
 
     def next_line(self, timeout_s: float = PATIENCE_S) -> str | None:
-        """The next line; None at the end of the output."""
+        """Return the next line; None at the end of the output."""
         line = self._queue.get(timeout=timeout_s)
         if line is not None:
             self.lines.append(line)
         return line
 
     def wait_for(self, event: str, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
-        """The next event of a kind; those before it are kept in ``events``."""
+        """Wait for the next event of a kind; those before it are added to ``events``."""
         while True:
             line = self.next_line(timeout_s)
             if line is None:
@@ -76,22 +76,22 @@ class Process:
                     return told
 
     def output(self) -> str:
-        """All that it printed and was read so far."""
+        """Return its output as far as it was read."""
         return "".join(self.lines)
 
     def finish(self, timeout_s: float = PATIENCE_S) -> int:
-        """Wait for its end, with all that it said; the exit code."""
+        """Read its output to the end; return the exit code."""
         while (line := self.next_line(timeout_s)) is not None:
             if line.startswith("{"):
                 self.events.append(json.loads(line))
         return self.wait(timeout_s)
 
     def wait(self, timeout_s: float = PATIENCE_S) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for its end; return the exit code."""
         return self._process.wait(timeout_s)
 
     def rows(self) -> list[list[int]]:
-        """The rows of the batches that it told of."""
+        """Return the rows of the batches that it printed."""
         return [event["rows"] for event in self.events if event["event"] == "batch"]
 
     def signal(self, number: int) -> None:
@@ -111,7 +111,7 @@ class Process:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGCONT)
             self.kill()
-            sweep(Path("/dev/shm"))  # of a server its shared memory is left
+            sweep(Path("/dev/shm"))  # a killed server leaves its shared memory
         self._thread.join(PATIENCE_S)
         assert self._process.stdout is not None
         self._process.stdout.close()

@@ -1,4 +1,4 @@
-"""The streams of every kind of feed, recorded once: what a later version must give again.
+"""Recorded streams of every kind of feed, which each later version must reproduce.
 
     python -m tests.integration.recorded --write    # records them into recorded_streams.json
 
@@ -142,7 +142,7 @@ def digests_of_segments(feed: headrace.Feed) -> Iterator[str]:
 
 @contextlib.contextmanager
 def served(feeds: Any, servers: int, **options: Any) -> Iterator[list[hs.Server]]:
-    """So many servers that have a share of each feed."""
+    """Start this many servers, each with a share of every feed."""
     with contextlib.ExitStack() as running:
         yield [
             running.enter_context(hs.run(feeds, share=(index, servers), **options))
@@ -151,7 +151,7 @@ def served(feeds: Any, servers: int, **options: Any) -> Iterator[list[hs.Server]
 
 
 def wait_until_alone(*servers: hs.Server) -> None:
-    """Wait until no trainer is there: the next one has its first lanes of the owner with fewest."""
+    """Wait until all trainers have left: the owner with the fewest lanes serves the next one."""
     for server in servers:
         eventually(lambda of=server: not any(feed["trainers"] for feed in of.stats().values()))
 
@@ -173,7 +173,7 @@ def streams(partitions: int, workers: int, servers: int = 1) -> dict[str, list[s
 
             for name in plain:
                 found[name] = read(name)
-            for name in segments:  # what is in a batch depends on which states are saved by then
+            for name in segments:  # the rows of a batch depend on which states were saved before it
                 wait_until_alone(*running)
                 found[name] = read(name, prefetch=0)
             for name in ranked:
@@ -187,7 +187,7 @@ def streams(partitions: int, workers: int, servers: int = 1) -> dict[str, list[s
 
 
 def main() -> None:
-    """Record all streams, when told to."""
+    """Record all streams where the command line has ``--write``."""
     if sys.argv[1:] != ["--write"]:
         sys.exit(__doc__)
     recorded = {str(p): streams(p, workers=min(2, p)) for p in PARTITIONS}

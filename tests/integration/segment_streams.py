@@ -1,4 +1,4 @@
-"""Examples whose states only the right predecessor can give, and a ledger of who was handed what.
+"""Examples whose states depend on all their earlier segments, and a ledger of the batches.
 
     segment i   state(i) ──► advanced(state(i), key, i) ──save──► state(i+1)   segment i+1
                    └── checked: nothing but this very chain of saves gives that number
@@ -55,12 +55,12 @@ def of_counts(counts: Iterable[int], unroll: int = UNROLL) -> list[Example]:
 
 
 def advanced(state: int, key: bytes, segment: int) -> int:
-    """The chained state after a segment."""
+    """Return the chained state after a segment."""
     return zlib.crc32(b"%d %d " % (state, segment) + key) & 0x7FFFFFFF
 
 
 def plain(value: Any) -> np.ndarray:
-    """A column of any framework as numpy's."""
+    """Return a column of any framework as an array of numpy."""
     if isinstance(value, list):
         return np.array(value, object)
     return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
@@ -99,7 +99,7 @@ class _Known:
             )
 
     def cut(self, name: str, segment: int) -> np.ndarray:
-        """The steps of a segment, padded."""
+        """Return the steps of a segment, padded."""
         value = self.told[name]
         whole = np.array([w.encode() for w in value], object) if name == "words" else value
         some = whole[segment * self.unroll :][: self.unroll]
@@ -121,7 +121,7 @@ class Ledger:
         self._lock = threading.Lock()
 
     def check(self, batch: Any) -> dict[str, Any]:
-        """Check all of a batch, note it, and give the states to be saved."""
+        """Check a whole batch, record it, and return the states to save."""
         cells = cells_of(batch)
         owners = [self.of[key] for key, _ in cells]
         names = states_in(batch)
@@ -147,16 +147,16 @@ class Ledger:
         }
 
     def chains(self, cells: Iterable[Cell]) -> list[int]:
-        """The chained states that segments must have begun with."""
+        """Return the chained states with which these segments must begin."""
         return [self.of[key].states[i]["chain"] for key, i in cells]
 
     def cells(self) -> set[Cell]:
-        """All segments."""
+        """Return all segments."""
         return {(key, i) for key, known in self.of.items() for i in range(known.count)}
 
     @property
     def segments(self) -> int:
-        """How many segments there are."""
+        """Return the number of segments."""
         return sum(known.count for known in self.of.values())
 
     def assert_complete(self, cells: Iterable[Cell] | None = None, times: int = 1) -> None:
@@ -182,7 +182,7 @@ def states_in(batch: Any) -> list[str]:
 
 
 def stacked(name: str, values: list[Any]) -> np.ndarray:
-    """States of rows as one array."""
+    """Return states of rows as one array."""
     if name == "mark":
         out = np.empty((len(values), 2), object)
         for row, pair in enumerate(values):
@@ -192,7 +192,7 @@ def stacked(name: str, values: list[Any]) -> np.ndarray:
 
 
 def cells_of(batch: Any) -> list[Cell]:
-    """Original key and number of each row."""
+    """Return the original key and the segment's number of each row."""
     keys = plain(batch.original_key).tolist()
     return list(zip(keys, plain(batch.sequence).tolist(), strict=True))
 
@@ -203,7 +203,7 @@ def save_all(batch: Any, states: Mapping[str, Any]) -> None:
 
 
 def train(feed: Any, ledger: Ledger, steps: int | None = None) -> int:
-    """Train to the end of the feed, or for some steps; how many there were."""
+    """Train to the end of the feed, or for some steps; return the number of steps."""
     done = 0
     while done != steps:
         batch = next(feed, None)
@@ -265,7 +265,7 @@ def to_the_end(feed: Any, step: Callable[[Any], None]) -> list[headrace.Headrace
 
 
 class CutProxy:
-    """A way to a server that can be cut: all connections end, and new ones are let through."""
+    """A proxy in front of a server that can end all connections; it accepts new ones."""
 
     def __init__(self, address: str) -> None:
         self._to = ("127.0.0.1", int(address.rsplit(":", 1)[1]))

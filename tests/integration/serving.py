@@ -32,7 +32,7 @@ __all__ = [
 
 
 def serving(pipelines: Any, **options: Any) -> hs.Server:
-    """Start a server in threads: ready in ten milliseconds, behind the doors of processes."""
+    """Start a server in threads of this process, which takes ten milliseconds."""
     return hs.run(pipelines, workers=0, **options)
 
 
@@ -42,13 +42,13 @@ def connect(server: hs.Server, **options: Any) -> headrace.Feed:
 
 
 def drained(server: hs.Server, feed: str = "default") -> list[headrace.Batch]:
-    """All batches, for those who wait for an error."""
+    """Return all batches of a feed, or raise its error."""
     with connect(server, feed=feed) as batches:
         return list(batches)
 
 
 def worker_pid(server: hs.Server) -> int:
-    """The process of its only worker."""
+    """Return the process number of a server's only worker."""
     return next(pid for name, pid in server.pids.items() if name.startswith("worker"))
 
 

@@ -18,7 +18,7 @@ NUMERIC = sorted(DTYPES - {BYTES})
 
 
 def frozen_array(value: Any) -> tuple[str, tuple[int, ...], bytes]:
-    """dtype, shape and bytes of an array."""
+    """Return dtype, shape and bytes of an array."""
     array = np.asarray(value)
     if array.dtype == object:
         return "bytes", array.shape, b"\xff\xfe".join(array.reshape(-1).tolist())
@@ -26,7 +26,7 @@ def frozen_array(value: Any) -> tuple[str, tuple[int, ...], bytes]:
 
 
 def frozen(batch: headrace.Batch) -> Frozen:
-    """Everything of a batch that must not depend on how it came."""
+    """Return all of a batch that must not depend on its transport."""
     columns = tuple((name, *frozen_array(batch[name])) for name in batch)
     return batch.partition, batch.number, columns
 
@@ -40,7 +40,7 @@ def digest(batches: Iterable[headrace.Batch]) -> str:
 
 
 def values_of(dtype: str, i: int) -> np.ndarray:
-    """Three values of a dtype that differ from example to example, the extremes among them."""
+    """Return three values of a dtype for one example, extremes among them."""
     resolved = numpy_dtype(dtype)
     if dtype == "bool":
         return np.array([i % 2 == 0, i % 3 == 0, True])
@@ -70,7 +70,7 @@ def every_dtype(n: int) -> list[dict[str, Any]]:
 
 
 def padded(examples: list[Mapping[str, Any]], name: str) -> np.ndarray:
-    """A column of a batch as it must be."""
+    """Return the expected column of a batch."""
     rows = [np.asarray(example[name]) for example in examples]
     strings = any(row.dtype.kind in "SU" for row in rows) or isinstance(examples[0][name], bytes)
     if strings:

@@ -32,7 +32,7 @@ def lengths_of(n: int, seed: int = 0) -> list[int]:
 
 
 def sequences(lengths: list[int]) -> hs.Pipeline:
-    """Example i is its number and a sequence of its length."""
+    """Return examples with a number and a sequence of that length."""
     rows = [{"i": i, "x": np.full(t, i + 1, np.int16)} for i, t in enumerate(lengths)]
     return hs.from_examples(rows)
 
@@ -47,7 +47,7 @@ def seen_of(server: hs.Server, feed: str = "default") -> Seen:
 
 
 def read_all(pipelines: dict[str, hs.Pipeline]) -> dict[str, Seen]:
-    """The same of each feed of one server."""
+    """Return ``seen_of`` for each feed of one server."""
     with serving(pipelines) as server:
         return {name: seen_of(server, name) for name in pipelines}
 
@@ -59,7 +59,7 @@ def read(pipeline: hs.Pipeline) -> Seen:
 def model(
     buckets: list[int], sizes: list[int], smaller: bool
 ) -> tuple[list[tuple[int, list[int]]], int]:
-    """The batches as the contract has them, row by row; and how many rows are left."""
+    """Return the batches of the contract, made row by row, and the number of rows left."""
     waiting: list[list[int]] = [[] for _ in sizes]
     batches = []
     for i, bucket in enumerate(buckets):

@@ -107,7 +107,7 @@ def test_capacity_is_how_many_examples_of_a_partition_are_in_flight(
 
 
 def test_the_queues_of_classes_bound_the_rows_that_wait() -> None:
-    """Rows of the class that is hardly ever wanted wait, or overflow and are counted."""
+    """Rows of the rare class wait, or overflow and are counted."""
     wanted = [0.999, 0.001]
     dropped = {}
     for most in (20, 400):

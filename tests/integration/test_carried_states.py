@@ -38,7 +38,7 @@ def sessions(order: str) -> hs.Pipeline:
 
 
 def users(partitions: int) -> dict[int, float]:
-    """The state in which each example of a feed of many users began, by its number."""
+    """Return the first state of each example of a feed of many users, by its number."""
     rows = [{"k": f"user {i % 7}", "i": i, "x": [i + 1.0] * (1 + i % 3)} for i in range(60)]
     pipeline = hs.from_examples(rows).batch_sequences_with_states(
         input_key="k",
@@ -67,7 +67,7 @@ def test_a_feed_of_many_partitions_starts_each_example_where_its_key_ended() -> 
 
 
 def carried(rows: list[dict[str, Any]], batch_size: int) -> hs.Pipeline:
-    """Segments of two steps, whose state starts where their key ended before."""
+    """Return segments of two steps, whose state starts as the last example of their key ended."""
     return hs.from_examples(rows).batch_sequences_with_states(
         input_key="k",
         input_sequences=["x"],

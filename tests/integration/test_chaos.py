@@ -40,7 +40,7 @@ _TRIES = 4
 
 
 def caught(name: str, law: str, seconds: float, workers: int, directory: Path) -> bool:
-    """Whether a planted bug breaks a law.  When it can show is chance, so there are some tries."""
+    """Return whether the driver finds a planted bug, which may take several tries."""
     bug = BUGS[name]
     for attempt in range(_TRIES):
         setup = Setup(
@@ -62,7 +62,7 @@ def caught(name: str, law: str, seconds: float, workers: int, directory: Path) -
 
 
 def _marked(mode: str) -> object:
-    """Plain batches go through all that those of buckets and samplers go through."""
+    """Leave two modes to ``make test-tools``: plain batches pass all the code of recovery."""
     return pytest.param(mode, marks=[pytest.mark.tools] * (mode in ("buckets", "sampled")))
 
 
@@ -163,7 +163,7 @@ def test_every_planted_bug_is_tried() -> None:
 def test_a_worker_waits_for_one_of_an_earlier_server_that_may_still_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that sleeps holds the store; the server starts when that is gone."""
+    """A stopped process holds the store; the server starts once that has ended."""
     pipeline = hs.from_examples([{"i": i} for i in range(8)]).batch(4)
     with hs.run(pipeline, state_dir=tmp_path):
         pass
@@ -178,7 +178,7 @@ def test_a_worker_waits_for_one_of_an_earlier_server_that_may_still_write(
         assert orphan.stdout is not None and orphan.stdin is not None
         assert orphan.stdout.readline()
         log = Told("waits for the end of a worker of an earlier server")
-        monkeypatch.setattr(sys, "stderr", log)  # a worker's words come out there
+        monkeypatch.setattr(sys, "stderr", log)  # workers print there
         with ThreadPoolExecutor(1) as pool:
             starting = pool.submit(hs.run, pipeline, state_dir=tmp_path)
             try:
@@ -191,7 +191,7 @@ def test_a_worker_waits_for_one_of_an_earlier_server_that_may_still_write(
 
 
 class Told(io.StringIO):
-    """A stream of text, and whether some words came by it."""
+    """A stream of text in which a test looks for some words."""
 
     def __init__(self, words: str) -> None:
         super().__init__()

@@ -69,14 +69,14 @@ three = 3
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """A directory with a user's files."""
+    """Return a directory with a user's files."""
     (tmp_path / "feeds.py").write_text(FEEDS)
     (tmp_path / "syntax.py").write_text("def (:\n")
     return tmp_path
 
 
 def headrace_command(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command, run to its end."""
+    """Run the command to its end."""
     return warm_run("-m", "headrace_server.cli", *arguments, cwd=here)
 
 
@@ -84,7 +84,7 @@ def headrace_command(here: Path, *arguments: str) -> subprocess.CompletedProcess
 def served(
     here: Path, *arguments: str, warm: bool = True
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server that runs, and its address; where it is not ``warm`` as a user starts it."""
+    """Start a server; yield it with its address.  Where it is not ``warm``, start it as users do."""
     # -P: the directory is not on the path, as where a script is installed.
     command = [sys.executable, "-P", "-m", "headrace_server.cli", "serve"]
     process = (WarmPopen if warm else subprocess.Popen)(
@@ -119,7 +119,7 @@ def rows(address: str, feed: str | None = None) -> list[int]:
 
 
 def lost(feed: headrace.Feed) -> None:
-    """A server that does not wait for its trainers tells them that it stops, and no more."""
+    """Check that a server has stopped without waiting for this trainer, and leave."""
     with pytest.raises(headrace.ConnectionLost, match="the server was stopped"):
         next(feed)
     with contextlib.suppress(headrace.ConnectionLost):
@@ -233,7 +233,7 @@ def test_a_feed_that_failed_tells_its_trainers_and_makes_the_exit_code_1(here: P
 def test_exit_when_done_ends_with_1_when_the_feed_has_failed(here: Path) -> None:
     done = headrace_command(
         *(here, "serve", "feeds.py:failing", "--exit-when-done", "--bind", "tcp://127.0.0.1:*"),
-        *("--drain-timeout", "1"),  # for so long it tells late trainers why
+        *("--drain-timeout", "1"),  # during this time it answers late trainers with the reason
     )
     assert done.returncode == 1
     assert "feed 'failing' failed" in done.stderr

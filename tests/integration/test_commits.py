@@ -1,4 +1,4 @@
-"""Explicit commits: a checkpoint has the rows that were trained, however far a loop has fetched."""
+"""Explicit commits: a checkpoint has exactly the trained rows, however far a loop has fetched."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_batch_is_committed_at_the_feed_that_it_came_from_only(tmp_path: Path)
 
 
 def test_a_commit_is_answered_though_no_batch_follows_it(tmp_path: Path):
-    """A worker that has nothing to make rests for a second: its answers go out before that."""
+    """An idle worker rests for a second; it sends its answers before that."""
     pipeline = hs.from_examples([{"i": i} for i in range(40)]).batch(2)
     with serving(pipeline, state_dir=tmp_path / "state", durability="process") as server:
         with connect(server, prefetch=0) as feed:

@@ -55,7 +55,7 @@ def test_the_demo_trains_every_segment_once_and_only_a_carried_state_makes_the_l
         assert float(first) > CHANCE / 2
         if mode == "forgotten":
             assert abs(float(last) - CHANCE) < 0.25
-        elif int(batches) > 300:  # one that came late may have learnt nothing yet
+        elif int(batches) > 300:  # a trainer that joined late may have learnt nothing yet
             assert float(last) < CHANCE / 5
     assert any(int(row[2]) > 300 for row in table if row[0] == "carried")
     assert (tmp_path / "demo-out" / "loss.png").read_bytes().startswith(b"\x89PNG")

@@ -20,7 +20,7 @@ from .streams import Frozen, every_dtype, frozen
 def read(
     pipelines: hs.Pipeline | dict[str, hs.Pipeline], workers: int, partitions: int
 ) -> dict[str, list[Frozen]]:
-    """All batches of each feed, as one trainer gets them."""
+    """Return all batches of each feed, as one trainer gets them."""
     named = pipelines if isinstance(pipelines, dict) else {"default": pipelines}
     streams = {}
     with hs.run(named, workers=workers, partitions=partitions) as server:

@@ -133,7 +133,7 @@ def test_trainers_that_share_a_feed_count_the_same_epochs() -> None:
 
 
 def test_segments_of_a_server_that_others_can_follow_tell_their_epoch(tmp_path: Path) -> None:
-    """With a state directory each batch tells its segments, for a server after this one."""
+    """With a state directory each batch names its segments, for the next server."""
     examples = [{"key": f"k{i}", "x": [float(i)] * (1 + i % 3)} for i in range(5)]
     segments = hs.from_examples(examples).repeat(2, across_batches=False)
     segments = segments.batch_sequences_with_states(
@@ -297,7 +297,9 @@ def test_trainers_that_share_segments_reach_the_next_epoch_together(
 
         def train(_: int) -> list[int]:
             with headrace.connect(server.address, prefetch=0) as feed:
-                both.wait(PATIENCE_S)  # one that came after the other's end would see less
+                both.wait(
+                    PATIENCE_S
+                )  # a trainer that joined after the other's end would get fewer batches
                 epochs = [segments_of(batches, number) for number, batches in feed.epochs()]
             return [sum(len(rows) for _, rows in epoch) for epoch in epochs]
 

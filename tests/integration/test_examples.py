@@ -1,4 +1,4 @@
-"""The examples of the documents run to their end, check themselves, and leave their pictures."""
+"""The examples of the documents run to their end, check their results, and write their pictures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_BYTES = 80_000
 
 
 def _size_of_png(path: Path) -> tuple[int, int]:
-    """Width and height; the file is whole."""
+    """Return width and height of a picture, whose file is complete."""
     data = path.read_bytes()
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     assert data.endswith(b"IEND\xaeB`\x82")

@@ -86,7 +86,7 @@ def test_a_stopped_trainer_loses_its_lease_and_is_told_when_it_wakes(tmp_path: P
             assert sleeper.finish() == 0, sleeper.output()
     counted = Counter(rows)
     assert set(counted.values()) == {1}
-    # Whatever the sleeper had in hand when it was stopped was trained by the other too.
+    # The other trainer also trained the batches that the sleeper had in hand.
     stale = [event for event in sleeper.events if event["event"] == "stale"]
     seen = [i for batch in sleeper.rows() for i in batch]
     assert len(stale) == 1 and "lease" in stale[0]["text"]
@@ -159,7 +159,7 @@ def test_a_killed_server_leaves_no_process_and_the_next_start_sweeps_its_memory(
         "def numbers():\n"
         "    return hs.from_examples([{'i': k} for k in range(20)]).batch(4)\n"
     )
-    shm = Path(tempfile.mkdtemp(dir="/dev/shm"))  # one that no other start sweeps meanwhile
+    shm = Path(tempfile.mkdtemp(dir="/dev/shm"))  # a directory that no other start sweeps meanwhile
     options = ("--workers", "2", "--partitions", "2", "--shm-dir", str(shm))
     try:
         process, _ = serve(tmp_path, "feeds.py:numbers", *options, warm=False)

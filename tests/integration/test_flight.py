@@ -42,7 +42,7 @@ def flat(n: int = 120, seed: int = 3, epochs: int = 1) -> hs.Pipeline:
 
 
 def bucketed() -> hs.Pipeline:
-    """With a sampler that remembers, and repeats rows."""
+    """Return a feed with a sampler that has a state and repeats rows."""
     examples = [
         {"i": i, "w": 1.0 + i % 3, "x": np.full(1 + i * 7 % 11, i, np.float32)} for i in range(150)
     ]
@@ -77,7 +77,7 @@ def segments(**options: Any) -> hs.Pipeline:
 
 
 def seen(batch: Any) -> tuple[Any, ...]:
-    """All that a trainer can see of a batch, as bytes."""
+    """Return all that a trainer sees of a batch, as bytes."""
     names = (
         list(batch)
         if not hasattr(batch, "sequences")
@@ -121,7 +121,7 @@ def flight(state: Path, *arguments: str, capsys: Any) -> list[dict[str, Any]]:
 
 
 def contents(directory: Path) -> dict[str, str]:
-    """Every file of a directory, by its bytes and times."""
+    """Return bytes and time of every file of a directory."""
     return {
         str(path): f"{path.stat().st_mtime_ns} {hashlib.sha256(path.read_bytes()).hexdigest()}"
         for path in sorted(directory.rglob("*"))

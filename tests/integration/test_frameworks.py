@@ -1,4 +1,4 @@
-"""torch and JAX get what numpy gets, and a fork of a trainer does no harm to it."""
+"""torch and JAX get the values that numpy gets, and a fork of a trainer does it no harm."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bits(array: Any) -> bytes:
 
 
 def fails_in_the_child(feed: headrace.Feed) -> str:
-    """The name of the error that a forked child gets; this process goes on."""
+    """Return the name of the error that a forked child gets."""
     read_fd, write_fd = os.pipe()
     child = os.fork()
     if not child:

@@ -1,4 +1,4 @@
-"""An error of a full disk says which file, how much room there is, and what to do.
+"""An error of a full disk names the file, the room that is left, and the remedy.
 
 A small file system of its own is filled to the last page; whatever the server writes is then
 written there.

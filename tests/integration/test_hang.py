@@ -191,7 +191,7 @@ def test_when_every_row_kills_the_feed_says_that_it_is_not_the_rows(monkeypatch)
 
 
 def ended(pid: int) -> bool:
-    """Whether a process is gone, but for what its parent has not asked for."""
+    """Return whether a process has ended; its parent may not have reaped it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -248,7 +248,7 @@ _SCHEMA = {
 
 
 def chained(examples: Sequence[Example]) -> hs.Pipeline:
-    """A feed of segments with a chained state, and one example that kills."""
+    """Return a feed of segments with a chained state, and one example that kills its worker."""
     names = ("key", "steps", "label", "origin", "n")
     few = hs.from_examples([{name: example[name] for name in names} for example in examples])
     return few.map(bad.crash_at_k012, schema=_SCHEMA).batch_sequences_with_states(

@@ -60,7 +60,9 @@ def test_trainers_get_in_and_go_on_while_strangers_hold_more_than_a_server_can_o
             flood(port, opening("silent", keys), 10**6, 300, 300),
             flood(port, opening("greeted", keys), 10**6, 300, 300),
         ):
-            eventually(refused)  # from now on all that the server has for strangers is taken
+            eventually(
+                refused
+            )  # from now on strangers hold all the connections that the server allows them
             for _ in range(3):
                 with headrace.connect(address, commit="explicit", timeout=PATIENCE_S) as newcomer:
                     assert next(newcomer).rows == 10

@@ -66,7 +66,7 @@ def answer(peer: zmq.Socket[bytes]) -> object:
 
 
 def hear(peer: zmq.Socket[bytes], kind: Any) -> Any:
-    """The next answer of a kind: a Hello may be answered twice where the server was slow."""
+    """Return the next answer of a kind; a slow server may answer a Hello twice."""
     while not isinstance(told := answer(peer), kind):
         pass
     return told
@@ -204,7 +204,7 @@ def test_columns_of_states_that_stay_with_the_trainer_may_be_anything(columns):
             token = hear(peer, Deliver).items[0].token
             peer.send(FROM_TRAINER.encode(Step(session, 2, saves=(Save(token, 0, columns),))))
             while token not in hear(peer, Deliver | Outcome).committed:
-                pass  # it follows the batch that it allows
+                pass  # the trainer gets it after the batch
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             for batch in feed:
                 batch.save_state("s", batch.state("s"))

@@ -1,6 +1,6 @@
 """Keras' fit trains a model with states, and every state meets its own sequence.
 
-The network here adds up what it sees, and the examples bring the sums: a loss of exactly 0 says
+The network here adds up its inputs, and the examples bring the sums: a loss of exactly 0 shows
 that no state was ever another's, and padding, which has no sums, was never counted.
 """
 
@@ -29,7 +29,7 @@ UNROLL = 4
 
 @pytest.fixture(scope="module")
 def stateful() -> Any:
-    """headrace.keras, and what needs Keras to be written."""
+    """Return ``headrace.keras`` with the networks of these tests, which import Keras."""
     pytest.importorskip("tensorflow")
     import headrace.keras
 
@@ -137,7 +137,7 @@ def test_fit_trains_on_every_segment_with_the_state_that_is_its_own(
 
 
 def test_a_state_that_is_lost_would_show(stateful: Any) -> None:
-    """The loss of these tests is 0 by the states, and not by chance."""
+    """The loss of these tests is 0 because of the states, and not by chance."""
     import keras
 
     class Forgetting(keras.layers.Layer):
@@ -312,7 +312,7 @@ def test_several_outputs_are_masked_alike(stateful: Any) -> None:
 
 
 def test_outputs_of_whole_segments_bring_their_weights(tf: Any, stateful: Any) -> None:
-    """Asked only at the end of each sequence, where the sum of its last step is wanted."""
+    """The network answers at the end of each sequence only, where the sum of its steps is wanted."""
     import keras
 
     class Ends(keras.layers.Layer):
@@ -339,7 +339,7 @@ def test_outputs_of_whole_segments_bring_their_weights(tf: Any, stateful: Any) -
 
 
 class _Wrong:
-    """Networks that break the rule of what a network returns."""
+    """Networks that return something else than outputs and states."""
 
     def __init__(self, returned: Any) -> None:
         self.returned = returned

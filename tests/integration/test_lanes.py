@@ -240,7 +240,9 @@ def killed(placement: str, *arguments: str) -> tuple[Ledger, int, list[list[Any]
             victim.wait_for("holding")
             victim.kill()
             batches = [e["rows"] for e in victim.events if e["event"] == "batch"]
-        eventually(lambda: server.stats()["default"]["redelivered"])  # its death was noticed
+        eventually(
+            lambda: server.stats()["default"]["redelivered"]
+        )  # the server has noticed its death
         with connect(server) as feed:
             train(feed, ledger)
         repeated = rewound(server)
@@ -456,7 +458,7 @@ def test_a_delivery_that_is_lost_by_an_interruption_comes_before_the_later_ones(
     with serving(lanes(examples)) as server, connect(server, prefetch=2) as feed:
         ended = False
         while not ended:
-            with contextlib.suppress(KeyboardInterrupt):  # amid a save: it stands
+            with contextlib.suppress(KeyboardInterrupt):  # an interrupted save counts
                 ended = not train(feed, ledger, 1)
         assert rewound(server) == 0
     assert lost
@@ -566,7 +568,7 @@ def test_a_drained_feed_of_lanes_finishes_what_was_read(placement):
             train(feed, ledger)
         assert server.wait(PATIENCE_S)
         assert server.dropped["default"] == {}
-    assert len(ledger.seen) % 3 == 0  # of each example that was begun all three segments
+    assert len(ledger.seen) % 3 == 0  # all three segments of each example that was begun
 
 
 @_PLACES

@@ -85,7 +85,7 @@ def numbers(rows: int = ROWS) -> Any:
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
-    """A server whose feed does not end."""
+    """Start a server whose feed does not end."""
     root = tmp_path_factory.mktemp("locked")
     make_keys(root)
     endless = hs.from_examples([{"i": k} for k in range(ROWS)]).repeat().batch(10)
@@ -127,7 +127,7 @@ def write_feeds(directory: Path) -> None:
 
 
 def some_rows(address: str, keys: str | None, batches: int = 20) -> int:
-    """Rows of some batches of a feed."""
+    """Return the number of rows in some batches of a feed."""
     rows = 0
     with headrace.connect(address, keys=keys, timeout=PATIENCE_S) as feed:
         for _, batch in zip(range(batches), feed, strict=False):
@@ -336,7 +336,7 @@ def test_more_trainers_than_there_may_be_and_more_messages_are_refused_by_name(t
 
 
 def welcomed(peer: Any) -> int:
-    """The session of a peer; the one before it may not be forgotten yet."""
+    """Return the session of a peer; the server may still hold the place of an earlier one."""
     while True:
         peer.send(hello(b"other"))
         told = answer(peer)
@@ -346,13 +346,13 @@ def welcomed(peer: Any) -> int:
 
 
 def last_words(peer: Any) -> bool:
-    """Whether the server's last word is that these are too many messages."""
+    """Return whether the server's last message refuses further ones as too many."""
     while not isinstance(told := answer(peer), Refused) or "max_messages" not in told.text:
         pass
     return told.code == "limit" and "max_messages_per_s=200" in told.text and not peer.poll(300)
 
 
-# What is said and served
+# Texts and pages
 
 
 def test_no_secret_is_in_anything_that_a_server_or_a_trainer_says_or_serves(

@@ -1,4 +1,4 @@
-"""Memory of batches: kept as long as it has readers, not longer, and never seen by others."""
+"""Memory of batches: the server reuses it once all readers have released it, and not before."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ for batch in feed:
         print(json.dumps({"event": "holds", "number": batch.number}), flush=True)
         time.sleep(600)
 """
-#: A hostile trainer: it commits its batches, and never says that it does not read them any more.
+#: A hostile trainer: it commits its batches, and never releases their memory.
 _KEEPER = """
 import json, sys, time
 import headrace
@@ -50,12 +50,12 @@ for n, batch in enumerate(feed, 1):
 
 
 def blocks(n: int, nbytes: int = 64 * 1024, batch_size: int = 16) -> hs.Pipeline:
-    """Batches of a MiB, whose rows can be told from each other."""
+    """Return a feed of batches of one MiB, whose rows all differ."""
     return hs.from_function(user_functions.numbered, n, nbytes).batch(batch_size)
 
 
 def is_right(batch: Any) -> bool:
-    """Whether every byte of a batch is as it was made."""
+    """Return whether a batch has the bytes with which it was made."""
     x, i = np.asarray(batch["x"]), np.asarray(batch["i"])
     return bool((x == (i % 251).astype(np.uint8)[:, None]).all())
 
@@ -191,12 +191,12 @@ def test_a_killed_trainer_gives_back_its_batches_and_the_memory_it_had_mapped() 
             for batch in feed:
                 assert is_right(batch)
                 got.append(batch.number)
-    # Batch 0 was committed when 1 was asked for, if the word of it had left.
+    # The request for batch 1 committed batch 0, if its message was sent.
     assert sorted(got) in (list(range(12)), list(range(1, 12)))
 
 
 def resources(pids: list[int]) -> tuple[list[float], list[int]]:
-    """Resident MiB (shared memory aside) and open files of processes."""
+    """Return resident MiB, without shared memory, and the open files of processes."""
     processes = [psutil.Process(pid) for pid in pids]
     private = [(p.memory_info().rss - p.memory_info().shared) / _MIB for p in processes]
     return private, [p.num_fds() for p in processes]

@@ -107,7 +107,7 @@ def test_where_none_can_be_reached_batches_are_shared_all_the_same(
 
 
 def test_one_that_ends_before_a_word_came_is_not_tried_again(monkeypatch: pytest.MonkeyPatch):
-    """As where the other side can not see a lock: it must not go round in circles."""
+    """The trainer must not retry for ever, as where the server can not see its lock."""
     tries: list[Any] = []
     reach = Channel.connect
 
@@ -237,7 +237,7 @@ def test_a_session_is_not_spoken_for_by_another_channel(served: Any):
 
 
 def test_a_trainer_that_is_gone_before_its_channel_is_heard_has_left(served: Any):
-    """Nobody waits for it, as for one whose connection was lost: it has let its file go."""
+    """It has released the lock of its file, so the server does not wait for its return."""
     server, path = served
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.linger, dealer.rcvtimeo = 0, int(1000 * PATIENCE_S)

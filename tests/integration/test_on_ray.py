@@ -238,7 +238,7 @@ def test_a_directory_that_can_not_start_leaves_no_placement_group(
     groups: list[object] = []
     monkeypatch.setattr(sys.modules["ray.util"], "remove_placement_group", groups.append)
     share_server = importlib.import_module("headrace_server.cluster.share_server")
-    monkeypatch.setattr(share_server, "DirectoryActor", None)  # as where its name is taken
+    monkeypatch.setattr(share_server, "DirectoryActor", None)  # as where another actor has its name
     with pytest.raises(TypeError):
         hs.on_ray({"numbers": numbers()}, servers=2, **_LESS)
     assert len(groups) == 1
@@ -300,7 +300,7 @@ def test_a_directory_that_ends_before_it_gives_keys_is_a_lost_connection(
         raise ray.exceptions.RayError("it restarts")
 
     with hs.on_ray({"numbers": numbers()}, servers=1, **_LESS) as servers:
-        headrace.connect(servers.address).close()  # they are up
+        headrace.connect(servers.address).close()  # the servers are up
         monkeypatch.setattr(Directory, "trainer_keys", restarts)
         with pytest.raises(headrace.ConnectionLost, match=r"'numbers' .* not answer: it restarts"):
             headrace.connect(servers.address, timeout=0.1)

@@ -58,7 +58,7 @@ def started(work: Callable[[], object]) -> threading.Thread:
 
 
 def trained(feed: headrace.Feed) -> int:
-    """Train to the end; the number of segments."""
+    """Train to the end; return the number of segments."""
     segments = 0
     for batch in feed:
         segments += batch.rows

@@ -58,7 +58,7 @@ class Owner:
         self._kill_at = [100, 220, 340][:_LIVES]
 
     def did(self, what: Any) -> None:
-        """A trainer is done with a batch."""
+        """Note that a trainer has finished a batch."""
         with self._lock:
             self.done.append(what)
             if self._kill_at and len(self.done) >= self._kill_at[0]:
@@ -74,7 +74,7 @@ class Owner:
 
     @property
     def was_killed(self) -> bool:
-        """Whether all deaths have come."""
+        """Whether the owner has died as often as it should."""
         return not self._kill_at
 
 
@@ -91,7 +91,7 @@ def undisturbed(pipeline: hs.Pipeline, partitions: int) -> Counter[int]:
 def test_every_row_is_done_once_whenever_the_owner_is_killed(
     kind: str, durable: bool, tmp_path: Path
 ):
-    """Three trainers; one names the batches that it is done with, and another has few in hand."""
+    """Of three trainers one commits explicitly, and another has few batches in hand."""
     pipeline = PIPELINES[kind]()
     partitions = 1 if kind == "stream" else 2
     wanted = undisturbed(pipeline, partitions)
@@ -227,7 +227,7 @@ def test_a_snapshot_of_a_feed_in_memory_is_refused_without_a_word_before():
 
 
 def test_ranks_stay_in_step_when_the_owner_is_killed():
-    """Each round is of one bucket, whatever of it was handed out before the death."""
+    """Each round is of one bucket, also where only some ranks got their batch before the death."""
     pipeline = PIPELINES["buckets"]()
     kinds: dict[int, list[int]] = {0: [], 1: [], 2: []}
     with hs.run(pipeline, partitions=2) as server:
@@ -255,7 +255,7 @@ def test_ranks_stay_in_step_when_the_owner_is_killed():
 def test_an_owner_that_dies_while_the_disk_is_full_goes_on_when_there_is_room(
     full: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Its term can not be stored: that is no fault of the owner, which had few deaths."""
+    """The full disk can not store its term; this does not use up the owner's restarts."""
     raise_term, tried = StateDirectory.raise_term, threading.Semaphore(0)
     refusals = [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) for _ in range(full)]
 

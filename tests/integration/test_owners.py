@@ -191,7 +191,7 @@ def test_bad_examples_of_all_owners_count_against_one_bound(most: int):
                 _train_all(feed)
             assert server.wait(PATIENCE_S)
             assert sum(server.dropped["default"].values()) == 6
-        else:  # the feed may fail before the trainer is there, or once it has got all
+        else:  # the feed may fail before the trainer joins, or after its last batch
             with suppress(headrace.DataError), connect(server) as feed:
                 _train_all(feed)
             assert server.wait(PATIENCE_S)
@@ -200,7 +200,7 @@ def test_bad_examples_of_all_owners_count_against_one_bound(most: int):
 
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_one_trainer_gets_the_stream_of_one_owner_however_many_there_are(prefetch: int):
-    """Partitions differ in length, so some are over before others."""
+    """Partitions differ in length, so some end before others."""
     streams = []
     for workers in (1, _OWNERS):
         ledger = Ledger(of_counts([steps for steps in (1, 9, 2, 6, 3) for _ in range(10)]))
@@ -216,7 +216,7 @@ def test_one_trainer_gets_the_stream_of_one_owner_however_many_there_are(prefetc
 
 @pytest.mark.parametrize("owners", [2, 3])
 def test_feeds_of_several_owners_give_the_recorded_streams(owners: int):
-    """A trainer goes from partition to partition, whosever they are."""
+    """A trainer goes from partition to partition, across owners."""
     feeds = segment_feeds()
     recorded = json.loads(PATH.read_text())["3"]
     with hs.run(feeds, workers=owners, partitions=3) as server:

@@ -84,7 +84,7 @@ def test_trainers_that_hold_all_that_slabs_have_room_for_do_not_wait_for_each_ot
 
 @pytest.mark.parametrize("workers", [1, _OWNERS])
 def test_partitions_that_have_ended_do_not_hinder_other_proportions(workers: int):
-    """The second has nothing but examples of a class of which few are drawn."""
+    """The second partition has only examples of a class of which few are drawn."""
     labels = [0 if 1000 <= i < 2000 else i % 2 for i in range(3000)]
     pipeline = hs.from_examples([{"y": label} for label in labels])
     pipeline = pipeline.stratified_sample("y", [0.5, 0.5], 4, [0.99, 0.01])
@@ -200,7 +200,7 @@ def test_loops_that_hold_all_that_is_left_end_before_it_is_committed(workers: in
 
 
 def kill(server: hs.Server, worker: int) -> None:
-    """Kill the life of a worker that is there, or the next one."""
+    """Kill a worker, or its successor where it has died already."""
     name = f"worker-{worker}-"
     pid = eventually(lambda: next((p for n, p in server.pids.items() if n.startswith(name)), None))
     os.kill(pid, signal.SIGKILL)

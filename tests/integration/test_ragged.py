@@ -1,4 +1,4 @@
-"""Rows of unequal length reach every framework unpadded, and all else is as with padded ones."""
+"""Rows of unequal length reach every framework unpadded; all else is equal to padded feeds."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def fed(
 
 
 def rows_of(ragged: Any) -> list[Any]:
-    """The rows of a ragged column of any framework, as lists."""
+    """Return the rows of a ragged column of any framework as lists."""
     if isinstance(ragged, RaggedRows):
         values, ends = np.asarray(ragged.values).tolist(), np.asarray(ragged.offsets).tolist()
         return [values[a:b] for a, b in pairwise(ends)]
@@ -163,7 +163,9 @@ def test_tensorflow_has_ragged_tensors_in_loops_functions_and_datasets(tf: Any) 
             sums(element)
             count += 1
         assert count == 7
-    with fed(plain(), "tf", prefetch=4) as feed:  # what TensorFlow has not pulled is not taken
+    with fed(
+        plain(), "tf", prefetch=4
+    ) as feed:  # a trainer takes only the batches that TensorFlow has pulled
         iterator = iter(feed.as_dataset())
         pulled = [next(iterator)["i"].numpy().tolist() for _ in range(2)]
         del iterator

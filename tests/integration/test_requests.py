@@ -72,7 +72,7 @@ def work(feed: headrace.Feed, batches: int) -> None:
 
 
 def flushed(feed: headrace.Feed) -> bool:
-    """Whether a batch was trained whose states the server took."""
+    """Train a batch and flush its states; return whether the server took them."""
     try:
         work(feed, 1)
         feed.flush_states()
@@ -115,7 +115,7 @@ class Asking:
             eventually(partial(self._under_way, name))
 
     def _under_way(self, name: str) -> bool:
-        """Whether the server was asked for something that it has not answered."""
+        """Whether a request was sent and has no answer."""
         sessions = self.feeds[name]._link.sessions
         if any(session.requests.due for session in sessions):
             return False
@@ -126,7 +126,7 @@ class Asking:
         return workers_of(self.server)
 
     def kill_server(self) -> None:
-        """All processes at once; another server starts at the same address."""
+        """Kill all processes at once, and start another server at the same address."""
         for pid in self.server.pids.values():
             os.kill(pid, signal.SIGKILL)
         self.server.close()
@@ -153,14 +153,14 @@ def workers_of(server: hs.Server) -> list[int]:
 
 @pytest.fixture(params=[1, 2])
 def asking(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Asking]:
-    """With one worker, and with two."""
+    """A server with one worker, and one with two."""
     asking = Asking(tmp_path, request.param)
     yield asking
     asking.close()
 
 
 def check_all(asking: Asking, why: str) -> None:
-    """States in trainers' hands are refused with a reason; all else is as if nothing had been."""
+    """Check that states of trainers are refused with a reason, and that all else succeeds."""
     for name in ("flush", "kept commit", "kept snapshot", "kept close"):
         refused = asking.outcome(name)
         assert isinstance(refused, headrace.StaleLease), (name, refused)

@@ -56,7 +56,7 @@ def rest(feed: headrace.Feed) -> list[int]:
 
 
 def trained(feed: headrace.Feed) -> list[float]:
-    """The states that the sequences of a feed of segments end with."""
+    """Return the last states of the sequences of a feed of segments."""
     ends: list[float] = []
     for batch in feed:
         state = batch.state("s") + batch.sequences["v"].sum(axis=1, dtype="float32")
@@ -97,7 +97,7 @@ def test_a_feed_starts_again_by_the_server_the_command_and_a_trainer(
     with joined(server, "a") as feed:
         warnings(caplog)
         assert rest(feed) == []
-        server.restart("a")  # a trainer that has heard the end uses it no more
+        server.restart("a")  # a trainer that knows of the end does not use the feed any more
     with joined(server, "a", prefetch=0) as feed:
         batch = next(feed)
         assert warnings(caplog) == [] and batch["i"].tolist() == first
@@ -132,7 +132,7 @@ def test_a_feed_starts_again_by_the_server_the_command_and_a_trainer(
     mine.close()
     assert sorted(rows) == ROWS
 
-    # Other feeds have lost nothing, and got nothing twice.
+    # Other feeds have each row once.
     of_b += rest(beside)
     beside.close()
     assert sorted(of_b) == ROWS

@@ -144,7 +144,7 @@ def test_a_trainer_whose_acknowledged_commits_were_forgotten_is_told_and_others_
     at = place(kind())
     first, second = at.connect(prefetch=0), at.connect(prefetch=0)
     kept = work(first, 2) + work(second, 2)
-    at.copy()  # nothing is under way
+    at.copy()  # no message is under way
     lost = work(first, 1)
     at.restart(at.put_back)
     assert_rewound(first, "commits of this trainer are not in the state of feed 'default'")

@@ -37,12 +37,12 @@ class Site:
         )
 
     def rank(self, rank: int, *options: str) -> Process:
-        """A trainer."""
+        """Start the trainer of a rank."""
         coordinated = "--rank", str(rank), "--world-size", "2", "--prefetch", str(1 + 3 * rank)
         return trainer(self.server.address, *coordinated, *options)
 
     def held(self, rank: int, batches: int) -> Process:
-        """A trainer that has a batch in hand, and has committed those before it."""
+        """Start a trainer; wait until it has a batch in hand and has committed those before it."""
         one = self.rank(rank, "--hold", str(batches), "--until", str(self.go_on))
         one.wait_for("holding")
         return one
@@ -61,7 +61,7 @@ def site(tmp_path: Path, durable: bool) -> Iterator[Site]:
 
 
 def places(one: Process) -> list[list[int]]:
-    """Round, partition and bucket of all batches that a trainer got."""
+    """Return round, partition and bucket of all batches that a trainer got."""
     return [event["place"] for event in one.events if event["event"] == "batch"]
 
 

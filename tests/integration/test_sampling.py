@@ -28,7 +28,7 @@ def labels_of(n: int, probs: list[float] = SKEWED, seed: int = 1) -> np.ndarray:
 
 @pytest.fixture
 def source(tmp_path: Path) -> hs.Pipeline:
-    """20,000 rows of three classes, one of them much too frequent."""
+    """Return 20,000 rows of three classes, one of them much too frequent."""
     y = labels_of(20_000)
     np.savez(tmp_path / "rows.npz", i=np.arange(20_000), y=y)
     return hs.read_npz(str(tmp_path / "rows.npz"))
@@ -55,7 +55,7 @@ def seen_of(server: hs.Server, name: str = "default", labelled: bool = True) -> 
 
 
 def read_all(pipelines: dict[str, hs.Pipeline], labelled: bool = True) -> list[Seen]:
-    """The same of each feed of one server."""
+    """Return ``seen_of`` for each feed of one server."""
     with serving(pipelines) as server:
         return [seen_of(server, name, labelled) for name in pipelines]
 
@@ -69,7 +69,7 @@ def share(labels: Any, classes: int = 3) -> np.ndarray:
 
 
 def within(labels: Any, target: list[float], sigmas: float = 4) -> bool:
-    """Whether the mix is the target, but for the error of sampling."""
+    """Return whether the mix is the target, within the error of sampling."""
     error = np.sqrt(np.array(target) * (1 - np.array(target)) / len(labels))
     return bool((np.abs(share(labels) - target) <= sigmas * error + 1e-9).all())
 
@@ -98,7 +98,7 @@ def test_the_target_is_reached_and_every_row_is_counted(source: hs.Pipeline) -> 
     )
     y = labels_of(20_000)
     seen = read_all({"known": known, "estimated": estimated})
-    # As few are rejected as can be: of the class that is wanted most, all come.
+    # The fewest rows are rejected: all rows of the most wanted class come.
     for (numbers, labels, stats), rejected in zip(seen, (0, 30), strict=True):
         assert within(labels, WANTED)
         assert numbers == sorted(numbers) and len(set(numbers)) == len(numbers)
@@ -173,7 +173,7 @@ def test_a_missing_class_and_a_flood_of_one(tmp_path: Path) -> None:
     assert labels.count(1) >= 4 and labels.count(0) < 30
     numbers, _, _ = missing
     assert len(numbers) < 5000
-    # A wanted class that can not come any more is the end; what waited is counted.
+    # The feed ends when a wanted class has no more rows; rows that waited are counted.
     numbers, labels, stats = unknown
     assert numbers == [] and sum(stats["dropped"].values()) == 5000
 
@@ -203,7 +203,7 @@ def test_rejection_sample_keeps_the_share_that_is_asked_for(source: hs.Pipeline)
     assert by_function == by_number == sorted(by_number)
     assert abs(len(by_number) - 10_000) < 300
     assert len(by_number) + sum(stats["dropped"].values()) == 20_000
-    assert abs(len(again) - 5000) < 250  # of two samplers with one seed each has its own chances
+    assert abs(len(again) - 5000) < 250  # two samplers with one seed draw differently
 
 
 def test_every_epoch_draws_anew(source: hs.Pipeline) -> None:
@@ -364,7 +364,7 @@ def test_a_feed_without_classes_or_past_its_end_has_no_target(tmp_path: Path) ->
     }
 
     def refusal(name: str, probs: list[float], to_the_end: bool = False) -> str:
-        """Why a feed does not draw what a trainer asks for."""
+        """Return why a feed refuses the proportions that a trainer asks for."""
         with connect(server, feed=name) as feed:
             if to_the_end:
                 list(feed)

@@ -60,7 +60,7 @@ def trainer(address: str, *arguments: str, before: Sequence[str] = ()) -> Proces
 
 
 def told(process: Process, ledger: Ledger) -> list[list[Cell]]:
-    """The segments of each batch that a process told of; their states must have been right."""
+    """Return the segments of each batch that a process printed, after a check of their states."""
     batches = []
     for event in process.events:
         if event["event"] == "batch":
@@ -107,7 +107,7 @@ def test_a_late_save_after_a_long_sleep_is_stale_and_does_not_disturb_the_new_ho
     tmp_path: Path,
 ):
     """1. A trainer takes the only batch that can be formed, and is stopped beyond its lease.
-    2. Another gets the same rows.  While it has them the first wakes, saves, and is told.
+    2. Another gets the same rows.  Meanwhile the first wakes and saves, which is refused.
     3. The other saves: its states are those that the next segments begin with.
     """
     ledger = Ledger(of_counts([4, 4]))
@@ -237,7 +237,7 @@ def test_whoever_waits_for_a_trainer_that_never_saves_is_told_what_for_and_since
 @pytest.mark.parametrize("partitions", [1, 2])
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_the_deaths_of_workers_lose_no_state_of_a_feed_in_memory(prefetch: int, partitions: int):
-    """1. Of two feeds a worker dies again and again, with a batch of segments in hand.
+    """1. The worker of two feeds dies again and again while a trainer has a batch of segments.
     2. That batch counts; all states are right, and each segment is trained once.
     """
     ledger = Ledger(of_counts([3, 1, 5, 2, 4, 2, 6, 1, 3, 2] * 3))
@@ -363,7 +363,7 @@ class Raw:
         self._peer.send_multipart([FROM_TRAINER.encode(message), *frames])
 
     def hear(self, kind: type) -> Any:
-        """The next message of a kind; a refusal is none of the others'."""
+        """Return the next message of a kind; fail at a refusal."""
         while self._peer.poll(1000 * int(PATIENCE_S)):
             message = FROM_SERVER.decode(self._peer.recv_multipart()[0])
             if isinstance(message, kind):
@@ -406,7 +406,7 @@ def raw(server: hs.Server, feed: str = "") -> Iterator[Raw]:
 
 
 def states_of(rows: int) -> tuple[list[list[Any]], bytearray]:
-    """Columns and block as they should be, of the states chain, flags, mark, sums; all empty."""
+    """Return right columns and block of the states chain, flags, mark and sums; all empty."""
     told = [
         ("int32", (rows,), 0),
         ("bool", (rows, 3), 0),
@@ -456,7 +456,7 @@ def lies(rows: int) -> dict[str, tuple[Any, bytes]]:
 
 
 def test_lies_about_states_are_answered_and_nobody_else_notices_them():
-    """A liar takes a batch and says every nonsense of its states.  An honest trainer trains beside
+    """A liar takes a batch and sends every kind of wrong states.  An honest trainer trains beside
     it.  At last the liar leaves, and its rows are trained with the states that they had."""
     ledger = Ledger(of_counts([1 + i % 4 for i in range(20)]))
     with serving(full(list_of(ledger), batch_size=3)) as server, connect(server) as feed:
@@ -490,7 +490,7 @@ def test_tokens_of_others_save_nothing():
                 assert outcome.stale == (token,) and not outcome.committed
             save_all(batch, states)
             _ = feed.progress  # answered once the save is
-            # What is committed stays so: said again it adds nothing.
+            # A second save of a committed batch changes nothing.
             thief.save(batch.token, columns, bytes(block))
         train(feed, ledger)
     ledger.assert_complete()
@@ -517,7 +517,7 @@ def test_a_flush_of_nonsense_is_answered_with_the_reason_and_changes_nothing():
                 assert told.code == "state", what
             assert liar.flush(held.token, (0, 1), columns).code == "state"  # without a block
             assert liar.flush(held.token + 9, (0,), columns, block=good).code == "state"
-            assert liar.flush(0, (), ()).code == ""  # nothing to flush is no mistake
+            assert liar.flush(0, (), ()).code == ""  # a flush of no rows is no error
         with connect(server) as feed:
             train(feed, ledger)
         assert server.stats()["default"]["segments"]["rewound"] == 2
@@ -556,7 +556,7 @@ def test_a_frame_that_is_not_there_is_refused_and_its_rows_are_trained_by_others
 
 
 def test_nothing_that_a_liar_saved_correctly_is_refused_to_be_continued():
-    """Wrong values in the right form are the trainer's own: the next segments begin with them."""
+    """Only the form of states is checked: the next segments begin with any values."""
     ledger = Ledger(of_counts([2, 2]))
     with serving(full(list_of(ledger), batch_size=2)) as server:
         with raw(server) as other:

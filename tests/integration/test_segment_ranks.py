@@ -60,7 +60,7 @@ class Valid:
         return self._of(self._batch.state(name))
 
     def saved(self, states: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """States of all rows: of the empty ones anything."""
+        """Return states of all rows; those of empty rows are arbitrary."""
         names = states_in(self._batch)
         whole = {name: plain(self._batch.state(name)).copy() for name in names}
         for name, value in states.items():
@@ -69,7 +69,7 @@ class Valid:
 
 
 def check(batch: Any, ledger: Ledger) -> dict[str, np.ndarray]:
-    """Check a batch of a rank; the states to be saved."""
+    """Check a batch of a rank; return the states to save."""
     empty = ~plain(batch.valid)
     assert batch.rows == len(empty) == BATCH_SIZE
     assert not plain(batch.length)[empty].any() and set(plain(batch.key)[empty]) <= {b""}
@@ -109,7 +109,7 @@ class Ranks:
         at_once([lambda one=one: self._guarded(one) for one in (*work, *others)])
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """Work; where it fails the other ranks wait no more."""
+        """Work; end the waits of the other ranks where this fails."""
         try:
             work()
         except BaseException as error:
@@ -219,7 +219,7 @@ def test_a_trainer_without_a_rank_goes_on_after_ranks_of_an_earlier_server(order
 
 @ORDERS
 def test_a_rank_that_returns_gets_the_same_member_of_the_round_again(order):
-    """Where states were with it, it has handed them over, and its rows may have other places."""
+    """A rank that kept states has handed them over, and its rows may have other places."""
     examples = of_counts(COUNTS)
     ledger = Ledger(examples)
     pipeline = chained(examples, batch_size=2, order=order[0], state_placement=order[1])
@@ -246,7 +246,7 @@ def test_a_rank_that_returns_gets_the_same_member_of_the_round_again(order):
 
 @pytest.mark.parametrize("step", [1, 3])
 def test_a_rank_that_keeps_states_and_is_interrupted_in_next_has_as_many_steps(step, monkeypatch):
-    """The batch goes back, and all that were made ahead for the rank: it gets others in place."""
+    """The batch goes back with all that were made ahead for the rank, which gets others instead."""
     ledger = Ledger(of_counts([3, 1, 5, 2, 4]))
     examples = [dict(known.told) for known in ledger.of.values()]
     pipeline = chained(examples, batch_size=2, order="lanes", state_placement="trainer")

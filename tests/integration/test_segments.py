@@ -234,7 +234,7 @@ def test_more_trainers_than_work_all_come_to_the_end():
 
 def test_at_the_end_of_input_two_trainers_wait_for_the_states_that_a_third_holds():
     """1. Three trainers have one batch each, of the same two examples' first segments and no more.
-    2. Two that have nothing to do wait, instead of being told that the end has come.
+    2. The two others wait: for them the feed has not ended.
     3. The third saves: the missing segments come to those that wait, and then the end to all.
     """
     examples = of_counts([3, 3])
@@ -411,7 +411,7 @@ def save_all_zeros(server: hs.Server) -> None:
 @pytest.mark.parametrize(("row", "words"), _WRONG)
 def test_a_wrong_example_fails_the_feed_and_says_file_record_column_and_value(row, words, tmp_path):
     with serving(from_file(tmp_path, [*_GOOD, row])) as server:
-        for _ in range(2):  # a trainer that comes later is told the same
+        for _ in range(2):  # a trainer that joins later gets the same error
             with pytest.raises(headrace.DataError) as caught:
                 save_all_zeros(server)
             text = str(caught.value)

@@ -158,7 +158,7 @@ def test_a_name_that_stands_for_several_addresses_is_all_servers(monkeypatch: py
 def test_no_batch_comes_ahead_before_the_order_of_the_owners_is_known(
     monkeypatch: pytest.MonkeyPatch, ledger: Ledger
 ):
-    """The server that welcomes first would give lanes of its own, before those of partition 0."""
+    """Else the server that answers first would hand out its lanes before those of partition 0."""
     said: list[Step] = []
     order = Owners.order
 
@@ -176,7 +176,7 @@ def test_no_batch_comes_ahead_before_the_order_of_the_owners_is_known(
 
 
 def refusal(*servers: hs.Server) -> str:
-    """The error of a trainer that gives the addresses of these servers."""
+    """Return the error of a trainer that gives the addresses of these servers."""
     with pytest.raises(ValueError) as raised:
         connect([*servers])
     return str(raised.value)
@@ -256,7 +256,7 @@ class Shares:
         )
 
     def kill(self, index: int) -> None:
-        """kill -9 of all processes of one server."""
+        """Kill all processes of one server by SIGKILL."""
         for pid in self.servers[index].pids.values():
             os.kill(pid, signal.SIGKILL)
         self.servers[index].close()
@@ -329,7 +329,7 @@ def test_ranks_get_the_same_rounds_of_all_servers_also_after_one_was_away(tmp_pa
 
 
 def _of_rank(address: Any, rank: int, shares: Shares | None = None) -> list[list[int]]:
-    """The batches of one of two ranks; rank 1 kills a server and starts it again."""
+    """Return the batches of one of two ranks; rank 1 kills a server and starts it again."""
     seen = []
     options = {"rank": rank, "world_size": 2, "timeout": PATIENCE_S}
     with headrace.connect(address, **options) as feed:
@@ -365,7 +365,7 @@ def test_a_server_with_another_number_of_workers_is_greeted_at_each(
 
 @contextlib.contextmanager
 def kept(pipeline: Any, path: Path, servers: int, **options: Any) -> Iterator[list[hs.Server]]:
-    """Servers of threads with state directories in ``path``, and snapshots beside it."""
+    """Start servers in threads with state directories in ``path``, and snapshots beside it."""
     with contextlib.ExitStack() as running:
         common = {"partitions": 5, "workers": 0, "durability": "process"}
         yield [
@@ -384,7 +384,7 @@ def kept(pipeline: Any, path: Path, servers: int, **options: Any) -> Iterator[li
 
 
 def test_one_token_takes_all_servers_back(tmp_path: Path, ledger: Ledger):
-    """By a trainer that resumes, by one that loads it, and by servers that begin with it."""
+    """A trainer resumes with the token, another loads it, and servers begin with it."""
     pipeline = chained(list_of(ledger), batch_size=3)
     with kept(pipeline, tmp_path / "old", 2) as servers:
         with connect(servers, prefetch=0) as feed:
@@ -487,7 +487,7 @@ def test_in_any_order_a_trainer_goes_on_with_the_servers_that_are_there(
 
 
 def hosts_apart(monkeypatch: pytest.MonkeyPatch, servers: list[hs.Server], here: int) -> None:
-    """Trainers that connect from now on are on the host of one of these servers."""
+    """Let trainers that connect from now on see the memory of one of these servers only."""
     with greeted(servers[here], share=here, shares=_SERVERS) as welcome:
         near = welcome.directory
 
@@ -500,7 +500,7 @@ def hosts_apart(monkeypatch: pytest.MonkeyPatch, servers: list[hs.Server], here:
 
 
 def sent(server: hs.Server) -> tuple[int, int]:
-    """Batches that a server sent through shared memory, and over the network."""
+    """Return how many batches a server sent through shared memory, and over the network."""
     counts = server.stats()["default"]["sent"]
     assert [bool(counts["bytes"][way]) for way in ("shm", "wire")] == [
         bool(counts["batches"][way]) for way in ("shm", "wire")
@@ -527,7 +527,7 @@ def test_the_share_of_a_trainers_own_host_comes_through_shared_memory(
 def test_the_network_carries_only_what_trainers_of_its_own_host_leave(
     monkeypatch: pytest.MonkeyPatch, prefetch: int
 ):
-    """A trainer takes of the other host only once its own has nothing left."""
+    """A trainer takes batches of the other host only once its own has none left."""
     monkeypatch.setattr("headrace.any_order._PATIENCE_S", PATIENCE_S)
     with shared(numbers()) as servers, contextlib.ExitStack() as leaving:
         feeds = []

@@ -1,4 +1,4 @@
-"""Operators see several servers of a feed as one, and have all of them do something."""
+"""Operators see several servers of a feed as one, and give orders to all of them at once."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_counters_of_any_server_are_those_of_all(monkeypatch: pytest.MonkeyP
 
 
 def test_examples_are_left_out_at_all_servers(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """In the second epoch the other server has some of them."""
+    """In the second epoch the other server owns some of these examples."""
     pipeline = hs.from_examples([{"i": k} for k in range(40)]).shuffle(seed=3).repeat(2).batch(4)
     states = [str(tmp_path / str(index)) for index in range(_SERVERS)]
 

@@ -167,7 +167,7 @@ def test_another_machine_finds_snapshots_at_the_url(tmp_path: Path):
 
 
 class Process:
-    """A trainer of another process, which carries out commands."""
+    """A trainer in another process, which carries out commands."""
 
     CODE = """
 import json, sys
@@ -229,7 +229,7 @@ def test_a_group_takes_the_feed_back_once_and_one_that_comes_back_joins_it(tmp_p
                 with process(server.address, token) as back:
                     assert back.line() == "joined"
                     assert back.step() in (expected[1], expected[3])
-        # All are gone: who comes now begins again.
+        # All members have left: the next trainer begins a new group.
         with process(server.address, token) as alone:
             assert alone.line() == "joined"
             assert alone.step() == expected[0]

@@ -1,6 +1,6 @@
 """States go through TensorFlow, torch and JAX without a copy that is not needed, bit for bit.
 
-Each framework is driven by the same few words, so that what holds for one is asked of all.
+One set of tests drives all frameworks by the same few functions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TensorFlow:
         return self.tf.cast(self.tf.constant(array), dtype)
 
     def like(self, value: Any) -> dict[str, Any]:
-        """A value in all the forms that training may have it in."""
+        """Yield a value in all forms in which training may have it."""
         tf = self.tf
         turned = tf.transpose(tf.identity(tf.transpose(value)))
         return {"a_variable": tf.Variable(value), "turned": turned}
@@ -142,7 +142,7 @@ def test_a_saved_state_is_copied_once_from_where_the_framework_has_it(
 def test_a_state_that_stays_with_the_trainer_is_not_copied_at_all(
     framework: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two sequences of equal length in two lanes: from the second batch on nothing begins."""
+    """Two sequences of equal length fill two lanes: no sequence begins after the first batch."""
     x = np.zeros((4 * UNROLL, 2), np.float32)
     pipeline = hs.from_examples(
         [{"key": f"e{number}", "x": x} for number in range(2)]
@@ -173,7 +173,7 @@ PLACEMENTS = ("server", "trainer")
 
 
 def in_both_placements(names: Any, states: Any = None) -> dict[str, hs.Pipeline]:
-    """Feeds of four lines in lanes, for every name one with each placement of states."""
+    """Return feeds of four sequences in lanes, one for every name and placement of states."""
     return {
         f"{name}.{placement}": lines(4, 4, state, order="lanes", state_placement=placement)
         for name in names
@@ -267,7 +267,7 @@ def test_a_traced_state_says_how_it_is_saved() -> None:
 
 
 def test_a_graph_saves_the_states_of_a_dataset(tf: Any) -> None:
-    """In a tf.function over the whole dataset: what each row adds up to shows whose it is."""
+    """A tf.function goes over the whole dataset: the sum of each row identifies its sequence."""
 
     def save(token: Any, h: Any) -> None:
         feed.save_states(int(token), {"h": h})
@@ -399,7 +399,7 @@ def _with_jax(jax: Any, feed: headrace.Feed) -> list[bytes]:
 def test_training_is_the_same_to_the_bit_wherever_the_states_are(
     framework: Any, others: bool
 ) -> None:
-    """With full batches, but in torch: the others compile for each number of rows."""
+    """Batches are full except in torch: the other frameworks compile for each number of rows."""
     small = (framework.name == "torch") != others
     train: Train = {"tf": _with_tf, "torch": _with_torch, "jax": _with_jax}[framework.name]
     module = getattr(framework, framework.name)

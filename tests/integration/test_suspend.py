@@ -73,7 +73,7 @@ def test_no_lease_ends_because_the_server_stood_still(who: str, held: tuple[hs.S
 
 def test_a_trainer_that_slept_beyond_its_timeout_greets_its_server_again(tmp_path: Path):
     """1 two trainers wait, 2 they stand still beyond lease and timeout, 3 they are given up, 4 the
-    feed ends, 5 they wake and are told so."""
+    feed ends, 5 they wake and learn of it."""
     with hs.run(numbered(4).batch(4), lease_ttl_s=1.0) as server:
         with headrace.connect(server.address, timeout=PATIENCE_S) as holder:
             next(holder)

@@ -26,7 +26,7 @@ _SIZES = (5, None, 1, 6, 2, None, 3)
 
 
 def taken(feed: headrace.Feed, rows: int | None) -> Any:
-    """The next batch, or None at the end."""
+    """Return the next batch, or None at the end."""
     try:
         return next(feed) if rows is None else feed.take(batch_size=rows)
     except StopIteration:
@@ -34,7 +34,7 @@ def taken(feed: headrace.Feed, rows: int | None) -> Any:
 
 
 def stream(feed: headrace.Feed, ledger: Ledger, sizes: Iterable[int | None]) -> list[Any]:
-    """Insertion index, example and segment of each row of all batches."""
+    """Return insertion index, example and segment of each row of all batches."""
     batches = []
     for rows in sizes:
         batch = taken(feed, rows)
@@ -203,7 +203,7 @@ def test_feeds_without_takes_say_why():
 
 
 def test_a_trainer_that_joins_a_feed_of_takes_has_no_batch_made_ahead():
-    """Nothing is left for the takes once a batch of the declared size was asked for in vain."""
+    """A request for a batch of the declared size uses up the rows that takes could get."""
     examples = of_counts([1] * 8)
     feed = chained(examples, batch_size=6, capacity=6, allow_small_batch=False)
     ledger = Ledger(examples)
@@ -211,7 +211,7 @@ def test_a_trainer_that_joins_a_feed_of_takes_has_no_batch_made_ahead():
         with connect(server, prefetch=0) as first:  # which asks for none of the declared size
             got = stream(first, ledger, [3])
         with connect(server) as second:
-            second.stats()  # the owner has heard all that was asked for
+            second.stats()  # the owner has received all requests
             got += stream(second, ledger, [2, 3])
     assert [len(batch) for batch in got] == [3, 2, 3]
 

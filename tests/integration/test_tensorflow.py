@@ -22,12 +22,12 @@ pytestmark = pytest.mark.tf
 
 
 def address_of(tensor: Any) -> int:
-    """Where the tensor's numbers lie: its buffer as numpy sees it, without a copy."""
+    """Return the address of a tensor's buffer, as numpy sees it without a copy."""
     return int(np.frombuffer(memoryview(tensor), np.uint8).ctypes.data)
 
 
 def is_in_a_segment(address: int) -> bool:
-    """Whether a mapping of shared memory holds the address."""
+    """Return whether a mapping of shared memory holds the address."""
     with open("/proc/self/maps") as maps:
         for line in maps:
             span, *_, path = line.rstrip("\n").split(" ")

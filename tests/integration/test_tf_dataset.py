@@ -31,7 +31,7 @@ _GROUPS: list[int] = []
 
 @pytest.fixture(autouse=True)
 def always_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow this machine is."""
+    """Let datasets take groups however slow this machine is, and note their sizes."""
     monkeypatch.setattr("headrace.grouping.group_size", lambda *_: _READY)
     next_group = Groups.next_group
 
@@ -50,7 +50,7 @@ def rows(n: int, repeat: int = 1) -> hs.Pipeline:
 
 @contextlib.contextmanager
 def fed(pipeline: hs.Pipeline, partitions: int | None = None) -> Iterator[Any]:
-    """A feed of a server of its own."""
+    """Start a server, and yield a feed of it."""
     with serving(pipeline, partitions=partitions) as server:
         with headrace.connect(
             server.address, framework="tf", prefetch=16, timeout=PATIENCE_S
@@ -59,7 +59,7 @@ def fed(pipeline: hs.Pipeline, partitions: int | None = None) -> Iterator[Any]:
 
 
 def amid_a_group(feed: Any, dataset: Any, count: int = 4) -> tuple[Any, list[int]]:
-    """An iterator in the graph that has pulled some batches, with more of its group at hand."""
+    """Return an iterator of a graph that is within a group, and the batches that it has pulled."""
     iterator = iter(dataset.take(-1))
     pulled = [int(next(iterator)["i"][0]) for _ in range(2)]
     eventually(lambda: feed.stats()["in_flight"] >= _READY + 2)

@@ -1,4 +1,4 @@
-"""Feeds in the loops of others: DataLoader, StatefulDataLoader, Accelerate, several processes.
+"""Feeds in loops of other libraries: DataLoader, StatefulDataLoader, Accelerate, several processes.
 
 A run that is killed at any step and goes on from its checkpoint gives the losses, bit for bit, of
 a run that nobody killed.

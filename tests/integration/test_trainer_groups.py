@@ -33,7 +33,7 @@ def read(
     begun: Callable[[], object] = lambda: None,
     **options: Any,
 ) -> list[tuple[int, int, list[int]]]:
-    """Partition, number and rows of each batch; at one step it kills a process of the server."""
+    """Return partition, number and rows of each batch; kill a process of the server at one step."""
     got = []
     with connect(server, **options) as feed:
         for step, batch in enumerate(feed):
@@ -50,7 +50,7 @@ def rows_of(*streams: list[tuple[int, int, list[int]]]) -> list[int]:
 
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_each_batch_goes_to_all_members_or_to_another_trainer(prefetch: int):
-    has_some = Event()  # else the other one may take all
+    has_some = Event()  # else the other member may take all
 
     def read_beside() -> list[tuple[int, int, list[int]]]:
         assert has_some.wait(PATIENCE_S)

@@ -53,7 +53,7 @@ def short(name: str, scale: float, scratch: Path) -> Result:
     return result
 
 
-#: Calls of the loop of a worker, which a bench has not.
+#: Methods that only the loop of a worker calls; the bench has no such loop.
 OF_THE_LOOP = {
     "at_rest",
     "end",
@@ -97,7 +97,7 @@ def test_every_trial_has_a_short_form() -> None:
     assert EVERY.keys() == SHORT.keys() | OF_ROOT.keys()
 
 
-# That they can fail
+# Planted faults
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ def status(server: hs.Server) -> dict[str, Any]:
 
 
 def metrics(server: hs.Server) -> dict[tuple[str, ...], float]:
-    """By name and values of labels, in the order of their names."""
+    """Return metrics by name and the values of their labels, in the order of the labels' names."""
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in parse(get(server, "/metrics")[1].decode())
@@ -96,7 +96,7 @@ def eventually(server: hs.Server, holds: Callable[[dict[str, Any]], bool]) -> di
 
 @pytest.fixture(scope="module")
 def ended() -> Iterator[tuple[hs.Server, list[headrace.Batch]]]:
-    """A server whose feed was read to its end, and what came of it."""
+    """Read the feed of a server to its end; yield the server and the batches."""
     with hs.run(bucketed(), partitions=2, workers=2, http="127.0.0.1:0") as server:
         with connect(server) as feed:
             batches = list(feed)

@@ -28,7 +28,7 @@ CHECKPOINT = 2
 
 
 class Net(torch.nn.Module):
-    """A model that knows how to be killed."""
+    """A model that kills its process at a step."""
 
     def __init__(self, kill: int) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ def main() -> None:
     loop, address, feed, directory, *kill = sys.argv[1:]
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    # Ahead of saved states the server would deal segments of whichever sequences are ready.
+    # With prefetch the order of segments would depend on when states are saved.
     ahead = 0 if feed.startswith("segments") else 2
     with FeedDataset(address, feed=feed, prefetch=ahead, restart=True, timeout=60) as dataset:
         LOOPS[loop](Net(int(kill[0]) if kill else 0), dataset, Path(directory))

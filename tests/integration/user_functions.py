@@ -29,7 +29,7 @@ def fail_at_20(example: dict[str, Any]) -> dict[str, Any]:
 
 
 def numbered(n: int, nbytes: int) -> Iterator[dict[str, Any]]:
-    """Example i is its number and bytes that all are i modulo 251."""
+    """Yield examples of a number i and bytes that are all i modulo 251."""
     for i in range(n):
         yield {"i": i, "x": np.full(nbytes, i % 251, np.uint8)}
 
@@ -42,7 +42,7 @@ def images(n: int) -> Iterator[dict[str, Any]]:
 
 
 def pieces(example: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Give none to four pieces of an example."""
+    """Yield up to four pieces of an example."""
     for k in range(int(example["i"]) % 5):
         yield {"i": example["i"], "k": k, "v": np.full(k, example["i"])}
 

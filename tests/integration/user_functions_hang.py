@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-#: Rows that are poison: neighbours, one alone, and one far away.
+#: Rows that kill: two neighbours, one alone, and one far away.
 POISON = (70, 71, 500, 1200)
 
 Example = dict[str, Any]
@@ -83,7 +83,7 @@ def forked_at_500(example: Example) -> Example:
 
 
 def forked_rows() -> Any:
-    """Two children come back: one from the generator, one by an exception."""
+    """Fork two children: one leaves through the generator, one by an exception."""
     for i in range(20):
         if i == 7 and not os.fork():
             raise RuntimeError("in the child")

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def tens(columns: dict[str, Any]) -> Any:
-    """The tens of the number."""
+    """Return the tens of the number."""
     return columns["i"] // 10
 
 
