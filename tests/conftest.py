@@ -90,7 +90,7 @@ def _children() -> set[int]:
 
 
 def _shared_memory(of_the_dead: bool) -> set[str]:
-    """Run directories that this process, or a process that is gone, made."""
+    """Return run directories made by this process or by one that has ended."""
     found = set()
     for path in _SHM.glob(f"headrace-{os.getuid()}-*"):
         maker = int(path.name.split("-")[2])

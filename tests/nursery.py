@@ -1,4 +1,4 @@
-"""An interpreter that has imported a server's processes, and is forked for each that a test starts.
+"""An interpreter that has imported a server's modules; each process of a test is a fork of it.
 
     test process ──order, its pipes──► nursery ──fork──► (fork, exit) ──► front or worker
          ▲                                                                      │

@@ -1,4 +1,4 @@
-"""How long a test waits for what must come."""
+"""Time limits of tests that wait for an event."""
 
 from __future__ import annotations
 

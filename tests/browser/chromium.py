@@ -1,4 +1,4 @@
-"""A headless Chromium that tells what went wrong in it."""
+"""A headless Chromium that reports the errors of its pages."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def slowly(example: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def trained(address: str, *steps: tuple[str, float]) -> Iterator[threading.Event]:
-    """Trainers of feeds, each with what a step takes; they stop when the event is set."""
+    """Run trainers of feeds, each with the seconds of a step, until the event is set."""
     stop = threading.Event()
 
     def train(feed: str, step_s: float) -> None:

@@ -41,7 +41,7 @@ def server(browser: Any) -> Iterator[hs.Server]:
 
 
 class Page:
-    """A page, and what went wrong in it."""
+    """A page, and the errors that the browser reported."""
 
     def __init__(self, browser: Any, address: str, **more: Any) -> None:
         self.context = browser.new_context(**more)

@@ -82,7 +82,7 @@ def _no_duplicate_answer() -> None:
 
 
 def _no_term() -> None:
-    """A server that is started anew counts its tokens from the same number."""
+    """A restarted server counts its tokens from the same number."""
     from headrace_server.state.statedir import StateDirectory
 
     _replace(StateDirectory, "raise_term", lambda self, *_: 1)

@@ -117,7 +117,7 @@ class _Run:
     # Looking after it
 
     def tend(self) -> None:
-        """Start what has ended; undo what has lasted long enough."""
+        """Restart processes that have ended; undo faults whose time is over."""
         now = time.monotonic()
         self.happenings.undo(now)
         for server in self.servers:

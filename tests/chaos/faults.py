@@ -157,7 +157,7 @@ def fill_disk(directory: Path) -> Path:
 
 
 def send(pids: list[int], number: signal.Signals) -> bool:
-    """Signal processes, some of which may be gone.  Whether there was one."""
+    """Signal processes, some of which may have ended; return whether one had not."""
     found = False
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):

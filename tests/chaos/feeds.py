@@ -1,4 +1,4 @@
-"""The feeds that are put under faults: what they serve, and what must come of it.
+"""The feeds of chaos runs: their pipelines, and the cells that must be committed.
 
 Cells are what is counted: a row is ``[i]``, a segment ``[key, number]``.
 """

@@ -59,7 +59,7 @@ class Host:
         self._in_switch(f"ip link set {self._port} down")
 
     def drop(self, way: str) -> None:
-        """Lose what goes one way until ``heal``: "up" from the host, or "down" to it."""
+        """Drop the packets of one direction until ``heal``: "up" from the host, or "down" to it."""
         self._shape(_LOST, way)
 
     def slow(self) -> None:

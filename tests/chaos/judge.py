@@ -168,7 +168,7 @@ def judge(case: Case) -> Verdict:
 
 
 def _judge_states(verdict: Verdict, told: _Told, done: Mapping[Cell, list[int]], kept: bool) -> int:
-    """Every state that was handed out, and every one that was saved, computed again.
+    """Compute each state that was handed out or saved again, and compare.
 
     How many were handed out that were never committed in the end: a server may hand on what is not
     on its disk yet, as long as nothing counts that was made of it.

@@ -1,4 +1,4 @@
-"""One server of a run, started again whenever it ends, and what can be done to it."""
+"""One server of a run, which is restarted whenever it ends, and the faults that can hit it."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class _Compose:
         return status == "exited"
 
     def _segments(self, name: str) -> int:
-        """How many segments a trainer said at its end that it had trained."""
+        """Return the number of segments that a trainer printed at its end."""
         log = self.engine.podman("logs", f"headrace-{name}-1")
         told = re.findall(r"^(\d+) segments\b", log, re.MULTILINE)
         assert told, f"{name} said {log[-1000:]!r}"

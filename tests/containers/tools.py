@@ -31,7 +31,7 @@ def call(
     env: dict[str, str] | None = None,
     code: int | None = 0,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end; AssertionError with its last words where the code is another."""
+    """Run a program to its end; AssertionError with its last lines where its code is another."""
     done = subprocess.run(
         command,
         capture_output=True,
@@ -71,7 +71,7 @@ def sources(release: str) -> str:
 
 
 def install() -> str:
-    """Install what runs containers."""
+    """Install the programs that run containers."""
     if os.geteuid() != 0:
         raise Skip("only root may install packages")
     apt = need("apt-get")

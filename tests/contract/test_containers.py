@@ -50,7 +50,7 @@ DEPLOYED = [
 
 
 def instructions(path: Path) -> list[tuple[str, str]]:
-    """The instructions of a Dockerfile: name and words."""
+    """Return the instructions of a Dockerfile: name and arguments."""
     text = re.sub(r"^\s*#.*\n", "", path.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return [(name, rest.strip()) for name, _, rest in (line.partition(" ") for line in lines)]
@@ -441,7 +441,7 @@ def test_a_server_is_healthy_although_nobody_trains_and_although_its_feed_waits(
 
 
 def unhealthy(address: str) -> str:
-    """Return the words of the check where it fails."""
+    """Return the output of the check where it fails."""
     done = healthy(address)
     return done.stdout if done.returncode == 1 else ""
 

@@ -84,7 +84,7 @@ def headrace_command(here: Path, *arguments: str) -> subprocess.CompletedProcess
 def served(
     here: Path, *arguments: str, warm: bool = True
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Start a server; yield it with its address.  Where it is not ``warm``, start it as users do."""
+    """Start a server, as users do where it is not ``warm``; yield it with its address."""
     # -P: the directory is not on the path, as where a script is installed.
     command = [sys.executable, "-P", "-m", "headrace_server.cli", "serve"]
     process = (WarmPopen if warm else subprocess.Popen)(

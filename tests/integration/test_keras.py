@@ -312,7 +312,7 @@ def test_several_outputs_are_masked_alike(stateful: Any) -> None:
 
 
 def test_outputs_of_whole_segments_bring_their_weights(tf: Any, stateful: Any) -> None:
-    """The network answers at the end of each sequence only, where the sum of its steps is wanted."""
+    """The network has an output at the end of each sequence only: the sum of its steps."""
     import keras
 
     class Ends(keras.layers.Layer):

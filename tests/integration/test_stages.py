@@ -20,7 +20,7 @@ Stream = list[Any]
 
 
 def unfolded(directory: Path | None = None) -> hs.Pipeline:
-    """Return a feed of nearly every stage; with a directory it caches the rows before random stages."""
+    """Return a feed of nearly all stages; ``directory`` caches the rows before random stages."""
     numbers = hs.from_examples([{"i": i} for i in range(150)])
     pipeline = numbers.skip(30).concat(numbers.take(20)).shuffle(seed=5).repeat(3)
     pipeline = pipeline.flat_map(functions.pieces)

@@ -112,7 +112,7 @@ def test_without_a_state_directory_a_stop_is_final(here: Path):
 
 
 def test_exit_when_done_waits_for_those_who_have_not_heard_of_the_end(over_tcp: None, here: Path):
-    """One trainer's connection is cut and another trainer is stopped while others finish the feed."""
+    """One trainer's connection is cut and another is stopped while others finish the feed."""
     server, address = serve(here, "feeds.py:few", "--exit-when-done")
     proxy = Proxy(int(address.rpartition(":")[2]))
     one, two = (headrace.connect(address, prefetch=0, timeout=PATIENCE_S) for _ in range(2))

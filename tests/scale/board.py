@@ -1,4 +1,4 @@
-"""Where trainers write what they took, for the one who measures: a file that all have mapped.
+"""A mapped file in which trainers count the batches that they took, for the measuring process.
 
     word 0: start  word 1: over  │ here  batches  rows │ here  batches  rows │ …
                                    trainer 0             trainer 1

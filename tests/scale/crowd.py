@@ -1,4 +1,4 @@
-"""Workers and trainers: what more of them give, and what they cost.
+"""Workers and trainers: gain and cost of further ones.
 
 files ─► worker × 1, 2 ─► trainer            a function in Python is the bottleneck
 files ─► worker ─► trainer × 1, 2, 4, 8      one feed, each batch to one of them

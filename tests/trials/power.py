@@ -72,7 +72,7 @@ class _Writer:
         self.told = -1
 
     def listen(self) -> None:
-        """Take what acks there are."""
+        """Read the acknowledgements that have arrived."""
         with contextlib.suppress(BlockingIOError):
             while part := os.read(self._fd, 65536):
                 *lines, self._rest = (self._rest + part).split(b"\n")

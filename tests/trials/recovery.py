@@ -40,7 +40,7 @@ def run(setup: Setup, report: Report) -> None:
 
 
 def _flushes(state: Path, chance: random.Random, report: Report) -> None:
-    """A trainer that does nothing wrong is never told that it did, and never waits in vain."""
+    """An honest trainer gets no error and waits for nothing in vain."""
     pipeline = sequences(2000, order="lanes", state_placement="trainer")
     with hs.run(pipeline, state_dir=state, durability="process") as server:
         feed = headrace.connect(server.address, timeout=_PATIENCE_S)
@@ -68,7 +68,7 @@ def _flush(feed: headrace.Feed, report: Report) -> None:
 
 
 def _put_back(path: Path, chance: random.Random, report: Report) -> None:
-    """Either the trainers are told, or all that they were told to be committed is there."""
+    """Either trainers get an error, or all acknowledged commits are in the state."""
     path.mkdir()
     place = Place(path, numbers())
     try:

@@ -204,7 +204,7 @@ def _judge_batches(
 
 
 def _moved(setup: Setup, report: Report, servers: Sequence[Host], trainers: Sequence[_Led]) -> None:
-    """A snapshot of four servers goes on at two, for all trainers; what came after it is undone."""
+    """Two servers go on from a snapshot of four; commits after the snapshot are undone."""
     size = setup.sized(_CELLS, 600)
     for mode in MODES if setup.scale >= 1 else ["segments"]:
         options = {"modes": [mode], "size": size, "log": setup.scratch / "moved.log"}

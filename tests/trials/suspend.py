@@ -48,7 +48,7 @@ class _Case:
     seconds: float
 
     def run(self, setup: Setup) -> Report:
-        """Suspend in the middle of work, wake, and judge what all trainers came to."""
+        """Suspend processes amid their work, wake them, and judge the batches of all trainers."""
         report, chance = Report(), setup.chance(str(self))
         server, trainers = self.who in ("both", "server"), self.who in ("both", "trainer")
         yard = Yard(

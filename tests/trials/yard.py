@@ -233,7 +233,7 @@ class Yard:
     # The end
 
     def verdict(self, report: Report, stopped: bool = False) -> None:
-        """Let all run to the end, and judge.  ``stopped``: trainers may be told that it ends."""
+        """Let all run to the end, and judge.  ``stopped``: trainers may get the error of a stop."""
         self._calm.touch()
 
         def ended() -> bool:

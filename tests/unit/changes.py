@@ -1,4 +1,4 @@
-"""Random changes of a partition, and what they come to."""
+"""Random changes of a partition, and the state that they lead to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that tells what it was given, and ends with 7."""
+"""A process that prints its input, and ends with code 7."""
 
 from __future__ import annotations
 

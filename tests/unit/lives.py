@@ -1,4 +1,4 @@
-"""Stores of a worker over real files, and what they send; its partitions, for tests."""
+"""Stores of a worker over real files with their messages, and its partitions, for tests."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PATIENCE_S = 30
 
 
 class Keeping:
-    """One worker's stores, and what they send."""
+    """One worker's stores, and the messages that they send."""
 
     def __init__(self, directory: Path, durability: str = "power") -> None:
         self.sent: list[Any] = []
         self.stores = Stores(str(directory), durability, self.sent.append)
 
     def until_sent(self, n: int) -> list[Any]:
-        """What has been sent, once it is so much."""
+        """Return the messages, once there are this many."""
         assert self.stores.write() == []
         while len(self.sent) < n:
             self.wait()

@@ -1,4 +1,4 @@
-"""What every reader must do, as assertions."""
+"""Assertions that hold for every reader."""
 
 from __future__ import annotations
 

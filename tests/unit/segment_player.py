@@ -79,12 +79,12 @@ class Player:
         return result
 
     def take(self, stripe: int = 0) -> Any:
-        """The next batch for a trainer who asks for one more, or what came instead."""
+        """Ask for one more batch; return it, or the step that came instead."""
         self.want(stripe)
         return self.taken(self.step())
 
     def taken(self, made: Any) -> Any:
-        """What was made, as it lies in memory, which is free after that."""
+        """Return copies of a made batch's columns, and free its block."""
         if not isinstance(made, MadeBatch):
             return made
         taken = Taken(made.number, self.decoded(made), dict(made.meta))
@@ -107,7 +107,7 @@ class Player:
         return out
 
     def save(self, taken: Taken, states: Mapping[str, Any] | None = None) -> tuple[str, str]:
-        """What a trainer's save of all states of a batch is answered by."""
+        """Save all states of a batch; return the partition's answer."""
         return self.feed.saved(taken.number, *self.block(states or {}))
 
     def flush(self, number: int, rows: list[int], states: Mapping[str, Any]) -> None:
@@ -132,7 +132,7 @@ class Player:
     def play(
         self, states: Callable[[Taken], Mapping[str, Any]], stripe: int = 0
     ) -> tuple[list[Taken], Any]:
-        """One trainer to the end: all its batches, and what came after them."""
+        """Train to the end as one trainer; return all batches, and the step after them."""
         batches = []
         while isinstance(taken := self.take(stripe), Taken):
             assert self.save(taken, states(taken)) == ("", "")
@@ -146,5 +146,5 @@ def same_states(taken: Taken) -> dict[str, np.ndarray]:
 
 
 def no_states(taken: Taken) -> dict[str, np.ndarray]:
-    """What is saved where states stay with the trainer."""
+    """Return the states of a save where they stay with the trainer: none."""
     return {}

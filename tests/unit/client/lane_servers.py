@@ -91,7 +91,7 @@ class _Server:
         self._session = 0
 
     def die(self) -> None:
-        """Begin anew; nothing is handed out before the trainer is back."""
+        """Restart the server, which hands out nothing before the trainer has greeted it."""
         for partition in self.partitions:
             partition.die()
             partition.begin(0)

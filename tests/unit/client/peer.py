@@ -1,4 +1,4 @@
-"""A server that is a socket in the test, and says what the test says."""
+"""A server that is a socket in the test, which sends the messages for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Peer"]
 
 
 class Peer:
-    """A server that answers as a test says; its messages are kept."""
+    """A socket by which a test answers a trainer."""
 
     def __init__(self) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

@@ -210,7 +210,7 @@ def states_in(told, columns, block):
 
 
 class Serving(threading.Thread):
-    """Serves the batches it is given; keeps what trainers say; answers as ``answer`` says."""
+    """A server of given batches: it records messages of trainers, and replies by ``answer``."""
 
     def __init__(self, told, batches, answer=lambda token: {"committed": (token,)}):
         super().__init__(daemon=True)

@@ -212,7 +212,7 @@ def test_a_thread_that_waits_hears_by_itself(alone: Driver, peer: Peer):
 def test_of_two_threads_that_wait_one_hears_for_both_and_the_other_follows(
     alone: Driver, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
-    """1 both wait, 2 one hears what both wait for, 3 what only one waits for it hears then."""
+    """1 three wait, 2 one receives the news of two, 3 the third receives its own."""
     first = [threading.Thread(target=heard, args=(alone, lambda s: s.waiting)) for _ in range(2)]
     last = threading.Thread(target=heard, args=(alone, lambda s: s.finished))
     threads, following = [*first, last], list[threading.Thread]()
@@ -439,7 +439,7 @@ def test_a_handler_of_a_signal_amid_a_message_leaves_the_wire_alone(
 def test_a_process_that_was_suspended_hears_the_server_before_it_judges_its_silence(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
-    """1 it is suspended for an hour, 2 it wakes, 3 a heartbeat is said at once and no Hello."""
+    """1 it is suspended for an hour, 2 it wakes, 3 it sends a heartbeat at once and no Hello."""
     now = [100.0]
     monkeypatch.setattr(module, "AwakeClock", lambda: AwakeClock(1.0, lambda: now[0]))
     with driven(peer.address) as driver:

@@ -25,7 +25,7 @@ def peers(peer: Peer) -> Iterator[list[Peer]]:
 
 
 class Opening:
-    """A link that is opened by a thread, and what that came to."""
+    """A thread that opens a link, and its outcome."""
 
     def __init__(self, address: str, timeout_s: float = PATIENCE_S, **of: Any) -> None:
         self.link = Link(address, Session("f", b"nonce", 0, **of), timeout_s)

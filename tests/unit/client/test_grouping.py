@@ -50,7 +50,7 @@ class PulledInATest:
 
 
 class FeedInATest:
-    """A feed of batches 1, 2 … and its link: both are what ``Groups`` uses of them."""
+    """A feed of batches 1, 2 … and its link, with the methods that ``Groups`` uses."""
 
     def __init__(self, count: int, explicit: bool = False, ready: int = MOST) -> None:
         self.waiting = deque(_received(token) for token in range(1, count + 1))
@@ -355,7 +355,7 @@ def test_whatever_is_done_batches_come_in_order_and_count_as_in_a_loop(
     steps: list[str], commit: bool, ready: int
 ):
     """1. Iterators pull, are dropped and begun anew, a loop takes some, and all is committed.
-    2. Every batch comes once and in order.  What asks commits all that was asked for before.
+    2. Every batch comes once and in order.  Each request commits the batches requested before.
     """
     site = Site(1000, ready=ready)
     feed = site.feed

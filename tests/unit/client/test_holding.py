@@ -184,7 +184,7 @@ def test_what_was_written_is_gone_also_where_a_block_ends_amid_a_page(directory)
 
 
 def test_memory_is_reported_after_its_private_pages_are_dropped(directory):
-    """Once it is reported the server may write, so what is read then must be the file's."""
+    """After the report the server may write; a read must then see the bytes of the file."""
     attachment = attach(directory)
     seen = []
 

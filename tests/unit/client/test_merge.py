@@ -70,7 +70,7 @@ class Owner:
         self._told: set[int] = set()
 
     def serve(self, session: Session) -> None:
-        """Hear what a trainer says, and answer."""
+        """Receive a trainer's messages, and answer."""
         number = id(session)
         assert session.welcome is not None
         for message in session.outgoing(0.0):

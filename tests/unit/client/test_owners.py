@@ -37,7 +37,7 @@ from .peer import Peer
 
 
 class Owners:
-    """A server with two owners; what a trainer says to each is kept by its kind."""
+    """A server with two owners, which records a trainer's messages to each by type."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
@@ -106,7 +106,7 @@ def link(peer: Peer, owners: Owners) -> Iterator[Link]:
 
 
 class Doing:
-    """Something that a thread does, and what came of it."""
+    """A call in a thread, and its outcome."""
 
     def __init__(self, does: Callable[[], Any]) -> None:
         self._does = does

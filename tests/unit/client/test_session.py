@@ -977,7 +977,7 @@ class World:
         self.carry()
 
     def carry(self):
-        """The server's words to where they belong; the memory of sessions that are over."""
+        """Deliver the server's messages; free the memory of sessions that have ended."""
         for connection, header in self.server.out:
             for trainer in self.trainers:
                 if trainer.connection == connection:
@@ -1044,7 +1044,7 @@ def test_trainers_that_were_given_up_and_are_back_commit_every_batch_once_with_t
 
 
 def test_a_session_makes_no_batch_of_a_server_before_its_restart_count():
-    """1 a batch is in hand, 2 the server is started anew, 3 its tokens count from elsewhere."""
+    """1 a batch is in hand, 2 the server restarts, 3 its tokens begin at another number."""
     old, new = (Server(False, batches=1, term=term) for term in (5, 9))
     trainer = Trainer(b"t", 1)
     stale = 0

@@ -115,7 +115,7 @@ def test_a_server_that_falls_silent_is_lost(peer: Peer):
 
 
 class Taking:
-    """A thread that waits for a batch from here on, and what that came to."""
+    """A thread that waits for a batch from its creation on, and its outcome."""
 
     def __init__(self, link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
         self._link = link
@@ -397,7 +397,7 @@ def test_a_commit_that_was_refused_is_told_to_who_waits_unless_it_hands_over_sta
 
 
 def test_a_wait_with_a_batch_in_hand_asks_once_what_is_left(peer: Peer):
-    """What the answers say is news for who waits, and no reason to ask again."""
+    """The answers are news for the waiting thread, and no reason to ask again."""
     link = Link(peer.address, Session("f", b"nonce", prefetch=0, explicit=True), PATIENCE_S)
     try:
         opening = threading.Thread(target=link.open)

@@ -142,7 +142,7 @@ def test_a_directory_that_was_lost_learns_from_the_servers_what_they_know() -> N
 
 
 def test_a_new_directory_finds_the_shares_that_still_owe_a_take_back() -> None:
-    """1. Share 1 went back to S1, share 0 did not; it is found whoever reports first.
+    """1. Share 1 went back to S1, share 0 did not; the order of their reports changes nothing.
     2. The snapshot that share 0 knows is undone.  3. Loss and snapshot stay those of the report.
     """
     for order in ((0, 1), (1, 0)):

@@ -1,4 +1,4 @@
-"""A dispatcher of plain batches in a server that was started anew, for tests."""
+"""A dispatcher of plain batches in a restarted server, for tests."""
 
 from __future__ import annotations
 

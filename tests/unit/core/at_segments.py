@@ -1,4 +1,4 @@
-"""A dispatcher of segments, and everything that it has said, for tests."""
+"""A dispatcher of segments, and all its effects, for tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TTL = 10.0
 
 
 class At:
-    """A dispatcher, and everything that it has said so far."""
+    """A dispatcher, and all its effects so far."""
 
     def __init__(self, partitions=1, order="arrival", shared=False, **options):
         self.d = Dispatcher(range(partitions), TTL, order=order, shared=shared, **options)

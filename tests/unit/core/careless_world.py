@@ -150,7 +150,7 @@ class World:
     # Trainers
 
     def fill(self):
-        """Let trainers join in place of those that are gone."""
+        """Let trainers join in place of those that have left."""
         there = Counter(trainer.rank for trainer in self.trainers.values())
         for rank in range(max(1, self.world)):
             for _ in range((self.members if self.world else 2) - there[rank]):

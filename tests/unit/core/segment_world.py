@@ -44,7 +44,7 @@ CHUNKS_OF_A_LIFE = 1000
 
 
 def place_of(batch, token):
-    """How a worker that begins anew knows a batch."""
+    """The description by which a restarted worker knows a batch."""
     claimed = batch.meta.get("claimed")
     which = batch.body if claimed is None else claimed.segments
     return Handed(token, batch.partition, batch.number, batch.rows, which)
@@ -437,7 +437,7 @@ class World:
     # Deaths
 
     def kill_server(self):
-        """Its owners die; trainers keep what they have, and find their next lives."""
+        """Let all owners die; trainers keep their batches, and greet the next lives."""
         self.orphans += self.trainers.values()
         for trainer in self.orphans:
             trainer.wire.clear()

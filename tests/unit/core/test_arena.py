@@ -154,7 +154,7 @@ def test_a_steady_load_adds_and_removes_no_segment():
 
 
 class ArenaMachine(RuleBasedStateMachine):
-    """Any order of requests and frees, against a plain list of what is live."""
+    """Requests and frees in any order, compared with a plain list of live blocks."""
 
     BUDGET, SEGMENT = 40, 8
 

@@ -277,7 +277,7 @@ def test_integers_are_packed_in_so_few_bytes_as_hold_them(most: int):
 @steady
 @given(st.data())
 def test_other_sizes_reach_the_rows_that_are_in_no_full_batch(data):
-    """As one row at a time, and whatever was drafted or restored by then."""
+    """Rows come out as one by one, also after drafts and restores."""
     count = data.draw(st.integers(1, 3))
     rows = data.draw(st.integers(0, 60))
     ids = data.draw(st.lists(st.integers(0, count - 1), min_size=rows, max_size=rows))

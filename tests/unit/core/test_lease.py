@@ -205,7 +205,7 @@ def test_answers_are_remembered_for_the_last_many_commits_only():
 
 
 class LeaseHistories(RuleBasedStateMachine):
-    """The table against a list of all grants: who had which batch, and how each of them ended."""
+    """The table, compared with a list of all grants: session, batch, and end of each."""
 
     def __init__(self):
         super().__init__()

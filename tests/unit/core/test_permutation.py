@@ -19,7 +19,7 @@ def order(n, seed=7, epoch=0):
 
 
 def chi_square(counts):
-    """In standard deviations from what chance would give."""
+    """Return the distance from the expected value, in standard deviations."""
     expected, freedom = counts.sum() / counts.size, counts.size - 1
     return (((counts - expected) ** 2 / expected).sum() - freedom) / np.sqrt(2 * freedom)
 

@@ -53,7 +53,7 @@ def test_a_job_that_starts_again_is_another_run():
 
 def test_a_rank_that_comes_back_is_of_the_run_of_those_that_live():
     """1. Rank 0 dies and comes back; rank 1 was not heard of since.
-    2. Rank 1 is heard of.
+    2. A message of rank 1 comes.
     """
     feed = Feed()
     feed.join(b"a0", 0), feed.join(b"a1", 1)
@@ -91,7 +91,7 @@ def test_another_number_of_ranks_waits_for_the_death_of_those_that_are_there():
 
 
 def test_an_owner_believes_a_trainer_that_names_its_run():
-    """The first owner has told both; this one still has a dead trainer of the run before."""
+    """The first owner has answered both; this one still has a dead trainer of the run before."""
     feed = Feed()
     feed.join(b"a0", 0, 7), feed.join(b"a1", 1, 7)
     feed.leave(0)
@@ -121,7 +121,7 @@ def test_trainers_of_an_earlier_owner_are_waited_for():
 
 
 def test_a_job_that_starts_after_its_server_is_another_run_than_any_before():
-    """A number that the earlier life told, and did not store, is smaller."""
+    """It is larger than a number that the earlier life announced without storing it."""
     feed = Feed(term=3)
     feed.runs.goes_on(7)
     assert feed.judge(b"b0", 0, now=5.0) is None

@@ -724,7 +724,7 @@ def test_a_trainer_goes_on_in_its_lanes_once_its_save_of_an_earlier_life_is_stor
 
 
 def test_a_trainer_without_a_claim_gets_lanes_where_none_is_judged():
-    """The claim may wait for what this trainer saves."""
+    """The claim may wait for states that this trainer saves."""
     at = At(2, "lanes", shared=True, term=1)
     at.join(1, 2)
     at.d.claim(1, Handed(7, 0, 3, 1, bytes(12)), saved=True)
@@ -733,7 +733,7 @@ def test_a_trainer_without_a_claim_gets_lanes_where_none_is_judged():
 
 
 def test_where_trainers_take_turns_each_is_told_once_of_a_partition_that_is_over():
-    """It is told in place of a batch: the next may be another owner's."""
+    """The trainer gets the message instead of a batch: another owner may have the next one."""
     at = At(2, shared=True)
     at.join(1, 2, window=1)
     assert at.take(Want) == [Want(0, 1), Want(1, 1)]

@@ -27,7 +27,7 @@ steadily = settings(max_examples=some(400), deadline=None, derandomize=True)
 
 
 class Trainers:
-    """Any number of trainers who save what they hold in any order, and what must hold all along."""
+    """Any number of trainers that save their batches in any order, and the laws that must hold."""
 
     def __init__(self, sizes, counts, cuts, seed):
         self.machine = SegmentQueue(*sizes)

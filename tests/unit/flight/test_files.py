@@ -112,7 +112,7 @@ def test_a_frame_larger_than_half_of_all_is_refused(tmp_path: Path) -> None:
 
 @contextmanager
 def full_disk(nbytes: int) -> Iterator[None]:
-    """Files can not grow beyond so many bytes: a write takes what fits."""
+    """Let no file grow beyond so many bytes: a write stores only the bytes that fit."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))

@@ -15,7 +15,7 @@ KNOWN = Known(None)
 
 
 class World:
-    """An owner, what it was told by life, and what trainers were told."""
+    """An owner, the messages to each of its lives, and those to trainers."""
 
     def __init__(self, number: int = 1) -> None:
         self.told: list[tuple[bytes, object]] = []

@@ -56,7 +56,7 @@ class House:
         return raw
 
     def heard(self, until: Callable[[], bool] = lambda: False) -> tuple[str, list[bytes]] | None:
-        """What comes by which key, or None when that is so that the test waits for."""
+        """Return the next message and its key, or None once the awaited condition holds."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             if self.gate.questions is not None:
@@ -71,7 +71,7 @@ class House:
         raise AssertionError(f"neither heard nor refused: {self.gate.access()}")
 
     def refuses(self, reason: str) -> bool:
-        """Whether what comes next is a refusal for this reason, and no message."""
+        """Return whether the next event is a refusal for this reason, and no message."""
         return self.heard(lambda: self.gate.refusals.counts[reason] > 0) is None
 
     def close(self) -> None:

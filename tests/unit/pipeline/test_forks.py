@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
 def forked(_: object = None) -> int:
-    """The child's number in the parent; 0, or what is raised, in the child."""
+    """Return the child's number in the parent; in the child 0, or the error that was raised."""
     return os.fork()
 
 

@@ -128,7 +128,7 @@ time.sleep(600)
 
 
 class Played:
-    """A child with the events that it told."""
+    """A child with the events that it reported."""
 
     def __init__(self, name: str, config: Any, environment: Mapping[str, str]) -> None:
         self.events: list[dict[str, Any]] = []
@@ -147,7 +147,7 @@ class Played:
             return self.events
 
     def ended(self) -> int | None:
-        """Its exit code, after all that it said was read."""
+        """Return its exit code, once all its output was read."""
         code = self.child.wait(PATIENCE_S)
         self.child.close()
         return code

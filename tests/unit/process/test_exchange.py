@@ -52,7 +52,7 @@ class Place:
         return channel
 
     def stranger(self, written: bytes) -> socket.socket:
-        """A process that writes what it likes."""
+        """A process that writes arbitrary bytes."""
         end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._ends.append(end)
         end.connect(str(self.path))
@@ -60,7 +60,7 @@ class Place:
         return end
 
     def hear_out(self) -> list[Said]:
-        """Go on until nothing more can be heard or written now; what was heard meanwhile."""
+        """Exchange until nothing more can be read or written; return the messages that came."""
         before = len(self.heard)
         deadline = time.monotonic() + LIMIT_S
         while ready(self.exchange, 0):
@@ -69,7 +69,7 @@ class Place:
         return self.heard[before:]
 
     def hear(self, count: int) -> list[Said]:
-        """Go on until so many messages have been heard in all."""
+        """Exchange until this many messages have come in all."""
         deadline = time.monotonic() + LIMIT_S
         while len(self.heard) < count:
             left = deadline - time.monotonic()
@@ -331,7 +331,7 @@ def test_a_worker_waits_until_the_front_has_read(place: Place):
 
 
 def test_what_a_worker_wrote_before_it_was_killed_is_all_heard(place: Place):
-    """It has read nothing of what it was told either, which resets the connection when it dies."""
+    """It has also read none of the messages sent to it, so its death resets the connection."""
     with process(
         place,
         """

@@ -65,7 +65,7 @@ def test_fields_that_an_earlier_version_did_not_know_take_their_default():
 
 
 def test_a_message_that_an_earlier_version_did_not_know_is_an_error():
-    """New messages may be sent only to a peer that said it speaks the version that has them."""
+    """New messages may be sent only to a peer that has announced a version with them."""
     with pytest.raises(ProtocolError, match="old has no op 2"):
         OLD.decode(NEW.encode(Tell("x")))
 

@@ -31,7 +31,7 @@ texts = st.binary(max_size=6) | st.sampled_from([b"", b"\0", b"a\0", b"\0\0b\0",
 
 
 def write_strings(block: np.ndarray, slot: Slot, strings: list[bytes]) -> None:
-    """What a server does: offsets, then the strings back to back."""
+    """Write strings as a server does: offsets, then the strings back to back."""
     count = len(strings)
     offsets = np.ndarray((count + 1,), np.int64, block, slot.offset)
     offsets[:] = np.cumsum([0, *map(len, strings)])

@@ -131,7 +131,7 @@ def test_a_message_that_needs_too_long_a_header_is_not_sent():
 
 
 def described(kind: type) -> str:
-    """The fields of a message in the words of the document."""
+    """Return the fields of a message as the document writes them."""
     parts = []
     hints = get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):

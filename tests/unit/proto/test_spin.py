@@ -12,7 +12,7 @@ US = 1e-6
 
 
 def budgets(spin: Spin, wait_s: float, times: int, now: float = 0.0) -> list[float]:
-    """What so many waits in a row may poll, each of which takes ``wait_s``."""
+    """Return the polls of this many waits in a row, each of which takes ``wait_s``."""
     given = []
     for i in range(times):
         given.append(spin.budget_s(now + i * wait_s))
@@ -80,7 +80,7 @@ def test_a_trial_that_is_worth_it_brings_spinning_back():
 
 
 class Peer:
-    """Somebody who answers so long after each wait has begun; a poll takes a microsecond."""
+    """A peer that answers this long after each wait has begun; a poll takes a microsecond."""
 
     def __init__(self, answers_s: float) -> None:
         self.now, self.answers_s = 0.0, answers_s

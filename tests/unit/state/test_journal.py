@@ -180,7 +180,7 @@ def traced(
     work: Callable[[], None],
     acknowledged: Callable[[], int],
 ) -> list[tuple[int, bytes]]:
-    """The file before, in the midst of and after each write of some work, and what was done then.
+    """Yield the file before, amid and after each write of some work, with the writes done so far.
 
     A write that is cut short has reached the disk up to some byte, or in any of its sectors.
     """

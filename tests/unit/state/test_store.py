@@ -37,7 +37,7 @@ class Opened:
         self.done: list[Any] = []
 
     def until(self, true: Callable[[], bool]) -> None:
-        """Take what is done, each time the bell rings, until something is so."""
+        """Take finished tickets, each time the bell rings, until a condition holds."""
         while not true():
             ready, _, _ = select.select([self.bell], [], [], PATIENCE_S)
             assert ready, "the store says nothing"
@@ -82,7 +82,7 @@ def opened() -> Iterator[Callable[..., Opened]]:
 
 
 def killed(path: Path, into: Path) -> Path:
-    """The files as they are now, which is what a kill leaves."""
+    """Copy the files as they are now, as a kill leaves them."""
     into.mkdir()
     for file in path.parent.glob(path.name + "*"):
         shutil.copy(file, into)
@@ -179,7 +179,7 @@ def test_what_a_killed_process_has_told_to_be_committed_is_there(durability: str
 
 
 class Held(Store):
-    """Its transactions wait for a word, and are counted."""
+    """A store that counts its transactions, each of which waits for the test's permission."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -413,7 +413,7 @@ def test_a_durability_that_is_none_is_refused(tmp_path: Path):
 
 
 def filled(path: Path, clean: bool, into: Path) -> tuple[Path, list[Saved]]:
-    """A store of several commits, closed or killed, and what it held after each."""
+    """Return a store of several commits, closed or killed, and its contents after each."""
     chance, model, one = random.Random(5), Model(), Opened(path)
     held = []
     for _ in range(12):

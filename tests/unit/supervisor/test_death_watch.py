@@ -17,7 +17,7 @@ from tests.patience import PATIENCE_S
 
 
 class Process:
-    """What the watch uses of a child."""
+    """The part of a child that the watch uses."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)

@@ -29,7 +29,7 @@ class Run:
 
 
 class Bench:
-    """An announcer, and what it has told."""
+    """An announcer, and its announcements."""
 
     def __init__(self, directory: Path) -> None:
         self.slab = Slab(directory, 0, 0, 8 * PAGE, 4 * PAGE)

@@ -227,7 +227,7 @@ class Segments:
                 self.answers.append(effect)
 
     def take_told(self) -> list[Any]:
-        """What partitions were told since this was asked last."""
+        """Return the orders to partitions since the last call."""
         self.act()
         told, self.told = self.told, []
         return told

@@ -28,7 +28,7 @@ def noting(example: dict[str, Any]) -> dict[str, Any]:
 
 
 class World:
-    """A guarded reader of 20 examples, its diary, and what passed."""
+    """A guarded reader of 20 examples, its diary, and the rows that passed."""
 
     def __init__(self, path: Path, marks: Mapping[str, Any], streams: bool, skip: bool) -> None:
         CALLS.clear()

@@ -37,7 +37,7 @@ class Tracker:
 
 
 class Front:
-    """What is told to the front, and whom it reaches."""
+    """Messages to the front, and the trainers that get them."""
 
     def __init__(self) -> None:
         self.said: dict[bytes, list[bytes]] = {}  # headers, by connection
@@ -94,7 +94,7 @@ class Post:
         return [effect.batch for effect in sends]
 
     def received(self, session: Session) -> list[Any]:
-        """What a trainer was told since this was asked last."""
+        """Return the messages to a trainer since the last call."""
         return [FROM_SERVER.decode(header) for header in self.front.said.pop(session.identity, [])]
 
 

@@ -125,7 +125,7 @@ def test_a_feed_that_begins_with_a_snapshot_without_commits_is_joined():
 
 
 def test_of_several_owners_none_judges_a_token_before_it_knows_what_the_others_have():
-    """What was done at another owner counts as if it had been done here."""
+    """Work at another owner counts as work here does."""
     for used, touched, judged in ((False, False, None), (True, False, Later), (False, True, Later)):
         desk = Rejoining(feed(), durable=True, alone=False)
         desk.opened(used=False)

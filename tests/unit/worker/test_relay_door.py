@@ -13,7 +13,7 @@ from headrace_server.worker.relay_door import RelayDoor
 
 
 class Front:
-    """A channel by which the front says what it is told to."""
+    """A channel by which the front sends the messages of a test."""
 
     ended = False
 

@@ -21,7 +21,7 @@ SCHEMA = [["i", "int64", [4]]]
 
 
 class Calls:
-    """Takes whatever is called, by name."""
+    """Records every call, by name."""
 
     def __init__(self, *answers: Any) -> None:
         self.made: list[tuple[Any, ...]] = []
@@ -58,7 +58,7 @@ class Owner:
         self.requests.act(self.desk)
 
     def changes(self) -> list[tuple[Any, ...]]:
-        """What a run is told by the first question, which is to change all of them."""
+        """Return the calls by which the first question changes a run."""
         ((*asked, change),) = self.partitions.made
         run: Any = Calls()
         change(run)

@@ -28,7 +28,7 @@ Open = Callable[..., Keeping]
 
 
 class Changed:
-    """A partition with changes to be kept."""
+    """A partition with changes to store."""
 
     def __init__(self, *changes: Change) -> None:
         self.changes = list(changes)
