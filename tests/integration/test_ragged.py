@@ -163,9 +163,7 @@ def test_tensorflow_has_ragged_tensors_in_loops_functions_and_datasets(tf: Any) 
             sums(element)
             count += 1
         assert count == 7
-    with fed(
-        plain(), "tf", prefetch=4
-    ) as feed:  # a trainer takes only the batches that TensorFlow has pulled
+    with fed(plain(), "tf", prefetch=4) as feed:  # batches that are not pulled are not taken
         iterator = iter(feed.as_dataset())
         pulled = [next(iterator)["i"].numpy().tolist() for _ in range(2)]
         del iterator

@@ -190,9 +190,7 @@ def test_two_resamplers_of_one_seed_are_independent() -> None:
     twice = source.resample_at_rate(1.0, seed=7).resample_at_rate(1.0, seed=7).batch(8)
     counts = np.bincount([i for i, _ in rows_of(twice, rates=False)], minlength=n)
     assert abs(counts.mean() - 1) < 0.1
-    assert (
-        abs(counts.var() - 2) < 0.3
-    )  # two independent stages; with equal draws in both it would be larger
+    assert abs(counts.var() - 2) < 0.3  # equal draws in both stages would give more
 
 
 def test_weights_that_are_all_0_are_a_bad_group_not_a_hang() -> None:
