@@ -99,7 +99,7 @@ def heard(driver: Driver, what: Callable[[Session], object]) -> None:
         if what(driver.sessions[0]):
             return
         assert deadline.left_s, "it did not come"
-        driver.await_news(news, 1000.0)  # only news end the wait
+        driver.await_news(news, 1.0)
 
 
 @pytest.fixture
