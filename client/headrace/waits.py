@@ -69,7 +69,6 @@ class Link(Owners):
         self._pid = os.getpid()
         self._timeout_s = timeout_s
         self._keys = keys
-        self._nbytes = 0  # of the last batch
         self._takes = 0  # number of takes so far
 
     def again(self, resume: str, restart: bool = False) -> Link:
@@ -128,7 +127,7 @@ class Link(Owners):
             if received is None:
                 if none_yet is not None:
                     none_yet(self.sessions)
-                if looks == 1 and self._ahead.waits(self.session.welcome, self._nbytes):
+                if looks == 1 and self._ahead.waits(self.session.welcome):
                     self._merge.come_ahead(self._ahead.batches)
                 self._merge.want(self.looked_at - now)  # may ask another owner
                 if looks == 1 and self.session.explicit and self._holds:
@@ -143,9 +142,9 @@ class Link(Owners):
             )
         finally:
             meter.gets(self.looked_at, received is not None)
-        if received is not None:
-            self._ahead.took()
-            self._nbytes = received.delivery.nbytes
+        if received is not None and self._ahead.took(received.delivery.nbytes):
+            with self.lock:
+                self._merge.come_ahead(self._ahead.batches)
         if looks > 1:
             self._merge.waited(self.looked_at - now)
         elif received is not None:  # no message was sent meanwhile
@@ -184,8 +183,9 @@ class Link(Owners):
                 return taken
             while len(taken) < most and (received := self._merge.take(claim)) is not None:
                 taken.append(received)
-                self._ahead.took()
-            if len(taken) < most and self._ahead.waits(self.session.welcome, self._nbytes):
+                if self._ahead.took(received.delivery.nbytes):
+                    self._merge.come_ahead(self._ahead.batches)
+            if len(taken) < most and self._ahead.waits(self.session.welcome):
                 self._merge.come_ahead(self._ahead.batches)
         if taken:
             self._driver.say_soon(any(session.much_to_say for session in self.sessions))

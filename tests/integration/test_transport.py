@@ -235,3 +235,23 @@ def test_importing_the_client_needs_no_server_parts() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_trainer_that_prefetches_many_small_batches_prefetches_few_large_ones():
+    """1. It waits for small batches, until it prefetches 16.
+    2. Of batches of 2 MiB it prefetches 8, once it has taken those that were under way.
+    """
+    large = np.zeros(1 << 19, np.float32)
+    examples = [{"x": large[:1]} for _ in range(2000)] + [{"x": large} for _ in range(40)]
+    with serving(hs.from_examples(examples).batch(1, dynamic_pad=True)) as server:
+        with connect(server) as feed:
+            small = range(1900)
+            assert any(feed._link._ahead.batches == 16 for _ in zip(feed, small, strict=False))
+            while next(feed)["x"].size == 1:
+                pass
+            for _ in range(17):
+                next(feed)
+            for _ in range(10):
+                next(feed)
+                feed.stats()  # the server has answered all that was asked before
+                assert sum(len(session.ready) for session in feed._link.sessions) <= 8

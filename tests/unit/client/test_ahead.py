@@ -19,21 +19,21 @@ def grown(ahead: Ahead, told: Welcome | None, nbytes: int = 1000, batches: int =
     """How many come ahead, each time that this changes, where the trainer always waits."""
     found = [ahead.batches]
     for _ in range(batches):
-        ahead.took()
-        if ahead.waits(told, nbytes):
+        assert not ahead.took(nbytes)
+        if ahead.waits(told):
             found.append(ahead.batches)
     return found
 
 
 def test_it_doubles_while_the_trainer_waits_though_as_many_came_since():
     ahead = Ahead(AUTO)
-    assert not ahead.waits(welcome(), 1000), "the first batch is waited for by everybody"
+    assert not ahead.waits(welcome()), "the first batch is waited for by everybody"
     assert grown(ahead, welcome()) == [2, 4, 8, 16]
     ahead = Ahead(AUTO)
     taken = 0
     for most in (2, 4, 8):
-        while not ahead.waits(welcome(), 1000):
-            ahead.took()
+        while not ahead.waits(welcome()):
+            ahead.took(1000)
             taken += 1
         assert taken == most
         taken = 0
@@ -42,7 +42,7 @@ def test_it_doubles_while_the_trainer_waits_though_as_many_came_since():
 def test_a_trainer_that_does_not_wait_gets_no_more_ahead():
     ahead = Ahead(AUTO)
     for _ in range(1000):
-        ahead.took()
+        ahead.took(1000)
     assert ahead.batches == 2
 
 
@@ -56,6 +56,20 @@ def test_a_number_stays_as_it_was_asked_for(asked: int):
 )
 def test_bytes_bound_it(nbytes: int, most: int):
     assert grown(Ahead(AUTO), welcome(), nbytes)[-1] == most
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "fewer"), [(1 << 20, 16), (4 << 20, 4), (9 << 20, 2), (64 << 20, 2)]
+)
+def test_a_batch_that_is_larger_than_all_before_bounds_those_that_were_many(
+    nbytes: int, fewer: int
+):
+    ahead = Ahead(AUTO)
+    assert grown(ahead, welcome())[-1] == 16
+    assert ahead.took(nbytes) is (fewer < 16) and ahead.batches == fewer
+    assert grown(ahead, welcome()) == [fewer], "others may be as large"
+    explicit = Ahead(16)
+    assert not explicit.took(nbytes) and explicit.batches == 16
 
 
 @pytest.mark.parametrize(("credits", "most"), [(1, 2), (3, 2), (8, 7), (64, 16)])
