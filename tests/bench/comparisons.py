@@ -37,6 +37,14 @@ def _w4(ours: str, peer: str, aim: float | None = None, **more: float | bool) ->
     return replace(Comparison("W4", ours, peer, aim, states.BATCH, states.NBYTES), **more)
 
 
+def _by_hand(ours: str, by: str) -> list[Comparison]:
+    """The default prefetch beside numbers by hand, with a target for the best of them."""
+    return [
+        _w1(ours, f"headrace {by}, prefetch {n}", 0.9 if n == _BEST else None, long=n != _BEST)
+        for n in workloads.BY_HAND
+    ]
+
+
 def _to_ready(order: str, p99_us: float | None = None, long: bool = False) -> Comparison:
     ours = f"headrace save to ready, {order}"
     return Comparison("W4 latency", ours, _ECHO, latency=True, p99_us=p99_us, long=long)
@@ -53,6 +61,8 @@ _SERVICE = "tf.data service"
 _BARRIER = "Barrier in the graph"
 _ECHO = "ZeroMQ round trip"
 _TWO = "headrace arrival, two in flight"
+#: Of the numbers by hand, as most sessions had it.
+_BEST = 16
 
 ALL = [
     replace(
@@ -63,6 +73,9 @@ ALL = [
     _w1("headrace as_dataset", "tf.data in process", long=True),
     _w1("headrace fit", f"{_SERVICE} fit"),
     _w1("headrace fit", "tf.data in process fit", long=True),
+    *_by_hand("headrace default settings", "loop"),
+    *_by_hand("headrace graph", "graph"),
+    *_by_hand("headrace fit", "fit"),
     _w1("headrace shm tf", _SERVICE, long=True),
     _w1("headrace from Arrow", _SERVICE, 6.0),
     _w1("headrace from Parquet", _SERVICE, 4.0),

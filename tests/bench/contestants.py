@@ -62,7 +62,10 @@ def _headrace(
     prefetch: int | None = _AHEAD,
     by: str = "loop",
 ) -> Contestant:
-    """``prefetch=None``: nothing but the framework is asked for.  ``by``: loop, dataset or fit."""
+    """``prefetch=None``: nothing but the framework is asked for.
+
+    ``by``: loop, dataset, fit, or graph, where TensorFlow pulls the batches of the dataset.
+    """
     asked: dict[str, Any] = {} if prefetch is None else {"prefetch": prefetch}
 
     def steps(directory: Path) -> Steps:
@@ -79,11 +82,14 @@ def _headrace(
             with headrace.connect(address, framework=framework, **asked) as feed:
                 if feed.local is tcp:
                     raise AssertionError(f"shared memory: {feed.local}, where tcp is {tcp}")
+                batches = feed if by == "loop" else feed.as_dataset()
                 if by == "fit":
-                    yield from fit_steps(feed.as_dataset())
+                    yield from fit_steps(batches)
+                if by == "graph":
+                    batches = batches.map(lambda batch: batch)
                 names = list(feed.schema)
                 checked = False
-                for batch in feed if by == "loop" else feed.as_dataset():
+                for batch in batches:
                     for name in names:
                         batch[name]
                     if not checked:
@@ -281,7 +287,13 @@ CONTESTANTS: dict[str, Contestant] = {
     "headrace tcp tf": _headrace("headrace-w1", "tf", _w1, tcp=True),
     "headrace default settings": _headrace("headrace-w1", "tf", _w1, prefetch=None),
     "headrace as_dataset": _headrace("headrace-w1", "tf", _w1, prefetch=None, by="dataset"),
+    "headrace graph": _headrace("headrace-w1", "tf", _w1, prefetch=None, by="graph"),
     "headrace fit": _headrace("headrace-w1", "tf", _w1, prefetch=None, by="fit"),
+    **{
+        f"headrace {by}, prefetch {n}": _headrace("headrace-w1", "tf", _w1, prefetch=n, by=by)
+        for by in ("loop", "graph", "fit")
+        for n in workloads.BY_HAND
+    },
     "headrace, 1 trainer": crowd(1),
     "headrace, 8 trainers": crowd(8),
     "headrace first epoch": _headrace("headrace-w1-once", "tf", _w1),
