@@ -278,7 +278,7 @@ class PlayedPartitions:
         self._blocks.add((feed, partition, number))
         place = _SEGMENT, 4096 * (number % 16), 4096
         body = BlockPlace(*place, [[0, 8 * ROWS, [ROWS]]], False)
-        self.events.append(Made(feed, partition, [Batch(partition, number, ROWS, body, meta)]))
+        self.events.append(Made(feed, Batch(partition, number, ROWS, body, meta)))
 
 
 class Bench:

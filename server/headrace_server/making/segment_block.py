@@ -8,7 +8,7 @@ layout computes them once for each combination.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -33,15 +33,6 @@ _Group = tuple[Offer, np.ndarray | slice, np.ndarray]  # an offer, places in the
 
 
 _Array = tuple[tuple[int, ...], np.dtype, int]  # shape, dtype, offset
-
-
-@dataclass(frozen=True, slots=True)
-class _Numbers:
-    """Offsets of the numeric columns of batches with the same counts, and their end."""
-
-    slots: Mapping[str, Slot]
-    nbytes: int
-    arrays: Mapping[str, _Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,45 +78,31 @@ class BlockLayout:
         known = {*_OF_BATCH, *self.extra, *(n for n, _ in self.sequences)}
         self.of_offers = [n for n in numbers if n not in known]
         self._numbers = numbers
-        self._of_numbers: dict[tuple[int, int, int], _Numbers] = {}
-        self._known: dict[tuple[int, ...], _Places] = {}
+        #: Offsets by the counts of rows, starts and states, and the bytes of columns of strings.
+        self.places = lru_cache(_MOST_KNOWN)(self._placed)
+        self._placed_numbers = lru_cache(_MOST_KNOWN)(self._of_numbers)
 
-    def places(self, rows: int, starts: int, states: int, texts: Sequence[int]) -> _Places:
-        """Return offsets for these counts of rows; ``texts``: bytes of each column of strings."""
-        key = rows, starts, states, *texts
-        known = self._known.get(key)
-        if known is None:
-            if len(self._known) > _MOST_KNOWN:
-                self._known.clear()
-            known = self._known[key] = self._placed((rows, starts, states), texts)
-        return known
-
-    def _placed(self, counts: tuple[int, int, int], texts: Sequence[int]) -> _Places:
+    def _placed(self, counts: tuple[int, int, int], texts: tuple[int, ...]) -> _Places:
         """Numeric columns come first, so their offsets do not depend on the strings."""
-        numbers = self._of_numbers.get(counts)
-        if numbers is None:
-            if len(self._of_numbers) > _MOST_KNOWN:
-                self._of_numbers.clear()
-            numbers = self._of_numbers[counts] = self._numbers_placed(counts)
-        placed, end = dict(numbers.slots), numbers.nbytes
-        strings = {}
+        numbers, arrays, end = self._placed_numbers(counts)
+        placed, strings = dict(numbers), dict[str, Slot]()
         for name, size in zip(self.strings, texts, strict=True):
             shape = self._rows(name, counts), *self._inner(name)
             nbytes = 8 * (prod(shape) + 1) + size
             placed[name] = strings[name] = Slot(BYTES, shape, end, nbytes)
             end += -(-nbytes // ALIGNMENT) * ALIGNMENT
-        return _Places([placed[name] for name in self.fields], end, numbers.arrays, strings)
+        return _Places([placed[name] for name in self.fields], end, arrays, strings)
 
-    def _numbers_placed(self, counts: tuple[int, int, int]) -> _Numbers:
+    def _of_numbers(
+        self, counts: tuple[int, int, int]
+    ) -> tuple[Mapping[str, Slot], Mapping[str, _Array], int]:
+        """Return the numeric columns of batches with these counts, and their end."""
         shapes = [(self._rows(n, counts), *self._inner(n)) for n in self._numbers]
         dtypes = [self.fields[n].dtype for n in self._numbers]
         slots, end = arrange([(d, shape, 0) for d, shape in zip(dtypes, shapes, strict=True)])
-        places = [
-            (shape, numpy_dtype(d), slot.offset)
-            for d, shape, slot in zip(dtypes, shapes, slots, strict=True)
-        ]
         by_name = dict(zip(self._numbers, slots, strict=True))
-        return _Numbers(by_name, end, dict(zip(self._numbers, places, strict=True)))
+        arrays = {n: (s.shape, numpy_dtype(s.dtype), s.offset) for n, s in by_name.items()}
+        return by_name, arrays, end
 
     def _rows(self, name: str, counts: tuple[int, int, int]) -> int:
         if name in ("@starts", "@state_of"):
@@ -158,8 +135,8 @@ class SegmentBlock:
         self.extra = extra
         self._written = False
         self._texts = [self._strings(name) for name in layout.strings]
-        sizes = [sum(map(len, texts)) for texts in self._texts]
-        self._places = layout.places(self.rows, len(batch.starts), states, sizes)
+        sizes = tuple([sum(map(len, texts)) for texts in self._texts])
+        self._places = layout.places((self.rows, len(batch.starts), states), sizes)
         self.slots = self._places.slots
         self.nbytes = self._places.nbytes
 

@@ -42,7 +42,7 @@ class Announcer:
         columns, crowded = self._columns_of(made.slots), slab.fraction_used > _CROWDED
         place = BlockPlace(slab.name_of(block), block.offset, made.nbytes, columns, crowded)
         batch = Batch(partition, made.number, made.rows, place, made.meta, made.epoch, made.turn)
-        self._send(Made(feed, partition, [batch]))
+        self._send(Made(feed, batch))
         if run.made_ahead:
             self._unnoted.add(run)
         if slab.removed:

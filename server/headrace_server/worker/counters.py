@@ -19,10 +19,10 @@ from typing import Any
 from headrace_proto.messages import Renew
 
 from ..core.dispatch import Dispatcher
-from ..core.handover import Answer
+from ..core.handover import Answer, Batch
 from ..process.counts import added
 from ..process.statuses import PartitionCounts, joined
-from .events import Counted, Made, Replied
+from .events import Counted, Replied
 
 
 @dataclass(slots=True)
@@ -92,13 +92,12 @@ class Counters:
         self._dispatcher.counts["rows"] += rows - before[1]
         return before[0]
 
-    def on_made(self, message: Made) -> None:
-        """Count batches that were made."""
+    def on_made(self, batch: Batch) -> None:
+        """Count a batch that was made."""
         counts = self._made
-        for made in message.batches:
-            counts["batches"] += 1
-            counts["rows"] += made.rows
-            counts["bytes"] += made.body.nbytes
+        counts["batches"] += 1
+        counts["rows"] += batch.rows
+        counts["bytes"] += batch.body.nbytes
 
     def on_counted(self, message: Counted | Replied) -> None:
         """Take the totals of a partition, where a message has them."""

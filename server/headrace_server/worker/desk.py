@@ -203,10 +203,10 @@ class Desk:
         return self._used.total(ended, self.dispatcher.counts["batches"])
 
     def on_made(self, message: Made) -> None:
-        self.partitions[message.partition].waits = ""
-        self.counters.on_made(message)
-        for batch in message.batches:
-            self.dispatcher.made(batch)
+        batch = message.batch
+        self.partitions[batch.partition].waits = ""
+        self.counters.on_made(batch)
+        self.dispatcher.made(batch)
 
     def on_counted(self, message: Counted) -> None:
         self.counters.on_counted(message)

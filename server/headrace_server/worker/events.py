@@ -1,7 +1,7 @@
 """Events from the partitions of a worker to its desks: plain data, handed over by a call.
 
 Opened            a partition is open, as the last process left it
-Made              batches lie in the slab
+Made              a batch lies in the slab
 Counted           the totals of a partition, once it has read and where they are asked for
 NextEpoch         a partition makes batches of the next epoch, where none crosses the border …
 AtBorder          … or rests before it does
@@ -47,11 +47,10 @@ class Opened:
 
 @record
 class Made:
-    """Batches of one partition, in order."""
+    """A batch lies in the slab; those of one partition come in order."""
 
     feed: str
-    partition: int
-    batches: Sequence[Batch]
+    batch: Batch
 
 
 @record

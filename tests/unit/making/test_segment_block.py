@@ -291,19 +291,19 @@ def test_places_are_reckoned_once_for_the_same_sizes_and_do_not_pile_up():
         "state:s": Field("float32", (None, 3)),
     }
     layout = BlockLayout(fields, Geometry(2, 2))
-    places = layout.places(5, 2, 1, [7])
+    places = layout.places((5, 2, 1), (7,))
     assert [(s.shape, s.offset, s.nbytes) for s in places.slots] == [
         ((5,), 192, 8 * 6 + 7),
         ((5,), 0, 20),
         ((2,), 64, 8),
         ((1, 3), 128, 12),
     ]
-    assert places.nbytes == 256 and layout.places(5, 2, 1, [7]) is places
-    other = layout.places(5, 2, 1, [17])
+    assert places.nbytes == 256 and layout.places((5, 2, 1), (7,)) is places
+    other = layout.places((5, 2, 1), (17,))
     assert other.nbytes == 320 and other.arrays is places.arrays
     for rows in range(2000):
-        assert layout.places(rows, 0, rows, [rows]).slots[3].shape == (rows, 3)
-    assert len(layout._known) < 300 > len(layout._of_numbers)
+        assert layout.places((rows, 0, rows), (rows,)).slots[3].shape == (rows, 3)
+    assert layout.places.cache_info().currsize < 300
 
 
 @given(st.lists(st.binary(max_size=9), max_size=9))

@@ -63,8 +63,8 @@ def test_a_batch_is_announced_with_its_description_and_its_place(bench: Bench):
         bench.make(partition)
     told = bench.told()
     assert all(isinstance(event, Made) for event in told)
-    assert [event.partition for event in told] == [0, 1, 0]
-    batches = [batch for event in told for batch in event.batches]
+    assert [event.batch.partition for event in told] == [0, 1, 0]
+    batches = [event.batch for event in told]
     assert [batch.number for batch in batches] == [0, 1, 2]
     assert [batch.body.offset for batch in batches] == [0, PAGE, 2 * PAGE]
     assert [batch.meta for batch in batches] == [{"bucket": n} for n in range(3)]
@@ -97,15 +97,15 @@ def test_a_batch_that_fits_no_message_is_refused(bench: Bench):
         bench.make(0, columns=8000)
     bench.make(1)
     (message,) = bench.told()
-    assert message.partition == 1
+    assert message.batch.partition == 1
 
 
 def test_a_slab_that_is_short_of_room_and_segments_that_went_are_told_along(bench: Bench):
     small = [bench.make() for _ in range(4)]
-    assert bench.told()[0].batches[0].body.crowded is False
+    assert bench.told()[0].batch.body.crowded is False
     for made in small:
         bench.slab.free(made.block)
     bench.make(pages=8)
     made, removed = bench.told()
-    assert made.batches[0].body.crowded is True
+    assert made.batch.body.crowded is True
     assert removed == Removed(("slab-0-0-0",))

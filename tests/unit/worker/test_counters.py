@@ -10,7 +10,7 @@ from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import Answer, Batch
 from headrace_server.process.relay import BlockPlace
 from headrace_server.worker.counters import Counters, Tally
-from headrace_server.worker.events import Counted, Finished, Made, Replied
+from headrace_server.worker.events import Counted, Finished, Replied
 
 
 @pytest.fixture
@@ -18,9 +18,8 @@ def counters() -> Counters:
     return Counters(Dispatcher(range(2), 10.0))
 
 
-def made(partition: int = 0) -> Made:
-    placed = Batch(partition, 0, 4, BlockPlace("slab-0-0-0", 0, 32, [], False))
-    return Made("default", partition, [placed])
+def made(partition: int = 0) -> Batch:
+    return Batch(partition, 0, 4, BlockPlace("slab-0-0-0", 0, 32, [], False))
 
 
 def test_what_was_dropped_is_the_sum_over_partitions_of_what_each_said_last(counters: Counters):

@@ -53,13 +53,11 @@ def desk(partitions: int = 2, workers: int = 1, max_bad: int | None = None) -> D
     )
 
 
-def made(partition: int, *numbers: int, segment: str = "slab-0-0-0", **more: Any) -> Made:
+def made(partition: int, *numbers: int, segment: str = "slab-0-0-0", **more: Any) -> list[Made]:
     meta, crowded = more.pop("meta", {}), more.pop("crowded", False)
-    placed = [
-        Batch(partition, n, 4, BlockPlace(segment, 4096 * n, 32, [[0, 32, [4]]], crowded), meta)
-        for n in numbers
-    ]
-    return Made("default", partition, placed)
+    places = [BlockPlace(segment, 4096 * n, 32, [[0, 32, [4]]], crowded) for n in numbers]
+    placed = [Batch(partition, n, 4, at, meta) for n, at in zip(numbers, places, strict=True)]
+    return [Made("default", batch) for batch in placed]
 
 
 class At:
@@ -74,7 +72,8 @@ class At:
         self.desk.dispatcher.window(TRAINER, 64)
 
     def make(self, partition: int, *numbers: int, **more: Any) -> None:
-        self.desk.on_made(made(partition, *numbers, **more))
+        for event in made(partition, *numbers, **more):
+            self.desk.on_made(event)
         effects = self.desk.dispatcher.take_effects()
         self.sends += [effect for effect in effects if isinstance(effect, Send)]
 
@@ -211,7 +210,7 @@ class Segments:
         self.act()
 
     def make(self, partition: int, number: int) -> None:
-        self.desk.on_made(made(partition, number, meta={"stripe": 0}))
+        self.desk.on_made(*made(partition, number, meta={"stripe": 0}))
         self.act()
 
     def save(self, which: int = 0, payload: Any = ([], None)) -> None:
@@ -335,16 +334,16 @@ def test_the_very_first_batch_may_have_been_done_under_an_earlier_server():
     feed = FeedConfig("default", pipeline.declaration(), (), 1)
     d = Desk(feed, RunConfig((feed,), "/nowhere", (), state_directory="/state", term=7))
     d.on_opened(Opened("default", 0, SCHEMA))
-    d.on_made(made(0, 1))
+    d.on_made(*made(0, 1))
 
 
 def test_tokens_are_of_the_term_and_batches_go_on_from_where_the_stores_are():
     d = durable()
     d.dispatcher.join(TRAINER, 0.0)
     d.dispatcher.window(TRAINER, 9)
-    d.on_made(made(0, 3))
-    d.on_made(made(0, 6))
-    d.on_made(made(1, 5))
+    d.on_made(*made(0, 3))
+    d.on_made(*made(0, 6))
+    d.on_made(*made(1, 5))
     sends = [e for e in d.dispatcher.take_effects() if isinstance(e, Send)]
     assert [(e.token, e.batch.order) for e in sends] == [
         ((7 << 32) + 1, (3, 0)),

@@ -86,8 +86,8 @@ class Post:
         dispatcher.window(session.number, batches)
         told = [[0, 32, [4]]] * columns
         places = [BlockPlace(SEGMENT, n * BLOCK, BLOCK, told, False) for n in range(batches)]
-        placed = [Batch(0, n, 4, place) for n, place in enumerate(places)]
-        self.desk.on_made(Made("default", 0, placed))
+        for n, place in enumerate(places):
+            self.desk.on_made(Made("default", Batch(0, n, 4, place)))
         sends = [e for e in dispatcher.take_effects() if isinstance(e, Send)]
         for effect in sends:
             self.outbox.deliver(self.desk, effect)
