@@ -20,7 +20,15 @@ from typing import Any
 
 import headrace_server as hs
 from headrace_proto.clock import AwakeClock
-from headrace_server.core.handover import Batch
+from headrace_server.core.handover import (
+    Batch,
+    Claim,
+    Freed,
+    PassOver,
+    StoreCommit,
+    StoreLanes,
+    Want,
+)
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.exchange import is_near
 from headrace_server.process.relay import (
@@ -40,7 +48,6 @@ from headrace_server.worker.events import (
     Made,
     Opened,
     Replied,
-    StateFlush,
 )
 from headrace_server.worker.house import House
 from headrace_server.worker.outbox import Outbox
@@ -182,54 +189,49 @@ class PlayedPartitions:
         self._taken[feed] += 1
         self._fill(feed)
 
-    def free(self, feed: str, partition: int, number: int) -> None:
-        self._blocks.remove((feed, partition, number))  # once, and nothing else
+    def free(self, feed: str, effect: Freed) -> None:
+        batch = effect.batch
+        if batch.body is not None:
+            self._blocks.remove((feed, batch.partition, batch.number))  # once, and nothing else
 
-    def add(self, name: tuple[str, int], number: int, rows: int, token: int) -> None:
-        self.events.append(CommitsStored(*name, [[number, "", ""]]))
+    def add(self, feed: str, effect: StoreCommit) -> None:
+        batch = effect.batch
+        self.events.append(CommitsStored(feed, batch.partition, [[batch.number, "", ""]]))
+
+    save = add
 
     def count(self) -> None:
         pass
 
-    def save(
-        self, feed: str, partition: int, number: int, token: int, columns: Any, states: bytes
-    ) -> None:
-        self.events.append(CommitsStored(feed, partition, [[number, "", ""]]))
-
-    def flush(self, feed: str, partition: int, flush: StateFlush, states: bytes) -> None:
+    def flush(self, feed: str, effect: StoreLanes) -> None:
+        flush = effect.payload[0]
         if not flush.more:
             self.events.append(Flushed(feed, flush.session, flush.request))
 
-    def want(self, feed: str, partition: int, upto: int, stripe: int) -> None:
+    def want(self, feed: str, effect: Want) -> None:
+        partition, upto, stripe = effect.partition, effect.upto, effect.stripe
         if partition in self._open[feed]:
             for _ in range(min(upto - self._by_stripe[feed, partition, stripe], 64)):
                 self._by_stripe[feed, partition, stripe] += 1
                 self._make(feed, partition, {"stripe": stripe})
 
-    def leave(self, feed: str, partition: int, stripe: int, instead: int) -> None:
+    def leave(self, feed: str, effect: object) -> None:
         pass
 
-    def begin_epoch(self, feed: str, partition: int) -> None:
+    begin_epoch = deal = release = leave
+
+    def store_rounds(self, name: tuple[str, int]) -> None:
         pass
 
-    def deal(self, feed: str, partition: int, world: int, run: int, stripe: int) -> None:
-        pass
-
-    def store_rounds(self, feed: str, partition: int) -> None:
-        pass
-
-    def pass_over(self, feed: str, partition: int, number: int) -> None:
-        self.free(feed, partition, number)
+    def pass_over(self, feed: str, effect: PassOver) -> None:
+        self._blocks.remove((feed, effect.partition, effect.number))
 
     def seek(self, feed: str, key: bytes) -> list[list[Any]]:
         return []
 
-    def release(self, feed: str, partition: int, number: int) -> None:
-        pass
-
-    def claim(self, feed: str, partition: int, place: Any) -> None:
-        verdict = ("no", "done")[place.token % 2]
-        self.events.append(ClaimJudged(feed, partition, place.token, verdict))
+    def claim(self, feed: str, effect: Claim) -> None:
+        token = effect.place.token
+        self.events.append(ClaimJudged(feed, effect.partition, token, ("no", "done")[token % 2]))
 
     def close(self, feed: str, cancel: bool) -> None:
         for partition in self._open[feed]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ..core.handover import StoreCommit
 from ..making.run import Run
 from .events import ClaimJudged, CommitsStored, Flushed, StateFlush
 from .stores import Stores
@@ -21,45 +22,39 @@ class Commits:
     def __init__(self, stores: Stores, send: Callable[[object], None]) -> None:
         self._stores = stores
         self._send = send
-        self._done: dict[_Name, list[tuple[int, int, int]]] = {}
+        self._done: dict[_Name, list[StoreCommit]] = {}
 
-    def save(
-        self,
-        name: _Name,
-        run: Run,
-        number: int,
-        token: int,
-        columns: Any,
-        states: bytes,
-    ) -> None:
+    def save(self, name: _Name, run: Run, commit: StoreCommit) -> None:
         """Take the commit of a batch of segments, with its states; answer it once it is stored."""
-        code, text = "", ""
+        code, text, number, token = "", "", commit.batch.number, commit.token
         if not self._stores.knows(name, token):
-            code, text = run.saved(number, states, columns)
+            columns, states = commit.payload or ((), b"")
+            code, text = run.saved(number, states or b"", columns)
             self._stores.submit(name, run, () if code else (token,))
         self._stores.answer_commit(name, [number, code, text])
 
-    def add(self, name: _Name, number: int, rows: int, token: int) -> None:
+    def add(self, feed: str, commit: StoreCommit) -> None:
         """Note the commit of a batch without states, for ``take_done``."""
-        self._done.setdefault(name, []).append((number, rows, token))
+        self._done.setdefault((feed, commit.batch.partition), []).append(commit)
 
-    def take_done(self) -> dict[_Name, list[tuple[int, int, int]]]:
-        """Return numbers, rows and tokens of the noted commits, by partition."""
+    def take_done(self) -> dict[_Name, list[StoreCommit]]:
+        """Return the noted commits, by partition."""
         done, self._done = self._done, {}
         return done
 
-    def done(self, name: _Name, run: Run, batches: Iterable[tuple[int, int, int]]) -> None:
+    def done(self, name: _Name, run: Run, commits: Iterable[StoreCommit]) -> None:
         """Take commits of batches without states as one change; answer them once it is stored."""
         tokens: list[int] = []
         kept: list[list[Any]] = []
-        of_all = 0
-        for number, rows, token in batches:
-            if not self._stores.knows(name, token):
-                run.saved(number)
-                tokens.append(token)
-                of_all += rows
-            kept.append([number, "", ""])
-        self._stores.submit(name, run, tokens, of_all)
+        rows = 0
+        for commit in commits:
+            batch = commit.batch
+            if not self._stores.knows(name, commit.token):
+                run.saved(batch.number)
+                tokens.append(commit.token)
+                rows += batch.rows
+            kept.append([batch.number, "", ""])
+        self._stores.submit(name, run, tokens, rows)
         self._stores.answer(name, CommitsStored(*name, kept))
 
     def flush(

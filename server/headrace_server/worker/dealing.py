@@ -34,7 +34,7 @@ class Dealing:
             name = desk.name, partition
             # This may run while a partition works.
             if desk.dispatcher.segmented:  # the partition knows which segments are in its rounds
-                self._partitions.store_rounds(*name)
+                self._partitions.store_rounds(name)
             else:
                 rounds = desk.dispatcher.rounds_dealt(partition)
                 self._stores.note(name, "dealt", pack(rounds.to_plain()))

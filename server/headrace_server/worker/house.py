@@ -131,26 +131,25 @@ class House:
             Replied: self._on_replied,
             Flushed: lambda desk, e: outbox.tell(Answered(e.session, e.request)),
         }
+
+        def ask(call: Callable[[str, Any], object]) -> Callable[[Desk, Any], object]:
+            """Return the handler of an effect that a partition carries out."""
+            return lambda desk, effect: do(call, desk.name, effect)
+
         self._effects: dict[type, Callable[[Desk, Any], object]] = {
             Send: self.dealing.deliver,
             Answer: self._on_answer,
             StoreCommit: self._on_save,
             Taken: lambda desk, e: do(partitions.ahead.taken, desk.name),
-            Freed: self._on_freed,
-            Want: lambda desk, e: do(partitions.want, desk.name, e.partition, e.upto, e.stripe),
-            PassOver: lambda desk, e: do(partitions.pass_over, desk.name, e.partition, e.number),
-            BeginEpoch: lambda desk, e: do(partitions.begin_epoch, desk.name, e.partition),
-            Leave: lambda desk, e: do(
-                partitions.leave, desk.name, e.partition, e.stripe, e.instead
-            ),
-            Deal: lambda desk, e: do(
-                partitions.deal, desk.name, e.partition, e.world, e.run, e.stripe
-            ),
-            Claim: lambda desk, e: do(partitions.claim, desk.name, e.partition, e.place),
-            Release: lambda desk, e: do(partitions.release, desk.name, e.partition, e.number),
-            StoreLanes: lambda desk, e: do(
-                partitions.flush, desk.name, e.batch.partition, *e.payload
-            ),
+            Freed: ask(partitions.free),
+            Want: ask(partitions.want),
+            PassOver: ask(partitions.pass_over),
+            BeginEpoch: ask(partitions.begin_epoch),
+            Leave: ask(partitions.leave),
+            Deal: ask(partitions.deal),
+            Claim: ask(partitions.claim),
+            Release: ask(partitions.release),
+            StoreLanes: ask(partitions.flush),
             FlushLost: lambda desk, e: self._requests.flush_lost(e.payload[0]),
             Dealt: self.dealing.dealt,
             Finish: lambda desk, e: outbox.finish(e.session),
@@ -274,19 +273,10 @@ class House:
         desk.counters.on_answer(effect)
         self.outbox.answer(effect)
 
-    def _on_freed(self, desk: Desk, effect: Freed) -> None:
-        batch = effect.batch
-        if batch.body is not None:  # else the batch is of an earlier life, which had its bytes
-            self.do(self.partitions.free, desk.name, batch.partition, batch.number)
-
     def _on_save(self, desk: Desk, effect: StoreCommit) -> None:
-        batch, partitions = effect.batch, self.partitions
-        name, number = (desk.name, batch.partition), batch.number
-        if desk.dispatcher.segmented:
-            columns, states = effect.payload or ((), b"")
-            self.do(partitions.save, *name, number, effect.token, columns, states or b"")
-        else:
-            self.do(partitions.commits.add, name, number, batch.rows, effect.token)
+        partitions = self.partitions
+        call = partitions.save if desk.dispatcher.segmented else partitions.commits.add
+        self.do(call, desk.name, effect)
 
     def _report_on(self, desk: Desk) -> None:
         """Send the supervisor the reports and requests of a feed."""

@@ -18,6 +18,7 @@ from typing import Any
 from headrace_proto.errors import HeadraceError, ProtocolError, code_of
 from headrace_proto.schema import schema_to_wire
 
+from ..core import handover
 from ..core.ahead import Ahead
 from ..core.arena import Block
 from ..flight.recorder import Recorder
@@ -34,7 +35,6 @@ from .events import (
     NextEpoch,
     Opened,
     Replied,
-    StateFlush,
 )
 from .lacks import Lacks
 from .opening import Life, Opener
@@ -239,69 +239,80 @@ class Partitions:
             return
         self._running[name] = run
 
-    def free(self, feed: str, partition: int, number: int) -> None:
+    def free(self, feed: str, effect: handover.Freed) -> None:
         """Free the block of a batch."""
-        self._slab.free(self._blocks.pop((feed, partition, number)))
+        batch = effect.batch
+        if batch.body is not None:  # else the batch is of an earlier life, which had its bytes
+            self._slab.free(self._blocks.pop((feed, batch.partition, batch.number)))
 
-    def pass_over(self, feed: str, partition: int, number: int) -> None:
+    def pass_over(self, feed: str, effect: handover.PassOver) -> None:
         """Count a batch as done that no trainer gets."""
-        name = feed, partition
+        name = feed, effect.partition
         if run := self._known(name):
-            run.saved(number)
+            run.saved(effect.number)
             self.stores.submit(name, run)
 
     def submit_done(self) -> None:
         """Have the commits since the last call stored, as one change for each partition."""
-        for name, batches in self.commits.take_done().items():
+        for name, commits in self.commits.take_done().items():
             if run := self._known(name):
-                self.commits.done(name, run, batches)
+                self.commits.done(name, run, commits)
 
-    def save(
-        self, feed: str, partition: int, number: int, token: int, columns: Any, states: bytes
-    ) -> None:
+    def save(self, feed: str, effect: handover.StoreCommit) -> None:
         """Take the commit of a batch of segments, with its states."""
-        name = feed, partition
+        name = feed, effect.batch.partition
         if run := self._known(name):
-            self.commits.save(name, run, number, token, columns, states)
+            self.commits.save(name, run, effect)
             self._resting.discard(name)
 
-    def flush(self, feed: str, partition: int, flush: StateFlush, states: bytes) -> None:
+    def flush(self, feed: str, effect: handover.StoreLanes) -> None:
         """Take states of lanes that a trainer flushes."""
-        run = self._running.get((feed, partition))
-        self.commits.flush((feed, partition), run, flush, states)
+        name = feed, effect.batch.partition
+        self.commits.flush(name, self._running.get(name), *effect.payload)
 
-    def want(self, feed: str, partition: int, upto: int, stripe: int) -> None:
-        """Allow batches of segments up to this number, of these lanes."""
-        if run := self._called((feed, partition)):
-            run.want(upto, stripe)
-            self._lacks.starved.discard((feed, partition))
+    def want(self, feed: str, effect: handover.Want) -> None:
+        """Allow batches of segments, of these lanes."""
+        name = feed, effect.partition
+        if run := self._called(name):
+            run.want(effect.upto, effect.stripe)
+            self._lacks.starved.discard(name)
 
-    def begin_epoch(self, feed: str, partition: int) -> None:
+    def begin_epoch(self, feed: str, effect: handover.BeginEpoch) -> None:
         """Let a partition that rests at the border of an epoch begin the next one."""
-        if run := self._called((feed, partition)):
+        if run := self._called((feed, effect.partition)):
             run.begin_epoch()
 
-    def leave(self, feed: str, partition: int, stripe: int, instead: int) -> None:
-        """Take these lanes back from a trainer that left; its rank has others instead."""
-        if run := self._called((feed, partition)):
-            run.leave(stripe, instead)
-            self.stores.submit((feed, partition), run)
+    def leave(self, feed: str, effect: handover.Leave) -> None:
+        """Take lanes back from a trainer that left; its rank has others instead."""
+        name = feed, effect.partition
+        if run := self._called(name):
+            run.leave(effect.stripe, effect.instead)
+            self.stores.submit(name, run)
 
-    def deal(self, feed: str, partition: int, world: int, run: int, stripe: int) -> None:
-        """Make batches for the ranks of a run, or with 0 for any trainer."""
-        if at_work := self._called((feed, partition)):
-            at_work.deal(world, run, stripe)
-            self.stores.submit((feed, partition), at_work)
+    def deal(self, feed: str, effect: handover.Deal) -> None:
+        """Make batches for the ranks of a run, or for any trainer."""
+        name = feed, effect.partition
+        if run := self._called(name):
+            run.deal(effect.world, effect.run, effect.stripe)
+            self.stores.submit(name, run)
 
-    def store_rounds(self, feed: str, partition: int) -> None:
+    def store_rounds(self, name: _Name) -> None:
         """Have the rounds of a partition stored.  It may be at work meanwhile."""
-        if run := self._known((feed, partition)):
-            self.stores.submit((feed, partition), run)
+        if run := self._known(name):
+            self.stores.submit(name, run)
 
-    def release(self, feed: str, partition: int, number: int) -> None:
+    def release(self, feed: str, effect: handover.Release) -> None:
         """Take a claimed batch back from a trainer that did not finish it."""
-        if run := self._called((feed, partition)):
-            run.release(number)
+        if run := self._called((feed, effect.partition)):
+            run.release(effect.number)
+
+    def claim(self, feed: str, effect: handover.Claim) -> None:
+        """Judge a trainer's claim of a batch from before a restart."""
+        name = feed, effect.partition
+        if run := self._known(name):
+            self._resting.discard(name)
+            with self._guards[feed].step(effect.partition):
+                self.commits.claim(name, run, effect.place)
 
     def _known(self, name: _Name) -> Run | None:
         """Return the run of a partition, at work or at its end; None where its feed has failed."""
@@ -311,14 +322,6 @@ class Partitions:
         """Return the run for a call, which may now have work to do; None if it has ended."""
         self._resting.discard(name)
         return self._running.get(name)
-
-    def claim(self, feed: str, partition: int, place: Any) -> None:
-        """Judge a trainer's claim of a batch from before a restart."""
-        name = feed, partition
-        if run := self._known(name):
-            self._resting.discard(name)
-            with self._guards[feed].step(partition):
-                self.commits.claim(name, run, place)
 
     def end(self) -> None:
         """Leave the stores and records to the next life, and close the sources."""

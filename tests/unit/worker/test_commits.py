@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import headrace_server as hs
+from headrace_server.core.handover import Batch, StoreCommit
 from headrace_server.worker.commits import Commits
 from headrace_server.worker.events import CommitsStored, Flushed, StateFlush
 from tests.unit.lives import House, step
@@ -45,7 +46,8 @@ def at_work(tmp_path: Path) -> Iterator[Open]:
 
 
 def save(commits: Commits, run: Any, number: int, token: int = 0) -> None:
-    commits.save(NAME, run, number, token, [[0, 8, [1, 2]]], bytes(8))
+    batch = Batch(NAME[1], number, 1)
+    commits.save(NAME, run, StoreCommit(batch, ([[0, 8, [1, 2]]], bytes(8)), token))
 
 
 def test_a_save_that_is_refused_is_answered_with_why(at_work: Open):
