@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import cast
 
 from ..core.partition import Partition
@@ -11,7 +12,7 @@ from ..pipeline.steps import SEQUENCES
 from ..reading.intake import Intake
 from ..reading.reader import BadRecords, Reader
 from ..reading.trace import NO_TRACING, NoTracing
-from .leaving_out import LeftOut
+from .leaving_out import ALL_ROWS, LeftOut
 from .line_record import LineRecord
 from .plain_maker import PlainMaker
 from .plain_memory import PlainMemory
@@ -36,8 +37,8 @@ def compose(
     bad: BadRecords,
     *,
     tracing: NoTracing = NO_TRACING,
-    left_out: LeftOut | None = None,
-    max_state_bytes: int | None = None,
+    left_out: LeftOut = ALL_ROWS,
+    max_state_bytes: int = sys.maxsize,
 ) -> Run:
     """Return a run of one partition, at its beginning.
 
@@ -50,8 +51,7 @@ def compose(
         machine = Partition(maker.shaping.machine, intake.start(), epochs, across)
         return Run(intake, machine, maker, PlainMemory(intake, machine, maker), slab)
     cutting = Cutting(declaration.shape, intake.fields, partition)
-    if max_state_bytes is not None:
-        cutting.check_state_bytes(max_state_bytes)
+    cutting.check_state_bytes(max_state_bytes)
     lines = LineRecord()
     segment_maker = SegmentMaker(intake, cutting, lines, slab, tracing)
     shaper = cast(Shaper, cutting.machine)

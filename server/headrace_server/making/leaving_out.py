@@ -13,6 +13,7 @@ its chunks.  A left-out example of segments counts as ended, and takes an insert
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import numpy as np
 
@@ -43,6 +44,10 @@ class LeftOut:
         reached = since < epoch if later else since <= epoch
         out: np.ndarray = (self._rows[places] == ordinals) & reached
         return out
+
+
+#: Leaves no row out.
+ALL_ROWS: Final = LeftOut()
 
 
 class EndedLines:

@@ -23,7 +23,7 @@ from ..reading.intake import Intake
 from ..reading.sampling import Stratified
 from ..reading.trace import NO_TRACING, NoTracing
 from .assemble import Assembly, Parts, batch_schema
-from .leaving_out import LeftOut
+from .leaving_out import ALL_ROWS, LeftOut
 from .ragged_assembly import RaggedAssembly, ragged_schema
 from .shaping import Shaping, with_facts
 
@@ -51,13 +51,13 @@ class PlainMaker:
         intake: Intake,
         shape: Shape,
         partition: int,
-        left_out: LeftOut | None = None,
+        left_out: LeftOut = ALL_ROWS,
         tracing: NoTracing = NO_TRACING,
     ) -> None:
         self.shaping = Shaping(shape, partition)
         self.capacity = self.shaping.capacity
         self.most_rows = self.shaping.most_rows
-        self.left_out = left_out or LeftOut()
+        self.left_out = left_out
         intake.counted = not self.left_out
         self.held: dict[int, HeldChunk] = {}
         self.padding: dict[int, list[int]] = {}  # bucket → elements with padding, and without

@@ -24,7 +24,7 @@ from ..core.plan import SIZED, Plan, Read
 from ..core.slots import Segments
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
-from .leaving_out import EndedLines, LeftOut
+from .leaving_out import ALL_ROWS, EndedLines, LeftOut
 from .line_record import Commit, LineRecord
 from .member_record import StoredRounds
 from .partition_memory import UNREAD, Memory, Target
@@ -46,7 +46,7 @@ class SegmentMemory(Memory):
         partition: Partition,
         maker: SegmentMaker,
         lines: LineRecord,
-        left_out: LeftOut | None = None,
+        left_out: LeftOut = ALL_ROWS,
     ) -> None:
         self._intake = intake
         self._partition = partition
@@ -54,7 +54,7 @@ class SegmentMemory(Memory):
         self._cutting = maker.cutting
         self._machine = self._cutting.machine
         self._lines = lines
-        self._ended = EndedLines(left_out or LeftOut(), lines)
+        self._ended = EndedLines(left_out, lines)
         self._out: dict[int, Segments] = {}  # by number
         self._after: dict[int, tuple[int, Segments]] = {}  # by stripe: the last saved batch
         self._places: dict[int, Segments] = {}  # by stripe: its last batch that began rows

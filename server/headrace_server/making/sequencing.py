@@ -220,7 +220,7 @@ class Cutting:
         if "total" in chunk.facts:
             totals = chunk.facts["total"]
         sound = np.ones(len(chunk), bool)
-        for row, text, reason in self._faults(chunk, sequences, steps, totals):
+        for row, text, reason in self._faults(sequences, steps, totals):
             if sound[row]:
                 sound[row] = False
                 bad.report(DataError(f"{chunk.origin.describe(row)}: {text}"), reason)
@@ -270,7 +270,6 @@ class Cutting:
 
     def _faults(
         self,
-        chunk: Chunk,
         sequences: Mapping[str, Ragged],
         steps: np.ndarray,
         totals: np.ndarray | None,

@@ -277,7 +277,7 @@ class Reception:
     def _leave(self, session: Session) -> None:
         desk = self.desks[session.feed]
         self.sessions.leave(session)
-        self.door.left(session.number, self.clock())
+        self.door.left(session.number)
         self.near.drop(session.identity)
         self.outbox.forget(session.number)
         desk.dispatcher.leave(session.number)

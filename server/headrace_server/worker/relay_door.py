@@ -153,7 +153,7 @@ class RelayDoor:
             self._heard[connection] = queue
         return key, connection, frames
 
-    def left(self, session: int, now: float) -> None:
+    def left(self, session: int) -> None:
         """Tell the front that a session has ended, so that its connection may make room."""
         self.tell(Left(session))
 

@@ -14,7 +14,7 @@ import headrace_server as hs
 from headrace_proto.layout import array_at
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.making.compose import compose
-from headrace_server.making.leaving_out import LeftOut
+from headrace_server.making.leaving_out import ALL_ROWS, LeftOut
 from headrace_server.making.run import Busy, Done, MadeBatch, Run
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
@@ -35,7 +35,7 @@ class Place:
         self.reader = open_reader(self.declaration.source, (), self.bad, IndexCache(None))
         self.slab = Slab(directory, 0, 0, 256 * PAGE, 8 * PAGE)
 
-    def feed(self, out: LeftOut | None = None) -> Run:
+    def feed(self, out: LeftOut = ALL_ROWS) -> Run:
         given = self.reader, self.declaration, 0, 1, self.slab, self.bad
         return compose(*given, left_out=out, tracing=self.tracing)
 
