@@ -51,22 +51,23 @@ class Assembly:
     ) -> None:
         """Without ``padding`` rows are padded to the largest one of the batch."""
         self._parts = parts
-        self._counts = [row_count(rows) for _, rows in parts]
-        self.rows = sum(self._counts)
+        self._counts = [row_count(taken) for _, taken in parts]
+        self.rows = rows = sum(self._counts)
         self._dynamic_pad = dynamic_pad
         self._columns: list[list[Any]] = []
         specs = []
         for name, field in fields.items():
-            columns = [_light_take(chunk.columns[name], rows) for chunk, rows in parts]
+            columns = [_light_take(chunk.columns[name], taken) for chunk, taken in parts]
             shape = self._shape(name, field, columns)
             if padding.pads and (varying := field.ragged_dims):
                 largest = shape[1 : varying + 1]
                 sizes = padding.shape(name, field.shape[:varying], largest, bucket)
-                shape = (self.rows, *sizes, *shape[varying + 1 :])
+                shape = (rows, *sizes, *shape[varying + 1 :])
             text = _string_bytes(columns) if field.dtype == BYTES else 0
             self._columns.append(columns)
             specs.append((field.dtype, shape, text))
-        specs += [("int64", (self.rows + 1,), 0)] * len(self._offsets)
+        if self._offsets:
+            specs += [("int64", (rows + 1,), 0)] * len(self._offsets)
         self.slots: list[Slot]
         self.slots, self.nbytes = _arranged(tuple(specs))
 
@@ -116,8 +117,8 @@ class Assembly:
                 self._fill_ragged(block, slot, columns)
             else:
                 self._fill_dense(array_at(block, slot), columns)
-        for slot, offsets in zip(self.slots[len(self._columns) :], self._offsets, strict=True):
-            array_at(block, slot)[:] = offsets
+        for i, offsets in enumerate(self._offsets):
+            array_at(block, self.slots[len(self._columns) + i])[:] = offsets
 
     def _fill_dense(self, out: np.ndarray, columns: list[Any]) -> None:
         at = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from headrace_proto.messages import Hello
@@ -86,9 +87,6 @@ class Desk:
             states=config.states,
             across_batches=run.replay is not None or config.declaration.order.across_batches,
         )
-        #: The same dispatcher for a feed with groups; it takes the place of the plain one once a
-        #: trainer of a group joins.
-        self._grouped = GroupDispatcher(self.dispatcher)
         self.schema: Any = None
         self.properties: Any = {}  # sent to trainers beside the schema
         self.states = StateBlocks([], run.max_state_bytes)
@@ -233,7 +231,8 @@ class Desk:
             return 0
         self._check_rows(hello.world_size)
         dispatcher, runs = self.dispatcher, self.runs
-        if self._grouped.group_of(hello.group) is not None:  # a member of it has settled the run
+        # a member of its group has settled the run
+        if hello.group and self._grouped.group_of(hello.group) is not None:
             if hello.run not in (0, runs.current):
                 raise Later("it is not known yet whether trainers of an earlier run are at work")
             return runs.current
@@ -273,7 +272,6 @@ class Desk:
         if not hello.group:
             self.dispatcher.join(session, now, hello.rank, hello.world_size, run)
             return
-        self.dispatcher = self._grouped
         self._grouped.join_group(
             session,
             now,
@@ -284,6 +282,12 @@ class Desk:
             world=hello.world_size,
             run=run,
         )
+
+    @cached_property
+    def _grouped(self) -> GroupDispatcher:
+        """The dispatcher of a feed with groups.  The first trainer of a group puts it in place."""
+        self.dispatcher = grouped = GroupDispatcher(self.dispatcher)
+        return grouped
 
     def _check_rows(self, world_size: int) -> None:
         """Raise JoinRefused where segments can not be dealt to ``world_size`` ranks."""
