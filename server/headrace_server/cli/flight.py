@@ -127,9 +127,7 @@ def _safe(text: str) -> str:
 
 def _plain(one: Flown, key: bytes | None) -> dict[str, Any]:
     batch: dict[str, Any] = {
-        "life": one.id.life,
-        "partition": one.id.partition,
-        "number": one.id.number,
+        **one.id._asdict(),
         "lease": None,
         "recorded": one.made is not None,
         "rows": [_plain_row(row) for row in _rows(one, key)],
@@ -180,8 +178,8 @@ def skip(options: Namespace) -> None:
         Path(options.state_dir),
         options.feed,
         lambda history: chosen(history, options),
-        options.reason,
-        key_of(options),
-        beside_of(options.beside),
+        reason=options.reason,
+        key=key_of(options),
+        beside=beside_of(options.beside),
     )
     print(json.dumps(report.to_plain()) if options.json else "\n".join(report.lines()))

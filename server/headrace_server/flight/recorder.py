@@ -76,7 +76,7 @@ class Recorder:
         self._known: set[tuple[int, int]] = set()  # partition and chunk of sources in the file
         self._names: dict[str, int] = {}
         self._feed = feed
-        self._whose = owner, by_number
+        self._header = [FORMAT, owner, by_number]
         self._trainers: dict[int, list[Any]] = {}
         self._joined: list[_Entry] = []
         self._last_token = 0
@@ -128,8 +128,8 @@ class Recorder:
                     self._known.clear()
                     self._names.clear()
                     data = frames()
-                    header = [FORMAT, *self._whose, list(self._trainers.values())]
-                    self._file.begin(frame(header), len(data))
+                    header = frame([*self._header, list(self._trainers.values())])
+                    self._file.begin(header, len(data))
                 self._file.write(data)
             except Exception as error:
                 self._file.close()

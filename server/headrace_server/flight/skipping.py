@@ -97,42 +97,45 @@ def skip(
             holding.callback(state.close)
             finish(state.path)
             states.append(state.path)
-        return _skip(states, FeedRecord(states[0], name, states[1:]), choose, reason, key)
+        history = FeedRecord(states[0], name, states[1:])
+        flown = choose(history)
+        batches = tuple(dict.fromkeys(one.id for one in flown))
+        rows = [row for one in flown for row in _rows(one) if key is None or row.key == key]
+        if not rows:
+            raise ServerError(f"nothing of feed {name!r} that is recorded fits that choice")
+        stores = _stores(states, name, {batch.partition for batch in batches})
+        segments = served_as(states[0], name, _has_segments)
+        if segments:
+            fates = {lease.batch: lease.fate for lease in history.leases}
+            done = tuple(batch for batch in batches if fates.get(batch) == "committed")
+        else:
+            done = tuple(b for b in batches if b.partition in stores and _is_done(stores, b))
+        begun = {key for saved in stores.values() for key in saved.examples.keys}
+        known = _leave_out(rows, reason, [quarantine_file(state, name) for state in states])
+        return SkipReport(
+            feed=name,
+            examples=len({row.example for row in rows}),
+            known=known,
+            batches=batches,
+            committed=done,
+            going_on=len(begun & {(row.epoch, row.key) for row in rows}),
+            segments=segments,
+        )
 
 
-def _skip(
-    states: Sequence[Path],
-    history: FeedRecord,
-    choose: Callable[[FeedRecord], Sequence[Flown]],
-    reason: str,
-    key: bytes | None,
-) -> SkipReport:
-    flown = choose(history)
-    batches = tuple(dict.fromkeys(one.id for one in flown))
-    found = [row for one in flown for row in _rows(one) if key is None or row.key == key]
-    if not found:
-        raise ServerError(f"nothing of feed {history.feed!r} that is recorded fits that choice")
-    latest_first = sorted(found, key=lambda row: -row.epoch)
-    since = {row.example: row.epoch for row in latest_first}  # its earliest epoch
-    files = [quarantine_file(state, history.feed) for state in states]
+def _leave_out(rows: Sequence[Row], reason: str, files: Sequence[Path]) -> int:
+    """Add examples to the lists of all servers; return how many were in all of them before."""
     lists = [Omissions.read(file) for file in files]
-    known = len(since.keys() & set.intersection(*({*one.skipped} for one in lists)))
-    for omissions, (example, epoch) in product(lists, since.items()):
-        omissions.skip(example, Skipped(reason, epoch))
-    segments = served_as(
-        states[0], history.feed, lambda noted: noted["pipeline"]["shape"]["kind"] == SEQUENCES
-    )
-    stores = _stores(states, history.feed, {batch.partition for batch in batches})
-    if segments:
-        fates = {lease.batch: lease.fate for lease in history.leases}
-        done = tuple(batch for batch in batches if fates.get(batch) == "committed")
-    else:
-        done = tuple(b for b in batches if b.partition in stores and _is_done(stores, b))
-    begun = {key for saved in stores.values() for key in saved.examples.keys}
-    going_on = len(begun & {(row.epoch, row.key) for row in found})
+    known = {row.example for row in rows}.intersection(*(one.skipped for one in lists))
     for file, omissions in zip(files, lists, strict=True):
+        for row in rows:
+            omissions.skip(row.example, Skipped(reason, row.epoch))
         omissions.write(file)
-    return SkipReport(history.feed, len(since), known, batches, done, going_on, segments)
+    return len(known)
+
+
+def _has_segments(noted: Any) -> bool:
+    return bool(noted["pipeline"]["shape"]["kind"] == SEQUENCES)
 
 
 def _rows(one: Flown) -> list[Row]:

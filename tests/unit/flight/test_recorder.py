@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -74,3 +75,27 @@ def test_a_batch_that_is_sent_once_more_was_handed_out_once(tmp_path: Path) -> N
     leases.close()
     (lease,) = FeedRecord(tmp_path, "f").leases
     assert lease.token == 7 and lease.events == []
+
+
+def test_one_thread_makes_batches_while_another_hands_them_out(tmp_path: Path) -> None:
+    small = RunConfig(
+        (), "", (), state_directory=str(tmp_path), start=1, record="rows", record_bytes=1 << 18
+    )
+    recorder, number = Recorder(small, "f"), 3000
+
+    def hand_out() -> None:
+        for token in range(1, number + 1):
+            recorder.note([Send(1, token, token, Batch(0, token, 2))])
+
+    second = threading.Thread(target=hand_out)
+    second.start()
+    for made in range(1, number + 1):
+        recorder.made(0, made, 2, trace())
+    second.join()
+    recorder.close()
+    assert len([*tmp_path.rglob("*.flight")]) > 1
+    history = FeedRecord(tmp_path, "f")
+    assert history.leases[-1].token == number
+    read = [history.get(BatchId(1, 0, made)) for made in range(1, number + 1)]
+    assert read[-1] is not None
+    assert all(one is None or [row.example for row in one.listed()] == [0, 1] for one in read)
