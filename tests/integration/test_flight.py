@@ -297,6 +297,21 @@ def test_a_replay_goes_on_when_its_worker_dies(tmp_path: Path) -> None:
     assert again == was
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_replay_that_was_ended_stays_ended_when_its_worker_dies(
+    tmp_path: Path, dies: bool
+) -> None:
+    with hs.run(flat(6000), state_dir=tmp_path) as server:
+        was = replayed_rows(server)
+    with hs.replay(tmp_path, flat(6000)) as server, connect(server) as feed:
+        again = [next(feed)["i"].tolist() for _ in range(5)]
+        server.end()
+        if dies:
+            os.kill(server.pids["worker-0-0"], signal.SIGKILL)
+        again += [batch["i"].tolist() for batch in feed]
+    assert again == was[: len(again)] and 5 <= len(again) < len(was)
+
+
 def test_a_replay_with_states_fails_with_a_reason_when_its_worker_dies(tmp_path: Path) -> None:
     with hs.run(segments(), state_dir=tmp_path, partitions=2, record="states") as server:
         train(server)
