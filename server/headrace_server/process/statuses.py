@@ -1,10 +1,13 @@
 """The status of a server as typed plain data, with the rule by which each field is joined.
 
-    an owner's answer ─┐              status of server 0 ─┐
-    an owner's answer ─┴─ joined() ─► status of server 1 ─┴─ joined() ─► that of all servers
+    counts of partitions ─ joined() ─► an owner's answer ─┐
+    the front's answer ───────────────────────────────────┤
+    workers' reports ─────────────────────────────────────┴─ joined() ─► status of server 0 ─┐
+                                                                         status of server 1 ─┤
+                                       that of all servers ◄─ joined() ──────────────────────┘
 
-A field of several owners, or of several servers, becomes one by the rule that stands in its type,
-or by those of its fields where it is a status itself.  Without a rule the first value counts.
+A field of several parts becomes one by the rule that stands in its type, or by those of its fields
+where it is a status itself.  Without a rule the first value counts.
 """
 
 from __future__ import annotations

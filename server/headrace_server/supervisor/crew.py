@@ -33,8 +33,6 @@ from .starts import Starts
 
 logger = logging.getLogger("headrace.server")
 
-#: Name of the process with the public address.
-_FRONT = "front"
 _BACKOFF_S = 0.1
 #: Time between two attempts to start a worker where the system refuses one.
 _RETRY_S = 1.0
@@ -82,9 +80,9 @@ class Crew:
         diaries = [Path(config.directory) / f"diary-{i}" for i in range(config.workers)]
         partitions = sum(feed.partitions for feed in config.feeds)
         posts = [Post(i, d, self.patience, partitions) for i, d in enumerate(diaries)]
-        front = self._spawn(_FRONT, "headrace_server.front.front", {})
-        with self.lock:
-            self._front, self.posts = front, posts
+        with self.lock:  # until then its reports wait
+            self._front = self._spawn("front", "headrace_server.front.front", {})
+            self.posts = posts
         self.resume()
 
     def wait_until(
@@ -211,9 +209,7 @@ class Crew:
 
     def number_of(self, child: Child) -> int | None:
         """Return the number of a worker, or FRONT; None of a child that was replaced."""
-        if child.name == _FRONT:
-            return FRONT
-        return next((post.number for post in self.posts if post.child is child), None)
+        return next((number for number, one in self.by_number().items() if one is child), None)
 
     def order(self, number: int | None = None, /, **values: Any) -> None:
         """Send an order to all workers, to one of them, or to the front."""
