@@ -20,13 +20,15 @@ import contextlib
 import itertools
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import zmq
 
 from ..process.sockets import waits
 
 _MONITOR = "inproc://headrace-connections"
+#: In place of the event of a handshake: the front has ended a connection that no session used.
+ENDED = 0
 _BROKEN = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 _EVENTS = zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | _BROKEN
 #: Least time for a handshake and a Hello.  The longer, the fewer newcomers a second in a flood.
@@ -102,8 +104,7 @@ class Connections:
         self._public = public
         self._strangers = Strangers(most)
         self._places: set[object] = set()  # ports, and paths of ipc://
-        self._broken: list[tuple[int, int]] = []
-        self._ended = 0
+        self._lost: list[tuple[int, int]] = []
         self.more = True  # whether events may wait though ``fileno`` is not readable
         public.monitor(_MONITOR, _EVENTS)
         self._monitor = context.socket(zmq.PAIR)
@@ -136,13 +137,13 @@ class Connections:
                 with _borrowed(value) as listener:
                     self._places.add(_place(listener))
             else:
-                self._broken.append((kind, value))
+                self._lost.append((kind, value))
         self.more = True
 
-    def take_broken(self) -> Sequence[tuple[int, int]]:
-        """Return and forget the handshakes that ZeroMQ broke off: kind and value of each event."""
-        broken, self._broken = self._broken, []
-        return broken
+    def take_lost(self) -> list[tuple[int, int]]:
+        """Return and forget what was refused: ENDED, or the event of a handshake, and its value."""
+        lost, self._lost = self._lost, []
+        return lost
 
     def belongs(self, number: int, session: int, now: float) -> None:
         """Note that a session came by this connection."""
@@ -158,12 +159,9 @@ class Connections:
 
     def end_surplus(self, now: float) -> None:
         """End the oldest connections without a session where there are too many."""
-        self._ended += sum(map(self._end, self._strangers.spare(now)))
-
-    def take_ended(self) -> int:
-        """Return how many were ended since the last call."""
-        ended, self._ended = self._ended, 0
-        return ended
+        self._lost += [
+            (ENDED, number) for number in self._strangers.spare(now) if self._end(number)
+        ]
 
     def _end(self, number: int) -> bool:
         """Shut a connection down; ZeroMQ's thread notices and closes it."""

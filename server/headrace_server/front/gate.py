@@ -18,7 +18,7 @@ from zmq.utils import z85
 
 from ..process.refusals import Refusals
 from ..process.sockets import waits
-from .connections import Connections
+from .connections import ENDED, Connections
 from .keyring import KeyRing
 
 _ZAP = "inproc://zeromq.zap.01"
@@ -134,12 +134,10 @@ class Gate:
             self.refusals.add("unknown_key", f"{peer} {unknown}", text, now)
 
     def tick(self, now: float) -> bool:
-        """Count broken handshakes, and look at the keys; return whether these have changed."""
-        for kind, value in self._connections.take_broken():
-            reason = self._reason(kind, value)
+        """Count lost connections, and look at the keys; return whether these have changed."""
+        for event in self._connections.take_lost():
+            reason = self._reason(*event)
             self.refusals.add(reason, "", _TEXTS[reason], now)
-        for _ in range(self._connections.take_ended()):
-            self.refusals.add("connections", "", _TEXTS["connections"], now)
         self.refusals.tick(now)
         self._look(now, _LEAST_LOOK_S if self._unanswered else _LOOK_S)
         if self._looked == now:
@@ -156,8 +154,8 @@ class Gate:
             self._changed = self._ring.refresh() or self._changed
 
     def _reason(self, kind: int, value: int) -> str:
-        """Return why ZeroMQ broke off a handshake.  ZeroMQ does not name its peer."""
-        reason = "handshake"
+        """Return why a connection was lost.  ZeroMQ does not name the peer of a handshake."""
+        reason = "connections" if kind == ENDED else "handshake"
         if kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
             reason = _BY_PROTOCOL.get(value, reason)
         if reason == "mechanism":

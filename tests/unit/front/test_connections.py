@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import zmq
 
-from headrace_server.front.connections import Connections, Strangers
+from headrace_server.front.connections import ENDED, Connections, Strangers
 from headrace_server.process.sockets import public_router
 from tests.patience import PATIENCE_S
 
@@ -134,7 +134,8 @@ def test_a_trainers_connection_outlives_any_number_of_silent_ones(port: Port):
     silent = [port.knock() for _ in range(8)]
     port.until(lambda: len(port.connections) == 9)
     port.connections.end_surplus(time.monotonic() + PATIENCE_S)
-    assert port.connections.take_ended() == 4 and port.connections.take_ended() == 0
+    assert [event for event, _ in port.connections.take_lost()] == [ENDED] * 4
+    assert not port.connections.take_lost()
     for end in silent[:4]:  # the oldest
         with contextlib.suppress(ConnectionResetError):
             while end.recv(100):
@@ -153,7 +154,7 @@ def test_only_connections_of_the_port_are_ended_whatever_has_their_number(port: 
     for _ in range(4):
         port.connections._strangers.accepted(10_000 + len(port.connections), 0.0)
     port.connections.end_surplus(100.0)
-    assert port.connections.take_ended() == 0
+    assert not port.connections.take_lost()
     ours.send(b"x")
     assert theirs.recv(1) == b"x" and os.write(file, b"x") == 1
     for end in (ours, theirs):
