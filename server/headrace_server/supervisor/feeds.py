@@ -67,7 +67,7 @@ class Feeds:
 
     def __post_init__(self) -> None:
         self._functions: dict[str, dict[str, Any]] = {}  # by feed, the digests that came first
-        self._events: deque[EventStatus] = deque(maxlen=_MOST_EVENTS)
+        self.events: deque[EventStatus] = deque(maxlen=_MOST_EVENTS)  # the newest first
         self.quarantine = Quarantine(self.starts.config)
         self.failure: HeadraceError | None = None  # of the server
         self.begin_start()
@@ -102,12 +102,7 @@ class Feeds:
 
     def note(self, kind: str, text: str) -> None:
         """Add an event, with the time of the wall clock: it is read beside other logs."""
-        self._events.appendleft({"at": time.time(), "kind": kind, "text": text[:_LONGEST_TEXT]})
-
-    @property
-    def events(self) -> list[EventStatus]:
-        """The last events, the newest first."""
-        return list(self._events)
+        self.events.appendleft({"at": time.time(), "kind": kind, "text": text[:_LONGEST_TEXT]})
 
     # Reports
 

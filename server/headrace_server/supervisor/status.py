@@ -13,7 +13,7 @@ to about a second older.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace_proto import __version__
@@ -33,7 +33,7 @@ def overview(
     posts: Sequence[Post],
     quarantined: Mapping[str, int],
     draining: bool = False,
-    events: Sequence[EventStatus] = (),
+    events: Iterable[EventStatus] = (),
 ) -> SeenServer:
     """Return the status, as far as a supervisor knows it.
 
