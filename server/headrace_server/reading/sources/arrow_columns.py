@@ -150,6 +150,9 @@ class ArrowColumn:
                 break
             below = [array.values for array in below]
         self._leaf(below, place)
+        whole = all(nulls is None for nulls in self._nulls)
+        #: Whether rows of a batch are a view of it.
+        self._dense = whole and not (self._text or self._bits or self.field.ragged_dims)
 
     # ── building ────────────────────────────────────────────────────────────────────────────
 
@@ -243,15 +246,12 @@ class ArrowColumn:
     def read(self, batch: Batch, rows: Rows) -> StoredRows:
         """Return rows of a batch, or one row of each of several (then both are arrays)."""
         if isinstance(rows, slice) and isinstance(batch, int) and self._valid is None:
-            quick: Column | None = None
+            if self._dense:
+                return StoredRows(self._view(batch, rows.start, rows.stop))
             if self._text is not None and not self._levels and self._text.size is None:
-                quick = self._plain_texts(self._text, batch, rows)
-            elif not (self._text or self._bits or self.field.ragged_dims) and not any(
-                nulls is not None for nulls in self._nulls
-            ):
-                quick = self._view(batch, rows.start, rows.stop)
-            if quick is not None:
-                return StoredRows(quick)
+                strings = self._plain_texts(self._text, batch, rows)
+                if strings is not None:
+                    return StoredRows(strings)
         index = numbers_of(rows)
         missing = self._missing(batch, index)
         unsound: Unsound = []

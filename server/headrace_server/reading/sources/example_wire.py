@@ -230,7 +230,8 @@ def _alike(record: memoryview, position: int, stride: int, stop: int, step: Foun
     first, size = step.runs[0][0] - position, step.runs[0][1]
     steps = np.frombuffer(record, np.uint8, count * stride, position).reshape(count, stride)
     same = (steps[:, :first] == steps[0, :first]).all(axis=1)
-    same &= (steps[:, first + size :] == steps[0, first + size :]).all(axis=1)
+    if first + size < stride:  # mostly nothing follows the floats
+        same &= (steps[:, first + size :] == steps[0, first + size :]).all(axis=1)
     differs = np.flatnonzero(~same)
     return int(differs[0]) if differs.size else count
 
