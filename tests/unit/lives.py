@@ -12,8 +12,8 @@ from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.diary import Diary, Notebook
+from headrace_server.worker.commits import Stores
 from headrace_server.worker.opening import Life, Opener
-from headrace_server.worker.stores import Stores
 
 PATIENCE_S = 30
 

@@ -37,8 +37,8 @@ from headrace_proto.errors import ServerError
 from ..core.changes import Change, Saved
 from ..files.durable_file import FULL, room, writing
 from ..process.rundir import MORE_SHARED_MEMORY
+from .change_records import Ledger, decoded, encoded
 from .journal import Journal, NoRoom, create
-from .ledger import Ledger, decoded, encoded
 from .mirror import Mirror
 
 logger = logging.getLogger("headrace.store")

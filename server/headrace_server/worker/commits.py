@@ -1,19 +1,314 @@
-"""Commits, states and claims that trainers send to one worker's partitions, and their answers.
+"""Commits that trainers send to one worker's partitions, the stores of these, and the answers.
 
-save ─► partition ─► its store has written it, or there is none ─► Kept
+    save, done, flush, claim ─► partition ─► submit() and answer()
+    open(partition) ─► lock of its file ─► what earlier processes stored
+    submit(partition, run) ───┐               ┌► written at once ─────────────────────┐
+    answer(partition, message)┴► write() ─► [ Store ] ─► fileno() ─► send_committed() ┴► desk
+
+An answer is sent after all changes that its partition submitted before it.  So changes may
+gather for a moment: no trainer relies on a change before its answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from pathlib import Path
 from typing import Any
 
+import msgpack
+
+from headrace_proto.errors import ServerError
+
+from ..core.changes import Change, Saved
 from ..core.handover import StoreCommit
+from ..files.durable_file import writing
 from ..making.run import Run
-from .events import ClaimJudged, CommitsStored, Flushed, StateFlush
-from .stores import Stores
+from ..state.mirror import Mirror
+from ..state.statedir import SUFFIX, partition_path
+from ..state.store import Store
+from .events import ClaimJudged, CommitsStored, Flushed, Replied, StateFlush, Waiting
+
+logger = logging.getLogger("headrace.worker")
+
+#: Commits gather for so long, and so many of them: their batches mostly have the same examples, and
+#: a record has each once.
+_GATHER_S, _MOST_GATHERED = 0.008, 16
 
 _Name = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """The unwritten changes of one partition."""
+
+    run: Run | None = None
+    tokens: list[int] = field(default_factory=list)  # tokens of commits …
+    rows: int = 0  # … and their rows
+    notes: dict[str, bytes] = field(default_factory=dict)
+    messages: list[object] = field(default_factory=list)  # to be sent once the changes are written
+
+
+@dataclass(eq=False)
+class Stores:
+    """The open stores, and the commits that earlier processes stored."""
+
+    directory: str
+    durability: str
+    send: Callable[[object], None]
+    term: int = 0  # the term of this start, which its tokens contain
+    mirrors: Mapping[str, str] = field(default_factory=dict)  # their sockets, by feed
+
+    def __post_init__(self) -> None:
+        self._stores: dict[_Name, Store] = {}
+        self._locks: list[int] = []  # locks of their files, for as long as this process lives
+        self._used: dict[_Name, list[float]] = {}
+        self._rounds: dict[_Name, list[Any]] = {}
+        #: Tokens of stored commits of batches that earlier processes handed out.
+        self._tokens: dict[_Name, set[int]] = {}
+        self._gathered: dict[_Name, _Gathered] = {}  # since the last write() …
+        self._commits = 0  # … commits of them …
+        self._write_at = inf  # … and when they are due
+        self._copied: deque[Replied] = deque()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def fileno(self) -> int:
+        """Return the file that is readable when ``send_committed`` has messages."""
+        return self._wake_fd
+
+    def open(self, name: _Name) -> Saved:
+        """Take over a partition's store; return its content."""
+        path = partition_path(self.directory, *name)
+        with writing(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        lock = _owned(path)
+        self._locks.append(lock)
+        begun = os.fstat(lock).st_size > 0
+        socket = self.mirrors.get(name[0])
+        mirror = None if socket is None else partial(Mirror, socket, name)
+        store = self._stores[name] = Store(path, self.durability, self._wake_fd, begun, mirror)
+        saved = store.load()
+        os.ftruncate(lock, 1)  # from now on a missing journal means a lost one
+        self._tokens[name] = set(saved.tokens)
+        if "dealt" in saved.meta:
+            self._rounds[name] = msgpack.unpackb(saved.meta["dealt"])
+        if "used" in saved.meta:
+            self._used[name] = msgpack.unpackb(saved.meta["used"])
+        return saved
+
+    def used(self, name: _Name) -> list[float] | None:
+        """Return the number of commits, times of the first and the last, and rows; None if none."""
+        return self._used.get(name)
+
+    def rounds(self, name: _Name) -> list[Any] | None:
+        """Return, once, the rounds that an earlier owner dealt to ranks."""
+        return self._rounds.pop(name, None)
+
+    def progress(self, name: _Name) -> list[Any] | None:
+        """Return the number of records written by this process, time of the last, and any fault."""
+        store = self._stores.get(name)
+        if store is None or store.in_memory:
+            return None
+        return [store.commits, store.committed_at, store.fault[:500]]
+
+    def knows(self, name: _Name, token: int) -> bool:
+        """Return whether this commit of a batch of an earlier process is stored."""
+        return token in self._tokens.get(name, ())
+
+    def lacks(self, name: _Name, token: int) -> bool:
+        """Return whether this commit was never stored; the oldest of many commits are forgotten."""
+        tokens = self._tokens.get(name, set())
+        if token in tokens:
+            return False
+        return len(tokens) < self._stores[name].tokens or token > max(tokens)
+
+    def submit(self, name: _Name, run: Run, tokens: Sequence[int] = (), rows: int = 0) -> None:
+        """Have the changes of a run stored, with these commits of ``rows`` rows.
+
+        The tokens are stored with the last change, and not before.
+        """
+        gathered = self._of(name)
+        gathered.run = run
+        gathered.tokens += tokens
+        gathered.rows += rows
+        self._commits += len(tokens)
+        if not tokens:
+            self._write_at = 0.0
+
+    def _of(self, name: _Name) -> _Gathered:
+        found = self._gathered.get(name)
+        if found is None:
+            found = self._gathered[name] = _Gathered()
+            self._write_at = min(self._write_at, time.monotonic() + _GATHER_S)
+        return found
+
+    def _count(self, name: _Name, commits: int, rows: int) -> bytes:
+        """Count more commits at this time; return the packed totals."""
+        now = time.time()
+        count, since, _, *before = self._used.get(name, (0, now, now, 0))
+        self._used[name] = [count + commits, since, now, sum(before) + rows]
+        return bytes(msgpack.packb(self._used[name]))
+
+    def note(self, name: _Name, key: str, value: bytes) -> None:
+        """Have a value stored beside the examples of a partition."""
+        if name in self._stores:
+            self._of(name).notes[key] = value
+            self._write_at = 0.0
+
+    @property
+    def gathers(self) -> bool:
+        """Whether changes wait for ``write``."""
+        return bool(self._gathered)
+
+    @property
+    def due(self) -> bool:
+        """Whether to ``write`` now."""
+        return self._commits >= _MOST_GATHERED or time.monotonic() >= self._write_at
+
+    @property
+    def due_in_s(self) -> float:
+        """Seconds until ``due``."""
+        return max(0.0, self._write_at - time.monotonic())
+
+    def write(self) -> list[tuple[_Name, Exception]]:
+        """Write gathered changes, and send answers to changes that are written at once.
+
+        Returns the partitions that can not go on, and why.
+        """
+        failed: list[tuple[_Name, Exception]] = []
+        gathered, self._gathered = self._gathered, {}
+        self._commits, self._write_at = 0, inf
+        for name, of_it in gathered.items():
+            store, changes = self._stores[name], self._changes_of(name, of_it)
+            try:
+                if store.write(changes):
+                    for message in of_it.messages:
+                        self.send(message)
+                else:
+                    for change in changes:
+                        store.submit(change)
+                    for message in of_it.messages:
+                        store.submit(Change(), message)
+            except ServerError as error:
+                failed.append((name, error))
+        return failed
+
+    def _changes_of(self, name: _Name, gathered: _Gathered) -> list[Change]:
+        changes = [] if gathered.run is None else gathered.run.take_changes()
+        if gathered.tokens and changes:
+            changes[-1].tokens += gathered.tokens
+            earlier = (token for token in gathered.tokens if token >> 32 != self.term)
+            self._tokens[name].update(earlier)  # a trainer that greets again may ask about them
+            changes[-1].meta["used"] = self._count(name, len(gathered.tokens), gathered.rows)
+        if gathered.notes:
+            changes.append(Change(meta=gathered.notes))
+        return changes
+
+    def settled(self, name: _Name) -> bool:
+        """Return whether all changes are written and answered, or the store is not open."""
+        store = self._stores.get(name)
+        return store is None or (name not in self._gathered and store.settled)
+
+    @property
+    def writing(self) -> bool:
+        """Whether a store has still changes to write or to answer."""
+        return not all(store.settled for store in self._stores.values())
+
+    def answer(self, name: _Name, message: object) -> None:
+        """Send a message once all earlier changes are written."""
+        if self.settled(name):
+            self.send(message)
+        else:
+            self._of(name).messages.append(message)
+
+    def answer_commit(self, name: _Name, stored: list[Any]) -> None:
+        """Answer a commit, [number, code, text], as ``answer`` does: several by one message."""
+        gathered = self._gathered.get(name)
+        if gathered is not None and gathered.messages:
+            last = gathered.messages[-1]
+            if isinstance(last, CommitsStored):
+                last.batches.append(stored)
+                return
+        self.answer(name, CommitsStored(*name, [stored]))
+
+    def copy(self, name: _Name, run: Run | None, question: int, directory: str) -> None:
+        """Copy a partition's store in a thread, with gathered changes; a reply follows."""
+        if run is not None:
+            run.note_places()
+            self.submit(name, run)
+        self.write()
+        target = Path(directory, f"{name[1]}{SUFFIX}")
+        threading.Thread(
+            target=self._copy, args=(name, question, target), name="headrace-copy", daemon=True
+        ).start()
+
+    def _copy(self, name: _Name, question: int, target: Path) -> None:
+        fault = ""
+        try:
+            if name not in self._stores:
+                raise ServerError("it is not open")
+            target.unlink(missing_ok=True)  # an unfinished copy
+            self._stores[name].copy_to(target)
+        except Exception as error:
+            fault = str(error)[:1000] or type(error).__name__
+        self._copied.append(Replied(*name, question, None, fault))
+        with contextlib.suppress(OSError):  # closed meanwhile
+            os.eventfd_write(self._wake_fd, 1)
+
+    def send_committed(self) -> list[tuple[_Name, Exception]]:
+        """Send answers to changes that are written by now, and the ends of copies.
+
+        Returns the partitions that can not go on, and why.
+        """
+        os.eventfd_read(self._wake_fd)
+        while self._copied:
+            self.send(self._copied.popleft())
+        failed: list[tuple[_Name, Exception]] = []
+        for name, store in self._stores.items():
+            try:
+                for message in store.take_done():
+                    self.send(message)
+                if store.fault:
+                    text = f"nothing can be committed to {store.path}: {store.fault}"
+                    self.send(Waiting(*name, text[:1000]))
+            except Exception as error:
+                failed.append((name, error))
+        return failed
+
+    def close(self) -> None:
+        """Write gathered changes, and release the files."""
+        self.write()
+        for store in self._stores.values():
+            store.close()
+        for fd in (*self._locks, self._wake_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._stores, self._locks, self._wake_fd = {}, [], -1
+
+
+def _owned(path: Path) -> int:
+    """Lock a store, after any other process has released it.
+
+    A worker that was suspended while its server was killed may still write when it wakes, after
+    another server has begun.  Children do not inherit a lock of this kind, so user code may fork.
+    """
+    with writing(path.with_suffix(".lock")):
+        lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        logger.warning("%s: waits for the end of a worker of an earlier server", path)
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+    return lock
 
 
 class Commits:

@@ -36,8 +36,8 @@ from ..reading.reader import BadRecords, IndexedReader, Reader
 from ..reading.sources import open_reader
 from ..reading.trace import NO_TRACING, NoTracing, Tracing
 from ..state.functions import check_functions
+from .commits import Stores
 from .guard import Guard, Passed
-from .stores import Stores
 
 logger = logging.getLogger("headrace.data")
 

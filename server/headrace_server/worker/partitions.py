@@ -25,7 +25,7 @@ from ..flight.recorder import Recorder
 from ..making.run import Blocked, Busy, Done, MadeBatch, Resting, Run
 from ..making.slab import Slab
 from .announcing import Announcer
-from .commits import Commits
+from .commits import Commits, Stores
 from .events import (
     AtBorder,
     Counted,
@@ -39,7 +39,6 @@ from .events import (
 from .lacks import Lacks
 from .opening import Life, Opener
 from .reporter import Reporter
-from .stores import Stores
 
 logger = logging.getLogger("headrace.worker")
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from headrace_server.core.changes import Change, Examples, Saved
+from headrace_server.state.change_records import Ledger, decoded, encoded
 from headrace_server.state.journal import record_bytes
-from headrace_server.state.ledger import Ledger, decoded, encoded
 from tests.unit.changes import Example, Model, examples_of, random_change
 
 
@@ -59,7 +59,7 @@ def numbered(n: int, key: bytes, state: bytes) -> Example:
 
 
 def test_many_large_states_are_copied_in_pieces(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("headrace_server.state.ledger._PIECE_BYTES", 1000)
+    monkeypatch.setattr("headrace_server.state.change_records._PIECE_BYTES", 1000)
     file, ledger = File(), Ledger(10)
     put = [numbered(n, b"k%d" % n, b"%d" % n * 300) for n in range(20)]
     for one in put:

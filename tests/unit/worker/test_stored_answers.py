@@ -17,7 +17,7 @@ from headrace_proto.errors import ServerError
 from headrace_server.core.changes import Change
 from headrace_server.state.statedir import partition_path
 from headrace_server.state.store import StoreDamaged, _Passing
-from headrace_server.worker import stores
+from headrace_server.worker import commits
 from headrace_server.worker.events import Waiting
 from tests.nursery import WarmPopen
 from tests.unit.changes import Example, examples_of
@@ -87,7 +87,7 @@ def test_a_write_that_is_made_at_once_is_told_at_once(tmp_path: Path, keeping: O
 def test_commits_gather_for_a_moment_and_nothing_else_does(
     tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(stores, "_GATHER_S", PATIENCE_S)
+    monkeypatch.setattr(commits, "_GATHER_S", PATIENCE_S)
     one = keeping(tmp_path, "process")
     for name in (A, B):
         one.stores.open(name)
@@ -103,7 +103,7 @@ def test_commits_gather_for_a_moment_and_nothing_else_does(
     assert one.stores.due and one.stores.write() == [] and not one.stores.due
     one.stores.note(A, "closing", b"close")
     assert one.stores.due and one.stores.write() == [] and not one.stores.due
-    monkeypatch.setattr(stores, "_GATHER_S", 0.0)
+    monkeypatch.setattr(commits, "_GATHER_S", 0.0)
     one.stores.submit(A, Changed(Change(done=[18])), [18])
     assert one.stores.due
 
@@ -112,7 +112,7 @@ def test_commits_gather_for_a_moment_and_nothing_else_does(
 def test_commits_gather_for_a_moment_where_nothing_else_is_to_be_done(
     tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch, durability: str
 ):
-    monkeypatch.setattr(stores, "_GATHER_S", PATIENCE_S)
+    monkeypatch.setattr(commits, "_GATHER_S", PATIENCE_S)
     one = keeping(tmp_path, durability)
     one.stores.open(A)
     one.stores.submit(A, Changed(Change(done=[1])), [1])
@@ -274,7 +274,7 @@ def test_a_store_belongs_to_one_process_and_the_next_waits_for_its_end(
 ):
     code = (
         "import sys\n"
-        "from headrace_server.worker.stores import Stores\n"
+        "from headrace_server.worker.commits import Stores\n"
         "Stores(sys.argv[1], 'process', print).open(('a', 0))\n"
         "print('open', flush=True)\n"
         "sys.stdin.read(1)\n"
