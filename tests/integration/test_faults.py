@@ -17,6 +17,7 @@ import headrace_server as hs
 from headrace_server.process.rundir import sweep
 from tests.children import children_of
 from tests.patience import PATIENCE_S, eventually
+from tests.waiting import waits_end_after
 
 from .processes import Process, serve, trainer
 from .serving import connect, serving, worker_pid
@@ -144,7 +145,10 @@ def test_a_server_killed_while_a_trainer_waits_is_an_error_within_the_timeout(tm
     process, address = serve(tmp_path, "feeds.py:numbers")
     with process, trainer(address, "--hold", "5") as holder:
         holder.wait_for("holding")
-        with headrace.connect(address, timeout=3) as feed:  # waits for the holder's commit
+        with (
+            headrace.connect(address, timeout=PATIENCE_S) as feed,  # waits for the holder's commit
+            waits_end_after(0.5),
+        ):
             process.kill()
             started = time.monotonic()
             with pytest.raises((headrace.ConnectionLost, headrace.DeadlineExceeded)):
@@ -195,17 +199,17 @@ def test_a_killed_program_that_had_forked_leaves_no_process_of_its_server():
 
 
 def test_a_killed_front_ends_the_server_and_trainers_are_told():
-    with hs.run(numbered(20).batch(4)) as server:
-        feed = headrace.connect(server.address, timeout=3)
+    with hs.run(numbered(20).batch(4), lease_ttl_s=2.0) as server:  # lost after 1.25 s of silence
+        feed = connect(server)
         next(feed)
         kill(server.pids["front"])
         with pytest.raises(headrace.ServerError, match="front was killed by SIGKILL"):
             server.wait(PATIENCE_S)
-        with pytest.raises(headrace.ConnectionLost, match="was lost"):
+        with waits_end_after(2.0), pytest.raises(headrace.ConnectionLost, match="was lost"):
             for _ in feed:
                 pass
-        with pytest.raises(headrace.ConnectionLost):  # its last commit has no answer
-            feed.close()
+        with waits_end_after(0.1), pytest.raises(headrace.ConnectionLost):
+            feed.close()  # its last commit has no answer
 
 
 def test_an_example_that_keeps_killing_its_worker_fails_the_feed_with_its_name_and_last_words():

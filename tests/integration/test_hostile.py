@@ -23,6 +23,7 @@ from headrace_proto import limits
 from headrace_proto.messages import (
     FROM_SERVER,
     FROM_TRAINER,
+    Bye,
     Deliver,
     Hello,
     Outcome,
@@ -205,6 +206,7 @@ def test_columns_of_states_that_stay_with_the_trainer_may_be_anything(columns):
             peer.send(FROM_TRAINER.encode(Step(session, 2, saves=(Save(token, 0, columns),))))
             while token not in hear(peer, Deliver | Outcome).committed:
                 pass  # the trainer gets it after the batch
+            peer.send(FROM_TRAINER.encode(Bye(session)))
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             for batch in feed:
                 batch.save_state("s", batch.state("s"))

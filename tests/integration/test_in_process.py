@@ -169,10 +169,13 @@ def fails(example: dict[str, Any]) -> dict[str, Any]:
     raise ValueError("this one not")
 
 
-def test_a_server_of_threads_is_left_while_a_function_of_the_user_runs(tmp_path: Path) -> None:
+def test_a_server_of_threads_is_left_while_a_function_of_the_user_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """1. A function stays in a step, so its thread cannot end.
     2. The server is left all the same; the thread ends once the function has returned.
     """
+    monkeypatch.setattr("headrace_server.supervisor.crew._WORDS_S", 0.1)
     _called.clear()
     _free.clear()
     threads = threading.active_count()
