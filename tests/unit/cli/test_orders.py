@@ -16,6 +16,13 @@ from .served import Served, other, served
 __all__ = ["other", "served"]
 
 
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that waits asks a hundred times a second, and each answer is a new one."""
+    monkeypatch.setattr("headrace_server.cli.remote._LOOK_S", 0.01)
+    monkeypatch.setattr("headrace_server.watch.watch._FRESH_S", 0.0)
+
+
 def out(leased: int, saving: int = 0) -> dict[str, int]:
     return {"ready": 3, "returned": 0, "leased": leased, "saving": saving}
 

@@ -263,7 +263,7 @@ def test_leaving_says_goodbye_to_each_owner(link: Link, owners: Owners):
 
 def test_an_owner_that_does_not_answer_is_named_as_a_server_that_does_not(peer: Peer):
     owners = Owners(peer)
-    link = Link(peer.address, Session("f", b"nonce", prefetch=0), 2.0)
+    link = Link(peer.address, Session("f", b"nonce", prefetch=0), 0.5)
     opening = Doing(link.open)
     try:
         owners.hear(-1, Hello)
