@@ -255,8 +255,10 @@ def test_the_proof_without_the_lock_is_not_enough(served: Any):
     server, path = served
     with greeted(server) as welcome:
         attach = Attach(welcome.session, Path(welcome.session_file).read_bytes())
-        with stranger(path, wire(FROM_TRAINER.encode(attach))) as end:
-            assert hung_up(end)
+        renew = Renew(welcome.session, 0, 0)
+        said = wire(FROM_TRAINER.encode(attach)) + wire(FROM_TRAINER.encode(renew))
+        with stranger(path, said) as end, contextlib.suppress(ConnectionResetError):
+            assert end.recv(65536) == b"", "it was answered"
 
 
 def test_who_reads_nothing_is_given_up_and_the_others_go_on(served: Any):
