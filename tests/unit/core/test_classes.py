@@ -18,7 +18,7 @@ class ByHand:
     """One row at a time.  Draws of the mix are those of the machine."""
 
     def __init__(self, probs, batch_size, capacity, total, seed):
-        self.seed = ClassQueues(len(probs), probs, batch_size, seed=seed)._seed
+        self.seed = chance.derive(seed, chance.CLASSES, 0)
         self.batch_size, self.capacity, self.total = batch_size, capacity, total
         self.queues = [[] for _ in probs]
         self.number, self.batches, self.dropped = 0, [], {}

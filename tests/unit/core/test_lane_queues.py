@@ -11,20 +11,26 @@ def batch(partition, number, stripe=0):
     return Batch(partition, number, 1, meta={"stripe": stripe})
 
 
-def lane_queues(partitions, states=AT_SERVER):
-    return LaneQueues(partitions, Hands(10.0, 0, Trainers(64, lambda session: 0)), states)
+class Queues(LaneQueues):
+    """Queues whose trainers and effects are at hand."""
+
+    def __init__(self, partitions, states=AT_SERVER):
+        self.trainers = Trainers(64, lambda session: 0)
+        self.hands = Hands(10.0, 0, self.trainers)
+        super().__init__(partitions, self.hands, states)
 
 
 def left(q, session):
-    """A trainer leaves: the batches that are free by that, and other effects."""
-    q._hands.effects.clear()
+    """Let a trainer leave; return the batches that this frees, and the other effects."""
+    effects = q.hands.effects
+    effects.clear()
     q.leave(session, -1)
-    freed = [effect.batch for effect in q._hands.effects if isinstance(effect, Freed)]
-    return freed, [effect for effect in q._hands.effects if not isinstance(effect, Freed)]
+    freed = [effect.batch for effect in effects if isinstance(effect, Freed)]
+    return freed, [effect for effect in effects if not isinstance(effect, Freed)]
 
 
 def lanes(partitions, *sessions):
-    q = lane_queues(range(partitions))
+    q = Queues(range(partitions))
     return q, [q.wants([(s, 1)])[0] for s in sessions]
 
 
@@ -116,7 +122,7 @@ def test_when_a_partition_ends_its_trainers_go_to_others():
 
 
 def test_the_batch_of_lanes_that_is_waited_for_is_one_that_was_asked_for():
-    q = lane_queues(range(2))
+    q = Queues(range(2))
     assert q.missing() is None
     q.wants([(10, 1)])
     assert q.missing() == (0, 0)
@@ -125,18 +131,18 @@ def test_the_batch_of_lanes_that_is_waited_for_is_one_that_was_asked_for():
 
 
 def test_lanes_lie_in_those_partitions_of_a_feed_that_are_here():
-    q = lane_queues([6, 3])
+    q = Queues([6, 3])
     assert {want.partition for want in q.wants([(10, 1), (11, 1)])} == {3, 6}
     assert [effect.partition for effect in left(q, 11)[1]] == [6]
 
 
 def trainer(q, session):
-    q._trainers.join(session, 0.0, -1)
-    return q._trainers.present[session]
+    q.trainers.join(session, 0.0, -1)
+    return q.trainers.present[session]
 
 
 def test_a_stripe_without_states_that_is_dry_still_has_its_batches_until_its_trainer_leaves():
-    q = lane_queues(range(2), NOWHERE)
+    q = Queues(range(2), NOWHERE)
     one = trainer(q, 1)
     assert q.wants([(1, 1)]) == [Want(0, 1, 0)]
     q.made(batch(0, 0, stripe=0))
@@ -156,7 +162,7 @@ def test_a_stripe_without_states_that_is_dry_still_has_its_batches_until_its_tra
 
 
 def test_a_stripe_with_states_ends_with_its_last_batch():
-    q = lane_queues(range(1))
+    q = Queues(range(1))
     one = trainer(q, 1)
     q.wants([(1, 1)])
     q.dry(0)
