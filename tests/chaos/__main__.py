@@ -17,7 +17,7 @@ from .results import report, written
 
 #: Duration of one feed, …
 _ROUND_S = 30.0
-#: … and its work: more than is done under faults.
+#: … and its number of cells, which no run under faults finishes.
 _CELLS_PER_S = 200
 
 

@@ -34,7 +34,7 @@ def _replace(kind: type, method: str, by: Callable[..., Any]) -> None:
 
 
 def _no_fence() -> None:
-    """A late commit of a trainer that lost the lease is answered as committed."""
+    """Acknowledge a late commit of a trainer that has lost the lease."""
     from headrace_server.core.lease import CommitVerdict, LeaseTable
 
     judged = LeaseTable.commit
@@ -47,7 +47,7 @@ def _no_fence() -> None:
 
 
 def _reply_before_commit() -> None:
-    """A commit is answered before it is on the disk."""
+    """Acknowledge a commit before it is on the disk."""
     from headrace_server.core.changes import Change
     from headrace_server.state.store import Store
 
@@ -69,7 +69,7 @@ def _reply_before_commit() -> None:
 
 
 def _no_duplicate_answer() -> None:
-    """A commit that comes again is refused, though it counted."""
+    """Refuse a repeated commit, though it counted."""
     from headrace_server.core.lease import CommitVerdict, LeaseTable
 
     judged = LeaseTable.commit
@@ -89,7 +89,7 @@ def _no_term() -> None:
 
 
 def _wall_clock() -> None:
-    """Leases go by a clock that is set an hour forward every second or so."""
+    """Measure leases by a clock that jumps an hour ahead every second or so."""
     from headrace_proto.clock import AwakeClock
 
     if not any("worker.worker" in word for word in sys.orig_argv):
@@ -117,7 +117,7 @@ def _answers_lost() -> None:
 
 
 def _nothing_requeued() -> None:
-    """Batches of a dead trainer go to no other trainer."""
+    """Keep batches of a dead trainer from all other trainers."""
     from headrace_server.core.dispatch import Dispatcher
 
     _replace(Dispatcher, "_put_back", lambda self, session, batch: None)
@@ -158,5 +158,5 @@ BUGS = {
 
 
 def plant(name: str) -> None:
-    """Plant one."""
+    """Plant a bug."""
     BUGS[name].plant()

@@ -41,9 +41,9 @@ __all__ = ["Outcome", "Setup", "run"]
 _POLL_S = 0.02
 #: Room for the stores of a run with their journals (4 MiB each), several times.
 _DISK = "64m"
-#: It has seen the end, has noted an error, or was killed.
+#: Exit codes of a trainer that has seen the end, has recorded an error, or was killed.
 _TRAINER_CODES = (0, 3, -signal.SIGKILL)
-#: So much is in the ledger when trainers have done some steps.
+#: Bytes in the ledger once trainers have done some steps.
 _WORK_BYTES = 6000
 
 
@@ -151,12 +151,12 @@ class _Run:
         return all(self._ended)
 
     def calm(self) -> None:
-        """No more faults, and no more waiting."""
+        """End all faults, and let trainers work without rests."""
         self.happenings.undo()
         self._calm.touch()
 
     def end(self) -> None:
-        """Tell the servers to stop, and kill all that may be left."""
+        """Stop the servers by SIGTERM, and kill processes that are left."""
         self.calm()
         with ThreadPoolExecutor(len(self.servers)) as pool:
             list(pool.map(Server.end, self.servers))
@@ -239,7 +239,7 @@ def _tokens(run: _Run) -> list[int]:
 
 
 def _harm(run: _Run, setup: Setup) -> Counter[str]:
-    """Faults until the time is over, or the feed; how many there were of each kind."""
+    """Cause faults until the time or the feed is over; return their number by kind."""
     plan = Plan(setup.seed, setup.kinds, setup.pace_s)
     faults: Counter[str] = Counter()
     until = time.monotonic() + setup.seconds + setup.patience_s  # if nothing ever begins
@@ -275,7 +275,7 @@ def _to_the_end(run: _Run, patience_s: float) -> str:
 
 @contextlib.contextmanager
 def _disk(directory: Path, wanted: bool) -> Iterator[bool]:
-    """A small disk of its own for states, where one is wanted and this user may make one."""
+    """Yield a small file system for states, where a fault needs one and this user may mount it."""
     directory.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK}", "none", str(directory)]
     made = wanted and not os.geteuid() and shutil.which("mount") is not None
@@ -288,7 +288,7 @@ def _disk(directory: Path, wanted: bool) -> Iterator[bool]:
 
 
 def _recoveries(lines: list[Line], kills: list[Kill], servers: int) -> dict[str, list[float]]:
-    """Seconds from a kill to the first batch of the next server, or of the same rows elsewhere."""
+    """Return the seconds from each kill to the first batch of the next server or trainer."""
     found: dict[str, list[float]] = {"server": [], "trainer": []}
     takes = [line for line in lines if line.what == "take"]
     for at, kind, whom in kills:

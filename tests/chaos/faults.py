@@ -36,7 +36,7 @@ FAULTS = {
 }
 #: Kinds that need no file system and no host of their own.
 FREE = tuple(kind for kind in FAULTS if kind not in ("disk full", "host lost"))
-#: Kinds after which a server is started anew.
+#: Kinds after which a server restarts.
 RESTARTS = (
     "server killed",
     "server stopped",
@@ -102,15 +102,15 @@ class Plan:
         self._pace_s = pace_s
 
     def wait_s(self) -> float:
-        """How long until the next fault."""
+        """Return the seconds until the next fault."""
         return min(self._chance.expovariate(1 / self._pace_s), 4 * self._pace_s)
 
     def waits_for_work(self, last: str) -> bool:
-        """Whether trainers are to be at work again before the next fault: mostly, not always."""
+        """Whether the next fault waits until trainers work again; it mostly does."""
         return last in (*RESTARTS, "") and self._chance.random() < _AT_WORK
 
     def strike(self, run: Target) -> str:
-        """Do something; its kind, or "" when there was nothing to do it to."""
+        """Cause a fault; return its kind, or "" where it has no victim."""
         weights = [FAULTS[kind] for kind in self._kinds]
         kind = self._chance.choices(self._kinds, weights)[0]
         slot = self._chance.randrange(run.slots)
@@ -143,7 +143,7 @@ class Plan:
 
 
 def fill_disk(directory: Path) -> Path:
-    """Take all room that is left."""
+    """Fill the disk."""
     filler = directory / "filler"
     with open(filler, "wb", buffering=0) as out:
         for size in (1 << 16, 1 << 12, 1):

@@ -30,7 +30,7 @@ def _segments_of(number: int) -> int:
 
 
 def examples(mode: str, size: int) -> list[dict[str, Any]]:
-    """About ``size`` cells."""
+    """Return examples of about ``size`` cells."""
     if not stateful(mode):
         return [{"i": i, "len": 1 + i * 13 % 40, "label": i % _CLASSES} for i in range(size)]
     told: list[dict[str, Any]] = []
@@ -44,7 +44,7 @@ def examples(mode: str, size: int) -> list[dict[str, Any]]:
 
 
 def pipeline(mode: str, size: int) -> hs.Pipeline:
-    """The feed of a mode."""
+    """Return the feed of a mode."""
     source = hs.from_examples(examples(mode, size))
     if mode == "plain":
         return source.shuffle(3).batch(_ROWS, allow_smaller_final_batch=True)

@@ -26,7 +26,7 @@ class Happenings:
         self._order = itertools.count()
 
     def note(self, seconds: float, to: str) -> None:
-        """Harm is done from now on: to a trainer ("t0") or a server ("s0")."""
+        """Record harm from now on: to a trainer ("t0") or a server ("s0")."""
         now = time.monotonic()
         self.harms.append(Harm(now, now + seconds, to))
 
@@ -41,6 +41,6 @@ class Happenings:
         heapq.heappush(self._undo, (time.monotonic() + seconds, next(self._order), undo))
 
     def undo(self, until: float = float("inf")) -> None:
-        """Call all that was to be called by then."""
+        """Make the calls that are due at a time."""
         while self._undo and self._undo[0][0] <= until:
             heapq.heappop(self._undo)[2]()

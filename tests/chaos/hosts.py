@@ -55,7 +55,7 @@ class Host:
         return Path(f"/proc/{self.pid}/root/dev/shm")
 
     def cut(self) -> None:
-        """Lose all that goes either way, as when a cable is pulled out, until ``heal``."""
+        """Drop the packets of both directions until ``heal``, as when a cable is pulled out."""
         self._in_switch(f"ip link set {self._port} down")
 
     def drop(self, way: str) -> None:
@@ -63,7 +63,7 @@ class Host:
         self._shape(_LOST, way)
 
     def slow(self) -> None:
-        """Carry little until ``heal``."""
+        """Limit the rate until ``heal``."""
         self._shape(_SLOW, "up")
         self._shape(_SLOW, "down")
 
@@ -88,7 +88,7 @@ class Host:
 
 
 class Network:
-    """So many hosts that reach each other; this process is on none of them."""
+    """Hosts that reach each other; this process is on none of them."""
 
     def __init__(self, hosts: int) -> None:
         self._switch = _held(
@@ -115,7 +115,7 @@ class Network:
 
 
 def why_not() -> str:
-    """Why there can be no network of hosts here; "" where there can."""
+    """Return why there can be no network of hosts here; "" where there can."""
     if os.geteuid():
         return "hosts with addresses of their own need root"
     lacking = [name for name in _NEEDS if shutil.which(name) is None]

@@ -39,7 +39,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """Something that was done to a trainer ("t0"), to a server ("s0"), or to all servers ("")."""
+    """A fault that hit a trainer ("t0"), a server ("s0"), or all servers ("")."""
 
     since: float
     until: float
@@ -48,7 +48,7 @@ class Harm:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """All that is known of a run."""
+    """The evidence of a run."""
 
     mode: str
     wanted: frozenset[Cell] | set[Cell]
@@ -65,7 +65,7 @@ class Verdict:
     counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, law: str, wrong: Iterable[Any]) -> None:
-        """A law, and where it was broken."""
+        """Add a law, and the places where it was broken."""
         cases = list(wrong)
         if cases:
             more = f" and {len(cases) - _SHOWN} more" if len(cases) > _SHOWN else ""
@@ -115,12 +115,12 @@ class _Told:
 
 
 def share_of(token: int, servers: int) -> int:
-    """The server that granted a token: its terms leave this remainder."""
+    """Return the server that granted a token, by the remainder of its term."""
     return (token >> 32) % servers
 
 
 def judge(case: Case) -> Verdict:
-    """Try a case by all laws."""
+    """Check all laws in a run; return the verdict."""
     verdict, told = Verdict(), _Told(case.lines)
     committed, kept = set(case.committed), case.mode == "kept"
     done: dict[Cell, list[int]] = defaultdict(list)
@@ -201,7 +201,7 @@ def _judge_states(verdict: Verdict, told: _Told, done: Mapping[Cell, list[int]],
 
 
 def _rewound(told: _Told) -> list[str]:
-    """Segments that were granted again though a flush after them had been answered."""
+    """Return segments that were granted again after the answer to a later flush."""
     flushed: dict[Any, list[tuple[int, int]]] = defaultdict(list)
     for line in told.flushes:
         for row in line.more[0]:
@@ -228,7 +228,7 @@ def _unanswered(lines: Iterable[Line], told: _Told) -> list[str]:
 
 
 def _lost_without_cause(case: Case, told: _Told) -> list[str]:
-    """Batches whose lease was lost while nothing happened to their server or their trainer."""
+    """Return batches whose lease ended without a fault of their server or trainer."""
     lost = []
     for line in told.stales:
         take = told.takes.get(line.token)

@@ -46,13 +46,13 @@ class Ledger:
 
 
 def read_lines(path: Path) -> list[Line]:
-    """All lines in the order in which they were written."""
+    """Return all lines in the order in which they were written."""
     told = [json.loads(line) for line in path.read_text().splitlines()]
     return [Line(at, who, what, token, tuple(more)) for at, who, what, token, *more in told]
 
 
 def chained(state: Sequence[int], cell: Sequence[Any], token: int) -> list[int]:
-    """The state after a segment: no two commits, not even of one segment, leave the same."""
+    """Return the state after a segment, which differs after each commit, also of one segment."""
     text = json.dumps([list(state), list(cell), token]).encode()
     digest = blake2b(text, digest_size=16).digest()
     return [int.from_bytes(digest[i : i + 8], "little", signed=True) for i in (0, 8)]

@@ -16,7 +16,7 @@ __all__ = ["percentile", "report", "written"]
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """The smallest value that this part of all does not exceed."""
+    """Return the smallest value that this part of all values does not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * part) - 1)]
 

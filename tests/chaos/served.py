@@ -25,7 +25,7 @@ __all__ = ["Server"]
 
 _POLL_S = 0.02
 _MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-#: Maximum time until the processes of an ended server are gone.
+#: Maximum time until all processes of an ended server have ended.
 _LEFT_S = 20.0
 #: A host's only server is always at this port.
 _PORT = 5557
@@ -115,7 +115,7 @@ class Server:
         return sorted(self._state.glob("feeds/*/*.journal"))
 
     def end(self) -> None:
-        """Tell it to stop, and kill all that may be left."""
+        """Stop it by SIGTERM, and kill processes that are left."""
         if self.process is not None:
             self.process.close()
             deadline = time.monotonic() + _LEFT_S
@@ -133,7 +133,7 @@ class Server:
     # Harm
 
     def _strike(self) -> None:
-        """This life is to end."""
+        """Expect the end of this life."""
         self._happenings.note(2.0, self.name)
         self._happenings.kill("server", self.name)
         self._struck = True
@@ -144,7 +144,7 @@ class Server:
             self.process.kill()
 
     def stop(self) -> bool:
-        """SIGTERM, as a planned restart: it waits for commits, and says that it will be back."""
+        """Send SIGTERM, as in a planned restart: it waits for commits, and announces its return."""
         self._strike()
         return self.process is not None and send([self.process.pid], signal.SIGTERM)
 
@@ -154,7 +154,7 @@ class Server:
             self.process.kill(group=False)
 
     def orphan(self, pids: list[int], after_s: float, seconds: float) -> bool:
-        """Workers sleep, their server dies, and they wake when there is another."""
+        """Stop the workers, kill their server, and wake them when there is another."""
         self._happenings.later(after_s, self.kill_supervisor)
         return self.suspend(pids, after_s + seconds)
 

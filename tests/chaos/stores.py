@@ -16,7 +16,7 @@ _SIZES = struct.Struct("<2Q")  # of a change: bytes of its head, and of its stat
 
 
 def tokens_of(path: Path) -> list[int]:
-    """The tokens of all commits, in their order."""
+    """Return the tokens of all commits, in their order."""
     data = path.read_bytes()
     (half,) = struct.unpack_from("<Q", data, 16)
     laps = [_lap(data, start, start + half) for start in (_START, _START + half)]
@@ -27,7 +27,7 @@ def tokens_of(path: Path) -> list[int]:
 
 
 def _lap(data: bytes, at: int, stop: int) -> tuple[int, list[int], bool]:
-    """The number of a lap, its tokens, and whether its table is whole."""
+    """Return the number of a lap, its tokens, and whether its table is complete."""
     lap, tokens, ended, last, newest = 0, list[int](), False, 0, 0
     while data[at : at + 4] == b"HRJR" and at + _HEAD <= stop:
         kind, of, place, nbytes, opening, before, crc = struct.unpack_from("<IQQQIII", data, at + 4)
@@ -43,7 +43,7 @@ def _lap(data: bytes, at: int, stop: int) -> tuple[int, list[int], bool]:
 
 
 def _tokens_in(data: bytes, at: int, stop: int) -> list[int]:
-    """The tokens of the changes of one record."""
+    """Return the tokens of one record's changes."""
     tokens = list[int]()
     while at < stop:
         head, states = _SIZES.unpack_from(data, at)

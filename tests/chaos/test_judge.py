@@ -24,7 +24,7 @@ def lines_of(token: int, cells: list[list[Any]], before: Any, after: Any, at: fl
 
 
 def segments(mode: str = "segments") -> Case:
-    """Two examples of three segments, a batch of both for each; the trainer has left."""
+    """Return a run of two examples of three segments, both in each batch; the trainer left."""
     lines: list[Line] = []
     states = [[0, 0], [0, 0]]
     for i in range(_SEGMENTS):
@@ -39,7 +39,7 @@ def segments(mode: str = "segments") -> Case:
 
 
 def rows() -> Case:
-    """Three batches of two rows."""
+    """Return a run of three batches of two rows."""
     lines = [
         line
         for token in (1, 2, 3)
@@ -74,7 +74,7 @@ def state_of_nobody(case: Case) -> Case:
 
 
 def again(case: Case, token: int = 9 << 32) -> Case:
-    """Somebody else was given the first batch too, and committed it."""
+    """Let a second trainer get the first batch too, and commit it."""
     cells: list[list[Any]] = [[key, 0] for key in _KEYS]
     before = [[0, 0], [0, 0]]
     after = [chained(s, cell, token) for s, cell in zip(before, cells, strict=True)]

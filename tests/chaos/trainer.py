@@ -1,4 +1,4 @@
-"""A trainer that keeps a ledger, and says some things twice.
+"""A trainer that writes a ledger, and sends some messages twice.
 
     python -m tests.chaos.trainer ADDRESS MODE LEDGER WHO SEED CALM LEASE_S TIMEOUT_S STEP_S
 
@@ -29,7 +29,7 @@ from headrace_proto.messages import Deliver, Outcome, Step
 from .feeds import stateful
 from .ledger import Ledger, chained
 
-#: The longest step, where nothing else is asked for.
+#: Maximum time of a step, by default.
 STEP_S = 0.03
 _TWICE = 0.1
 _FLUSH = 0.1
@@ -42,7 +42,7 @@ def _replace(kind: type, method: str, by: Callable[..., Any]) -> None:
 
 
 def listen(ledger: Ledger) -> None:
-    """Note every answer of the server."""
+    """Record every answer of the server."""
     hear, ask = Session.receive, Link.ask
 
     def heard(session: Session, message: Any, frames: list[Any], now: float) -> None:
@@ -92,7 +92,7 @@ def hide_memory() -> None:
 
 
 def watch(ledger: Ledger, lease_s: float) -> None:
-    """Note when this process got no time to keep its leases."""
+    """Record times in which this process was not run, and could not renew its leases."""
 
     def run() -> None:
         before = time.monotonic()

@@ -1,4 +1,4 @@
-"""Several servers with a share each: what more of them give, and what they cost the trainer.
+"""Several servers with a share each: the gain of further ones, and their cost for the trainer.
 
 files ─► server × 1, 2, 4, each with a fifth of a core ─► trainer     a function is the bottleneck
 numbers ─► server × 1, 4, 16, threads of one process ─► trainer       what each costs the trainer

@@ -115,7 +115,7 @@ class Line:
         return Cost.between(before, self.sample())
 
     def best(self, batches: int, times: int = 3) -> Cost:
-        """The cheapest of some runs: what others do on the machine only adds."""
+        """Return the cheapest of some runs: other work on the machine only adds to the cost."""
         return min((self.run(batches) for _ in range(times)), key=lambda cost: cost.per_batch_us)
 
     def finish(self) -> None:

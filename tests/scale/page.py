@@ -34,7 +34,7 @@ def part(name: str, curve: Curve) -> str:
 
 
 def rewritten(page: str, curves: dict[str, Curve]) -> str:
-    """The page with these parts anew; the others stay."""
+    """Return the page with these parts replaced."""
 
     def one(found: re.Match[str]) -> str:
         name = found[2]

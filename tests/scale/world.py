@@ -368,7 +368,7 @@ class Trainer:
         world.later(world.chance.random(), self._look)
 
     def lose(self) -> None:
-        """The trainer dies without a word."""
+        """Let the trainer die without a message."""
         self.lost = True
 
     def _look(self) -> None:

@@ -93,7 +93,7 @@ FEEDS = _feeds()
 
 
 class _Pipe:
-    """To a supervisor that is not there."""
+    """A pipe to no supervisor."""
 
     def fileno(self) -> int:
         return -1
@@ -158,7 +158,7 @@ class _Near:
 
 
 class _Stores:
-    """All is stored at once."""
+    """Stores that store every change at once."""
 
     def note(self, name: tuple[str, int], key: str, value: bytes) -> None:
         pass
@@ -268,7 +268,7 @@ class PlayedPartitions:
         self.events.append(Replied(feed, partition, question))
 
     def _fill(self, feed: str) -> None:
-        """Batches of a feed without states are made ahead."""
+        """Make batches of a feed without states ahead."""
         if "key" not in _properties(feed) and self._open[feed]:
             partition = self._open[feed][0]
             while self._numbers[feed, partition] - self._taken[feed] < _AHEAD:
@@ -334,7 +334,7 @@ class Bench:
         self._act()
 
     def come_near(self, file: str) -> tuple[bytes, bytes]:
-        """A trainer of this host connects: the name of its channel, and the proof of its file."""
+        """Connect a trainer of this host, by the name of its channel and the proof of its file."""
         self._channels += 1
         connection = b"\0near-%d" % self._channels
         self._near.connected.add(connection)
@@ -343,7 +343,7 @@ class Bench:
         return connection, os.pread(fd, 16, 0)
 
     def hang_up(self, connection: bytes) -> None:
-        """A trainer of this host dies."""
+        """Let a trainer of this host die."""
         self._near.drop(connection)
         os.close(self._files.pop(connection))
 
@@ -354,12 +354,12 @@ class Bench:
 
     @property
     def refused(self) -> int:
-        """Messages that were refused, or dropped since many before them were."""
+        """The number of messages that were refused, or dropped after many refusals."""
         counts = self._door.refusals.counts
         return counts["garbage"] + counts["muted"]
 
     def hears(self, identity: bytes) -> bool:
-        """Whether a connection is listened to."""
+        """Return whether messages of a connection are read."""
         there = not is_near(identity) or identity in self._near.connected
         return there and identity not in self.house.reception._limits.muted
 

@@ -17,7 +17,7 @@ _ROOT = Path("/sys/fs/cgroup")
 
 @contextlib.contextmanager
 def cgroup(controller: str, v1: Mapping[str, str], v2: Mapping[str, str]) -> Iterator[Path]:
-    """A new group, with these settings by the version that the machine has, or NotHere."""
+    """Make a group with these settings, by the machine's version of cgroups; else raise NotHere."""
     old = _ROOT / controller
     first, settings = (old, v1) if old.is_dir() else (_ROOT, v2)
     group = first / f"headrace-trial-{time.monotonic_ns()}"

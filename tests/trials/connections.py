@@ -141,7 +141,7 @@ def run(setup: Setup, report: Report) -> None:
 
 
 def _attack(yard: Yard, connections: int, seed: int, front: psutil.Process, report: Report) -> int:
-    """All attackers to their end; the most files that the front had open."""
+    """Run all attackers; return the maximum number of files that the front had open."""
     share = str(connections // _ATTACKERS)
     attackers = [
         subprocess.Popen(

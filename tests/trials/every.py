@@ -32,7 +32,7 @@ __all__ = ["EVERY", "Trial"]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A promise, and what shows it."""
+    """A promise, and the trial that shows it."""
 
     goal: str
     run: Callable[[Setup, Report], None]

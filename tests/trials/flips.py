@@ -119,7 +119,7 @@ def _contents(path: Path) -> Saved | None:
 
 
 def _named(error: ServerError, path: Path) -> None:
-    """A refusal that says which file it is about."""
+    """Check that a refusal names the file."""
     if str(path) not in str(error):
         raise AssertionError(f"refused without a name: {error}") from error
 

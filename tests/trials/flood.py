@@ -79,7 +79,7 @@ def run(setup: Setup, report: Report) -> None:
 
 
 def _deaf(context: zmq.Context[zmq.Socket[bytes]], address: str, number: int):  # type: ignore[no-untyped-def]
-    """A connection that was let in, asked for batches, and reads no more."""
+    """A connection that was admitted, has asked for batches, and reads nothing more."""
     peer = context.socket(zmq.DEALER)
     peer.linger, peer.rcvhwm, peer.sndhwm = 0, 1, 16
     peer.setsockopt(zmq.RCVBUF, 4096)

@@ -43,7 +43,7 @@ class Setup:
         return max(least, round(full * self.scale))
 
     def chance(self, name: str) -> random.Random:
-        """Chance for one purpose: drawing more for another changes nothing of it."""
+        """Return a generator for one purpose, which draws for other purposes do not change."""
         return random.Random(f"{self.seed} {name}")
 
 
@@ -64,7 +64,7 @@ class Report:
         self.broken.append(text)
 
     def at_most(self, what: str, value: float, limit: float, digits: int = 2) -> None:
-        """A figure that has a limit."""
+        """Record a figure, and a violation where it exceeds its limit."""
         self.figures[what] = round(value, digits)
         if value > limit:
             self.missed.append(f"{what} {value:.{digits}f}, the limit is {limit:g}")
@@ -86,7 +86,7 @@ class Result:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing was seen that must not be."""
+        """Whether no violation was found."""
         return self.verdict != "broken"
 
 
@@ -118,7 +118,7 @@ def run(name: str, goal: str, trial: Callable[[Setup, Report], None], setup: Set
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """The smallest value that this part of all does not exceed; 0 of none."""
+    """Return the smallest value that this part of all does not exceed; 0 where there is none."""
     ordered = sorted(values)
     return ordered[max(0, -int(-len(ordered) * part // 1) - 1)] if ordered else 0.0
 

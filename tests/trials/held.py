@@ -129,7 +129,7 @@ def run(setup: Setup, report: Report) -> None:
 def _newcomers(
     yard: Yard, kind: str, keys: str | None, attempts: int, report: Report
 ) -> list[float]:
-    """The waits of newcomers until the flood is over; at least one."""
+    """Return the waits of newcomers until the flood is over; at least one."""
     waits = []
     first = opening(kind, keys is not None)
     with flood(yard.port, first, attempts, _PER_SECOND, _HELD) as flooding:

@@ -69,7 +69,7 @@ def _garbage(session: int) -> list[bytes]:
     return [chance.randbytes(chance.randrange(1, 2000)) for _ in range(50)]
 
 
-#: What an attacker says again and again, by its session; and whether it reads the answers.
+#: Messages that an attacker repeats, by its session; and whether it reads the answers.
 _ATTACKS: dict[str, tuple[Callable[[int], list[bytes]], bool]] = {
     "steps": (lambda session: [FROM_TRAINER.encode(Step(session, 0))], True),
     "heartbeats": (lambda session: [FROM_TRAINER.encode(Renew(session, 0, 0))], True),
@@ -106,7 +106,7 @@ class _Attacker:
             self._near.sendall(_framed(FROM_TRAINER.encode(Attach(self.session, proof))))
 
     def attack(self, said: list[bytes], reads: bool, until: float) -> int:
-        """How many messages were sent, until then or until it was thrown out."""
+        """Send messages until a time, or until the server hangs up; return their number."""
         sent = 0
         if self._near is None:
             for message in itertools.cycle(said):
@@ -140,7 +140,7 @@ def _framed(message: bytes) -> bytes:
 
 
 def _piece(said: list[bytes]) -> tuple[int, bytes]:
-    """All messages, several times where they are short."""
+    """Return all messages, several times where they are short."""
     whole = b"".join(map(_framed, said))
     times = max(1, _PIECE // len(whole))
     return times * len(said), whole * times
@@ -181,7 +181,7 @@ def run(setup: Setup, report: Report) -> None:
 
 
 def _tell_waits(yard: Yard, report: Report, what: str, since: float) -> None:
-    """How long the answers took that came since a moment."""
+    """Return the waits for answers since a moment."""
     answers = yard.said("ok", since)
     sends = {line.token: line.at for line in yard.said("send")}
     waits = [1000 * (line.at - sends[line.token]) for line in answers]

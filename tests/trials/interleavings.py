@@ -96,7 +96,7 @@ class _Model:
 
 
 def _fall_silent(model: _Model, session: int) -> None:
-    """The server gives it up; it knows nothing of that, and has what it has until it greets."""
+    """Let the server end its session; the trainer keeps its batches until it greets."""
     trainer = model.world.leave(session)
     trainer.wire.clear()
     trainer.got = trainer.seq = 0
@@ -167,7 +167,7 @@ def _inner(value: Any) -> Iterable[Any]:
 
 
 class _Way:
-    """How to come to a state.  It is gone again each time: machines know batches by identity."""
+    """The deeds that lead to a state.  They are repeated: machines know batches by identity."""
 
     def __init__(self, order: str, prefetch: int, deeds: tuple[Deed, ...] = ()) -> None:
         self._order, self._prefetch, self.deeds = order, prefetch, deeds
