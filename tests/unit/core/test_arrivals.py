@@ -10,7 +10,7 @@ from headrace_server.core.hands import Hands
 from headrace_server.core.trainers import Trainers
 from tests.examples import some
 
-from .test_lane_queues import lane_queues
+from .test_lane_queues import Queues
 
 
 def batch(partition, number, stripe=0):
@@ -132,7 +132,7 @@ def test_the_batch_that_is_waited_for_is_one_that_was_asked_for():
     assert a.missing() is None
 
 
-@pytest.mark.parametrize("kind", [arrivals, lane_queues])
+@pytest.mark.parametrize("kind", [arrivals, Queues])
 def test_a_batch_out_of_its_order_is_refused_and_changes_nothing(kind):
     d = kind(range(2))
     d.wants([(1, 1)])
