@@ -16,7 +16,7 @@ import zmq
 import headrace
 import headrace_server as hs
 from headrace_proto import limits
-from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Bye, Hello, Welcome
+from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Bye, Hello, Pulse, Welcome
 from tests.patience import PATIENCE_S, eventually
 
 __all__ = [
@@ -80,6 +80,8 @@ def greeted(server: hs.Server, **facts: Any) -> Iterator[Welcome]:
         peer.connect(server.address)
         peer.send(FROM_TRAINER.encode(Hello(*limits.PROTOCOL, "t", "", os.urandom(8), **facts)))
         welcome = FROM_SERVER.decode(peer.recv())
+        while isinstance(welcome, Pulse):  # the feed is not open yet
+            welcome = FROM_SERVER.decode(peer.recv())
         assert isinstance(welcome, Welcome), welcome
         yield welcome
         peer.send(FROM_TRAINER.encode(Bye(welcome.session)))

@@ -96,10 +96,11 @@ def test_a_feed_that_fails_leaves_the_others_alone() -> None:
 
 
 def test_a_feed_that_failed_and_was_dropped_unclosed_ends_its_thread() -> None:
-    bad = hs.from_examples([{"i": i} for i in range(40)]).map(
+    """So many rows come before the fault that it is not met before somebody trains."""
+    bad = hs.from_examples([{"i": i} for i in range(-20_000, 40)]).map(
         "tests.integration.user_functions:fail_at_20"
     )
-    with serving({"bad": bad.batch(4), "good": numbered(8)}) as server:
+    with serving({"bad": bad.batch(40), "good": numbered(8)}) as server:
         feed = connect(server, feed="bad")
         for _ in range(2):
             with pytest.raises(headrace.HeadraceError, match="the twentieth is one too many"):
