@@ -20,6 +20,17 @@ _DURABLE = (
 _EARLIER_TCP = "as much work as then: the front passes on by its I/O thread what the router did"
 
 WHY: dict[tuple[str, str], str] = {
+    ("W1: headrace default settings / tf.data service", "rate"): (
+        "the owner takes 170 to 185 µs for a batch, a third of them to read and parse and a sixth "
+        "to assemble, and works all the time"
+    ),
+    ("W2: headrace sequences / tf.data service sequences", "rate"): (
+        "the owner takes some 430 µs for a batch: two fifths to copy 1.7 MB that no cache holds, a "
+        "tenth to parse, and a tenth to describe the queues of the buckets in the cursor"
+    ),
+    ("W3: headrace images shm / tf.data service images", "rate"): (
+        "three quarters of the worker's time are one copy of 19 MB, as beside the ring"
+    ),
     ("W1: headrace from Parquet / tf.data service", "rate"): (
         "the owner takes 248 µs for a batch, 140 of them to decode: 11 ms for a row group of "
         "20,000 rows, in which nothing else is made.  From Arrow it takes 108"
