@@ -43,7 +43,7 @@ __all__ = ["run"]
 
 _SECONDS = 10.0  # of each attack
 _CALM_S = 3.0
-_CELLS_PER_S = 500  # more than honest trainers do
+_CELLS_PER_S = 2000  # more than honest trainers do
 _PIECE = 1 << 17  # bytes of messages that are sent at a time
 _LONGEST_MS = 1000.0
 _GROWN_MB = 160.0
