@@ -30,17 +30,13 @@ from ..process.config import FeedConfig, RunConfig
 from .counters import Counters
 from .events import CommitsStored, Counted, Finished, Made, Opened, StateFlush, Waiting
 from .rejoining import Later, Rejoining, Reports
-from .state_blocks import StateBlocks
+from .state_blocks import LANES_LOST, StateBlocks
 from .usage import FeedUse, Usage
 
 logger = logging.getLogger("headrace.trainers")
 
 #: Maximum length of an error's text, which must fit a message's header in any script.
 _LONGEST_TEXT = 8000
-LANES_LOST = (
-    "the states of lanes were not handed over: the lease of their last batch had ended.  These "
-    "sequences go on from the states that the server has, and what was done since is done again"
-)
 
 
 @dataclass(slots=True)

@@ -28,12 +28,13 @@ from ..making.run import Run
 from ..process.child import Pipe
 from ..process.config import MOST_FOUND
 from ..process.counts import added
-from .desk import LANES_LOST, Desk
+from .desk import Desk
 from .events import Replied, StateFlush
 from .feed_status import example_status
 from .outbox import Outbox
 from .partitions import Partitions
 from .sessions import Session
+from .state_blocks import LANES_LOST
 
 #: Time for partitions that run user code to answer; then they are listed as unheard.
 _PATIENCE_S = 3.0

@@ -15,6 +15,12 @@ from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import Slot, check_slot, strings_at
 from headrace_proto.schema import Field
 
+#: Refuses the states of lanes that their trainer does not have any more.
+LANES_LOST = (
+    "the states of lanes were not handed over: the lease of their last batch had ended.  These "
+    "sequences go on from the states that the server has, and what was done since is done again"
+)
+
 
 class StateBlocks:
     """The check of one feed's blocks, each with these states of some rows."""
