@@ -177,6 +177,8 @@ class Server:
             return False
         self._happenings.note(seconds + 1.0, self.name)
         self._full_until = time.monotonic() + seconds + 1.0
+        if not self.children("worker"):  # it is starting, and a start without room is refused
+            self._struck = True
         filler = fill_disk(self._state)
         self._happenings.later(seconds, lambda: filler.unlink(missing_ok=True))
         return True
