@@ -8,10 +8,9 @@ A *stripe* is the ``batch_size`` lanes of one trainer.  An empty lane takes an e
 draft: an orphan (whose trainer left) before a fresh one, the oldest first.  Once no example can
 come any more the batch is smaller, if that is allowed, and the stripe is dry when all its lanes are
 empty.  If it is not allowed, a stripe that can not be filled takes nothing and is dry, and the
-machine drops examples that can fill no stripe.
-
-A stripe that is dry or left is closed for good, and its number is not reused.  Without states
-it is dry before its last batches are done, and its trainer may already work elsewhere.
+machine drops examples that can fill no stripe.  A stripe that is dry or left is closed, and its
+number is not reused before a recall.  Without states it is dry before its last batches are done,
+and its trainer may already work elsewhere.
 
 Where states stay with the trainer a batch is drafted before the one before it is done (``ahead``),
 and an example can continue in another lane only from its last state that is *kept* here.  Without
