@@ -95,11 +95,9 @@ class Lanes(InStep):
         if self.members is not None:
             self.members.wanted = max(self.members.wanted, upto)
             return
-        known = self._stripes.get(stripe)
-        if known is None:
-            if stripe in self._gone:  # it ran dry meanwhile
-                return
-            known = self._open(stripe)
+        if stripe in self._gone:  # it ran dry meanwhile
+            return
+        known = self._stripes.get(stripe) or self._open(stripe)
         known.wanted = max(known.wanted, upto)
 
     def _open(self, number: int) -> _Stripe:
@@ -157,7 +155,7 @@ class Lanes(InStep):
     # Segments
 
     def next_draft(self) -> Segments | None:
-        """Return the next batch, if one is wanted and possible."""
+        """Return the next batch, if one is wanted and possible; trainers take turns."""
         if self.members is not None:
             return self._next_member()
         for number, stripe in list(self._stripes.items()):
@@ -174,6 +172,7 @@ class Lanes(InStep):
                 if min(self._stripes) >= 0:  # else examples of a claimed batch come back
                     self._run_dry(number, stripe)
             else:
+                self._stripes[number] = self._stripes.pop(number)  # after all others
                 return self._draft(number, stripe, lanes)
         return None
 
