@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 import headrace
 import headrace_server as hs
+from headrace_proto import limits
+from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Pulse, Renew, Unknown, Welcome
 from tests.patience import PATIENCE_S, eventually
 
 from .segment_streams import Ledger, at_once, chained, of_counts, save_all, train
@@ -139,6 +142,39 @@ def test_who_has_a_key_is_let_in_as_long_as_the_key_is_known(tmp_path: Path, ove
         with pytest.raises(headrace.NotAllowed):
             connect(server, keys=tmp_path / "bob")
         eventually(lambda: server.access()["refused"].get("unknown_key", 0) >= 1)
+
+
+def test_the_death_of_an_owner_leaves_a_connection_alone_that_another_has_by_now():
+    """1. A trainer greets two owners by one connection; the second answers first, and then the first.
+    2. The second dies, and its next life serves.
+    3. The first still answers for its session.
+    """
+    pipeline = hs.from_examples([{"i": k} for k in range(40)]).batch(2)
+    with hs.run(pipeline, workers=2, partitions=2) as server:
+        with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
+            peer.linger, peer.rcvtimeo = 0, int(1000 * PATIENCE_S)
+            peer.connect(server.address)
+
+            def heard(kind: Any) -> Any:
+                while not isinstance(answer := FROM_SERVER.decode(peer.recv()), kind):
+                    pass
+                return answer
+
+            os.kill(server.pids["worker-0-0"], signal.SIGSTOP)
+            for owner in (0, 1):
+                hello = Hello(*limits.PROTOCOL, "t", "", os.urandom(8), owner=owner)
+                peer.send(FROM_TRAINER.encode(hello))
+            assert heard(Welcome).owner == 1
+            os.kill(server.pids["worker-0-0"], signal.SIGCONT)
+            welcome = heard(Welcome)
+            assert welcome.owner == 0
+            os.kill(server.pids["worker-1-0"], signal.SIGKILL)
+            eventually(lambda: "worker-1-1" in server.pids)
+            with connect(server) as feed:  # the front knows the next life
+                next(feed)
+            peer.send(FROM_TRAINER.encode(Renew(welcome.session, 0, 0)))
+            answer = heard((Pulse, Unknown))
+            assert isinstance(answer, Pulse) and answer.session == welcome.session
 
 
 def test_a_feed_whose_owner_dies_again_and_again_is_given_up_and_trainers_are_told(tmp_path: Path):

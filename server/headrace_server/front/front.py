@@ -262,6 +262,7 @@ class Front:
             other = self._owner_of.get(connection)
             if other is not None and other is not owner:  # the trainer has greeted this owner since
                 other.tell(relay.Unreachable(connection))
+                other.left(other.sessions[connection])
             self._disown(owner, owner.opened(connection, message.session))
             self._owner_of[connection] = owner
         elif isinstance(message, messages.Refused):
