@@ -33,6 +33,7 @@ from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.cores import cores
 from headrace_proto.errors import ConnectionLost, HeadraceError
 
+from .search import Search
 from .session import Session
 from .way import Sleep, Waker, check_files
 from .wire import Wire
@@ -47,7 +48,6 @@ _CLOSE_S = 5.0
 _SOCKETS = 12_288
 #: The longest time between two looks of the lazy thread: half of what its clock takes for a sleep.
 _LOOK_S = 0.5
-_ASK_S = 1.0  # between two lookups of the new address of a server that is away
 _LOOKS = 4  # in a heartbeat
 #: Maximum delay of a notice that waits for the trainer's next call.
 _MOMENT_S = 0.05
@@ -81,7 +81,7 @@ class Driver:
         self._asleep = False  # the listener sleeps at the sockets, or is about to
         self._in_use = False  # whether the thread that holds the lock uses the wires
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None  # of all wires
-        self._wires: list[Wire] = []  # replaced, never changed; empty once closed
+        self.wires: list[Wire] = []  # replaced, never changed; empty once closed
         self._sleep = Sleep(cores())
         self._used = False  # by any thread since the lazy one last looked
         self._used_at = -inf
@@ -93,7 +93,7 @@ class Driver:
             one.heard_at = self.clock()
         self.regroup = lambda: self.sessions  # returns the sessions after a change of owners
         self.moved: Callable[[], Mapping[str, str]] | None = None  # new addresses by old ones
-        self._asked_at = self.clock()  # when ``moved`` was called last
+        self._search = Search(self)
         self._thread = threading.Thread(target=self._run, name="headrace", daemon=True)
         self._thread.start()
 
@@ -102,29 +102,39 @@ class Driver:
     @property
     def hint(self) -> str:
         """A likely reason why no server answers, in words."""
-        return next((wire.hint for wire in self._wires if wire.hint), "")
+        return next((wire.hint for wire in self.wires if wire.hint), "") + self._search.words
 
     def add(self, session: Session) -> None:
         """Drive another session, with another owner of the same feed, or another server."""
         check_files()
         session.heard_at = self.clock()
         with self.lock:
-            if self._wires:  # else it was closed meanwhile
-                self._wires = [*self._wires, self._wire_of(session)]
+            if self.wires:  # else it was closed meanwhile
+                self.wires = [*self.wires, self._wire_of(session)]
                 self.sessions = [*self.sessions, session]
 
     def replace(self, make: Callable[[], list[Session]]) -> None:
         """Drive the sessions that ``make`` returns.  Drop the others without a message."""
         with self.lock:
-            if self._wires:  # else it was closed meanwhile
+            if self.wires:  # else it was closed meanwhile
                 self.sessions = make()
                 self.tell()
-                before = {id(wire.session): wire for wire in self._wires}
-                self._wires = [before.get(id(one)) or self._wire_of(one) for one in self.sessions]
-                for wire in before.values():
-                    if wire not in self._wires:
-                        wire.close()
-                self._sleep.waker.wake()
+                self._rewire(self.wires)
+
+    def reach(self, session: Session) -> None:
+        """Connect a session to its server anew, at the address where that is tried now."""
+        with self.lock:
+            session.greet()
+            self._rewire([wire for wire in self.wires if wire.session is not session])
+
+    def _rewire(self, kept: Sequence[Wire]) -> None:
+        """Have one wire for each session, the ``kept`` ones where there are.  Close all others."""
+        by_session, before = {id(wire.session): wire for wire in kept}, self.wires
+        self.wires = [by_session.get(id(one)) or self._wire_of(one) for one in self.sessions]
+        for wire in before:
+            if wire not in self.wires:
+                wire.close()
+        self._sleep.waker.wake()
 
     def exchange(self) -> None:
         """Send due messages and handle those that have arrived."""
@@ -165,7 +175,7 @@ class Driver:
         me = object()  # not this thread: a handler of a signal may wait while it waits
         try:
             with self.lock:
-                if self._listener is None and self._wires:
+                if self._listener is None and self.wires:
                     self._listener = me
                 if self._listener is not me:
                     self._guarded(self._exchange)
@@ -207,7 +217,7 @@ class Driver:
         """Wait for news that another thread receives.  The caller holds the lock."""
         self._following += 1
         try:
-            if self.news == news and (self._listener is not None or not self._wires):
+            if self.news == news and (self._listener is not None or not self.wires):
                 self.changed.wait(at_most_s)
         finally:
             self._following -= 1
@@ -236,17 +246,17 @@ class Driver:
     def _guarded(self, step: Callable[[], None]) -> None:
         """Run a step that uses the wires; an error in it becomes the failure of the sessions."""
         with self.lock:
-            if not self._wires or self._in_use:  # closed, or in a signal handler amid such a step
+            if not self.wires or self._in_use:  # closed, or in a signal handler amid such a step
                 return
             changes = self._sleep.changes
             self._in_use = self._used = True
             try:
                 step()
             except Exception as error:
-                self._fail(error)
+                self.fail(error)
             except BaseException:  # Ctrl-C, say
-                if any(wire.amid_message for wire in self._wires):  # half of it may be sent
-                    self._fail(ConnectionLost("the connection was interrupted amid a message"))
+                if any(wire.amid_message for wire in self.wires):  # half of it may be sent
+                    self.fail(ConnectionLost("the connection was interrupted amid a message"))
                 for session in self.sessions:  # messages that were just received may be lost
                     session.greet()
                 raise
@@ -262,7 +272,7 @@ class Driver:
     def _say_and_poll(self) -> None:
         """Send due messages, and receive only those that no poll would report."""
         self._say()
-        for wire in self._wires:
+        for wire in self.wires:
             if not wire.way.quiet:  # else a poll reports all that has arrived
                 wire.hear()
 
@@ -273,20 +283,20 @@ class Driver:
             self._slept_s = self.clock.slept_s
             for session in self.sessions:
                 session.hurry()
-        for wire in self._wires:
+        for wire in self.wires:
             wire.say(now)
 
     def _hear(self) -> None:
         if not self._sleep.several:
-            for wire in self._wires:
+            for wire in self.wires:
                 wire.hear()
             return
         ready = self._sleep.look()
-        for wire in self._wires:
+        for wire in self.wires:
             if wire.way.has_news(ready):
                 wire.hear()
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         with self.lock:
             if not isinstance(error, (HeadraceError, ValueError)):
                 if not self.sessions[0].failure:
@@ -300,14 +310,16 @@ class Driver:
 
     def _wire_of(self, session: Session) -> Wire:
         assert self._context is not None
+        address = session.address or self.address
         return Wire(
             self._context,
-            session.address or self.address,
+            address,
             self._keys,
             session=session,
             tell=self.tell,
             clock=self.clock,
             sleep=self._sleep,
+            place=self._search.place_of(address),
         )
 
     def _run(self) -> None:
@@ -315,19 +327,19 @@ class Driver:
         try:
             self._context = zmq.Context()
             self._context.max_sockets = _SOCKETS
-            self._wires = [self._wire_of(session) for session in self.sessions]
+            self.wires = [self._wire_of(session) for session in self.sessions]
             self._look_after()
             with self.lock:
-                wires, self._wires = self._wires, []
+                wires, self.wires = self.wires, []
                 for wire in wires:
                     wire.say_goodbye(self.clock())
             for wire in wires:  # no other thread uses them any more
                 wire.linger()
         except BaseException as error:
-            self._fail(error)
+            self.fail(error)
         finally:
             with self.lock:
-                wires, self._wires = [*wires, *self._wires], []
+                wires, self.wires = [*wires, *self.wires], []
                 for wire in wires:
                     wire.close()
             if self._context is not None:
@@ -361,21 +373,8 @@ class Driver:
     def _regroup(self) -> None:
         if any(session.regrouped for session in self.sessions):
             self.replace(self.regroup)
-        due = self.moved is not None and self.clock() - self._asked_at > _ASK_S
-        if due and not all(session.connected for session in self.sessions):
-            self._asked_at = inf  # until the answer, which may take longer than a heartbeat
-            threading.Thread(target=self._follow_servers, name="headrace-ray", daemon=True).start()
-
-    def _follow_servers(self) -> None:
-        """Connect to servers that are away by the addresses that they have now."""
-        try:
-            now = self.moved() if self.moved is not None else {}
-            with self.lock:
-                for wire in self._wires:
-                    wire.follow(now)
-        except Exception as error:
-            self._fail(error)
-        self._asked_at = self.clock()
+        if not all(session.connected for session in self.sessions):
+            self._search.look()
 
     def _rest_s(self) -> float:
         """Return how long this thread may rest unless it is woken."""
@@ -390,7 +389,7 @@ class Driver:
         with self.lock:
             due = self._due_in(self.clock()) <= 0
         waits = self._said != self._unsaid and self._unsaid == left
-        wires = self._wires
+        wires = self.wires
         if wires and (due or waits or not used):
             for wire in wires:
                 wire.way.quiet = False

@@ -28,6 +28,8 @@ _AUTH = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _PROTOCOL = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 _NO_DETAIL = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 _SUCCEEDED = zmq.EVENT_HANDSHAKE_SUCCEEDED
+_CONNECTED, _RETRIED = zmq.EVENT_CONNECTED, zmq.EVENT_CONNECT_RETRIED
+_ALL = _AUTH | _PROTOCOL | _NO_DETAIL | _SUCCEEDED | _CONNECTED | _RETRIED
 #: Number of handshakes broken off in a row, and their least duration, that count as a refusal.
 _IN_A_ROW = 5
 _PATIENCE_S = 3.0
@@ -48,8 +50,9 @@ class Handshakes:
         self._keys = keys
         self._broken = 0  # in a row
         self._since = 0.0
+        self.unreached = False  # whether the last attempt to connect has failed
         endpoint = f"inproc://headrace-handshakes-{id(self)}"
-        socket.monitor(endpoint, _AUTH | _PROTOCOL | _NO_DETAIL | _SUCCEEDED)
+        socket.monitor(endpoint, _ALL)
         self._monitor = context.socket(zmq.PAIR)
         self._monitor.linger = 0
         self._monitor.rcvhwm = 0  # a full queue would hold up ZeroMQ's own thread
@@ -71,7 +74,9 @@ class Handshakes:
         """Return why waiting is in vain.  ``known``: this trainer was let in before."""
         while int(self._monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             kind, value = struct.unpack("=HI", self._monitor.recv_multipart(zmq.NOBLOCK)[0][:6])
-            if kind == _SUCCEEDED:
+            if kind in (_CONNECTED, _RETRIED):
+                self.unreached = kind == _RETRIED
+            elif kind == _SUCCEEDED:
                 self._broken = 0
             elif kind == _AUTH:
                 return NotAllowed(self._unknown_key())

@@ -56,11 +56,11 @@ def connect(
 ) -> Feed:
     """Join a feed as a trainer.
 
-    ``address`` is that of a server, ``tcp://host:port``.  For several servers that share a feed
-    give all addresses: a list, with commas between them, as a range (``tcp://feeder-{0..3}:5557``),
-    or one DNS name for all.  Together they must have the whole feed: a ValueError names the
-    difference or the missing share.  ``ray://FEED`` finds the servers that ``hs.on_ray`` has
-    started.
+    ``address`` is that of a server, ``tcp://host:port``; every address for which the host's name
+    stands is tried in turn.  For several servers that share a feed give all addresses: a list, with
+    commas between them, as a range (``tcp://feeder-{0..3}:5557``), or one DNS name for all.
+    Together they must have the whole feed: a ValueError names the difference or the missing share.
+    ``ray://FEED`` finds the servers that ``hs.on_ray`` has started.
 
     ``feed`` may be left out where the server serves one.  ``framework`` is ``"numpy"``, ``"tf"``,
     ``"torch"`` or ``"jax"``.  The client holds ``prefetch`` batches beyond the one in hand, at most

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import zmq
@@ -55,9 +55,13 @@ class Wire:
         tell: Callable[[], None],
         clock: Callable[[], float],
         sleep: Sleep,
+        place: str,
     ) -> None:
-        """``tell`` is called when the session has received a message."""
-        self.address = address
+        """``tell`` is called when the session has received a message.
+
+        ``place``: where the server of this address is tried.
+        """
+        self.address, self.place = address, place
         self.hint = ""  # a likely reason why no server answers
         self.amid_message = False
         self.session = session
@@ -68,7 +72,7 @@ class Wire:
         self._set_up(keys)
         self._handshakes = Handshakes(context, self._socket, address, keys)
         try:
-            self._socket.connect(address)
+            self._socket.connect(place)
         except zmq.ZMQError as error:
             self._handshakes.close()
             self._socket.close()
@@ -89,14 +93,10 @@ class Wire:
         if keys is not None:
             keys.lock(socket)
 
-    def follow(self, moved: Mapping[str, str]) -> None:
-        """Connect to the server's present address.  ``moved``: new addresses, by the old ones."""
-        address = moved.get(self.address)
-        if address is not None:
-            self._socket.disconnect(self.address)
-            self._socket.connect(address)
-            self.address = self.session.address = address
-            self.session.greet()
+    @property
+    def unreached(self) -> bool:
+        """Whether the last attempt to connect has failed."""
+        return not self.session.connected and self._handshakes.unreached
 
     # Saying
 

@@ -145,7 +145,7 @@ def test_who_has_a_key_is_let_in_as_long_as_the_key_is_known(tmp_path: Path, ove
 
 
 def test_the_death_of_an_owner_leaves_a_connection_alone_that_another_has_by_now():
-    """1. A trainer greets two owners by one connection; the second answers first, and then the first.
+    """1. A trainer greets two owners by one connection; the second answers before the first.
     2. The second dies, and its next life serves.
     3. The first still answers for its session.
     """

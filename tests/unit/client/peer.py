@@ -16,12 +16,12 @@ __all__ = ["Peer"]
 class Peer:
     """A socket by which a test answers a trainer."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "") -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.linger = 0
-        port = self._socket.bind_to_random_port("tcp://127.0.0.1")
-        self.address = f"tcp://127.0.0.1:{port}"
+        self._socket.bind(address or "tcp://127.0.0.1:*")
+        self.address = self._socket.last_endpoint.decode()
 
     def hear(self, kind: type, timeout_s: float = PATIENCE_S) -> Any:
         deadline = time.monotonic() + timeout_s

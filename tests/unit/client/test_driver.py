@@ -165,7 +165,7 @@ def test_a_question_for_the_new_address_of_a_server_holds_up_no_heartbeat(
     """1. The question has no answer yet, and the server that is there gets heartbeats.
     2. The answer comes: the server that is away is greeted where it is.
     """
-    monkeypatch.setattr(module, "_ASK_S", 0.0)
+    monkeypatch.setattr("headrace.search._ASK_S", 0.0)
     asked, answered, found = threading.Event(), threading.Event(), Peer()
     away = Session("f", b"nonce", prefetch=2, address="tcp://127.0.0.1:1")
 

@@ -1,0 +1,97 @@
+"""A server is tried at every address of its name."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+import headrace
+import headrace_server as hs
+from headrace.driver import Driver
+from headrace.session import Session
+from headrace_proto.errors import ConnectionLost
+from tests.patience import PATIENCE_S, eventually
+from tests.ports import free_port
+
+from .peer import Peer
+
+ROWS = 40
+
+
+class Name:
+    """The addresses for which ``localhost`` stands; ZeroMQ itself knows it as 127.0.0.1."""
+
+    def __init__(self) -> None:
+        self.addresses = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+        self.port = free_port()
+        self.address = f"tcp://localhost:{self.port}"
+
+    def bound(self, host: str) -> str:
+        return f"tcp://{host}:{self.port}"
+
+    def look_up(self, host: str, port: str, *of: object) -> list[tuple[object, ...]]:
+        if not self.addresses:
+            raise socket.gaierror(-2, "Name or service not known")
+        return [(*of, "", "", (address, port)) for address in self.addresses]
+
+
+@pytest.fixture
+def name(monkeypatch: pytest.MonkeyPatch) -> Name:
+    name = Name()
+    monkeypatch.setattr("headrace.shares.socket.getaddrinfo", name.look_up)
+    monkeypatch.setattr("headrace.search._ASK_S", 0.1)
+    return name
+
+
+def at(name: Name, host: str, workers: int = 0) -> hs.Server:
+    pipeline = hs.from_examples([{"i": k} for k in range(ROWS)]).batch(2)
+    return hs.run(pipeline, workers=workers, partitions=2, bind=name.bound(host))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_server_is_found_at_the_last_address_of_its_name(name: Name, workers: int):
+    with at(name, "127.0.0.3", workers):
+        with headrace.connect(name.address, timeout=PATIENCE_S) as feed:
+            assert sum(batch.rows for batch in feed) == ROWS
+
+
+def test_a_server_that_goes_on_at_another_address_of_its_name_is_found(name: Name):
+    """1. The first server at the name lets a trainer in, and ends.
+    2. The trainer greets the server at the second address.
+    """
+    first = Peer(name.bound("127.0.0.1"))
+    driver = Driver(name.address, Session("f", b"nonce", prefetch=2))
+    second = None
+    try:
+        first.welcome()
+        eventually(lambda: driver.sessions[0].welcome)
+        second = Peer(name.bound("127.0.0.2"))
+        driver.sessions[0].greet()
+        first.close()
+        second.welcome()
+    finally:
+        driver.close()
+        for peer in (first, second):
+            if peer is not None:
+                peer.close()
+
+
+def test_where_no_address_answers_the_error_lists_those_that_were_tried(name: Name):
+    with pytest.raises(ConnectionLost) as caught:
+        headrace.connect(name.address, timeout=4)
+    tried = ", ".join(f"tcp://127.0.0.{n}:{name.port}" for n in (1, 2, 3))
+    assert f"Its name stands for {tried}, each of which was tried" in str(caught.value)
+
+
+def test_a_name_that_nobody_knows_is_named(name: Name):
+    name.addresses = []
+    with pytest.raises(ConnectionLost, match=r"the name in .* can not be looked up: .* not known"):
+        headrace.connect(name.address, timeout=2.5)
+
+
+def test_an_address_is_no_name():
+    address = f"tcp://127.0.0.1:{free_port()}"
+    with pytest.raises(ConnectionLost) as caught:
+        headrace.connect(address, timeout=1.5)
+    assert "name stands" not in str(caught.value)
