@@ -14,7 +14,6 @@ length would fit counts as full, not as a remainder.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
@@ -22,8 +21,7 @@ from typing import Any
 import numpy as np
 
 from .padding import NO_PADDING, Padding
-from .plan import RESIZED, Draft
-from .row_queue import MAX_COUNTER, QueuedRows, below, decoded
+from .row_queue import MAX_COUNTER, QueuedRows, Rows
 
 
 def bucket_of(lengths: np.ndarray, boundaries: np.ndarray) -> np.ndarray:
@@ -49,30 +47,33 @@ class Buckets(QueuedRows):
         padding: Padding = NO_PADDING,
         ragged: bool = False,
     ) -> None:
+        count = len(batch_sizes)
+        super().__init__(count, batch_sizes)
+        self._settings = {
+            "batch_sizes": list(batch_sizes),
+            "max_padded_elements": max_padded_elements,
+        }
         self._padding = padding
         self._ragged = ragged
-        self._sizes = self._declared = tuple(batch_sizes)
-        self.resized = False  # whether batches may have other sizes than were declared
         self._fixed = not allow_smaller_final_batch and max_padded_elements is None
         self.allow_smaller = allow_smaller_final_batch
         self.max_padded_elements = max_padded_elements
-        count = len(self._sizes)
         # Few values in a narrow type sort by radix, several times as fast.
         self._narrow = np.min_scalar_type(count - 1) if count <= 2**16 else np.dtype(np.int64)
-        super().__init__(count)
-        # bucket, and number of rows from the front of its queue
-        self._full: deque[tuple[int, int]] = deque()
-        self._open = [0] * count  # rows of each queue that are in no full batch
-        # By queue: the longest open row, or the sum of ragged ones; kept only with a budget.
-        self._longest = [0] * count
-        self._with_lengths: bool | None = None
+        self._measure()
+
+    def _measure(self) -> None:
+        self._open = self._loose()
+        #: By queue: the longest loose row, or the sum of ragged ones; kept only with a budget.
+        self._longest = [0] * len(self._open)
+        if self.max_padded_elements is not None:
+            self._longest = [*map(self._measured, range(len(self._open)))]
 
     def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
         self._check_open(chunk)
         if not rows:
             return
         lengths = facts.get("length")
-        self._with_lengths = lengths is not None
         ids = facts["bucket"].astype(self._narrow)
         order = np.argsort(ids, kind="stable")
         if lengths is not None:
@@ -88,7 +89,7 @@ class Buckets(QueuedRows):
             own_lengths = None if lengths is None else lengths[start:stop].copy()
             self._queues[bucket].append(chunk, own, own_lengths)
             if self.max_padded_elements is None or own_lengths is None:
-                size = self._sizes[bucket] or 0
+                size = self.batch_sizes[bucket] or 0
                 ends = own[size - self._open[bucket] - 1 :: size].tolist()
                 full += [(row, bucket, size) for row in ends]
                 self._open[bucket] += len(own) - size * len(ends)
@@ -96,21 +97,18 @@ class Buckets(QueuedRows):
                 full += self._fill_budget(bucket, own, own_lengths)
             start = stop
         full.sort(key=itemgetter(0))
-        self._full.extend((bucket, size) for _, bucket, size in full)
-
-    @property
-    def batch_sizes(self) -> tuple[int | None, ...]:
-        return self._sizes
+        for _, bucket, size in full:
+            self._form(((bucket, size),))
 
     def set_batch_sizes(self, batch_sizes: Sequence[int]) -> None:
-        """Use other batch sizes for all rows that are in no full batch.
+        """Use other batch sizes for all loose rows.
 
         Batches that become full by that come in the order of the buckets.
         """
-        self._sizes, self.resized = tuple(batch_sizes), True
+        self.batch_sizes = tuple(batch_sizes)
         for bucket, size in enumerate(batch_sizes):
             full, self._open[bucket] = divmod(self._open[bucket], size)
-            self._full.extend([(bucket, size)] * full)
+            self._form(((bucket, size),), full)
             if full and self.max_padded_elements is not None:
                 self._longest[bucket] = self._measured(bucket)
 
@@ -119,7 +117,7 @@ class Buckets(QueuedRows):
     ) -> list[tuple[int, int, int]]:
         """Find full batches of a bucket under the budget, in a step for each batch."""
         budget = self.max_padded_elements or 0
-        size = self._sizes[bucket] or len(rows) + MAX_COUNTER
+        size = self.batch_sizes[bucket] or len(rows) + MAX_COUNTER
         held, longest, at = self._open[bucket], self._longest[bucket], 0
         full: list[tuple[int, int, int]] = []
         window = 64  # rows looked at in one step, of the order of a batch
@@ -148,19 +146,10 @@ class Buckets(QueuedRows):
         self._open[bucket], self._longest[bucket] = held, longest
         return full
 
-    def finish(self, drop: bool = False) -> None:
-        self._finished = True
-        if drop:
-            self._drop("cancelled", [queue.rows for queue in self._queues])
-            self._full.clear()
-            return
-        left = [0] * len(self._queues)
+    def _form_last(self) -> None:
         for bucket, held in enumerate(self._open):
             if held and (self.allow_smaller or self._fits_no_more(bucket)):
-                self._full.append((bucket, held))
-            else:
-                left[bucket] = held
-        self._drop("remainder", left)
+                self._form(((bucket, held),))
 
     def _fits_no_more(self, bucket: int) -> bool:
         budget = self.max_padded_elements
@@ -182,65 +171,17 @@ class Buckets(QueuedRows):
             return longest
         return int(self._padding.padded(np.array([longest]), bucket)[0])
 
-    def _drop(self, reason: str, last: list[int]) -> None:
-        self._count(reason, sum(last))
-        for queue, count in zip(self._queues, last, strict=True):
-            queue.drop_last(count)
-        self._open = [0] * len(self._queues)
-        self._longest = [0] * len(self._queues)
+    def _is_resized(self, rows: Rows) -> bool:
+        ((bucket, count),) = rows
+        return self._fixed and count != self._declared[bucket]
 
-    def next_draft(self) -> Draft | None:
-        if not self._full:
-            return None
-        bucket, count = self._full.popleft()
-        parts, longest, real = self._queues[bucket].take(count)
+    def _meta(self, rows: Rows, longest: int, real: int | None) -> dict[str, Any]:
+        ((bucket, count),) = rows
         meta: dict[str, Any] = {"bucket": bucket}
-        if self._fixed and count != self._declared[bucket]:
-            meta.update(RESIZED)
-        if self._with_lengths:
+        if real is not None:
             padded = real if self._ragged else self._padded(longest, bucket) * count
             meta["padded"], meta["real"] = min(padded, MAX_COUNTER), min(real, MAX_COUNTER)
-        return Draft(tuple(parts), meta)
-
-    def ready(self) -> int:
-        return len(self._full)
-
-    def snapshot(self) -> dict[str, Any]:
-        sizes = {"sizes": list(self._sizes)} if self.resized else {}
-        return {
-            **sizes,
-            "batch_sizes": list(self._declared),
-            "max_padded_elements": self.max_padded_elements,
-            "lengths": None if self._with_lengths is None else int(self._with_lengths),
-            "full": [list(entry) for entry in self._full],
-            **self._plain(),
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        lengths, full, waiting, finished, dropped = self._stored(
-            state,
-            {"lengths": (int, type(None)), "full": list},
-            batch_sizes=list(self._declared),
-            max_padded_elements=self.max_padded_elements,
-        )
-        count = len(self._queues)
-        queues = decoded("waiting", lambda: self._unpacked(waiting))
-        entries = decoded("full", lambda: [(below(b, count), int(n)) for b, n in full])
-        held = [queue.rows for queue in queues]
-        for bucket, size in entries:
-            held[bucket] -= size
-            if size < 1 or held[bucket] < 0:
-                raise ValueError(f"the field 'full' has more of bucket {bucket} than 'waiting'")
-        self.resized = "sizes" in state
-        self._sizes = tuple(state.get("sizes", self._declared))
-        self._queues, self._full = queues, deque(entries)
-        self._open = held
-        self._with_lengths = None if lengths is None else bool(lengths)
-        self._longest = [0] * count
-        if self.max_padded_elements is not None:
-            self._longest = [self._measured(bucket) for bucket in range(count)]
-        self._finished = finished
-        self._dropped = dict(dropped)
+        return meta
 
 
 def _costs(lengths: np.ndarray, budget: int) -> np.ndarray:

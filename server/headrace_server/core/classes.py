@@ -22,7 +22,6 @@ what waits is dropped (counted as ``remainder``).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -30,8 +29,7 @@ import numpy as np
 
 from . import chance
 from .accept import probabilities
-from .plan import RESIZED, Draft, Part
-from .row_queue import QueuedRows, RowQueue, decoded
+from .row_queue import QueuedRows, Rows, decoded
 
 #: Maximum number of remembered changes of the mix, so that a snapshot stays small.
 _REMEMBERED: Final = 64
@@ -72,19 +70,23 @@ class ClassQueues(QueuedRows):
         seed: int = 0,
         max_examples_in_flight: int = 65536,
     ) -> None:
-        super().__init__(num_classes)
+        super().__init__(num_classes, [batch_size])
+        self._settings = {"num_classes": num_classes, "batch_size": batch_size}
         self.num_classes = num_classes
-        self.batch_size = batch_size  # for batches that are not formed yet
-        self._declared = batch_size
-        self.resized = False  # whether batches may have another size than was declared
         self.queue_capacity = queue_capacity
         self.max_examples_in_flight = max_examples_in_flight
         self._seed = chance.derive(seed, chance.CLASSES, 0)
-        self._open = np.zeros(num_classes, np.int64)  # rows that are in no formed batch
-        # counts by class, taken from the front of the queues
-        self._formed: deque[np.ndarray] = deque()
         self.first_not_formed = 0  # number of the next batch to be formed
         self._changes: list[tuple[int, np.ndarray]] = [(0, self._mix(probs))]
+        self._measure()
+
+    @property
+    def batch_size(self) -> int:
+        """The size of batches that are not formed yet."""
+        return self.batch_sizes[0] or 0
+
+    def _measure(self) -> None:
+        self._open = np.array(self._loose(), np.int64)
         self._wanted = self._draw()
 
     @property
@@ -122,14 +124,13 @@ class ClassQueues(QueuedRows):
         return since
 
     def set_batch_sizes(self, batch_sizes: Sequence[int]) -> None:
-        """Use another batch size for each unformed batch."""
-        (self.batch_size,), self.resized = batch_sizes, True
+        self.batch_sizes = tuple(batch_sizes)
         self._wanted = self._draw()
         self._form_all()
 
     def _form_all(self) -> None:
         while not self._finished and (self._open >= self._wanted).all():
-            self._form()
+            self._form_next()
 
     def _mix(self, probs: Any) -> np.ndarray:
         mix = probabilities("probs", probs)
@@ -139,12 +140,12 @@ class ClassQueues(QueuedRows):
 
     def _draw(self) -> np.ndarray:
         seed = self._seed
-        if self.batch_size != self._declared:  # draws of different sizes must be independent
+        if self.batch_sizes != self._declared:  # draws of different sizes must be independent
             seed = chance.derive(seed, chance.CLASSES, self.batch_size)
         return multinomial(self.batch_size, self.probs, seed, self.first_not_formed)
 
-    def _form(self) -> None:
-        self._formed.append(self._wanted)
+    def _form_next(self) -> None:
+        self._form(tuple((label, n) for label, n in enumerate(self._wanted.tolist()) if n))
         self._open -= self._wanted
         self.first_not_formed += 1
         self._wanted = self._draw()
@@ -173,7 +174,7 @@ class ClassQueues(QueuedRows):
             nexts += np.bincount(labels[at:stop], minlength=self.num_classes)
             if not complete:
                 break
-            self._form()
+            self._form_next()
             at = stop
         own = wanted_rows[order[kept[order]]]
         counts = np.bincount(labels[kept], minlength=self.num_classes)
@@ -199,33 +200,12 @@ class ClassQueues(QueuedRows):
             came = came[~crowded]
         self._open += np.bincount(came, minlength=self.num_classes)
 
-    def finish(self, drop: bool = False) -> None:
-        self._finished = True
-        if drop:
-            self._count("cancelled", self.waiting())
-            self._formed.clear()
-            self._queues = [RowQueue() for _ in self._queues]
-        else:
-            self._count("remainder", int(self._open.sum()))
-            for queue, rows in zip(self._queues, self._open.tolist(), strict=True):
-                queue.drop_last(rows)
-        self._open[:] = 0
+    def _is_resized(self, rows: Rows) -> bool:
+        return sum(count for _, count in rows) != self._declared[0]
 
-    def next_draft(self) -> Draft | None:
-        if not self._formed:
-            return None
-        counts = self._formed.popleft().tolist()
-        parts: list[Part] = []
-        for label, count in enumerate(counts):
-            if count:
-                parts += self._queues[label].take(count)[0]
-        meta: dict[str, Any] = {"counts": counts}
-        if sum(counts) != self._declared:
-            meta.update(RESIZED)
-        return Draft(tuple(parts), meta)
-
-    def ready(self) -> int:
-        return len(self._formed)
+    def _meta(self, rows: Rows, longest: int, real: int | None) -> dict[str, Any]:
+        of = dict(rows)
+        return {"counts": [of.get(label, 0) for label in range(self.num_classes)]}
 
     def waits_for(self) -> str:
         if self._formed or self._finished:
@@ -238,43 +218,15 @@ class ClassQueues(QueuedRows):
         return f"batch {self.first_not_formed} waits for {named}{more}"
 
     def snapshot(self) -> dict[str, Any]:
-        sizes = {"size": self.batch_size} if self.resized else {}
-        return {
-            **sizes,
-            "num_classes": self.num_classes,
-            "batch_size": self._declared,
-            "number": self.first_not_formed,
-            "changes": [[number, probs.tolist()] for number, probs in self._changes],
-            "formed": [counts.tolist() for counts in self._formed],
-            **self._plain(),
-        }
+        changes = [[number, probs.tolist()] for number, probs in self._changes]
+        return {**super().snapshot(), "number": self.first_not_formed, "changes": changes}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a snapshot, with its mix, which may differ from the declared one."""
-        number, changes, formed, waiting, finished, dropped = self._stored(
-            state,
-            {"number": int, "changes": list, "formed": list},
-            num_classes=self.num_classes,
-            batch_size=self._declared,
-        )
-        resized = "size" in state
-        classes = self.num_classes
+        number, changes = self._stored(state, {"number": int, "changes": list})
         known = decoded("changes", lambda: [(int(n), self._mix(probs)) for n, probs in changes])
         if not known:
             raise ValueError("the field 'changes' is empty; one mix must be in force")
-        queues = decoded("waiting", lambda: self._unpacked(waiting))
-        held = np.array([queue.rows for queue in queues], np.int64)
-        batches = decoded("formed", lambda: [np.array(counts, np.int64) for counts in formed])
-        for counts in batches:
-            right = resized or counts.sum() == self._declared
-            if counts.shape != (classes,) or not right or counts.min() < 0:
-                raise ValueError(f"the field 'formed' has a batch of {counts.tolist()}")
-            held -= counts
-        if held.min() < 0:
-            raise ValueError("the field 'formed' has more rows than 'waiting'")
-        self._queues, self._open, self._formed = queues, held, deque(batches)
+        super().restore(state)
         self.first_not_formed, self._changes = number, known
-        self.resized, self.batch_size = resized, state.get("size", self._declared)
         self._wanted = self._draw()
-        self._finished = finished
-        self._dropped = dict(dropped)

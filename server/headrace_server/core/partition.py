@@ -25,7 +25,7 @@ import numpy as np
 from .plan import Draft, Part, Plan, Position, Read, Shaper, stored
 from .transitions import Transitions
 
-VERSION = 1
+VERSION = 2
 #: Number of empty epochs in a row after which a partition ends.  A single epoch of a small
 #: partition may be empty by chance, if stages drop rows.
 _HOPELESS_EPOCHS = 1000

@@ -1,23 +1,32 @@
 """Rows that wait in queues, first in first out: the part that shapes with queues share.
 
-append(chunk, rows) ─► stretches of rows ─► take(count): parts of a batch, the longest, their sum
+    append(chunk, rows) ─► stretches of rows ─► take(count): parts of a batch, largest and sum
 
-A stretch is the rows of one chunk, as an array; no object is made for a row.
+    offer(chunk) … ─► loose rows ─► formed batches ─► next_draft()
+    finish()       ─► loose rows are dropped, or form smaller batches
+
+A stretch is the rows of one chunk, as an array; no object is made for a row.  A batch is *formed*
+when its rows are known, though nothing has asked for it; rows that are in none are *loose*.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .plan import Part, packed_integers, stored, unpacked_integers
+from .plan import RESIZED, Draft, Part, packed_integers, stored, unpacked_integers
 
 #: Maximum of a counter: messages and snapshots have 64-bit integers.
 MAX_COUNTER = 2**63 - 1
+#: Queues, and the number of rows from the front of each.
+Rows = tuple[tuple[int, int], ...]
+#: Fields that the snapshots of all shapes have.
+_FIELDS: Mapping[str, type] = {"formed": list, "waiting": list, "finished": bool, "dropped": dict}
 
 
 class RowQueue:
@@ -33,9 +42,9 @@ class RowQueue:
         self._segments.append((chunk, rows, lengths))
         self.rows += len(rows)
 
-    def take(self, count: int) -> tuple[list[Part], int, int]:
-        """Remove rows; return them, their largest length, and the sum of lengths (0 if unknown)."""
-        parts, longest, total = [], 0, 0
+    def take(self, count: int) -> tuple[list[Part], int, int | None]:
+        """Remove rows; return them, their largest length, and the sum of lengths, if known."""
+        parts, longest, total = [], 0, None
         self.rows -= count
         while count:
             chunk, rows, lengths = self._segments.popleft()
@@ -49,7 +58,7 @@ class RowQueue:
                 largest = int(lengths.max())
                 longest = max(longest, largest)
                 exact = largest * len(lengths) <= MAX_COUNTER
-                total += int(lengths.sum()) if exact else sum(lengths.tolist())
+                total = (total or 0) + (int(lengths.sum()) if exact else sum(lengths.tolist()))
         return parts, longest, total
 
     def drop_last(self, count: int) -> None:
@@ -77,16 +86,15 @@ class RowQueue:
     def chunks(self) -> set[int]:
         return {chunk for chunk, _, _ in self._segments}
 
-    def ranges(self) -> list[list[int]]:
-        """Each stretch as [chunk, start, stop], where its rows are consecutive."""
-        return [[chunk, int(rows[0]), int(rows[-1]) + 1] for chunk, rows, _ in self._segments]
-
     def to_plain(self) -> list[list[Any]]:
-        """Return each stretch as [chunk, rows] or [chunk, rows, lengths], with packed integers."""
+        """Return each stretch as [chunk, rows] or [chunk, rows, lengths].
+
+        Consecutive rows are [start, stop], others packed integers, as are lengths.
+        """
         return [
-            [chunk, packed_integers(rows)]
+            [chunk, _plain(rows)]
             if lengths is None
-            else [chunk, packed_integers(rows), packed_integers(lengths)]
+            else [chunk, _plain(rows), packed_integers(lengths)]
             for chunk, rows, lengths in self._segments
         ]
 
@@ -94,7 +102,7 @@ class RowQueue:
     def from_plain(cls, plain: list[list[Any]]) -> RowQueue:
         queue = cls()
         for chunk, rows, *lengths in plain:
-            arrays = [unpacked_integers(values) for values in (rows, *lengths)]
+            arrays = [_unpacked(rows), *map(unpacked_integers, lengths)]
             if len(arrays) > 2 or not len(rows) or len({array.shape for array in arrays}) > 1:
                 raise ValueError(f"chunk {chunk} of a queue has rows {rows!r:.60}")
             queue.append(int(chunk), *arrays)
@@ -108,16 +116,43 @@ def _part(chunk: int, rows: np.ndarray) -> Part:
     return Part(chunk, rows)
 
 
+def _plain(rows: np.ndarray) -> bytes | list[int]:
+    first, last = int(rows[0]), int(rows[-1])
+    return [first, last + 1] if last - first + 1 == len(rows) else packed_integers(rows)
+
+
+def _unpacked(plain: bytes | list[int]) -> np.ndarray:
+    if isinstance(plain, list):
+        first, stop = plain
+        return np.arange(first, stop)
+    return unpacked_integers(plain)
+
+
+@dataclass(slots=True)
+class _Formed:
+    """Equal batches, one after the other."""
+
+    rows: Rows
+    times: int
+
+
 class QueuedRows(ABC):
-    """Rows in queues, from which batches are drafted: the part that shapes with queues share."""
+    """Rows in queues, and the batches formed of them: the part that all shapes of rows share.
+
+    The rows of a formed batch are given by queue, as numbers.
+    """
 
     kind: str
     hungry = True
     done = True
-    batch_size: int  # of batches that are not whole yet
 
-    def __init__(self, queues: int = 0) -> None:
+    def __init__(self, queues: int, batch_sizes: Sequence[int | None]) -> None:
         self._queues = [RowQueue() for _ in range(queues)]
+        #: The options with which a snapshot must have been taken.
+        self._settings: dict[str, Any] = {}
+        #: Sizes of batches that are not formed yet: one, or one for each bucket.
+        self.batch_sizes = self._declared = tuple(batch_sizes)
+        self._formed: deque[_Formed] = deque()
         self._dropped: dict[str, int] = {}
         self._finished = False
 
@@ -132,18 +167,86 @@ class QueuedRows(ABC):
     def begin_epoch(self) -> None:
         self._finished = False
 
-    @property
-    def batch_sizes(self) -> tuple[int | None, ...]:
-        """The sizes of batches that are not whole yet: one, or one for each bucket."""
-        return (self.batch_size,)
-
     @abstractmethod
     def set_batch_sizes(self, batch_sizes: Sequence[int]) -> None:
-        """Use other sizes for all rows that are in no whole batch."""
+        """Use other sizes for all rows that are in no formed batch."""
+
+    # Formed batches
 
     @abstractmethod
+    def _is_resized(self, rows: Rows) -> bool:
+        """Return whether a batch has another size than was declared, if sizes were changed."""
+
+    @abstractmethod
+    def _meta(self, rows: Rows, longest: int, real: int | None) -> dict[str, Any]:
+        """Return the description of a batch; ``longest`` and ``real``: see ``RowQueue.take``."""
+
+    def _form(self, rows: Rows, times: int = 1) -> None:
+        if self._formed and self._formed[-1].rows == rows:
+            self._formed[-1].times += times
+        elif times:
+            self._formed.append(_Formed(rows, times))
+
+    def next_draft(self) -> Draft | None:
+        if not self._formed:
+            return None
+        formed = self._formed[0]
+        formed.times -= 1
+        if not formed.times:
+            self._formed.popleft()
+        parts: list[Part] = []
+        longest, real = 0, None
+        for queue, count in formed.rows:
+            own, longest, real = self._queues[queue].take(count)
+            parts += own
+        meta = self._meta(formed.rows, longest, real)
+        if self.batch_sizes is not self._declared and self._is_resized(formed.rows):
+            meta.update(RESIZED)
+        return Draft(tuple(parts), meta)
+
     def ready(self) -> int:
-        """Return the number of whole batches that were not taken."""
+        """Return the number of formed batches that were not taken."""
+        return sum(formed.times for formed in self._formed)
+
+    @property
+    def resized(self) -> bool:
+        """Whether batches may have other sizes than were declared."""
+        if self.batch_sizes is self._declared:
+            return False
+        resized = any(self._is_resized(formed.rows) for formed in self._formed)
+        return resized or self.batch_sizes != self._declared
+
+    def _loose(self) -> list[int]:
+        """Return the number of rows of each queue that are in no formed batch."""
+        return self._left([queue.rows for queue in self._queues], self._formed)
+
+    def _left(self, rows: list[int], batches: Iterable[_Formed]) -> list[int]:
+        for formed in batches:
+            for queue, count in formed.rows:
+                rows[queue] -= count * formed.times
+        return rows
+
+    def finish(self, drop: bool = False) -> None:
+        self._finished = True
+        if drop:
+            self._formed.clear()
+        else:
+            self._form_last()
+        loose = self._loose()
+        self._count("cancelled" if drop else "remainder", sum(loose))
+        for queue, rows in zip(self._queues, loose, strict=True):
+            queue.drop_last(rows)
+        self._measure()
+
+    def _form_last(self) -> None:
+        """Form the batches that are smaller because the input has ended, if any."""
+        return
+
+    @abstractmethod
+    def _measure(self) -> None:
+        """Compute what the shape knows of its loose rows, since others were dropped or restored."""
+
+    # Queries
 
     def targets(self) -> Sequence[Any]:
         """Return itself, if its proportions of classes can be changed."""
@@ -163,9 +266,14 @@ class QueuedRows(ABC):
     def dropped(self) -> Mapping[str, int]:
         return self._dropped
 
-    def _plain(self) -> dict[str, Any]:
-        """Return the part of a snapshot that ``_unpacked`` reads."""
+    # Snapshots
+
+    def snapshot(self) -> dict[str, Any]:
+        sizes = {"sizes": list(self.batch_sizes)} if self.resized else {}
         return {
+            **sizes,
+            **self._settings,
+            "formed": [[formed.rows, formed.times] for formed in self._formed],
             "waiting": [
                 [i, queue.to_plain()] for i, queue in enumerate(self._queues) if queue.rows
             ],
@@ -173,18 +281,33 @@ class QueuedRows(ABC):
             "dropped": dict(self._dropped),
         }
 
-    def _stored(
-        self, state: Mapping[str, Any], own: Mapping[str, Any], **settings: Any
-    ) -> list[Any]:
-        """Return the fields of a snapshot: the shape's own, then ``waiting`` and the totals."""
-        kinds = {**own, "waiting": list, "finished": bool, "dropped": dict}
-        return stored(state, f"a shape {self.kind!r}", kinds, **settings)
+    def restore(self, state: Mapping[str, Any]) -> None:
+        formed, waiting, finished, dropped = self._stored(state, _FIELDS)
+        sizes = tuple(state["sizes"]) if "sizes" in state else self._declared
+        queues = decoded("waiting", lambda: self._unpacked(waiting))
+        batches = decoded("formed", lambda: deque(map(self._batch, formed)))
+        if any(rows < 0 for rows in self._left([queue.rows for queue in queues], batches)):
+            raise ValueError("the field 'formed' has more rows than 'waiting'")
+        if "sizes" not in state and any(self._is_resized(one.rows) for one in batches):
+            raise ValueError("the field 'formed' has a batch of another size than was declared")
+        self.batch_sizes, self._queues, self._formed = sizes, queues, batches
+        self._finished, self._dropped = finished, dict(dropped)
+        self._measure()
+
+    def _stored(self, state: Mapping[str, Any], kinds: Mapping[str, type]) -> list[Any]:
+        return stored(state, f"a shape {self.kind!r}", kinds, **self._settings)
 
     def _unpacked(self, waiting: list[Any]) -> list[RowQueue]:
         queues = [RowQueue() for _ in self._queues]
         for number, plain in waiting:
-            queues[below(number, len(queues))] = RowQueue.from_plain(plain)
+            queues[_below(number, len(queues))] = RowQueue.from_plain(plain)
         return queues
+
+    def _batch(self, plain: list[Any]) -> _Formed:
+        rows = tuple((_below(queue, len(self._queues)), int(count)) for queue, count in plain[0])
+        if plain[1] < 1 or not rows or min(count for _, count in rows) < 1:
+            raise ValueError(f"a batch can not be {plain}")
+        return _Formed(rows, plain[1])
 
 
 def decoded(name: str, read: Callable[[], Any]) -> Any:
@@ -195,7 +318,7 @@ def decoded(name: str, read: Callable[[], Any]) -> Any:
         raise ValueError(f"the field {name!r} of the snapshot can not be read: {error}") from error
 
 
-def below(number: int, limit: int) -> int:
+def _below(number: int, limit: int) -> int:
     if not 0 <= number < limit:
         raise ValueError(f"{number} is not in 0 … {limit - 1}")
     return number

@@ -251,8 +251,12 @@ def test_many_buckets_are_told_apart():
         ({"waiting": [[0, [[0, b"3\0\0\0"]]]]}, "no packed integers"),
         ({"waiting": [[0, [[0, "2\0\0"]]]]}, "no packed integers"),
         ({"waiting": [[0, [[0, b"2"]]]]}, "'waiting'"),
-        ({"full": [[0, 9]]}, "'full' has more of bucket 0"),
-        ({"full": [[0]]}, "'full'"),
+        ({"formed": [[[[0, 9]], 1]]}, "'formed' has more rows than 'waiting'"),
+        ({"formed": [[[[0, 2]], 2]]}, "'formed' has more rows than 'waiting'"),
+        ({"formed": [[[[0, 1]], 1]]}, "'formed' has a batch of another size"),
+        ({"formed": [[[[2, 1]], 1]]}, "'formed' of the snapshot can not be read: 2 is not"),
+        ({"formed": [[0]]}, "'formed'"),
+        ({"formed": [[[[0, 2]], 0]]}, r"'formed' .* a batch can not be \[\[\[0, 2\]\], 0\]"),
         ({"finished": 1}, "'finished'"),
     ],
 )
@@ -309,7 +313,7 @@ def test_other_sizes_reach_the_rows_that_are_in_no_full_batch(data):
     shape.set_batch_sizes(others)
     twin = Buckets(sizes, smaller, budget, ragged=ragged)
     twin.restore(msgpack.unpackb(msgpack.packb(shape.snapshot())))
-    assert twin.batch_sizes == tuple(others) and twin.resized
+    assert twin.batch_sizes == tuple(others) and twin.resized == (others != sizes)
     twin.offer(
         1,
         rows - at,

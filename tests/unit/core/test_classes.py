@@ -245,8 +245,10 @@ def test_cancelling_drops_everything_once():
         ),
         ({"waiting": {}}, "'waiting'"),
         ({"waiting": [[0, 5]]}, "'waiting'"),
-        ({"formed": [[2, 1]]}, "'formed' has a batch of"),
-        ({"formed": [[2, 0], [2, 0]]}, "'formed' has more rows"),
+        ({"formed": [[[[0, 1]], 1]]}, "'formed' has a batch of another size"),
+        ({"formed": [[[[0, 1], [2, 1]], 1]]}, "'formed' of the snapshot can not be read: 2 is not"),
+        ({"formed": [[[[0, 3], [1, -1]], 1]]}, "'formed' .* a batch can not be"),
+        ({"formed": [[[[0, 2]], 2]]}, "'formed' has more rows"),
         ({"changes": [[0, [1.0]]]}, "probs has 1 classes"),
     ],
 )

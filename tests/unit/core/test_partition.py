@@ -561,7 +561,7 @@ def test_the_refusal_of_a_shape_that_changed_says_both_and_changes_nothing():
     with pytest.raises(ValueError, match="batch_size=5, the pipeline has batch_size=4"):
         driver.machine.restore(state)
     assert driver.machine.cursor() == before
-    with pytest.raises(ValueError, match="of a partition has version 9; this release reads 1"):
+    with pytest.raises(ValueError, match="of a partition has version 9; this release reads 2"):
         driver.machine.restore({**state, "version": 9})
     with pytest.raises(ValueError, match="of shape 'bucket', the pipeline of 'batch'"):
         driver.machine.restore({**state, "shape": "bucket"})
