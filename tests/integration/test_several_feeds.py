@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
 from .serving import connect, serving
 
@@ -79,6 +80,37 @@ def test_a_feed_that_nobody_reads_leaves_room_in_a_small_slab() -> None:
         connect(server, feed="busy") as feed,
     ):
         assert len(list(feed)) == 10
+
+
+def test_a_feed_that_was_read_for_long_goes_on_beside_one_that_takes_all_it_can() -> None:
+    """More batches are waited for than the server and a trainer have ahead."""
+    slow = hs.from_examples([{"i": i} for i in range(64)]).map(
+        "tests.integration.user_functions:slowly"
+    )
+    pipelines = {
+        "old": hs.from_examples([{"i": i} for i in range(64)]).repeat().batch(4),
+        "new": slow.repeat().batch(4),
+    }
+    with serving(pipelines) as server, connect(server, feed="old") as old:
+        for _ in range(600):
+            next(old)
+        taken, enough = [0], threading.Event()
+
+        def take_all() -> None:
+            with connect(server, feed="new") as new:
+                while not enough.is_set():
+                    next(new)
+                    taken[0] += 1
+
+        with ThreadPoolExecutor(1) as pool:
+            taking = pool.submit(take_all)
+            eventually(lambda: taken[0])
+            for _ in range(100):
+                next(old)
+            meanwhile = taken[0]
+            enough.set()
+            taking.result(PATIENCE_S)
+    assert meanwhile < 300
 
 
 def test_a_feed_that_fails_leaves_the_others_alone() -> None:

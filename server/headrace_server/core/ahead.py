@@ -4,11 +4,14 @@
                                           │
                          turn(): the partition that makes the next batch, or none
 
-Partitions take turns by (turn of their next batch, partition), which is the order in which the
-owner hands batches out.  So the worker always makes the batch that is wanted next, and a full slab
-holds earlier batches only.  A feed that nobody reads rests when it is a bounded number of batches
-ahead, so that it takes neither turns nor room from the others.  It rests until a quarter of that
-is taken, so that a worker that waits for trainers wakes for several batches and not for each.
+Feeds share the worker's time evenly: the feed that has worked least comes first.  Partitions whose
+batches are made ahead take turns by (turn of their next batch, partition), the order in which the
+owner hands batches out, so a full slab holds earlier batches only.  Partitions of segments, whose
+trainers ask for each batch, share the time of their feed evenly.
+
+A feed that nobody reads rests when it is a bounded number of batches ahead, so that it takes
+neither turns nor room from the others.  It rests until a quarter of that is taken, so that a worker
+that waits for trainers wakes for several batches and not for each.
 
 A pipeline may set the bound: its *capacity* is the number of batches that each partition makes
 ahead, fewer or more than the default (``bounds``).
@@ -17,7 +20,7 @@ ahead, fewer or more than the default (``bounds``).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -31,6 +34,30 @@ class _Partition(Protocol):
     @property
     def capacity(self) -> int | None: ...
 
+    @property
+    def made_ahead(self) -> bool: ...
+
+
+class _Shares:
+    """Time that each of some parties, feeds or partitions, has worked.
+
+    One that had nothing to do is as far as the others when it comes back: it has no claim to the
+    time that it left to them.
+    """
+
+    def __init__(self) -> None:
+        self._spent: dict[Hashable, float] = {}
+        self._now = 0.0  # where the last one began
+
+    def start(self, one: Hashable) -> float:
+        """Return when a party begins its next work, in time worked; the least comes first."""
+        return max(self._now, self._spent.get(one, 0.0))
+
+    def worked(self, one: Hashable, seconds: float) -> None:
+        """Note that the party that came first has worked."""
+        self._now = self.start(one)
+        self._spent[one] = self._now + seconds
+
 
 @dataclass(slots=True)
 class _Feed:
@@ -40,6 +67,7 @@ class _Feed:
     of: dict[int, int] = field(default_factory=dict)  # number of them by partition
     nbytes: int = 0
     rests: bool = False
+    shares: _Shares = field(default_factory=_Shares)
 
 
 def bounds(
@@ -63,6 +91,7 @@ class Ahead:
         self, feeds: Iterable[str], max_ahead: int, max_ahead_bytes: int, slab_bytes: int
     ) -> None:
         self._feeds = {name: _Feed() for name in feeds}
+        self._shares = _Shares()
         several = len(self._feeds) > 1
         self._always = 1 if several else 2
         self._max_ahead = max_ahead
@@ -89,16 +118,23 @@ class Ahead:
         resting = {name for name in self._feeds if self._enough(name, running)}
         if len(resting) == len(self._feeds):
             return None
-        able = [name for name in running if name[0] not in resting and name not in waiting]
-        if len(able) > 1:
-            able.sort(key=lambda name: (running[name].next_turn, name))
-        for name in able:
-            if name[0] not in resting:
-                capacity = running[name].capacity
-                if capacity is None or self._feeds[name[0]].of.get(name[1], 0) < capacity:
-                    return name
-                resting.add(name[0])
+        first: dict[str, tuple[float, int]] = {}  # of each feed, the partition that comes first
+        for (name, partition), run in running.items():
+            if name not in resting and (name, partition) not in waiting:
+                shares = self._feeds[name].shares
+                start = run.next_turn if run.made_ahead else shares.start(partition)
+                first[name] = min(first.get(name, (start, partition)), (start, partition))
+        for name in sorted(first, key=lambda name: (self._shares.start(name), name)):
+            partition = first[name][1]
+            capacity = running[name, partition].capacity
+            if capacity is None or self._feeds[name].of.get(partition, 0) < capacity:
+                return name, partition
         return None
+
+    def worked(self, name: _Name, seconds: float) -> None:
+        """Note that a partition, which had the turn, has worked."""
+        self._shares.worked(name[0], seconds)
+        self._feeds[name[0]].shares.worked(name[1], seconds)
 
     def _enough(self, name: str, running: Mapping[_Name, _Partition]) -> bool:
         feed = self._feeds[name]

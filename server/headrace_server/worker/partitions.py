@@ -130,13 +130,17 @@ class Partitions:
 
     def work(self, name: _Name) -> None:
         """Make batches in turn, as long as the first of them can wait for the others."""
-        until = time.monotonic() + _GATHER_S
+        began = time.monotonic()
+        until = began + _GATHER_S
         turn: _Name | None = name
-        while turn is not None and (made := self._step(turn)) is not None:
-            run = self._running[turn]
-            if not self._announce(turn, run, made):
-                break
+        while turn is not None:
+            run, made = self._running[turn], self._step(turn)
+            going = made is not None and self._announce(turn, run, made)
             now = time.monotonic()
+            self.ahead.worked(turn, now - began)
+            if not going:
+                break
+            began = now
             self._lacks.made(turn, now)
             if run.rests:
                 self._resting.add(turn)

@@ -13,18 +13,52 @@ class Run:
 
     next_turn: int = 0
     capacity: int | None = None
+    made_ahead: bool = True
 
 
-def test_partitions_take_turns_by_number_and_then_by_name():
-    ahead = Ahead(["a", "b"], 99, 1 << 20, 1 << 20)
-    running = {(feed, part): Run() for feed in ("b", "a") for part in (1, 0)}
+def worked(
+    ahead: Ahead, running: dict[tuple[str, int], Run], steps: int, seconds: dict[str, float]
+) -> list[tuple[str, int]]:
+    """Let partitions work in turn, as long as a step of their feed takes; return the turns."""
     turns = []
-    for _ in range(8):
+    for _ in range(steps):
         name = ahead.turn(running, ())
         assert name is not None
-        turns.append((running[name].next_turn, *name))
+        turns.append(name)
         running[name].next_turn += 1
-    assert turns == [(n, feed, part) for n in (0, 1) for feed in ("a", "b") for part in (0, 1)]
+        ahead.worked(name, seconds[name[0]])
+    return turns
+
+
+def test_partitions_whose_batches_are_made_ahead_take_turns_by_number():
+    ahead = Ahead(["a"], 99, 1 << 20, 1 << 20)
+    running = {("a", 1): Run(3), ("a", 0): Run(2), ("a", 2): Run(4)}
+    turns = [part for _, part in worked(ahead, running, 8, {"a": 1})]
+    assert turns == [0, 0, 1, 0, 1, 2, 0, 1]
+
+
+def test_feeds_share_the_time_of_a_worker_and_not_its_batches():
+    ahead = Ahead(["a", "b"], 99, 1 << 20, 1 << 20)
+    running = {("a", 0): Run(), ("b", 0): Run(10_000)}  # one has been read before
+    turns = worked(ahead, running, 55, {"a": 10, "b": 1})
+    assert turns.count(("a", 0)) == 5 and turns.count(("b", 0)) == 50
+    assert turns[:3] == [("a", 0), ("b", 0), ("b", 0)]
+
+
+def test_a_feed_that_had_no_work_has_no_claim_to_the_time_of_before():
+    ahead = Ahead(["a", "b"], 99, 1 << 20, 1 << 20)
+    running = {("a", 0): Run()}
+    worked(ahead, running, 1000, {"a": 1})
+    running["b", 0] = Run()
+    turns = worked(ahead, running, 10, {"a": 1, "b": 1})
+    assert turns.count(("a", 0)) == 5
+
+
+def test_partitions_of_segments_share_the_time_of_their_feed():
+    ahead = Ahead(["a"], 99, 1 << 20, 1 << 20)
+    running = {("a", 0): Run(10_000, made_ahead=False), ("a", 1): Run(made_ahead=False)}
+    turns = worked(ahead, running, 10, {"a": 1})
+    assert turns.count(("a", 0)) == turns.count(("a", 1)) == 5
 
 
 def test_a_feed_that_rests_is_not_looked_through():
