@@ -54,7 +54,7 @@ def main() -> None:
     directory = options.data or Path(tempfile.gettempdir()) / f"headrace-bench-{os.getuid()}"
     _prepare(directory)
     with running(directory) as them:
-        _measure(run, chosen, by_themselves, them, options.json)
+        measure(run, chosen, by_themselves, them, options.json)
     _tell(run, options)
 
 
@@ -72,7 +72,7 @@ def _prepare(directory: Path) -> None:
     subprocess.run([sys.executable, "-c", code, str(directory)], check=True, env=environment)
 
 
-def _measure(
+def measure(
     run: Run, chosen: list[Comparison], others: list[Alone], them: Running, json: Path | None
 ) -> None:
     """All of them; what fails is tried once more, then noted, and the rest goes on."""
@@ -95,13 +95,13 @@ def _measure(
                 run.absent.pop(step.title, None)
                 break
         if isinstance(step, Comparison):
-            them.keep(_needed(chosen, at))
+            them.keep(needed(chosen, at))
         run.minutes = (time.monotonic() - began) / 60
         if json:
             json.write_text(as_json(run))
 
 
-def _needed(chosen: list[Comparison], after: int) -> set[str]:
+def needed(chosen: list[Comparison], after: int) -> set[str]:
     """Contestants that live on: those that the same workload has need of again."""
     rest = [c for c in chosen[after + 1 :] if c.workload == chosen[after].workload]
     return {name for c in rest for name in (c.ours, c.peer)}

@@ -31,7 +31,7 @@ _ROOT = Path(__file__).parents[2]
 #: Packages that the benchmark itself imports.
 _COMMON = ("numpy", "psutil", "pyzmq", "google-crc32c")
 #: Packages of the environment that runs the benchmark.
-_MODULES = {"torch": "torch"}
+MODULES = {"torch": "torch"}
 _PIP_S = 900
 
 
@@ -48,7 +48,7 @@ class Environments:
 
     def python(self, contestant: str) -> str:
         """The interpreter that runs it, made if need be."""
-        for prefix, module in _MODULES.items():
+        for prefix, module in MODULES.items():
             if contestant.startswith(prefix) and importlib.util.find_spec(module) is None:
                 raise Absent(f"{module} is not installed")
         for name, requirements in REQUIREMENTS.items():
@@ -67,8 +67,8 @@ class Environments:
             new.mkdir(parents=True)
             archive = new / "packages.tar"
             of = ("git", "-C", str(_ROOT), "archive", "--output", str(archive), EARLIER_COMMIT)
-            _run(*of, *_PACKAGES)
-            _run("tar", "-x", "-f", str(archive), "-C", str(new))
+            run_command(*of, *_PACKAGES)
+            run_command("tar", "-x", "-f", str(archive), "-C", str(new))
             new.rename(home)
         return [home / package for package in _PACKAGES]
 
@@ -83,8 +83,8 @@ class Environments:
             shutil.rmtree(home, ignore_errors=True)
             print(f"making an environment for {name}", file=sys.stderr)
             try:
-                _run(sys.executable, "-m", "venv", str(home))
-                _run(python, "-m", "pip", "install", "--quiet", *requirements)
+                run_command(sys.executable, "-m", "venv", str(home))
+                run_command(python, "-m", "pip", "install", "--quiet", *requirements)
             except Absent as error:
                 self._absent[name] = f"{' '.join(requirements)} can not be installed: {error}"
                 raise Absent(self._absent[name]) from None
@@ -92,7 +92,7 @@ class Environments:
         return python
 
 
-def _run(*command: str) -> None:
+def run_command(*command: str) -> None:
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_S)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -67,7 +67,7 @@ class _Sampler:
         self._thread.join()
 
 
-def _measured(name: str, directory: Path, seconds: float) -> dict[str, Any]:
+def measured_usage(name: str, directory: Path, seconds: float) -> dict[str, Any]:
     steps = CONTESTANTS[name](directory)
     assert next(steps) == LOADED
     framework = usage().pss_mb
@@ -104,7 +104,7 @@ def main() -> None:
     tf.strings.length(tf.constant([b"x"]))
     print(json.dumps({"warm": True}), flush=True)
     for line in sys.stdin:
-        measured = _measured(sys.argv[1], Path(sys.argv[2]), json.loads(line)["seconds"])
+        measured = measured_usage(sys.argv[1], Path(sys.argv[2]), json.loads(line)["seconds"])
         print(json.dumps(measured), flush=True)
 
 

@@ -98,7 +98,7 @@ def _sampled(address: str, in_flight: int) -> Any:
     ).map(lambda sample: sample.data)
 
 
-class _Examples:
+class WrittenExamples:
     """Those on their way, and the segments of them."""
 
     def __init__(self, directory: Path) -> None:
@@ -140,7 +140,7 @@ def segments(directory: Path) -> Steps:
         address = last_line(server)
         yield READY
         writer = reverb.Client(address).trajectory_writer(num_keep_alive_refs=1)
-        examples = _Examples(directory)
+        examples = WrittenExamples(directory)
         for _ in range(0, states.CAPACITY, states.BATCH):
             _put(writer, [examples.begun() for _ in range(states.BATCH)])
         check = states.Check()

@@ -35,7 +35,7 @@ def _begin(name: str, directory: Path) -> tuple[Steps, Usage]:
     return steps, loaded
 
 
-def _run(
+def run(
     steps: Steps,
     seconds: float,
     times: array[float] | None = None,
@@ -82,7 +82,7 @@ def _window(steps: Steps, seconds: float, loaded: Usage) -> dict[str, Any]:
     taken: Counter[int] = Counter()
     before = usage()
     started = perf_counter()
-    _run(steps, seconds, times, taken)
+    run(steps, seconds, times, taken)
     return _result(times, taken, perf_counter() - started, before, loaded)
 
 
@@ -100,7 +100,7 @@ def main() -> None:
     for line in sys.stdin:
         seconds = json.loads(line)["seconds"]
         if steps is not None:
-            _run(steps, _RUN_IN_S)
+            run(steps, _RUN_IN_S)
             result = _window(steps, seconds, loaded)
         else:
             epoch, loaded = _begin(name, directory)

@@ -64,7 +64,7 @@ def w3_file(directory: Path) -> str:
 def prepare(directory: Path) -> None:
     """Make all data unless it is there.  Loads TensorFlow: call it in a process of its own."""
     _prepare_own(directory)
-    _prepare_columns(directory)
+    prepare_columns(directory)
     sequences.prepare(directory)
     skewed.prepare(directory)
 
@@ -95,7 +95,7 @@ def _prepare_own(directory: Path) -> None:
     done.touch()
 
 
-def _prepare_columns(directory: Path) -> None:
+def prepare_columns(directory: Path) -> None:
     if all(Path(columns_file(directory, parquet)).exists() for parquet in (False, True)):
         return
     import pyarrow as pa

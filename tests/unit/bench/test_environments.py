@@ -34,7 +34,7 @@ def test_an_environment_is_made_once_and_made_anew_for_other_requirements(
         if command[1:3] == ("-m", "venv"):
             Path(command[3]).mkdir(parents=True)
 
-    monkeypatch.setattr(environments, "_run", run)
+    monkeypatch.setattr(environments, "run_command", run)
     python = Environments(tmp_path).python("Grain, 2 workers")
     assert python == str(tmp_path / "environments" / "Grain" / "bin" / "python")
     assert [command[0] for command in commands] == [sys.executable, python]
@@ -50,7 +50,7 @@ def test_an_earlier_headrace_is_taken_from_the_history_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     commands = []
-    monkeypatch.setattr(environments, "_run", lambda *command: commands.append(command))
+    monkeypatch.setattr(environments, "run_command", lambda *command: commands.append(command))
     them = Environments(tmp_path)
     assert them.packages("headrace tcp tf") == []
     home = tmp_path / "environments" / environments.EARLIER_COMMIT
@@ -80,7 +80,7 @@ def test_what_can_not_be_installed_is_absent_with_the_word_of_pip_and_is_not_tri
         tried.append(command)
         raise Absent("ERROR: No matching distribution")
 
-    monkeypatch.setattr(environments, "_run", run)
+    monkeypatch.setattr(environments, "run_command", run)
     them = Environments(tmp_path)
     for _ in range(2):
         with pytest.raises(Absent, match=r"dm-reverb.* can not be installed: ERROR: No matching"):
@@ -91,12 +91,12 @@ def test_what_can_not_be_installed_is_absent_with_the_word_of_pip_and_is_not_tri
 def test_the_last_error_of_a_command_is_its_word():
     code = "import sys; sys.exit('ERROR: first\\nERROR: second\\nhint')"
     with pytest.raises(Absent, match=r"^ERROR: second$"):
-        environments._run(sys.executable, "-c", code)
+        environments.run_command(sys.executable, "-c", code)
 
 
 def test_a_module_that_is_not_there_makes_its_contestant_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setitem(environments._MODULES, "torch", "no_such_module")
+    monkeypatch.setitem(environments.MODULES, "torch", "no_such_module")
     with pytest.raises(Absent, match="no_such_module is not installed"):
         Environments(tmp_path).python("torch DataLoader, 2 workers")

@@ -48,7 +48,7 @@ def test_what_fails_or_is_absent_is_told_and_the_rest_is_measured(
     chosen = [Comparison("W1", "ours", peer) for peer in ("bad", "absent", "flaky", "peer")]
     run = Run(2, 0.1)
     with running.running(tmp_path) as them:
-        bench._measure(
+        bench.measure(
             run, chosen, [Alone("W1 memory", "bad", "memory", 0.1)], them, tmp_path / "out.json"
         )
     assert [outcome.comparison.peer for outcome in run.outcomes] == ["flaky", "peer"]
@@ -67,5 +67,5 @@ def test_contestants_are_kept_that_the_same_workload_needs_again():
         Comparison("W1", "a", "c"),
         Comparison("W2", "a", "b"),
     ]
-    assert bench._needed(chosen, 0) == {"a", "c"}
-    assert bench._needed(chosen, 1) == bench._needed(chosen, 2) == set()
+    assert bench.needed(chosen, 0) == {"a", "c"}
+    assert bench.needed(chosen, 1) == bench.needed(chosen, 2) == set()

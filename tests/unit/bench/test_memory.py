@@ -37,7 +37,7 @@ def test_a_peak_that_has_passed_is_told_and_what_is_left_does_not_grow(
 
     monkeypatch.setattr(memory, "usage", looked)
     monkeypatch.setitem(memory.CONTESTANTS, "passing", contestant)
-    measured = memory._measured("passing", tmp_path, 2.4)
+    measured = memory.measured_usage("passing", tmp_path, 2.4)
     assert measured["peak_mb"] >= 90
     assert measured["last_mb"] < 60
     assert measured["epochs"] > 0

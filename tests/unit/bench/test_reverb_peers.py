@@ -17,7 +17,7 @@ from .w4 import small
 def test_examples_are_cut_to_their_end_with_the_states_of_the_step_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    examples = reverb_peers._Examples(small(tmp_path, monkeypatch))
+    examples = reverb_peers.WrittenExamples(small(tmp_path, monkeypatch))
     rows = [examples.begun() for _ in range(states.BATCH)]
     check = states.Check()
     for _ in range(25):  # the longest has twenty segments: every row goes on to another example

@@ -138,7 +138,7 @@ def test_comparisons_are_chosen_by_a_part_of_their_name_and_then_the_long_ones_t
 @pytest.fixture(scope="module")
 def columns(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("columns")
-    workloads._prepare_columns(directory)
+    workloads.prepare_columns(directory)
     return directory
 
 
