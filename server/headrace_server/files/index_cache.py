@@ -1,12 +1,13 @@
 """Indexes of files: made once, and valid as long as the file is the same.
 
-    <directory>/<hash of path, size, stamp, kind>.idx      header | integers
+    <directory>/<hash of path, size, stamp, kind>.idx      integers | checksum
                                               .lock        held while one process builds
 
 Where several processes want the same entry, one builds it and the others wait for its lock, which
 the kernel frees should the builder die.  Both report progress now and then, for a file may be
-large.  An entry appears whole (it is written beside and renamed) and carries checksums: one that is
-cut off, altered or of another file is built again, never used.
+large.  An entry appears whole (it is written beside and renamed), and its checksum is that of the
+file's identity and the integers: one that is cut off, altered or of another file is built again,
+never used.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import hashlib
 import json
 import logging
 import os
-import struct
 import tempfile
 import time
 import zlib
@@ -23,7 +23,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -33,10 +32,8 @@ from .remote_copies import RemoteCopies
 
 logger = logging.getLogger("headrace.data")
 
-_MAGIC = b"HRINDEX2"
-_PREFIX = struct.Struct("<8sII")  # magic, header bytes, crc32 of the header
-_MAX_HEADER = 1 << 20
-_ALIGN = 64
+#: Part of the identity of an entry: entries of another format are not found.
+_FORMAT = "HRINDEX3"
 #: Least time of making an index that is logged.
 _LONG_S = 5.0
 
@@ -64,8 +61,8 @@ class IndexCache:
 
     def get(self, file: DataFile, kind: str, build: Callable[[], np.ndarray]) -> np.ndarray:
         """Return an entry (int64 [n]), read-only; ``build`` makes it where there is none yet."""
-        identity = [*file.to_plain(), kind, _MAGIC.decode()]
-        name = hashlib.blake2b(json.dumps(identity).encode(), digest_size=16).hexdigest()
+        identity = json.dumps([*file.to_plain(), kind, _FORMAT]).encode()
+        name = hashlib.blake2b(identity, digest_size=16).hexdigest()
         if self.directory is None:
             return self._in_memory(name, file, build)
         path = Path(self.directory) / f"{name}.idx"
@@ -105,45 +102,32 @@ class IndexCache:
         return self._kept[name]
 
 
-def _store(path: Path, identity: list[Any], integers: np.ndarray) -> None:
-    sums = {"of": identity, "count": integers.size, "crc": zlib.crc32(integers.data)}
-    header = json.dumps(sums).encode()
+def _store(path: Path, identity: bytes, integers: np.ndarray) -> None:
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
     try:
         with os.fdopen(descriptor, "wb") as stream:
-            stream.write(_PREFIX.pack(_MAGIC, len(header), zlib.crc32(header)) + header)
-            stream.write(bytes(_begin(len(header)) - stream.tell()))
             stream.write(integers.data)
+            stream.write(np.int64(_checksum(identity, integers)))
         os.rename(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
 
 
-def _begin(header: int) -> int:
-    """Return the byte at which the integers begin, after a header of so many bytes."""
-    return -(-(_PREFIX.size + header) // _ALIGN) * _ALIGN
+def _checksum(identity: bytes, integers: np.ndarray) -> int:
+    return zlib.crc32(integers.data, zlib.crc32(identity))
 
 
-def _load(path: Path, identity: list[Any]) -> np.ndarray | None:
+def _load(path: Path, identity: bytes) -> np.ndarray | None:
     """Return the integers of an entry, mapped; None where it is missing or is not sound."""
     try:
-        with open(path, "rb") as stream:
-            magic, size, crc = _PREFIX.unpack(stream.read(_PREFIX.size))
-            header = stream.read(min(size, _MAX_HEADER))
-        if magic != _MAGIC or zlib.crc32(header) != crc:
-            raise ValueError("its header is damaged")
-        described = json.loads(header)
-        if described["of"] != identity:
-            raise ValueError("it belongs to another file")
-        mapped = np.memmap(path, np.uint8, mode="r").view(np.ndarray)
-        begin = _begin(size)
-        raw = mapped[begin : begin + 8 * described["count"]]
-        if zlib.crc32(raw.data) != described["crc"]:
-            raise ValueError("it is cut off, or damaged")
-        return raw.view(np.int64)
+        stored = np.memmap(path, np.int64, mode="r").view(np.ndarray)
+        if _checksum(identity, stored[:-1]) == stored[-1]:
+            return stored[:-1]
+        error: Exception = ValueError("it is cut off, damaged, or of another file")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, struct.error) as error:
-        logger.warning("index %s is built again: %s", path, error)
-        return None
+    except (OSError, ValueError) as fault:
+        error = fault
+    logger.warning("index %s is built again: %s", path, error)
+    return None

@@ -72,18 +72,15 @@ def entry_of(directory: Path) -> Path:
     return path
 
 
-def test_an_entry_changed_in_any_byte_that_counts_is_built_again(tmp_path: Path) -> None:
+def test_an_entry_changed_in_any_byte_is_built_again(tmp_path: Path) -> None:
     IndexCache(str(tmp_path)).get(FILE, "frames", Builder())
     path = entry_of(tmp_path)
     sound = path.read_bytes()
-    header = 16 + int.from_bytes(sound[8:12], "little")
-    start = -(-header // 64) * 64
-    counts = {*range(header), *range(start, start + INTEGERS.nbytes)}
-    for at in range(0, len(sound), 5):
+    for at in (*range(0, len(sound), 5), *range(len(sound) - 8, len(sound))):
         path.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
         build = Builder()
         assert_same(IndexCache(str(tmp_path)).get(FILE, "frames", build))
-        assert build.calls == (at in counts), at
+        assert build.calls == 1, at
 
 
 def test_an_entry_cut_off_anywhere_is_built_again(tmp_path: Path) -> None:
