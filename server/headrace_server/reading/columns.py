@@ -81,22 +81,12 @@ class Strings:
 
     @classmethod
     def from_objects(cls, values: np.ndarray) -> Strings:
-        """From an object (or S / U) array; str is encoded as UTF-8; TypeError for anything else."""
-        flat = [_as_bytes(value) for value in values.reshape(-1).tolist()]
+        """From an object (or S / U) array of bytes and str, which is encoded as UTF-8."""
+        flat = [v.encode() if isinstance(v, str) else v for v in values.reshape(-1).tolist()]
         lengths = np.fromiter((len(value) for value in flat), np.int64, len(flat))
         starts = np.cumsum(lengths) - lengths
         data = np.frombuffer(b"".join(flat), np.uint8)
         return cls(data, starts.reshape(values.shape), lengths.reshape(values.shape))
-
-
-def _as_bytes(value: Any) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, (bytearray, memoryview)):
-        return bytes(value)
-    raise TypeError(f"{value!r:.80} is a {type(value).__name__}, not a string of bytes")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,7 @@ from headrace_proto.errors import DataError
 from headrace_server.pipeline.forks import own, own_iterator
 from headrace_server.pipeline.naming import resolve
 
-from .example_rows import PROBED, Row
+from .example_rows import PROBED
 
 
 class Factory:
@@ -66,19 +66,23 @@ class Factory:
         except Exception as error:
             raise DataError(_failed(self.name, "when it was started", error)) from error
 
-    def first_examples(self, streams: int) -> Iterator[Row | DataError]:
-        """Return the first examples, and keep the results, so that reading needs no second call."""
+    def first_examples(self, streams: int, kind: str = "record") -> Iterator[tuple[int, Any]]:
+        """Yield the first examples of each stream with their numbers, or the error in place of one.
+
+        It keeps the results of the function, so that reading needs no second call.
+        """
         for stream in range(streams):
-            iterator = self.iterator(stream, 0)
-            seen: list[Any] = []
+            iterator, seen, failed = self.iterator(stream, 0), list[Any](), False
             try:
-                seen.extend(islice(iterator, PROBED))
-                self.made[stream] = chain(seen, iterator)
+                for example in islice(iterator, PROBED):
+                    seen.append(example)
+                    yield len(seen) - 1, example
             except Exception as error:  # reading meets it again, and reports it
-                seen.append(DataError(f"{self.name}, record {len(seen)}: {raised(error)}"))
-            for row in seen:
-                if isinstance(row, (Mapping, DataError)):
-                    yield row
+                failed = True
+                yield len(seen), DataError(f"{self.name}, {kind} {len(seen)}: {raised(error)}")
+            finally:  # the caller may have seen enough
+                if not failed:
+                    self.made[stream] = chain(seen, iterator)
 
 
 def _failed(name: str, when: str, error: Exception) -> str:

@@ -41,8 +41,10 @@ def open_reader(opening: Opening) -> Reader:
     def walk(stream: int, place: Place) -> _Examples:
         return _Examples(factory, stream, place, bad)
 
+    first = (one for _, one in factory.first_examples(streams))
+    shown = (one for one in first if isinstance(one, (Mapping, DataError)))
     # To start a stream anew may cost as much as all that was read of it.
-    return record_streams(streams, walk, source.features, streams, factory.first_examples(streams))
+    return record_streams(streams, walk, source.features, streams, shown)
 
 
 def _not_columns(row: Any) -> str:

@@ -11,7 +11,6 @@ batch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain, islice
 from typing import Any, Final
 
 import numpy as np
@@ -30,8 +29,6 @@ from .record_streams import Place, Streams
 
 #: Maximum number of rows of one batch: their numbers alone take 128 MiB.
 MAX_ROWS: Final = 2**24
-#: Maximum number of batches read to find one with rows, which shows the columns.
-_PROBED: Final = 64
 
 
 def batch_streams(
@@ -103,20 +100,10 @@ class _Batches:
 
 def _learn(batches: _Batches, factory: Factory, streams: int) -> None:
     """Learn the fields from the first batch with rows, which is read once more in its turn."""
-    for stream in range(streams):
-        iterator = factory.iterator(stream, 0)
-        seen: list[Any] = []
-        try:
-            for given in islice(iterator, _PROBED):
-                seen.append(given)
-                batches.chunk(given, Place(0, len(seen) - 1), BadRecords())
-                if batches.fields:
-                    break
-        except DataError:
-            raise
-        except Exception as error:
-            raise DataError(f"{factory.name}, batch {len(seen)}: {raised(error)}") from error
-        factory.made[stream] = chain(seen, iterator)
+    for number, given in factory.first_examples(streams, "batch"):
+        if isinstance(given, DataError):
+            raise given
+        batches.chunk(given, Place(0, number), BadRecords())
         if batches.fields:
             return
     raise DataError(f"{factory.name} gives no batch with rows: declare the features")
