@@ -107,7 +107,7 @@ def _store(path: Path, identity: bytes, integers: np.ndarray) -> None:
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(integers.data)
-            stream.write(np.int64(_checksum(identity, integers)))
+            stream.write(np.int64(_checksum(identity, integers)).tobytes())
         os.rename(temporary, path)
     except BaseException:
         os.unlink(temporary)

@@ -62,13 +62,27 @@ class BadRecords:
             logger.warning("skipped: further bad records are counted and not logged")
 
 
-def without(chunk: Chunk, faults: Faults, bad: BadRecords, after: str = ": ") -> Chunk:
-    """The rows of a chunk that have no fault; the others are reported, in their order."""
+def fault_of(chunk: Chunk, row: int | None, text: str, cause: Exception | None = None) -> DataError:
+    """Return the error of a row, or (None) of the whole chunk."""
+    rest = f" and the {len(chunk) - 1} after it" if row is None and len(chunk) > 1 else ""
+    error = DataError(f"{chunk.origin.describe(row or 0)}{rest}: {text}")
+    error.__cause__ = cause
+    return error
+
+
+def without(
+    chunk: Chunk, faults: Faults, bad: BadRecords, after: str = ": ", where: str = ""
+) -> Chunk:
+    """The rows of a chunk that have no fault; the others are reported, in their order.
+
+    ``where`` names them by their numbers in it, in place of their origin.
+    """
     if not faults:
         return chunk
     for row in sorted(faults):
         reason, text = faults[row]
-        bad.report(DataError(f"{chunk.origin.describe(row)}{after}{text}"), reason)
+        place = f"{where}, row {row}, " if where else f"{chunk.origin.describe(row)}{after}"
+        bad.report(DataError(f"{place}{text}"), reason)
     return chunk.take(np.delete(np.arange(len(chunk)), list(faults)))
 
 

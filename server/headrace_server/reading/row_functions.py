@@ -21,16 +21,8 @@ from headrace_proto.errors import DataError
 from ..pipeline.examples import names_fault
 from .chunk import Chunk
 from .draws import Draws
-from .reader import BadRecords
+from .reader import BadRecords, fault_of
 from .user_columns import Fields, Given, Results, columns_of, examples_of, user_function
-
-
-def fault_of(chunk: Chunk, row: int | None, text: str, cause: Exception | None = None) -> DataError:
-    """Return the error of a row, or (None) of the whole chunk."""
-    rest = f" and the {len(chunk) - 1} after it" if row is None and len(chunk) > 1 else ""
-    error = DataError(f"{chunk.origin.describe(row or 0)}{rest}: {text}")
-    error.__cause__ = cause
-    return error
 
 
 class RowFunction:
@@ -138,7 +130,12 @@ def _mask_fault(result: Any, n: int) -> str:
 class Map:
     def __init__(self, function: RowFunction, schema: Fields | None) -> None:
         self._function = function
-        self._results = Results(schema)
+        remedy = (
+            "this is what its schema declares"
+            if schema is not None
+            else "that is what its first results showed: declare schema= where results differ"
+        )
+        self._results = Results(schema, f"{function.label} gave ", f"; {remedy}")
         self.draws = function.draws
 
     def fields_after(self, before: Fields | None) -> Fields | None:
@@ -161,22 +158,7 @@ class Map:
             if len(rows) < len(chunk):
                 chunk = chunk.take(np.array(rows, np.int64))
             given = {name: [result[name] for result in results] for name in results[0]}
-        return self.collected(chunk, given, before, bad)
-
-    def collected(
-        self, chunk: Chunk, given: Mapping[str, Given], before: Fields, bad: BadRecords
-    ) -> Chunk:
-        remedy = (
-            "this is what its schema declares"
-            if self._results.declared
-            else "that is what its first results showed: declare schema= where results differ"
-        )
-
-        def error_of(row: int | None, name: str, text: str) -> DataError:
-            text = f"no column: {text}" if row is None else f"column {name!r}: {text}; {remedy}"
-            return self._function.fault(chunk, row, f"gave {text}")
-
-        return self._results.put(chunk, given, before, bad, error_of)
+        return self._results.put(chunk, given, before, bad)
 
     def fault(self, result: Any, n: int | None, names: list[str] | None = None) -> str:
         """Return the fault of a result as a whole, or ""; a vectorized one must have ``n`` rows."""

@@ -66,7 +66,7 @@ class FlatMap(Map):
         chunk = chunk.take(np.array(rows, np.int64))
         _check_rows(chunk, counts, "flat_map")
         given = {name: [output[name] for output in listed] for name in listed[0]}
-        return self.collected(_unfolded(chunk, counts, self._stage), given, before, bad)
+        return self._results.put(_unfolded(chunk, counts, self._stage), given, before, bad)
 
     def _fault_of(self, outputs: Any, names: list[str]) -> str:
         """Return the fault of the outputs of one example, or ""."""

@@ -32,15 +32,10 @@ from .columns import (
     row_of,
 )
 from .fitting import fitted, misfit
-from .reader import BadRecords
+from .reader import BadRecords, Faults, fault_of, without
 
 #: One value per row: a list, an array [n, …] (of objects: strings or arrays), or a column.
 Given = Any
-#: Called with row, column and what is wrong.  Returns only where the row is to be dropped.
-Report = Callable[[int, str, str], None]
-
-#: Makes the error of a row, of which a column holds the wrong value, or (None) of all rows.
-ErrorOf = Callable[[int | None, str, str], DataError]
 Fields = Mapping[str, Field]
 
 _COLUMNS = (Strings, Ragged)
@@ -90,9 +85,11 @@ def examples_of(chunk: Chunk) -> list[dict[str, Any]]:
 class Results:
     """Makes columns of what a function gives, by the fields declared or shown by its first rows."""
 
-    def __init__(self, fields: Fields | None) -> None:
+    def __init__(self, fields: Fields | None, *wording: str) -> None:
+        """``wording``: what stands before the text of a fault, and after it."""
         self.fields = fields
         self.declared = fields is not None
+        self._wording = wording
 
     def put(
         self,
@@ -100,55 +97,53 @@ class Results:
         given: Mapping[str, Given],
         before: Fields,
         bad: BadRecords,
-        error_of: ErrorOf,
+        where: str = "",
     ) -> Chunk:
-        """Return the rows of a chunk with the columns given for them; others are reported."""
+        """Return the rows of a chunk with the columns given for them; others are reported.
 
-        def report(row: int, name: str, text: str) -> None:
-            bad.report(error_of(row, name, text), "wrong_type")
-
-        fields, wrong = self.fields, set[int]()
+        ``where`` names the chunk in errors, in place of its origin.
+        """
+        columns: dict[str, Column] = {}
+        faults: Faults = {}
         try:
-            if fields is None:
-                fields, wrong = _learn(given, before, len(chunk), report)
-                if fields is None:
-                    return chunk.take(slice(0, 0))
-            columns, keep = collect(given, fields, len(chunk), wrong, report)
-        except DataError:
-            raise
+            fields = self.fields or _learn(given, before, len(chunk), faults, *self._wording)
+            if fields is not None:
+                columns = collect(given, fields, len(chunk), faults, *self._wording)
         except (ValueError, TypeError) as error:  # of a dtype that is not allowed, mostly
-            bad.report(error_of(None, "", str(error)), "wrong_type", len(chunk))
+            whole = DataError(f"{where}: {error}")
+            if not where:
+                whole = fault_of(chunk, None, f"{self._wording[0]}no column: {error}")
+            bad.report(whole, "wrong_type", len(chunk))
             return chunk.take(slice(0, 0))
-        if keep is not None:
-            chunk = chunk.take(keep)
-        if len(chunk):
-            self.fields = fields
+        chunk = without(chunk, faults, bad, where=where)
+        if not len(chunk):
+            return chunk
+        self.fields = fields
         return chunk.with_columns(columns)
 
 
 def _learn(
-    given: Mapping[str, Given], before: Fields, n: int, report: Report
-) -> tuple[dict[str, Field] | None, set[int]]:
-    """Return the fields that ``n`` rows show (None where no row is left), and the rows reported.
+    given: Mapping[str, Given], before: Fields, n: int, faults: Faults, said: str, remedy: str
+) -> dict[str, Field] | None:
+    """Return the fields that ``n`` rows show (None where no row is left); note the faults of rows.
 
     A dimension varies where rows differ in it, and where it varied in a field ``before`` of the
     same name, dtype and rank.
     """
     fields: dict[str, Field] = {}
-    wrong: set[int] = set()
     for name, value in given.items():
         field = _shown_field(value)
         while field is None:
-            rows = [i for i in range(n) if i not in wrong]
+            rows = [i for i in range(n) if i not in faults]
             if not rows:
-                return None, wrong
+                return None
             try:
                 field = infer_field([value[i] for i in rows])
             except Misfit as misfit:
-                report(rows[misfit.row], name, str(misfit))
-                wrong.add(rows[misfit.row])
+                text = f"{said}column {name!r}: {misfit}{remedy}"
+                faults[rows[misfit.row]] = "wrong_type", text
         fields[name] = _widened(field, before.get(name))
-    return fields, wrong
+    return fields
 
 
 def _shown_field(value: Given) -> Field | None:
@@ -168,11 +163,11 @@ def _widened(field: Field, before: Field | None) -> Field:
 
 
 def collect(
-    given: Mapping[str, Given], fields: Mapping[str, Field], n: int, wrong: set[int], report: Report
-) -> tuple[dict[str, Column], np.ndarray | None]:
-    """Return the columns of the rows that fit the fields, and which they are (None: all).
+    given: Mapping[str, Given], fields: Fields, n: int, faults: Faults, said: str, remedy: str
+) -> dict[str, Column]:
+    """Return the columns of the rows without a fault; note the faults of rows that do not fit.
 
-    Rows in ``wrong`` were reported before; others that do not fit are reported now.
+    The text of a fault stands between ``said`` and ``remedy``.
     """
     columns: dict[str, Column] = {}
     for name, field in fields.items():
@@ -180,19 +175,17 @@ def collect(
             columns[name] = _fitted(given[name], field)
         except (ValueError, TypeError, OverflowError):
             for i in range(n):
-                if i not in wrong and (text := _misfit(given[name], i, field)):
-                    report(i, name, text)
-                    wrong.add(i)
-            if not wrong:
+                if i not in faults and (text := _misfit(given[name], i, field)):
+                    faults[i] = "wrong_type", f"{said}column {name!r}: {text}{remedy}"
+            if not faults:
                 raise
-    if not wrong:
-        return columns, None
-    keep = [i for i in range(n) if i not in wrong]
-    columns = {
+    if not faults:
+        return columns
+    keep = [i for i in range(n) if i not in faults]
+    return {
         name: column_from_rows([row_of(given[name], i) for i in keep], field)
         for name, field in fields.items()
     }
-    return columns, np.array(keep, np.int64)
 
 
 def _misfit(value: Given, i: int, field: Field) -> str:

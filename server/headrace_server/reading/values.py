@@ -16,8 +16,7 @@ from headrace_proto.errors import DataError
 from ..pipeline.selectors import selector_text
 from .chunk import Chunk
 from .columns import Ragged, Strings
-from .reader import BadRecords, without
-from .row_functions import fault_of
+from .reader import BadRecords, fault_of, without
 from .user_columns import columns_of, user_function
 
 

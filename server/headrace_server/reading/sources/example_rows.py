@@ -22,7 +22,7 @@ from headrace_server.pipeline.examples import Misfit, infer_field
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import Column, Rows, numbers_of, row_of
 from headrace_server.reading.fitting import defaults_of
-from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.reader import BadRecords, Faults, without
 from headrace_server.reading.user_columns import collect
 
 from .parts_reader import PartsReader
@@ -30,6 +30,7 @@ from .parts_reader import PartsReader
 #: Number of examples for inference: enough to see which dimensions vary, and soon read.
 PROBED = 64
 _REMEDY = "declare the features of the source"
+_GIVE = "; give the feature a default"
 
 Row = Mapping[str, Any]
 
@@ -46,30 +47,23 @@ class Schema:
         self, rows: Sequence[Row], ordinals: np.ndarray, origin: Origin, bad: BadRecords
     ) -> Chunk:
         """Return the rows that fit; the others are reported."""
-        wrong: set[int] = set()
-
-        def report(i: int, name: str, text: str, reason: str = "wrong_type") -> None:
-            if i not in wrong:
-                bad.report(DataError(f"{origin.describe(i)}, column {name!r}: {text}"), reason)
-                wrong.add(i)
-
-        def misfit(i: int, name: str, text: str) -> None:
-            report(i, name, text if self.declared else f"{text}; {_REMEDY}")
-
+        faults: Faults = {}
+        remedy = "" if self.declared else f"; {_REMEDY}"
         for i, row in enumerate(() if self.declared else rows):
             for name in row.keys() - self.fields.keys():
-                misfit(i, name, "the first examples have no such column")
+                text = f"column {name!r}: the first examples have no such column{remedy}"
+                faults[i] = "wrong_type", text
         given = {name: [row.get(name) for row in rows] for name in self.fields}
-        remedy = "give the feature a default" if self.declared else _REMEDY
         for name, values in given.items():
             for i in (i for i, value in enumerate(values) if value is None):
                 if name in self.defaults:
                     values[i] = row_of(self.defaults[name], 0)
                 else:
-                    report(i, name, f"it is missing; {remedy}", "missing_feature")
-        columns, which = collect(given, self.fields, len(rows), wrong, misfit)
-        chunk = Chunk({}, ordinals, origin)
-        return (chunk if which is None else chunk.take(which)).with_columns(columns)
+                    text = f"column {name!r}: it is missing{remedy or _GIVE}"
+                    faults.setdefault(i, ("missing_feature", text))
+        columns = collect(given, self.fields, len(rows), faults, "", remedy)
+        chunk = without(Chunk({}, ordinals, origin), faults, bad, ", ")
+        return chunk.with_columns(columns)
 
 
 def schema_of(

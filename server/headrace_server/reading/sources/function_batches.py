@@ -53,7 +53,8 @@ class _Batches:
         self.name = name
         self._defaults = defaults_of(features or {})
         fields = None if features is None else {n: f.field for n, f in features.items()}
-        self._results = Results(fields)
+        remedy = "" if features is not None else "; declare the features of the source"
+        self._results = Results(fields, "", remedy)
 
     @property
     def fields(self) -> Fields:
@@ -74,13 +75,7 @@ class _Batches:
         for name in self._defaults.keys() - given.keys():
             values[name] = repeated(self._defaults[name], n)
 
-        def error_of(row: int | None, name: str, text: str) -> DataError:
-            if row is None:
-                return DataError(f"{where}: {text}")
-            remedy = "" if self._results.declared else "; declare the features of the source"
-            return DataError(f"{where}, row {row}, column {name!r}: {text}{remedy}")
-
-        chunk = self._results.put(chunk, values, {}, bad, error_of) if n else chunk
+        chunk = self._results.put(chunk, values, {}, bad, where) if n else chunk
         return (chunk if len(chunk) else self.nothing()), n
 
     def nothing(self) -> Chunk:
