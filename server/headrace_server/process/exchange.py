@@ -50,6 +50,17 @@ def is_near(identity: bytes) -> bool:
     return identity.startswith(_NEAR)
 
 
+class _Connection(Channel):
+    """A channel, and what the exchange knows of it."""
+
+    def __init__(self, end: socket.socket, *limits: int) -> None:
+        super().__init__(end, *limits)
+        self.number = end.fileno()
+        self.name = b""  # of a worker its first message
+        self.allowed = _MOST_KEPT  # unsent bytes; more where payload waits to be written
+        self.watched = False  # polled until it can be written
+
+
 class Exchange:
     """All connections of workers, by identity, which is the first message of each, or of trainers.
 
@@ -78,14 +89,11 @@ class Exchange:
         self._listener.setblocking(False)
         self._epoll = select.epoll()
         self._epoll.register(self._listener, select.EPOLLIN)
-        self._channels: dict[int, Channel] = {}  # by file number
-        self._names: dict[int, bytes] = {}
-        self._numbers: dict[bytes, int] = {}
+        self._channels: dict[int, _Connection] = {}  # by file number
+        self._named: dict[bytes, _Connection] = {}
         self._count = itertools.count(1)  # of trainers
         self._deaf = False  # no connection can be accepted now: descriptors are short
-        self._waiting: set[int] = set()  # polled until they can be written
-        self._unheard: dict[int, deque[list[bytes]]] = {}  # messages by file number
-        self._allowed: dict[int, int] = {}  # unsent bytes, where payload waits to be written
+        self._unheard: dict[_Connection, deque[list[bytes]]] = {}
 
     def fileno(self) -> int:
         """Return the file that is readable when a message has come or a channel is writable."""
@@ -110,7 +118,7 @@ class Exchange:
 
         It yields messages of each trainer for ``TURN_S``; the next call continues.
         """
-        late = [(number, self._channels[number]) for number in self._unheard]
+        late = list(self._unheard)
         for number, events in self._epoll.poll(0):
             if number == self._listener.fileno():
                 self._accept()
@@ -119,12 +127,12 @@ class Exchange:
             if channel is None:  # an earlier message has ended it
                 continue
             if events & select.EPOLLOUT:
-                self._write(number, channel)
-            if events & ~select.EPOLLOUT and number not in self._unheard:  # else its turn comes
-                yield from self._listen(number, channel, deque(channel.take()))
-        for number, channel in late:
-            if self._channels.get(number) is channel:
-                yield from self._listen(number, channel, self._unheard.pop(number))
+                self._write(channel)
+            if events & ~select.EPOLLOUT and channel not in self._unheard:  # else its turn comes
+                yield from self._listen(channel, deque(channel.take()))
+        for channel in late:
+            if channel in self._unheard:
+                yield from self._listen(channel, self._unheard.pop(channel))
 
     def tick(self) -> None:
         """Accept connections again, after descriptors were short."""
@@ -134,37 +142,33 @@ class Exchange:
 
     def tell(self, identity: bytes, frames: Sequence[Frame]) -> bool:
         """Send a message; return False when no peer has this name."""
-        number = self._numbers.get(identity)
-        if number is None:
-            return False
-        return self._tell(number, self._channels[number], frames)
+        channel = self._named.get(identity)
+        return channel is not None and self._tell(channel, frames)
 
     def send_payload(self, identity: bytes, frames: Sequence[Frame], most_bytes: int) -> bool:
         """Send a message with payload; at most ``most_bytes`` of payload may wait."""
-        number = self._numbers.get(identity)
-        if number is None:
+        channel = self._named.get(identity)
+        if channel is None:
             return False
-        channel = self._channels[number]
-        self._allowed[number] = most_bytes + _MOST_KEPT
-        there = self._tell(number, channel, frames)
+        channel.allowed = most_bytes + _MOST_KEPT
+        there = self._tell(channel, frames)
         if not channel.waits:
-            self._allowed.pop(number, None)
+            channel.allowed = _MOST_KEPT
         return there
 
     def drop(self, identity: bytes) -> None:
         """End a connection; the other end can still read what was sent before."""
-        number = self._numbers.get(identity)
-        if number is not None:
-            self._drop(number)
+        if (channel := self._named.get(identity)) is not None:
+            self._drop(channel)
 
     def unsent_memory(self, identity: bytes) -> int:
         """Return the memory of unsent messages to one peer."""
-        number = self._numbers.get(identity)
-        return 0 if number is None else self._channels[number].unsent_memory
+        channel = self._named.get(identity)
+        return 0 if channel is None else channel.unsent_memory
 
     def close(self) -> None:
-        for number in list(self._channels):
-            self._drop(number)
+        for channel in list(self._channels.values()):
+            self._drop(channel)
         self._epoll.close()
         self._listener.close()
         with contextlib.suppress(FileNotFoundError):
@@ -173,47 +177,47 @@ class Exchange:
     # A channel
 
     def _listen(
-        self, number: int, channel: Channel, messages: deque[list[bytes]]
+        self, channel: _Connection, messages: deque[list[bytes]]
     ) -> Iterator[tuple[bytes, list[bytes]]]:
         until = 0.0
         while messages:
             frames = messages.popleft()
-            if number not in self._names:
-                if fault := self._name(number, frames):
+            if not channel.name:
+                if fault := self._name(channel, frames):
                     channel.fault = fault
                     break
                 continue
-            yield self._names[number], frames
-            if self._channels.get(number) is not channel:
+            yield channel.name, frames
+            if self._named.get(channel.name) is not channel:
                 return  # its message has ended it
             if messages and self._is_used is not None:
                 now = time.monotonic()
                 until = until or now + TURN_S
                 if now >= until:
-                    self._unheard[number] = messages
+                    self._unheard[channel] = messages
                     return
-        self._end_silent(number, channel)
+        self._end_silent(channel)
 
-    def _end_silent(self, number: int, channel: Channel) -> None:
+    def _end_silent(self, channel: _Connection) -> None:
         """Close a channel that has ended."""
         if channel.fault:
-            logger.error("the channel of %s is closed: %s", self._who(number), channel.fault)
+            logger.error("the channel of %s is closed: %s", self._who(channel), channel.fault)
         if channel.fault or channel.ended:
-            self._drop(number)
+            self._drop(channel)
 
-    def _who(self, number: int) -> str:
-        name = self._names.get(number, b"a process that did not say which").decode()
+    def _who(self, channel: _Connection) -> str:
+        name = (channel.name or b"a process that did not say which").decode()
         return f"worker {name}" if self._is_used is None else f"a trainer of this host ({name[1:]})"
 
-    def _name(self, number: int, frames: list[bytes]) -> str:
+    def _name(self, channel: _Connection, frames: list[bytes]) -> str:
         """Take a first message, the name of the peer; return its fault, empty for none."""
         name = frames[0]
         if len(frames) != 1 or not _IDENTITY.fullmatch(name):
             return f"its first message is {len(frames)} frames, {name[:32]!r} …, and no identity"
-        if name in self._numbers:
+        if name in self._named:
             return f"worker {name.decode()} is connected already, and that connection stands"
-        self._names[number] = name
-        self._numbers[name] = number
+        channel.name = name
+        self._named[name] = channel
         return ""
 
     def _accept(self) -> None:
@@ -234,58 +238,53 @@ class Exchange:
             end.setblocking(False)
             self._take(end)
             if len(self._channels) > self._most:
-                self._drop(next(filter(self._is_unused, self._channels)))
+                self._drop(next(filter(self._is_unused, self._channels.values())))
 
-    def _is_unused(self, number: int) -> bool:
-        name = self._names.get(number)
-        return name is None or (self._is_used is not None and not self._is_used(name))
+    def _is_unused(self, channel: _Connection) -> bool:
+        name = channel.name
+        return not name or (self._is_used is not None and not self._is_used(name))
 
     def _take(self, end: socket.socket) -> None:
-        number, channel = end.fileno(), Channel(end)
+        channel = _Connection(end)
         if self._is_used is not None:
-            channel = Channel(end, limits.MAX_FRAMES, limits.MAX_UPLOAD_BYTES)
+            channel = _Connection(end, limits.MAX_FRAMES, limits.MAX_UPLOAD_BYTES)
             # No peer can choose such a name on a ZeroMQ socket, and ZeroMQ's own have 5 bytes.
-            name = self._names[number] = _NEAR + b"%d" % next(self._count)
-            self._numbers[name] = number
-        self._channels[number] = channel
+            channel.name = _NEAR + b"%d" % next(self._count)
+            self._named[channel.name] = channel
+        self._channels[channel.number] = channel
         self._epoll.register(channel, select.EPOLLIN)
 
-    def _tell(self, number: int, channel: Channel, frames: Sequence[Frame]) -> bool:
-        allowed = self._allowed.get(number, _MOST_KEPT)
-        if self._is_used is not None and channel.unsent_memory > allowed:
-            self._drop(number)  # when the trainer greets again, all important messages are resent
+    def _tell(self, channel: _Connection, frames: Sequence[Frame]) -> bool:
+        if self._is_used is not None and channel.unsent_memory > channel.allowed:
+            self._drop(channel)  # when the trainer greets again, all important messages are resent
             return False
         there = True
         try:
             channel.post(frames)
         except OSError:  # dead: its earlier messages can still be read
             there = False
-        if channel.waits or number in self._waiting:
-            self._watch(number, there and channel.waits)
+        if channel.waits or channel.watched:
+            self._watch(channel, there and channel.waits)
         return there
 
-    def _write(self, number: int, channel: Channel) -> None:
+    def _write(self, channel: _Connection) -> None:
         """Write what can be written now."""
         try:
             waits = channel.flush()
         except OSError:
             waits = False
-        self._watch(number, waits)
+        self._watch(channel, waits)
 
-    def _watch(self, number: int, waits: bool) -> None:
+    def _watch(self, channel: _Connection, waits: bool) -> None:
         """Start or stop polling for a channel to become writable."""
-        if waits != (number in self._waiting):
-            (self._waiting.add if waits else self._waiting.discard)(number)
-            self._epoll.modify(number, select.EPOLLIN | (select.EPOLLOUT if waits else 0))
+        if waits != channel.watched:
+            channel.watched = waits
+            self._epoll.modify(channel, select.EPOLLIN | (select.EPOLLOUT if waits else 0))
         if not waits:
-            self._allowed.pop(number, None)
+            channel.allowed = _MOST_KEPT
 
-    def _drop(self, number: int) -> None:
-        self._epoll.unregister(number)
-        self._waiting.discard(number)
-        self._unheard.pop(number, None)
-        self._allowed.pop(number, None)
-        self._channels.pop(number).close()
-        name = self._names.pop(number, None)
-        if name is not None:
-            del self._numbers[name]
+    def _drop(self, channel: _Connection) -> None:
+        self._epoll.unregister(channel)
+        self._unheard.pop(channel, None)
+        self._named.pop(channel.name, None)
+        self._channels.pop(channel.number).close()

@@ -627,12 +627,12 @@ def test_a_trainer_that_reads_nothing_is_cut_off_before_much_is_kept_for_it(tmp_
     trainer = Channel.connect(exchange.path, [b"hello"])
     assert list(exchange.hear()) == []  # it was let in
     ((name, said),) = exchange.hear()
-    assert said == [b"hello"] and name in exchange._numbers and exchange.anybody
+    assert said == [b"hello"] and name in exchange._named and exchange.anybody
     told = 0
     while exchange.tell(name, [bytes(1 << 16)]):
         told += 1
         assert told < 1000
-    assert told >= 128 and name not in exchange._numbers and not exchange.anybody
+    assert told >= 128 and name not in exchange._named and not exchange.anybody
     assert len(trainer.receive()) >= 1  # what had left before can still be read
     trainer.close()
     exchange.close()
