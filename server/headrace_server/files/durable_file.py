@@ -1,4 +1,4 @@
-"""Files that are whole, or as they were, after a power cut; their locks; errors of a full disk.
+"""Files that are whole, or as they were, after a power cut; their locks; room for them on a disk.
 
 An OSError of ``write`` names neither the file nor the free space: ``writing`` adds both.
 """
@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -77,41 +77,82 @@ def read_json(file: Path, parse: Callable[[Any], T], remedy: str = "") -> T | No
 
 def put_in_place(part: Path, file: Path) -> None:
     """Give a file that was written its name, once its bytes are on the disk."""
-    written = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with opened(part) as written:
         os.fsync(written)
-    finally:
-        os.close(written)
     os.replace(part, file)
     sync_directory(file.parent)
 
 
 def sync_directory(directory: Path) -> None:
     """Make sure that new and renamed files of a directory stay after a power cut."""
-    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with opened(directory, os.O_DIRECTORY) as descriptor:
+        os.fsync(descriptor)
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> Iterator[int]:
+    """Yield a descriptor of a file, which only its user can read if it is made here."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
     try:
-        os.fsync(opened)
+        yield descriptor
     finally:
-        os.close(opened)
+        os.close(descriptor)
+
+
+def held(path: Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
+    """Return a descriptor with the flock of a file; BlockingIOError where another process has it.
+
+    The kernel frees it if the process dies.
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC, mode)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 @contextlib.contextmanager
 def locked(path: Path, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the flock of a file, which the kernel frees if the process dies.
+    """Hold the flock of a file.
 
     The file stays: removing it would let two processes hold it.  ``waits`` is called again and
     again while another process has the lock.
     """
-    with writing(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    while True:
+        with contextlib.suppress(BlockingIOError), writing(path):
+            descriptor = held(path, os.O_RDWR | os.O_CREAT, 0o644)
+            break
+        waits()
+        time.sleep(_TRY_S)
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                waits()
-                time.sleep(_TRY_S)
         yield
     finally:
         os.close(descriptor)
+
+
+def unlinked(path: Path) -> bool:
+    """Remove a file unless the process that writes it, and holds its flock, lives."""
+    with contextlib.suppress(OSError), opened(path) as descriptor:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+        return True
+    return False
+
+
+def remove_oldest(
+    paths: Iterable[Path], most_bytes: int, remove: Callable[[Path], bool] = unlinked
+) -> None:
+    """Remove the oldest files that can be removed until all have at most so many bytes."""
+    found = []
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            status = path.stat()
+            found.append((status.st_mtime_ns, path, status.st_size))
+    total = sum(size for _, _, size in found)
+    for _, path, size in sorted(found):
+        if total <= most_bytes:
+            return
+        if remove(path):
+            total -= size

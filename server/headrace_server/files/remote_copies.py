@@ -21,7 +21,7 @@ from pathlib import Path
 
 from headrace_proto.errors import LimitExceeded
 
-from .durable_file import locked, writing
+from .durable_file import locked, remove_oldest, unlinked, writing
 from .manifest import DataFile, copy_whole, open_stream
 
 
@@ -70,7 +70,7 @@ class RemoteCopies:
     def _make_room(self, file: DataFile) -> None:
         """Remove leftovers of killed workers, and the oldest copies until there is room."""
         for part in self._directory.glob("*.part"):
-            _remove_if_left(part)
+            unlinked(part)
         if self._most is None:
             return
         if file.size > self._most:
@@ -78,20 +78,17 @@ class RemoteCopies:
                 f"{file.path} has {file.size} bytes, more than all copies of remote files may: "
                 f"raise remote_cache_bytes={self._most}"
             )
-        copies = []
-        total = file.size
-        for path in (*self._directory.glob("*.copy"), *self._directory.glob("*.part")):
-            with contextlib.suppress(FileNotFoundError):
-                status = path.stat()
-                total += status.st_size
-                if path.suffix == ".copy":
-                    copies.append((status.st_mtime_ns, path, status.st_size))
-        for _, path, size in sorted(copies):
-            if total <= self._most:
-                break
-            path.unlink(missing_ok=True)
-            path.with_suffix(".lock").unlink(missing_ok=True)
-            total -= size
+        kept = (*self._directory.glob("*.copy"), *self._directory.glob("*.part"))
+        remove_oldest(kept, self._most - file.size, _removed)
+
+
+def _removed(path: Path) -> bool:
+    """Remove a copy, which may be mapped."""
+    if path.suffix != ".copy":
+        return False
+    for one in (path, path.with_suffix(".lock")):
+        one.unlink(missing_ok=True)
+    return True
 
 
 def _open_whole(path: Path, size: int) -> int | None:
@@ -106,9 +103,3 @@ def _open_whole(path: Path, size: int) -> int | None:
         return descriptor
     os.close(descriptor)
     return None
-
-
-def _remove_if_left(part: Path) -> None:
-    with contextlib.suppress(OSError), open(part, "rb") as left:
-        fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: it is being written
-        part.unlink(missing_ok=True)

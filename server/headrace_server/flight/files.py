@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import struct
 import zlib
@@ -24,8 +23,7 @@ from typing import Any, BinaryIO, Final
 import msgpack
 import numpy as np
 
-from ..files.durable_file import writing
-from ..process.descriptors import aside, own
+from ..files.durable_file import held, remove_oldest, writing
 
 FORMAT: Final = 2
 SUFFIX: Final = ".flight"
@@ -71,11 +69,7 @@ class FlightFile:
             self._directory.mkdir(parents=True, exist_ok=True)
             self._sweep(max(self._file_bytes, nbytes))
             self._count += 1
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            with own():
-                self._fd = os.open(path, flags, 0o600)
-        self._fd = aside(self._fd)
-        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._fd = held(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL)
         self._size = 0
         self.write(header)
 
@@ -91,38 +85,13 @@ class FlightFile:
 
     def _sweep(self, wanted: int) -> None:
         """Remove the oldest files that no process writes, until ``wanted`` bytes are free."""
-        found = []
-        with own():
-            names = os.listdir(self._directory)
-        for path in (self._directory / name for name in names if name.endswith(SUFFIX)):
-            with contextlib.suppress(FileNotFoundError):
-                status = path.stat()
-                found.append((status.st_mtime_ns, path, status.st_size))
-        total = sum(size for _, _, size in found)
-        for _, path, size in sorted(found):
-            if total + wanted <= self._limit - self._limit // _OPEN_SHARE:
-                return
-            if _unlinked(path):
-                total -= size
+        closed_bytes = self._limit - self._limit // _OPEN_SHARE
+        remove_oldest(self._directory.glob(f"*{SUFFIX}"), closed_bytes - wanted)
 
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-
-def _unlinked(path: Path) -> bool:
-    """Remove a file unless its writer lives."""
-    with contextlib.suppress(OSError):
-        with own():
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink(missing_ok=True)
-        finally:
-            os.close(fd)
-        return True
-    return False
 
 
 def frame(value: Any) -> bytes:

@@ -22,7 +22,7 @@ from headrace_proto.errors import LimitExceeded
 from headrace_proto.schema import OFFSETS, Field
 
 from ..core.arena import Arena, Block
-from ..files.durable_file import FULL, room
+from ..files.durable_file import FULL, opened, room
 
 logger = logging.getLogger("headrace.worker")
 
@@ -36,11 +36,8 @@ def segment_name(worker: int, life: int, number: int) -> str:
 
 def map_segment(path: Path) -> np.ndarray:
     """Return an existing segment, read-only, as uint8."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with opened(path) as fd:
         return np.frombuffer(mmap.mmap(fd, 0, prot=mmap.PROT_READ), np.uint8)
-    finally:
-        os.close(fd)
 
 
 def least_bytes(schema: Mapping[str, Field]) -> int:
@@ -161,15 +158,13 @@ class Slab:
 
     def _create(self, number: int, size: int) -> None:
         path = self._directory / segment_name(self._worker, self._life, number)
-        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(fd, 0, size)
-            self._memory[number] = np.frombuffer(mmap.mmap(fd, size), np.uint8)
-        except OSError:
-            path.unlink()
-            raise
-        finally:
-            os.close(fd)
+        with opened(path, os.O_CREAT | os.O_EXCL | os.O_RDWR) as fd:
+            try:
+                os.posix_fallocate(fd, 0, size)
+                self._memory[number] = np.frombuffer(mmap.mmap(fd, size), np.uint8)
+            except OSError:
+                path.unlink()
+                raise
 
     def _remove(self, number: int) -> None:
         if self._unmade.pop(number, None) is not None:

@@ -27,7 +27,7 @@ import numpy as np
 
 from headrace_proto.errors import ServerError
 
-from ..files.durable_file import writing
+from ..files.durable_file import opened, writing
 from .counts import added
 from .rundir import MORE_SHARED_MEMORY
 
@@ -153,13 +153,10 @@ class Notebook:
         self.path = str(path)
         size = _REPORT_AT + _FIXED_BYTES + _BYTES_PER_PARTITION * partitions
         try:
-            with writing(self.path, size, MORE_SHARED_MEMORY):
-                fd = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-                try:
-                    # else a write to a full file system would kill this process
-                    os.posix_fallocate(fd, 0, size)
-                finally:
-                    os.close(fd)
+            full = writing(self.path, size, MORE_SHARED_MEMORY)
+            with full, opened(self.path, os.O_CREAT | os.O_RDWR) as fd:
+                # else a write to a full file system would kill this process
+                os.posix_fallocate(fd, 0, size)
         except OSError as error:
             raise ServerError(error.strerror) from None
         self._map = _mapped(self.path)
@@ -218,8 +215,5 @@ class Stillness:
 
 
 def _mapped(path: str) -> mmap.mmap:
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with opened(path, os.O_RDWR) as fd:
         return mmap.mmap(fd, 0)
-    finally:
-        os.close(fd)

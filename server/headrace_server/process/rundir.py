@@ -23,7 +23,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from ..files.durable_file import writing
+from ..files.durable_file import opened, writing
 
 _PREFIX = "headrace"
 #: Advice in the error of full shared memory.
@@ -41,14 +41,9 @@ def _parent(shm_dir: str | os.PathLike[str] | None) -> Path:
 
 def is_locked(path: Path) -> bool:
     """Return whether a living process holds a lock on the file."""
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
+    with contextlib.suppress(FileNotFoundError), opened(path, os.O_RDWR) as fd:
         return is_held(fd)
-    finally:
-        os.close(fd)
+    return False
 
 
 def is_held(fd: int) -> bool:

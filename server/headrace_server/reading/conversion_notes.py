@@ -10,7 +10,6 @@ A flock reserves the directory.  A directory with other files is refused and lef
 from __future__ import annotations
 
 import base64
-import fcntl
 import json
 import os
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any, Final
 
 import msgpack
 
-from ..files.durable_file import write_durably
+from ..files.durable_file import held, write_durably
 
 _NAME: Final = "conversion.json"
 _FORMAT: Final = 1
@@ -42,14 +41,13 @@ class Notes:
         self.complete = False
         self._of = of
         directory.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = held(directory, os.O_DIRECTORY)
+        except BlockingIOError:
+            raise ValueError(f"{directory}: another conversion is at work there") from None
+        try:
             self._load()
             self._clear()
-        except BlockingIOError:
-            self.close()
-            raise ValueError(f"{directory}: another conversion is at work there") from None
         except BaseException:
             self.close()
             raise

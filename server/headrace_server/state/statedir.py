@@ -17,7 +17,6 @@ snapshots/NAME/ID/            copies of all that, see snapshots.py
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -27,7 +26,7 @@ from typing import Any
 from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE, Share, next_term
 
-from ..files.durable_file import read_json, write_durably, writing
+from ..files.durable_file import held, read_json, write_durably, writing
 from ..pipeline.declaration import jsonable
 from ..pipeline.naming import stable_name
 from ..process.config import FeedConfig
@@ -80,19 +79,14 @@ class StateDirectory:
                 self.path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise ServerError(f"state_dir={str(self.path)!r} is not a directory") from None
-        with writing(self.path / "LOCK"):
-            self._lock = os.open(self.path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with writing(self.path / "LOCK"):
+                self._lock = held(self.path / "LOCK", os.O_RDWR | os.O_CREAT)
         except BlockingIOError:
-            self.close()
             raise ServerError(
                 f"state_dir={str(self.path)!r} is in use by another server: one server owns a "
                 "state directory"
             ) from None
-        except OSError:
-            self.close()
-            raise
 
     def raise_term(self, beyond: int = 0, at_least: int = 0, share: Share = WHOLE) -> int:
         """Store and return the term of this start, one of a share and greater than ``beyond``.
