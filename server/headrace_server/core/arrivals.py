@@ -123,7 +123,7 @@ class Arrivals(SegmentSupply):
 
         The trainer then knows which partition is next, which may be another owner's.
         """
-        while trainer.passed < len(self._over) and self._trainers.wants(trainer):
+        while trainer.passed < len(self._over) and self._trainers.credits(trainer) > 0:
             self._pass_next(trainer)
 
     def _pass_next(self, trainer: Trainer) -> bool:

@@ -15,11 +15,7 @@ class Fifo:
     def __init__(self) -> None:
         self._slots = np.empty(0, np.int64)
         self._begin = self._end = 0
-
-    @property
-    def count(self) -> int:
-        """Number of slots in it."""
-        return self._end - self._begin
+        self.count = 0  # of slots in it
 
     def put(self, slots: np.ndarray) -> None:
         """Append slots."""
@@ -31,12 +27,14 @@ class Fifo:
             self._begin, self._end, end = 0, len(left), len(left) + len(slots)
         self._slots[self._end : end] = slots
         self._end = end
+        self.count += len(slots)
 
     def get(self, n: int) -> np.ndarray:
         """Remove and return the first ``n``; there must be that many."""
-        taken = self.first(n)
-        self._begin += n
-        return taken
+        begin = self._begin
+        self._begin = end = begin + n
+        self.count -= n
+        return self._slots[begin:end]
 
     def first(self, n: int) -> np.ndarray:
         """Return the first ``n``, which stay."""

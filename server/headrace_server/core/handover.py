@@ -95,7 +95,8 @@ class Line:
         while self._heap:
             batch = heapq.heappop(self._heap)[1]
             if batch.waits_in is self:
-                self.remove(batch)
+                batch.waits_in = None
+                self.count -= 1
                 return batch
         return None
 

@@ -157,7 +157,8 @@ class SegmentQueue(InStep):
         self._made += 1
         self._returning += n - len(batch.ended)
         self._hand_out(batch)
-        self._drop_leftovers()
+        if self._finished:
+            self._drop_leftovers()
         return batch
 
     def _first(self, n: int) -> np.ndarray:
@@ -244,7 +245,8 @@ class SegmentQueue(InStep):
             self._drop(slots, "cancelled")
             return None
         self._back.put(batch.indices[rows], slots)
-        self._drop_leftovers()
+        if self._finished:
+            self._drop_leftovers()
         return rows
 
     def _come_back(self, slots: np.ndarray) -> None:

@@ -109,10 +109,10 @@ class Sequences(ABC):
     @property
     def hungry(self) -> bool:
         """Whether more examples are wanted now."""
+        if self._waiting or self._finished or self._fresh.count >= self._read_ahead:
+            return False
         places = self._places
-        room = places is None or self.in_flight < places
-        ahead = bool(self._waiting) or self._fresh.count >= self._read_ahead
-        return room and not ahead and not self._finished
+        return places is None or self.in_flight < places
 
     def offer(self, chunk: int, rows: int, facts: Mapping[str, Any]) -> None:
         """Take a chunk's examples, in order: the ``key`` of each and its ``count`` of segments.
@@ -162,9 +162,9 @@ class Sequences(ABC):
 
     def _admit(self) -> None:
         """Admit examples in order, while there is room."""
+        places = self._places
         while self._waiting:
             chunk, start, stop = self._waiting[0]
-            places = self._places
             end = stop if places is None else min(stop, start + places - self.in_flight)
             offered = self._offered[chunk]
             if self._landed:
@@ -306,8 +306,11 @@ class Sequences(ABC):
         self._slots.free(slots)
 
     def _need_no_payload(self, slots: np.ndarray) -> None:
+        uses = self._uses
         for chunk in self._slots.chunk[slots].tolist():
-            self._release(chunk, 1)
+            uses[chunk] -= 1
+            if not uses[chunk]:
+                del uses[chunk]
 
     def _release(self, chunk: int, rows: int) -> None:
         self._uses[chunk] -= rows

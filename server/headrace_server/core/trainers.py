@@ -112,24 +112,21 @@ class Trainers:
         """Exchange the trainers that yield with those that ask."""
         self.asking, self.yielding = self.yielding, self.asking
 
-    def wants(self, trainer: Trainer) -> bool:
-        """Return whether it takes another batch now."""
-        return trainer.window > trainer.seq and self._held(trainer.session) < self.max_window
-
     def has_room(self, session: int) -> bool:
         """Return whether it may hold another batch."""
         return self._held(session) < self.max_window
 
     def credits(self, trainer: Trainer) -> int:
         """Return how many batches it takes now."""
-        return min(trainer.window - trainer.seq, self.max_window - self._held(trainer.session))
+        credits = trainer.window - trainer.seq
+        return min(credits, self.max_window - self._held(trainer.session)) if credits > 0 else 0
 
     def ask(self, session: int) -> None:
         """Consider a trainer at the next hand-out, if it wants more."""
-        trainer = self.present.get(session)
         if session in self.asking and not self.by_rank:
             return
-        if trainer is not None and self.wants(trainer):
+        trainer = self.present.get(session)
+        if trainer is not None and self.credits(trainer) > 0:
             (self.yielding if trainer.yields else self.asking).setdefault(session, trainer)
             if trainer.rank >= 0:
                 self.due.append(trainer.rank)

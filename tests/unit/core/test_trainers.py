@@ -75,16 +75,16 @@ def test_those_that_ask_are_in_the_order_in_which_they_began_to():
 def test_a_trainer_takes_as_far_as_its_window_reaches_and_never_more_than_it_may_hold():
     at = At(1, max_window=4)
     trainer = at.all.present[1]
-    assert not at.all.wants(trainer)
+    assert not at.all.credits(trainer)
     at.window(1, 9)
     trainer.seq = 7
-    assert at.all.wants(trainer) and at.all.credits(trainer) == 2
+    assert at.all.credits(trainer) == 2
     at.held[1] = 3
     assert at.all.credits(trainer) == 1
     at.held[1] = 4
-    assert not at.all.wants(trainer) and at.all.credits(trainer) == 0
+    assert at.all.credits(trainer) == 0
     at.held[1], trainer.seq = 0, 9
-    assert not at.all.wants(trainer)
+    assert not at.all.credits(trainer)
 
 
 def test_a_rank_that_asks_is_due_and_a_trainer_without_one_is_not():
