@@ -63,7 +63,6 @@ OF_THE_LOOP = {
     "rest",
     "send_committed",
     "store",
-    "submit_done",
     "turn",
     "work",
 }

@@ -173,7 +173,7 @@ class PlayedPartitions:
     def __init__(self) -> None:
         self.events: deque[Any] = deque()
         self.flight: dict[str, Any] = {}
-        self.stores, self.ahead, self.commits = _Stores(), self, self
+        self.stores, self.ahead = _Stores(), self
         self._blocks: set[tuple[str, int, int]] = set()
         self._numbers: Counter[tuple[str, int]] = Counter()  # of batches that were made
         self._by_stripe: Counter[tuple[str, int, int]] = Counter()
@@ -194,11 +194,9 @@ class PlayedPartitions:
         if batch.body is not None:
             self._blocks.remove((feed, batch.partition, batch.number))  # once, and nothing else
 
-    def add(self, feed: str, effect: StoreCommit) -> None:
+    def save(self, feed: str, effect: StoreCommit) -> None:
         batch = effect.batch
         self.events.append(CommitsStored(feed, batch.partition, [[batch.number, "", ""]]))
-
-    save = add
 
     def count(self) -> None:
         pass
@@ -307,10 +305,9 @@ class Bench:
         self._partitions = PlayedPartitions()
         parts: Any = self._partitions
         pipe: Any = _Pipe()
-        do: Callable[..., None] = lambda action, *arguments: action(*arguments)  # noqa: E731
         self.house = House(
             *(config, 0, parts, pipe, self._clock, self._door),
-            *(self._sessions, near, self._outbox, do),
+            *(self._sessions, near, self._outbox),
         )
         self.house.begin({"paused": False, "failed": {}, "all_opened": None, "before": {}})
         self.house.all_are_back()

@@ -68,6 +68,8 @@ class _Feed:
     nbytes: int = 0
     rests: bool = False
     shares: _Shares = field(default_factory=_Shares)
+    bounds: tuple[int, int] = (0, 0)  # batches and bytes, where so many partitions are at work:
+    partitions: int = -1
 
 
 def bounds(
@@ -115,33 +117,47 @@ class Ahead:
 
     def turn(self, running: Mapping[_Name, _Partition], waiting: Container[_Name]) -> _Name | None:
         """Return the partition that makes the next batch, unless enough is made ahead."""
-        resting = {name for name in self._feeds if self._enough(name, running)}
+        resting = set()
+        for feed, here in self._feeds.items():
+            here.rests = bool(here.untaken) and self._enough(feed, here, running)
+            if here.rests:
+                resting.add(feed)
         if len(resting) == len(self._feeds):
             return None
-        first: dict[str, tuple[float, int]] = {}  # of each feed, the partition that comes first
-        for (name, partition), run in running.items():
-            if name not in resting and (name, partition) not in waiting:
-                shares = self._feeds[name].shares
-                start = run.next_turn if run.made_ahead else shares.start(partition)
-                first[name] = min(first.get(name, (start, partition)), (start, partition))
-        for name in sorted(first, key=lambda name: (self._shares.start(name), name)):
-            partition = first[name][1]
-            capacity = running[name, partition].capacity
-            if capacity is None or self._feeds[name].of.get(partition, 0) < capacity:
-                return name, partition
+        able = [name for name in running if name not in waiting and name[0] not in resting]
+        for name in able if len(able) < 2 else self._first_of_feeds(able, running):
+            capacity = running[name].capacity
+            if capacity is None or self._feeds[name[0]].of.get(name[1], 0) < capacity:
+                return name
         return None
+
+    def _first_of_feeds(
+        self, able: list[_Name], running: Mapping[_Name, _Partition]
+    ) -> list[_Name]:
+        """Return the partition of each feed that comes first, in the order of the feeds' turns."""
+        first: dict[str, tuple[float, int]] = {}
+        for name, partition in able:
+            run, shares = running[name, partition], self._feeds[name].shares
+            start = run.next_turn if run.made_ahead else shares.start(partition)
+            first[name] = min(first.get(name, (start, partition)), (start, partition))
+        names = sorted(first, key=lambda name: (self._shares.start(name), name))
+        return [(name, first[name][1]) for name in names]
 
     def worked(self, name: _Name, seconds: float) -> None:
         """Note that a partition, which had the turn, has worked."""
         self._shares.worked(name[0], seconds)
         self._feeds[name[0]].shares.worked(name[1], seconds)
 
-    def _enough(self, name: str, running: Mapping[_Name, _Partition]) -> bool:
-        feed = self._feeds[name]
-        if not feed.untaken:
-            feed.rests = False
-            return False
-        batches, nbytes = len(feed.untaken), feed.nbytes
+    def _enough(self, name: str, feed: _Feed, running: Mapping[_Name, _Partition]) -> bool:
+        if feed.partitions != len(running):
+            feed.partitions, feed.bounds = len(running), self._bounds_of(name, running)
+        most, most_bytes = feed.bounds
+        if feed.rests:
+            most, most_bytes = most - max(1, most // 4) + 1, most_bytes - most_bytes // 4
+        batches = len(feed.untaken)
+        return batches >= self._always and (batches >= most or feed.nbytes >= most_bytes)
+
+    def _bounds_of(self, name: str, running: Mapping[_Name, _Partition]) -> tuple[int, int]:
         capacity = next((running[here].capacity for here in running if here[0] == name), None)
         most, most_bytes = bounds(
             capacity,
@@ -150,9 +166,4 @@ class Ahead:
             self._max_ahead_bytes,
             self._slab_bytes,
         )
-        if self._share is not None:
-            most_bytes = min(most_bytes, self._share)
-        if feed.rests:
-            most, most_bytes = most - max(1, most // 4) + 1, most_bytes - most_bytes // 4
-        feed.rests = batches >= self._always and (batches >= most or nbytes >= most_bytes)
-        return feed.rests
+        return most, most_bytes if self._share is None else min(most_bytes, self._share)

@@ -51,7 +51,6 @@ class Lanes(InStep):
         self.ahead = self.states != AT_SERVER
         self._stripes: dict[int, _Stripe] = {}
         self._orphans: list[tuple[int, int]] = []  # (insertion index, slot)
-        self._dry: list[int] = []
         self.through: list[int] = []
         self._crowded = False  # more examples came back than there are places
         self._gone: set[int] = set()  # stripes that were closed
@@ -75,7 +74,7 @@ class Lanes(InStep):
 
     @property
     def content(self) -> bool:
-        if self.members is not None or self._dry:
+        if self.members is not None or self.dry:
             return False
         return all(one.made >= one.wanted and not one.over for one in self._stripes.values())
 
@@ -141,11 +140,6 @@ class Lanes(InStep):
         """Count examples as in flight again whose last segments were handed out."""
         super()._reenter(slots)
         self._crowded |= self.capacity is not None and self.in_flight > self.capacity
-
-    def take_dry(self) -> list[int]:
-        """Return stripes that ran dry since the last call; they are closed."""
-        dry, self._dry = self._dry, []
-        return dry
 
     def take_through(self) -> list[int]:
         """Return slots of ended or dropped examples, whose kept states can be dropped."""
@@ -317,7 +311,7 @@ class Lanes(InStep):
     def _run_dry(self, number: int, stripe: _Stripe) -> None:
         if not stripe.reported and (self.states == NOWHERE or not stripe.out):
             stripe.reported = stripe.over = True
-            self._dry.append(number)
+            self.dry.append(number)
         if not stripe.out:
             slots = stripe.lanes[stripe.lanes >= 0]
             self._drop(slots, "cancelled" if self.cancelled else "remainder")

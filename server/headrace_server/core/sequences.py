@@ -94,6 +94,7 @@ class Sequences(ABC):
         self.refused: list[tuple[int, int]] = []  # see ``take_refused``
         self._out: dict[int, Segments] = {}  # in trainers' hands, the oldest first
         self._landed: set[Hashable] = set()  # keys whose last segment is in _out
+        self.dry: list[int] = []  # see ``take_dry``
         self._slots = self.slots_kind(min(capacity or READ_AHEAD, READ_AHEAD))
         self.find, self.key_of = self._slots.find, self._slots.key_of
         self.keys_of = self._slots.keys_of
@@ -264,8 +265,9 @@ class Sequences(ABC):
         return rows[:0]
 
     def take_dry(self) -> list[int]:
-        """Return stripes of lanes that ran dry since the last call."""
-        return []
+        """Return stripes of lanes that ran dry since the last call; they are closed."""
+        dry, self.dry = self.dry, []
+        return dry
 
     def take_through(self) -> list[int]:
         """Return slots of examples in lanes that ended or were dropped since the last call."""

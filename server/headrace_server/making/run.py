@@ -119,12 +119,11 @@ class Run:
         if isinstance(step, Plan):
             if self.memory.planned(step):
                 return self._place(step, *self.maker.begin(step))
-            self.memory.tidy()
             return Busy
+        self.memory.tidy()  # before a read, which brings further rows
         if isinstance(step, Read):
             self._next_read = step
             return Busy
-        self.memory.tidy()
         return Resting if step is Rest else Done
 
     @property
@@ -182,7 +181,6 @@ class Run:
         if epoch > self._last_epoch:
             self._last_epoch = epoch
             self._begun.append((plan.number, epoch))
-        self.memory.tidy()
         return MadeBatch(
             plan.number,
             written.rows,

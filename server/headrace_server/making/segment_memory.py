@@ -71,6 +71,8 @@ class SegmentMemory(Memory):
 
     def planned(self, plan: Plan) -> bool:
         self._out[plan.number] = plan.draft
+        if self._machine.refused or self._machine.through:
+            self._drop_gone()
         return True
 
     def read(self, read: Read, before: Any, chunk: Chunk, facts: dict[str, Any]) -> None:
@@ -92,12 +94,16 @@ class SegmentMemory(Memory):
             self._intake.count("skipped", len(ended))
 
     def tidy(self) -> None:
+        self._drop_gone()
+        if self._maker.forget():
+            self._partition.forget_reads()
+
+    def _drop_gone(self) -> None:
+        """Report refused examples, and drop handed states before their slots have new examples."""
         if self._machine.refused:
             self._report_refused()
         if self._machine.through:
             self._maker.states.forget(self._machine.take_through())
-        if self._maker.forget():
-            self._partition.forget_reads()
 
     def _report_refused(self) -> None:
         self._settle()
@@ -336,7 +342,7 @@ class SegmentMemory(Memory):
         return epoch if ended or epoch is not None else self._partition.epoch
 
     def take_dry(self) -> list[int]:
-        dry = self._machine.take_dry()
+        dry = self._machine.take_dry() if self._machine.dry else []
         for stripe in dry:
             self._forget(stripe)
         return dry

@@ -68,7 +68,7 @@ class Slab:
 
     @property
     def fraction_used(self) -> float:
-        return self.used_bytes / self._arena.budget_bytes
+        return (self._arena.used_bytes - self._lent_bytes) / self._arena.budget_bytes
 
     @property
     def budget_bytes(self) -> int:

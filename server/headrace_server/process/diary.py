@@ -76,7 +76,7 @@ class Diary:
     def __init__(self, path: str) -> None:
         self._map = _mapped(path)
         self._beats = memoryview(self._map)[:8].cast("Q")
-        self._head = [IDLE, 0, 0, 0, 0, 0, 0]
+        self._head = [STARTING, 0, 0, 0, 0, 0, 0]
         self._names: dict[tuple[str, int], bytes] = {}
         self._name = b""
 
@@ -86,7 +86,10 @@ class Diary:
 
     def idle(self) -> None:
         """Note that the worker is between two steps of work."""
-        self._write(IDLE, 0, 0, 0, 0, 0, 0)
+        if self._head[0] != IDLE:
+            self._write(IDLE, 0, 0, 0, 0, 0, 0)
+        else:
+            self._beats[0] += 1
 
     def begin(self, feed: str, partition: int, opening: bool = False) -> None:
         """Note that a step of a partition begins, or its opening."""

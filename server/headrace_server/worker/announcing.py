@@ -1,6 +1,9 @@
 """Announcements of the batches that a worker makes, and of segments that it removed.
 
 announce(partition, batch) ─► Made ─► desk        note() ─► partitions
+
+A partition notes its cursor, which is long where many rows wait, after some batches and before the
+worker rests.  A later process makes the batches since then again, and skips the done ones.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from .events import Made, Removed
 _CROWDED = 0.5
 #: Number of columns above which a description is checked against the limit of a header.
 _MANY_COLUMNS = 64
+#: Number of batches after which partitions note how to go on.
+MOST_UNNOTED = 16
 #: Maximum number of cached lists of columns: most batches of a feed share a few.
 _MOST_KNOWN = 64
 
@@ -33,7 +38,8 @@ class Announcer:
     def __init__(self, slab: Slab, send: Callable[..., None]) -> None:
         self._slab = slab
         self._send = send
-        self._unnoted: set[Run] = set()  # that have made batches ahead
+        self._unnoted: set[Run] = set()  # that have made batches ahead …
+        self._count = 0  # … and the number of these
         self._known: dict[int, tuple[list[Slot], list[Any]]] = {}  # columns by identity of slots
 
     def announce(self, name: _Name, run: Run, made: MadeBatch) -> None:
@@ -45,15 +51,18 @@ class Announcer:
         self._send(Made(feed, batch))
         if run.made_ahead:
             self._unnoted.add(run)
+            self._count += 1
         if slab.removed:
             self._send(Removed(tuple(slab.removed)))
             slab.removed.clear()
 
-    def note(self) -> None:
-        """Have partitions note how to go on after the batches that were announced."""
-        for run in self._unnoted:
-            run.announced()
-        self._unnoted.clear()
+    def note(self, least: int = 1) -> None:
+        """Have partitions note how to go on, if ``least`` batches were announced since they did."""
+        if self._count >= least:
+            self._count = 0
+            for run in self._unnoted:
+                run.announced()
+            self._unnoted.clear()
 
     def _columns_of(self, slots: list[Slot]) -> list[Any]:
         """Return the columns of a message: the same list for the same list of slots."""

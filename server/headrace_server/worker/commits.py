@@ -18,7 +18,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -231,14 +231,13 @@ class Stores:
             self._of(name).messages.append(message)
 
     def answer_commit(self, name: _Name, stored: list[Any]) -> None:
-        """Answer a commit, [number, code, text], as ``answer`` does: several by one message."""
-        gathered = self._gathered.get(name)
-        if gathered is not None and gathered.messages:
-            last = gathered.messages[-1]
-            if isinstance(last, CommitsStored):
-                last.batches.append(stored)
-                return
-        self.answer(name, CommitsStored(*name, [stored]))
+        """Answer a commit, [number, code, text], once it is written: several by one message."""
+        messages = self._of(name).messages
+        last = messages[-1] if messages else None
+        if isinstance(last, CommitsStored):
+            last.batches.append(stored)
+        else:
+            messages.append(CommitsStored(*name, [stored]))
 
     def copy(self, name: _Name, run: Run | None, question: int, directory: str) -> None:
         """Copy a partition's store in a thread, with gathered changes; a reply follows."""
@@ -317,40 +316,16 @@ class Commits:
     def __init__(self, stores: Stores, send: Callable[[object], None]) -> None:
         self._stores = stores
         self._send = send
-        self._done: dict[_Name, list[StoreCommit]] = {}
 
     def save(self, name: _Name, run: Run, commit: StoreCommit) -> None:
-        """Take the commit of a batch of segments, with its states; answer it once it is stored."""
-        code, text, number, token = "", "", commit.batch.number, commit.token
+        """Take the commit of a batch, with the states of segments; answer it once it is stored."""
+        code, text, batch, token = "", "", commit.batch, commit.token
         if not self._stores.knows(name, token):
             columns, states = commit.payload or ((), b"")
-            code, text = run.saved(number, states or b"", columns)
-            self._stores.submit(name, run, () if code else (token,))
-        self._stores.answer_commit(name, [number, code, text])
-
-    def add(self, feed: str, commit: StoreCommit) -> None:
-        """Note the commit of a batch without states, for ``take_done``."""
-        self._done.setdefault((feed, commit.batch.partition), []).append(commit)
-
-    def take_done(self) -> dict[_Name, list[StoreCommit]]:
-        """Return the noted commits, by partition."""
-        done, self._done = self._done, {}
-        return done
-
-    def done(self, name: _Name, run: Run, commits: Iterable[StoreCommit]) -> None:
-        """Take commits of batches without states as one change; answer them once it is stored."""
-        tokens: list[int] = []
-        kept: list[list[Any]] = []
-        rows = 0
-        for commit in commits:
-            batch = commit.batch
-            if not self._stores.knows(name, commit.token):
-                run.saved(batch.number)
-                tokens.append(commit.token)
-                rows += batch.rows
-            kept.append([batch.number, "", ""])
-        self._stores.submit(name, run, tokens, rows)
-        self._stores.answer(name, CommitsStored(*name, kept))
+            code, text = run.saved(batch.number, states or b"", columns)
+            rows = batch.rows if run.made_ahead else 0
+            self._stores.submit(name, run, () if code else (token,), rows)
+        self._stores.answer_commit(name, [batch.number, code, text])
 
     def flush(
         self,

@@ -71,7 +71,7 @@ class Rehearsal:
 
 
 @dataclass(eq=False)
-class Guard:
+class Guard(OwnProcess):
     """The guard of one feed in one life of a worker."""
 
     feed: str
@@ -94,7 +94,6 @@ class Guard:
         self._windowed = False  # whether rows of a window stay for later steps without reads
         self._in_window: dict[int, tuple[np.ndarray, str]] = {}  # by partition
         self.needed = False  # whether stored positions rely on the rows read now
-        self._step = _Step(self)
         source, paths = self.declaration.source, self.declaration.source.paths
         self.source = paths[0] if len(paths) == 1 else f"the source ({source.kinds})"
 
@@ -106,21 +105,22 @@ class Guard:
         self._windowed = few or self.declaration.order.seed is not None
         return _Streamed(reader, self)
 
-    def step(self, partition: int, opening: bool = False) -> _Step:
-        """Return the context of a step of work; a step that raises stays in the diary."""
+    def step(self, partition: int, opening: bool = False) -> Guard:
+        """Begin a step of work: its context.  A step that raises stays in the diary."""
         self._partition, self._opening, self.needed = partition, opening, False
         self.diary.begin(self.feed, partition, opening)
         if partition in self._in_window:
             rows, where = self._in_window[partition]
             self.diary.reading(rows, where, needed=self._moves)
-        return self._step
+        return self
 
-    def step_passed(self) -> None:
-        """End a step that raised nothing."""
-        self.needed = False
-        if self._touched and not self._windowed:
-            self._pass_touched()
-        self.diary.idle()
+    def __exit__(self, *error: object) -> None:
+        super().__exit__()
+        if error[0] is None:
+            self.needed = False
+            if self._touched and not self._windowed:
+                self._pass_touched()
+            self.diary.idle()
 
     @property
     def _moves(self) -> bool:
@@ -199,18 +199,6 @@ class Guard:
             self.passed(self.feed, [row])
             self._watched.discard(row)
             self._suspect.discard(row)
-
-
-class _Step(OwnProcess):
-    """The context of a step: a class, since a generator would cost more with every batch."""
-
-    def __init__(self, guard: Guard) -> None:
-        self._guard = guard
-
-    def __exit__(self, *error: object) -> None:
-        super().__exit__()
-        if error[0] is None:
-            self._guard.step_passed()
 
 
 class _Indexed:

@@ -4,8 +4,8 @@
     supervisor  ─► orders    ─┼─► desks (one per feed) ──┤
     partitions  ─► events    ─┘      effects             └─► partitions
 
-No call here waits.  Partitions may work in another thread while this one serves trainers: ``do``
-calls them as soon as they are idle.
+No call here waits.  Partitions may work in another thread while this one serves trainers; calls to
+them are *deferred* until they are idle.
 """
 
 from __future__ import annotations
@@ -74,6 +74,10 @@ from .sessions import SessionTable
 logger = logging.getLogger("headrace.trainers")
 
 
+#: A call, and its arguments.
+Deferred = tuple[Callable[..., object], tuple[Any, ...]]
+
+
 @dataclass(eq=False)
 class House:
     """All feeds of a worker."""
@@ -87,16 +91,15 @@ class House:
     sessions: SessionTable
     near: Exchange
     outbox: Outbox
-    do: Callable[..., None]
 
     def __post_init__(self) -> None:
-        do, partitions, outbox = self.do, self.partitions, self.outbox
+        partitions, outbox = self.partitions, self.outbox
         self.dealing = Dealing(partitions, outbox)
         self.desks = {
             feed.name: Desk(feed, self.config, self.worker, partitions.flight.get(feed.name))
             for feed in self.config.feeds
         }
-        self._requests = FeedRequests(partitions, do, outbox, self.pipe, self.clock)
+        self._requests = FeedRequests(partitions, self.do, outbox, self.pipe, self.clock)
         self.reception = Reception(
             config=self.config,
             door=self.door,
@@ -114,6 +117,8 @@ class House:
         self._paused = False  # whether no more batches are handed out …
         self._pausing: list[int] = []  # pause requests, answered when no lease is left
         self.stopping = False
+        #: Calls to partitions, for when their step has ended; None between steps.
+        self.deferred: list[Deferred] | None = None
         requests, desks = self._requests, self.desks
         self._events: dict[type, Callable[[Desk, Any], object]] = {
             Made: Desk.on_made,
@@ -132,24 +137,23 @@ class House:
             Flushed: lambda desk, e: outbox.tell(Answered(e.session, e.request)),
         }
 
-        def ask(call: Callable[[str, Any], object]) -> Callable[[Desk, Any], object]:
-            """Return the handler of an effect that a partition carries out."""
-            return lambda desk, effect: do(call, desk.name, effect)
-
+        #: Effects that the partitions carry out, by the name of the feed.
+        self._calls: dict[type, Callable[[str, Any], object]] = {
+            StoreCommit: partitions.save,
+            Taken: lambda feed, effect: partitions.ahead.taken(feed),
+            Freed: partitions.free,
+            Want: partitions.want,
+            PassOver: partitions.pass_over,
+            BeginEpoch: partitions.begin_epoch,
+            Leave: partitions.leave,
+            Deal: partitions.deal,
+            Claim: partitions.claim,
+            Release: partitions.release,
+            StoreLanes: partitions.flush,
+        }
         self._effects: dict[type, Callable[[Desk, Any], object]] = {
             Send: self.dealing.deliver,
             Answer: self._on_answer,
-            StoreCommit: self._on_save,
-            Taken: lambda desk, e: do(partitions.ahead.taken, desk.name),
-            Freed: ask(partitions.free),
-            Want: ask(partitions.want),
-            PassOver: ask(partitions.pass_over),
-            BeginEpoch: ask(partitions.begin_epoch),
-            Leave: ask(partitions.leave),
-            Deal: ask(partitions.deal),
-            Claim: ask(partitions.claim),
-            Release: ask(partitions.release),
-            StoreLanes: ask(partitions.flush),
             FlushLost: lambda desk, e: self._requests.flush_lost(e.payload[0]),
             Dealt: self.dealing.dealt,
             Finish: lambda desk, e: outbox.finish(e.session),
@@ -204,6 +208,13 @@ class House:
             return
         self._events[type(event)](desk, event)
 
+    def do(self, action: Callable[..., object], *arguments: Any) -> None:
+        """Call the partitions, after their current step."""
+        if self.deferred is None:
+            action(*arguments)
+        else:
+            self.deferred.append((action, arguments))
+
     def _on_replied(self, desk: Desk, event: Replied) -> None:
         desk.counters.on_counted(event)
         self._requests.answered(event)
@@ -255,28 +266,31 @@ class House:
 
     def act(self) -> None:
         """Carry out the effects of all desks, including effects caused by these actions."""
-        handlers = self._effects
+        calls, handlers, deferred = self._calls, self._effects, self.deferred
         for desk in self.desks.values():
             while effects := desk.dispatcher.take_effects():
                 if desk.flight is not None:
                     desk.flight.note(effects)
                 for effect in effects:
-                    handlers[type(effect)](desk, effect)
-            self._requests.act(desk)
+                    call = calls.get(type(effect))
+                    if call is None:
+                        handlers[type(effect)](desk, effect)
+                    elif deferred is None:
+                        call(desk.name, effect)
+                    else:
+                        deferred.append((call, (desk.name, effect)))
+            if desk.name in self._requests.open:
+                self._requests.act(desk)
             if desk.reports:
                 self._report_on(desk)
-            if desk.over:
+            if desk.failure is not None or desk.dispatcher.ended:
                 self._act_on_end(desk)
-        self._report()
+        if self._pausing or not self._told_open:
+            self._report()
 
     def _on_answer(self, desk: Desk, effect: Answer) -> None:
         desk.counters.on_answer(effect)
         self.outbox.answer(effect)
-
-    def _on_save(self, desk: Desk, effect: StoreCommit) -> None:
-        partitions = self.partitions
-        call = partitions.save if desk.dispatcher.segmented else partitions.commits.add
-        self.do(call, desk.name, effect)
 
     def _report_on(self, desk: Desk) -> None:
         """Send the supervisor the reports and requests of a feed."""

@@ -24,8 +24,7 @@ import select
 import threading
 import time
 import traceback
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ from ..process.config import RunConfig
 from ..process.exchange import SPARE, Exchange
 from ..process.in_thread import ThreadEnded
 from ..process.relay import Began
-from .house import House
+from .house import Deferred, House
 from .opening import Life
 from .outbox import Outbox
 from .partitions import Partitions
@@ -101,7 +100,6 @@ class Owner:
             sessions=sessions,
             near=near,
             outbox=self._outbox,
-            do=self._do,
         )
         self._next_tick = 0.0
         self._numbers = near.fileno(), self._door.fileno(), pipe.fileno()
@@ -113,7 +111,6 @@ class Owner:
         self._closed = self._released = False
         self._lock = threading.RLock()  # guards everything but the partitions
         self._working_since = 0.0  # when the current step began; 0 between steps
-        self._deferred: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._house.begin(begun)
         self._all_back = False
 
@@ -141,7 +138,7 @@ class Owner:
             self._open()
             busy = True
             while not house.stopping:
-                ready = {fileno for fileno, _ in self._look(busy, rest)}
+                ready = dict(poller.poll(0) if busy else self._idle(rest))
                 if stores in ready:
                     partitions.send_committed()
                 self._hear(ready)
@@ -166,7 +163,6 @@ class Owner:
         """Send batches; then store commits if they are due; return whether they were."""
         self._house.dealing.deliver_stored()
         self._outbox.flush()
-        self._partitions.submit_done()
         return self._partitions.stores.due and self._store()
 
     def _store(self) -> bool:
@@ -178,17 +174,15 @@ class Owner:
             self._outbox.flush()
         return stored
 
-    def _look(self, busy: bool, rest: Callable[[float], Any]) -> Any:
-        """Return the events of the files; without work, prepare batches or rest until one comes."""
+    def _idle(self, rest: Callable[[float], Any]) -> Any:
+        """Prepare batches, or rest, until there are events of the files; return these."""
         poll = self._poller.poll
-        if not busy:
-            if events := poll(0) or self._partitions.prepare(poll):
-                return events
-            due_in_s = self._partitions.stores.due_in_s
-            return self._partitions.rest(rest, min(_TICK_S, self._outbox.due_in_s, due_in_s))
-        return poll(0)
+        if events := poll(0) or self._partitions.prepare(poll):
+            return events
+        due_in_s = self._partitions.stores.due_in_s
+        return self._partitions.rest(rest, min(_TICK_S, self._outbox.due_in_s, due_in_s))
 
-    def _hear(self, ready: Set[int]) -> None:
+    def _hear(self, ready: Collection[int]) -> None:
         """Handle messages and orders, and carry out the effects of the desks."""
         house, (near, door, pipe) = self._house, self._numbers
         heard = bool(ready) or self._near.waits or self._door.waits()
@@ -202,11 +196,11 @@ class Owner:
             if pipe in ready:
                 for order in self._pipe.read_orders():
                     house.obey(order)
-        now = self._clock()
+        now = time.monotonic()
         if now >= self._next_tick:
             heard = True
             self._next_tick = now + _TICK_S
-            house.reception.tick(now)
+            house.reception.tick(self._clock())
             self._near.tick()
             self._pipe.check_parent()
         if self._door.all_back and not self._all_back:
@@ -218,6 +212,8 @@ class Owner:
 
     def _step(self, step: Callable[..., None], *values: Any) -> None:
         """Let the partitions work; the porter may use everything else meanwhile."""
+        deferred: list[Deferred] = []
+        self._house.deferred = deferred
         self._working_since = time.monotonic()
         self._lock.release()
         try:
@@ -225,8 +221,8 @@ class Owner:
         finally:
             self._lock.acquire()
             self._working_since = 0.0
-        while self._deferred:
-            action, arguments = self._deferred.popleft()
+            self._house.deferred = None
+        for action, arguments in deferred:
             action(*arguments)
 
     def _attend(self) -> None:
@@ -253,7 +249,7 @@ class Owner:
 
     def _serve_meanwhile(self) -> None:
         for _ in range(_ROUNDS):
-            ready = {fileno for fileno, _ in self._poller.poll(0)}
+            ready = dict(self._poller.poll(0))
             if self._working_since:
                 self._hear(ready)
                 self._outbox.flush()
@@ -280,13 +276,6 @@ class Owner:
     def _hear_partition(self, event: Any) -> None:
         with self._lock:
             self._house.hear(event)
-
-    def _do(self, action: Callable[..., object], *arguments: Any) -> None:
-        """Call the partitions, after the current step."""
-        if self._working_since:
-            self._deferred.append((action, arguments))
-        else:
-            action(*arguments)
 
 
 def _bound(max_trainers: int, raised: bool) -> tuple[int, str]:

@@ -24,7 +24,7 @@ from ..core.arena import Block
 from ..flight.recorder import Recorder
 from ..making.run import Blocked, Busy, Done, MadeBatch, Resting, Run
 from ..making.slab import Slab
-from .announcing import Announcer
+from .announcing import MOST_UNNOTED, Announcer
 from .commits import Commits, Stores
 from .events import (
     AtBorder,
@@ -101,6 +101,7 @@ class Partitions:
 
     def rest(self, poll: Callable[[float], Any], at_most_s: float) -> Any:
         """Wait by ``poll`` and record the reason; return the result of ``poll``."""
+        self._announcer.note()
         self._diary.idle()
         for name in self._resting:
             self._lacks.wait(name, self._running[name])
@@ -137,7 +138,8 @@ class Partitions:
             run, made = self._running[turn], self._step(turn)
             going = made is not None and self._announce(turn, run, made)
             now = time.monotonic()
-            self.ahead.worked(turn, now - began)
+            if len(self._running) > 1:
+                self.ahead.worked(turn, now - began)
             if not going:
                 break
             began = now
@@ -149,7 +151,7 @@ class Partitions:
             turn = self.ahead.turn(self._running, self._resting)
             if turn is not None and self._running[turn].reads_next:
                 break
-        self._announcer.note()
+        self._announcer.note(MOST_UNNOTED)
 
     def _step(self, name: _Name) -> MadeBatch | None:
         """Take one step of a partition; return the batch that it made."""
@@ -255,16 +257,10 @@ class Partitions:
             run.saved(effect.number)
             self.stores.submit(name, run)
 
-    def submit_done(self) -> None:
-        """Have the commits since the last call stored, as one change for each partition."""
-        for name, commits in self.commits.take_done().items():
-            if run := self._known(name):
-                self.commits.done(name, run, commits)
-
     def save(self, feed: str, effect: handover.StoreCommit) -> None:
-        """Take the commit of a batch of segments, with its states."""
+        """Take the commit of a batch, of segments with its states."""
         name = feed, effect.batch.partition
-        if run := self._known(name):
+        if run := self._running.get(name) or self._made.get(name):
             self.commits.save(name, run, effect)
             self._resting.discard(name)
 

@@ -56,6 +56,7 @@ class FeedRequests:
 
     def __post_init__(self) -> None:
         self._calls: defaultdict[str, list[Callable[[], object]]] = defaultdict(list)  # by feed
+        self.open: set[str] = set()  # feeds with calls or questions
         self._asking: defaultdict[str, Asking[int, Any, _Then]] = defaultdict(Asking)  # by feed
         self.handlers: dict[type, Callable[[Session, Desk, Any, list[bytes]], object]] = {
             Flush: self._flush,
@@ -146,7 +147,7 @@ class FeedRequests:
                 self.outbox.tell(Answered(session.number, request, sorted(since), code, fault))
 
         question = self._asking[desk.name].ask(desk.partitions, answer)
-        self._calls[desk.name].append(partial(self.partitions.change, desk.name, question, change))
+        self._call(desk, partial(self.partitions.change, desk.name, question, change))
 
     def _stats(self, session: Session, desk: Desk, message: Stats, frames: list[bytes]) -> None:
         """Answer a trainer with the counts of ready, in-flight and committed batches."""
@@ -163,7 +164,7 @@ class FeedRequests:
                 self.outbox.tell(Answered(session.number, message.request, counts))
 
         question = self._asking[desk.name].ask(desk.partitions, answer)
-        self._calls[desk.name].append(partial(self.partitions.sizes, desk.name, question))
+        self._call(desk, partial(self.partitions.sizes, desk.name, question))
 
     def close(self, desk: Desk, cancel: bool, answer: Callable[[], object]) -> None:
         """Close a feed's input; answer when its partitions have closed theirs.
@@ -173,13 +174,13 @@ class FeedRequests:
 
         def close() -> None:
             if desk.failure is None and desk.dispatcher.expects_claims:
-                self._calls[desk.name].append(close)
+                self._call(desk, close)
                 return
             if desk.close(cancel):
                 self.partitions.close(desk.name, cancel)
             answer()
 
-        self._calls[desk.name].append(close)
+        self._call(desk, close)
 
     # The supervisor
 
@@ -194,7 +195,7 @@ class FeedRequests:
         question = self._asking[desk.name].ask(desk.partitions, answer)
         for partition in desk.partitions:
             copy = partial(self.partitions.copy, desk.name, partition, question, directory)
-            self._calls[desk.name].append(copy)
+            self._call(desk, copy)
 
     def inspect(self, desk: Desk, request: int, key: str) -> None:
         """Answer with the places of the examples of a key (hexadecimal), and their trainers."""
@@ -217,13 +218,17 @@ class FeedRequests:
                 mine = [example for example in found if example[0] == partition]
                 asking.answer(question, partition, mine)
 
-        self._calls[desk.name].append(seek)
+        self._call(desk, seek)
 
     # Partitions
 
     def answered(self, event: Replied) -> None:
         """Take a partition's answer to a question."""
         self._asking[event.feed].answer(event.question, event.partition, event)
+
+    def _call(self, desk: Desk, call: Callable[[], object]) -> None:
+        self._calls[desk.name].append(call)
+        self.open.add(desk.name)
 
     def act(self, desk: Desk) -> None:
         """Call the partitions of a feed once all are open; answer questions that are complete."""
@@ -234,3 +239,5 @@ class FeedRequests:
         if asking.open:
             for done in asking.take_done(self.clock() if desk.failure is None else inf):
                 done.then(done.answers, done.waiting)
+        if not asking.open and desk.name not in self._calls:
+            self.open.discard(desk.name)
