@@ -4,10 +4,12 @@
                                           │
                          turn(): the partition that makes the next batch, or none
 
-Feeds share the worker's time evenly: the feed that has worked least comes first.  Partitions whose
-batches are made ahead take turns by (turn of their next batch, partition), the order in which the
-owner hands batches out, so a full slab holds earlier batches only.  Partitions of segments, whose
-trainers ask for each batch, share the time of their feed evenly.
+Feeds share the worker's time evenly: the feed that has worked least comes first.  One with batches
+that nobody has taken comes after those whose trainers may wait.  Partitions whose batches are made
+ahead take turns by (turn of their next batch, partition), the order in which the owner hands
+batches out, so a full slab holds earlier batches only.  Partitions of segments, whose trainers ask
+for each batch, share the time of their feed evenly.  A partition that waits for trainers takes no
+turn.
 
 A feed that nobody reads rests when it is a bounded number of batches ahead, so that it takes
 neither turns nor room from the others.  It rests until a quarter of that is taken, so that a worker
@@ -20,7 +22,7 @@ ahead, fewer or more than the default (``bounds``).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -61,15 +63,28 @@ class _Shares:
 
 @dataclass(slots=True)
 class _Feed:
-    """Partition and bytes of batches made and not taken, oldest first."""
+    """The open partitions of a feed, and its batches made and not taken."""
 
-    untaken: deque[tuple[int, int]] = field(default_factory=deque)
+    open: dict[int, _Partition] = field(default_factory=dict)
+    ready: dict[int, _Partition] = field(default_factory=dict)  # those that wait for no trainer
+    shares: _Shares = field(default_factory=_Shares)
+    untaken: deque[tuple[int, int]] = field(default_factory=deque)  # partition, bytes; oldest first
     of: dict[int, int] = field(default_factory=dict)  # number of them by partition
     nbytes: int = 0
+    bounds: tuple[int, int] = 0, 0  # of batches and of bytes
     rests: bool = False
-    shares: _Shares = field(default_factory=_Shares)
-    bounds: tuple[int, int] = (0, 0)  # batches and bytes, where so many partitions are at work:
-    partitions: int = -1
+
+    def first(self) -> int | None:
+        """Return the partition that comes first; None where that one is far enough ahead."""
+        partition, run = next(iter(self.ready.items()))
+        if len(self.ready) > 1:
+            _, partition, run = min(
+                (run.next_turn if run.made_ahead else self.shares.start(partition), partition, run)
+                for partition, run in self.ready.items()
+            )
+        if run.capacity is None or self.of.get(partition, 0) < run.capacity:
+            return partition
+        return None
 
 
 def bounds(
@@ -87,13 +102,14 @@ def bounds(
 
 
 class Ahead:
-    """Batches of one worker that are made and not taken."""
+    """The partitions of one worker, and their batches that are made and not taken."""
 
     def __init__(
         self, feeds: Iterable[str], max_ahead: int, max_ahead_bytes: int, slab_bytes: int
     ) -> None:
         self._feeds = {name: _Feed() for name in feeds}
         self._shares = _Shares()
+        self.waiting: dict[_Name, None] = {}  # partitions that wait for trainers
         several = len(self._feeds) > 1
         self._always = 1 if several else 2
         self._max_ahead = max_ahead
@@ -101,12 +117,39 @@ class Ahead:
         self._slab_bytes = slab_bytes
         self._share = slab_bytes // (2 * len(self._feeds)) if several else None
 
+    def open(self, name: _Name, run: _Partition) -> None:
+        """Let a partition take turns."""
+        feed = self._feeds[name[0]]
+        feed.open[name[1]] = feed.ready[name[1]] = run
+        self._bound(feed)
+
+    def end(self, name: _Name) -> None:
+        """Let a partition take no more turns."""
+        feed = self._feeds[name[0]]
+        del feed.open[name[1]]
+        feed.ready.pop(name[1], None)
+        self.waiting.pop(name, None)
+        self._bound(feed)
+
+    def wait(self, name: _Name) -> None:
+        """Let a partition wait for trainers."""
+        self._feeds[name[0]].ready.pop(name[1], None)
+        self.waiting[name] = None
+
+    def wake(self, name: _Name) -> None:
+        """Let a partition take turns again if it waits."""
+        if name in self.waiting:
+            del self.waiting[name]
+            feed = self._feeds[name[0]]
+            feed.ready[name[1]] = feed.open[name[1]]
+
     def made(self, name: _Name, nbytes: int) -> None:
         """Note that a partition has made a batch."""
         feed = self._feeds[name[0]]
         feed.untaken.append((name[1], nbytes))
         feed.of[name[1]] = feed.of.get(name[1], 0) + 1
         feed.nbytes += nbytes
+        self._rest(feed)
 
     def taken(self, feed: str) -> None:
         """Note that a batch of a feed was taken: the oldest one."""
@@ -114,56 +157,47 @@ class Ahead:
         partition, nbytes = here.untaken.popleft()
         here.of[partition] -= 1
         here.nbytes -= nbytes
+        self._rest(here)
 
-    def turn(self, running: Mapping[_Name, _Partition], waiting: Container[_Name]) -> _Name | None:
+    @property
+    def at_rest(self) -> bool:
+        """Whether all partitions wait for trainers."""
+        return not any(feed.ready for feed in self._feeds.values())
+
+    def turn(self) -> _Name | None:
         """Return the partition that makes the next batch, unless enough is made ahead."""
-        resting = set()
-        for feed, here in self._feeds.items():
-            here.rests = bool(here.untaken) and self._enough(feed, here, running)
-            if here.rests:
-                resting.add(feed)
-        if len(resting) == len(self._feeds):
-            return None
-        able = [name for name in running if name not in waiting and name[0] not in resting]
-        for name in able if len(able) < 2 else self._first_of_feeds(able, running):
-            capacity = running[name].capacity
-            if capacity is None or self._feeds[name[0]].of.get(name[1], 0) < capacity:
-                return name
+        able = [name for name, feed in self._feeds.items() if feed.ready and not feed.rests]
+        while able:
+            name = able[0] if len(able) == 1 else min(able, key=self._order)
+            if (partition := self._feeds[name].first()) is not None:
+                return name, partition
+            able.remove(name)
         return None
 
-    def _first_of_feeds(
-        self, able: list[_Name], running: Mapping[_Name, _Partition]
-    ) -> list[_Name]:
-        """Return the partition of each feed that comes first, in the order of the feeds' turns."""
-        first: dict[str, tuple[float, int]] = {}
-        for name, partition in able:
-            run, shares = running[name, partition], self._feeds[name].shares
-            start = run.next_turn if run.made_ahead else shares.start(partition)
-            first[name] = min(first.get(name, (start, partition)), (start, partition))
-        names = sorted(first, key=lambda name: (self._shares.start(name), name))
-        return [(name, first[name][1]) for name in names]
+    def _order(self, name: str) -> tuple[bool, float, str]:
+        return bool(self._feeds[name].untaken), self._shares.start(name), name
 
     def worked(self, name: _Name, seconds: float) -> None:
         """Note that a partition, which had the turn, has worked."""
         self._shares.worked(name[0], seconds)
         self._feeds[name[0]].shares.worked(name[1], seconds)
 
-    def _enough(self, name: str, feed: _Feed, running: Mapping[_Name, _Partition]) -> bool:
-        if feed.partitions != len(running):
-            feed.partitions, feed.bounds = len(running), self._bounds_of(name, running)
-        most, most_bytes = feed.bounds
-        if feed.rests:
-            most, most_bytes = most - max(1, most // 4) + 1, most_bytes - most_bytes // 4
-        batches = len(feed.untaken)
-        return batches >= self._always and (batches >= most or feed.nbytes >= most_bytes)
-
-    def _bounds_of(self, name: str, running: Mapping[_Name, _Partition]) -> tuple[int, int]:
-        capacity = next((running[here].capacity for here in running if here[0] == name), None)
+    def _bound(self, feed: _Feed) -> None:
+        """Set how far ahead a feed may get, for the partitions that are open."""
         most, most_bytes = bounds(
-            capacity,
-            0 if capacity is None else sum(here[0] == name for here in running),
+            next((run.capacity for run in feed.open.values()), None),
+            len(feed.open),
             self._max_ahead,
             self._max_ahead_bytes,
             self._slab_bytes,
         )
-        return most, most_bytes if self._share is None else min(most_bytes, self._share)
+        feed.bounds = most, most_bytes if self._share is None else min(most_bytes, self._share)
+        self._rest(feed)
+
+    def _rest(self, feed: _Feed) -> None:
+        """Let a feed rest that is far enough ahead."""
+        most, most_bytes = feed.bounds
+        if feed.rests:
+            most, most_bytes = most - max(1, most // 4) + 1, most_bytes - most_bytes // 4
+        batches = len(feed.untaken)
+        feed.rests = batches >= self._always and (batches >= most or feed.nbytes >= most_bytes)

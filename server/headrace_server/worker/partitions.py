@@ -72,7 +72,6 @@ class Partitions:
         self._opener = Opener(begun, self._slab, self.stores, self.flight)
         self._guards = self._opener.guards
         self._running: dict[_Name, Run] = {}
-        self._resting: set[_Name] = set()  # partitions that wait for trainers
         self._failed: set[str] = set()
         self._made: dict[_Name, Run] = {}  # partitions that have ended
         self._epochs: dict[_Name, int] = {}  # current epochs, where no batch crosses their borders
@@ -85,16 +84,11 @@ class Partitions:
         """Return the partition that makes the next batch; None if the worker has to wait."""
         self._diary.beat()
         self._reporter.look(self._running, self._made)
-        return None if self._full else self.ahead.turn(self._running, self._resting)
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether all partitions wait for trainers."""
-        return len(self._resting) == len(self._running)
+        return None if self._full else self.ahead.turn()
 
     def prepare(self, poll: Callable[[float], Any]) -> Any:
         """Write next batches ahead until ``poll`` returns events; return these, or None."""
-        for name in self._resting:
+        for name in self.ahead.waiting:
             if self._running[name].prepare() and (events := poll(0)):
                 return events  # other partitions can prepare later
         return None
@@ -103,7 +97,7 @@ class Partitions:
         """Wait by ``poll`` and record the reason; return the result of ``poll``."""
         self._announcer.note()
         self._diary.idle()
-        for name in self._resting:
+        for name in self.ahead.waiting:
             self._lacks.wait(name, self._running[name])
         reason = "slab" if self._full else "states" if self._lacks.starved else "trainers"
         self._full = False
@@ -145,10 +139,10 @@ class Partitions:
             began = now
             self._lacks.made(turn, now)
             if run.rests:
-                self._resting.add(turn)
+                self.ahead.wait(turn)
             if now >= until or not run.made_ahead:
                 break
-            turn = self.ahead.turn(self._running, self._resting)
+            turn = self.ahead.turn()
             if turn is not None and self._running[turn].reads_next:
                 break
         self._announcer.note(MOST_UNNOTED)
@@ -166,7 +160,7 @@ class Partitions:
             self._fail(feed, partition, error)
             return None
         if step is Resting:
-            self._resting.add(name)
+            self.ahead.wait(name)
             self._lacks.starve(name, run.memory.starved)
         else:
             self._lacks.starved.discard(name)
@@ -191,6 +185,7 @@ class Partitions:
                 self._send(NextEpoch(*name, run.epoch, run.next_turn))
         elif step is Done:
             self._made[name] = self._running.pop(name)
+            self.ahead.end(name)
             self.stores.submit(name, run)
             self.stores.answer(name, Finished(*name, run.stats()))
         elif step is Blocked:
@@ -243,6 +238,7 @@ class Partitions:
             self._fail(feed, partition, error)
             return
         self._running[name] = run
+        self.ahead.open(name, run)
 
     def free(self, feed: str, effect: handover.Freed) -> None:
         """Free the block of a batch."""
@@ -262,7 +258,7 @@ class Partitions:
         name = feed, effect.batch.partition
         if run := self._running.get(name) or self._made.get(name):
             self.commits.save(name, run, effect)
-            self._resting.discard(name)
+            self.ahead.wake(name)
 
     def flush(self, feed: str, effect: handover.StoreLanes) -> None:
         """Take states of lanes that a trainer flushes."""
@@ -309,7 +305,7 @@ class Partitions:
         """Judge a trainer's claim of a batch from before a restart."""
         name = feed, effect.partition
         if run := self._known(name):
-            self._resting.discard(name)
+            self.ahead.wake(name)
             with self._guards[feed].step(effect.partition):
                 self.commits.claim(name, run, effect.place)
 
@@ -319,7 +315,7 @@ class Partitions:
 
     def _called(self, name: _Name) -> Run | None:
         """Return the run for a call, which may now have work to do; None if it has ended."""
-        self._resting.discard(name)
+        self.ahead.wake(name)
         return self._running.get(name)
 
     def end(self) -> None:
@@ -339,15 +335,15 @@ class Partitions:
         for name, run in _of(feed, self._running):
             run.close(cancel)
             self.stores.submit(name, run)
+            self.ahead.wake(name)
         self.store()
-        self._resting = {name for name in self._resting if name[0] != feed}
 
     def abandon(self, feed: str) -> None:
         """Stop all partitions of a feed, which has failed."""
         self._failed.add(feed)
         for name, _ in _of(feed, self._running):
             del self._running[name]
-            self._resting.discard(name)
+            self.ahead.end(name)
 
     def change(self, feed: str, question: int, change: Callable[[Run], int]) -> None:
         """Change what the partitions of a feed make; each replies from which batch on."""
