@@ -36,7 +36,9 @@ class ArrowPart:
     """Written at ``path``; ``file`` is the name that it is to have.  A context manager: after it
     the file is complete, or gone where an error left it."""
 
-    def __init__(self, file: Path, fields: Mapping[str, Field]) -> None:
+    def __init__(
+        self, file: Path, fields: Mapping[str, Field], batch_bytes: int = _BATCH_BYTES
+    ) -> None:
         self.file, self.path = file, file.with_name(f"{file.name}.part")
         self.rows = self.nbytes = 0
         self.sums = {name: ColumnSum() for name in fields}
@@ -44,10 +46,13 @@ class ArrowPart:
         self._schema = arrow_schema(fields)
         self._gathered: list[Any] = []
         self._weight = 0  # bytes of gathered rows
+        self._batch_bytes = batch_bytes
+        self.batches: list[tuple[int, int]] = []  # rows of each, and where it ends in the file
 
     def __enter__(self) -> ArrowPart:
         with writing(self.path, remedy=_REMEDY):
-            self._out = pa.ipc.new_file(str(self.path), self._schema)
+            self._sink = pa.OSFile(str(self.path), "wb")
+            self._out = pa.ipc.new_file(self._sink, self._schema)
         return self
 
     def add(self, chunk: Chunk) -> int:
@@ -64,7 +69,7 @@ class ArrowPart:
         self._weight += weight
         self.rows += len(chunk)
         self.nbytes += weight
-        if sum(map(len, self._gathered)) >= _BATCH_ROWS or self._weight >= _BATCH_BYTES:
+        if sum(map(len, self._gathered)) >= _BATCH_ROWS or self._weight >= self._batch_bytes:
             self._flush()
         return weight
 
@@ -73,6 +78,7 @@ class ArrowPart:
             table = pa.Table.from_batches(self._gathered).combine_chunks()
             with writing(self.path, table.nbytes, _REMEDY):
                 self._out.write_table(table)
+            self.batches.append((len(table), self._sink.tell()))
         self._gathered.clear()
         self._weight = 0
 
@@ -83,11 +89,13 @@ class ArrowPart:
                 self._flush()
                 with writing(self.path, remedy=_REMEDY):
                     self._out.close()
+                    self._sink.close()
                 whole = True
         finally:
             if not whole:
-                with contextlib.suppress(OSError):  # closing writes, and the disk may be full
-                    self._out.close()
+                if not self._sink.closed:
+                    with contextlib.suppress(OSError), self._sink:
+                        self._out.close()  # it writes, and the disk may be full
                 self.path.unlink(missing_ok=True)
 
     def noted(self) -> dict[str, Any]:

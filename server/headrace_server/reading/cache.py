@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -37,13 +37,24 @@ from headrace_proto.clock import Deadline
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field, schema_to_wire
 
+from ..files.checksums import sealed
 from ..files.durable_file import locked, put_in_place, write_durably
 from ..files.extras import require
 from ..files.manifest import DataFile
 from ..pipeline.declaration import Declaration, Shape, jsonable
 from ..pipeline.fingerprint import PYTHON, fingerprints
 from ..pipeline.naming import stable_name
-from .cached_rows import COMPLETE, OWN_FIELDS, CachedRows, Covered, complete, notes_in
+from .cached_rows import (
+    COMPLETE,
+    OWN_FIELDS,
+    CachedRows,
+    Covered,
+    complete,
+    naming_damage,
+    noted,
+    notes_in,
+    saved,
+)
 from .chunk import Chunk, Origin
 from .columns import Rows, numbers_of
 from .reader import IndexedReader, Reader, StreamReader, read_on
@@ -56,6 +67,10 @@ logger = logging.getLogger("headrace.data")
 #: Bytes and rows at which a part is finished; a worker that dies loses at most as much.
 _PART_BYTES: Final = 1 << 28
 _PART_ROWS: Final = 1 << 18
+#: Bytes of a record batch, which is verified when the first of its rows is read.
+_BATCH_BYTES: Final = 1 << 23
+#: Changes with the form of the files, so that none of another form is read.
+_FORM: Final = 2
 #: Seconds between two looks for parts that other workers have finished.
 _LOOK_S: Final = 1.0
 #: Maximum wait for another process that completes the cache; then reading of the source continues.
@@ -84,7 +99,7 @@ def cached(
     before = replace(declaration, stages=declaration.stages[:at], shape=Shape("", {}))
     plain = before.to_plain()
     del plain["order"], plain["shape"]
-    of = [plain, [file.to_plain() for file in files], PYTHON, fingerprints(before)]
+    of = [_FORM, plain, [file.to_plain() for file in files], PYTHON, fingerprints(before)]
     text = stable_name(json.dumps(of, sort_keys=True, default=jsonable))
     key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     try:
@@ -254,7 +269,7 @@ class Cache:
 
         if self._part is None:
             file = self._directory / f"{self._name}-{self._number:05}.arrow"
-            self._part = ArrowPart(file, {**fields, **OWN_FIELDS}).__enter__()
+            self._part = ArrowPart(file, {**fields, **OWN_FIELDS}, _BATCH_BYTES).__enter__()
         origin = chunk.origin
         numbers = [self._files.setdefault(name, len(self._files)) for name in origin.files]
         offset = np.full(len(chunk), -1) if origin.offset is None else origin.offset
@@ -272,21 +287,18 @@ class Cache:
             return
         name = f"{self._name}-{self._number:05}"
         try:
-            rows = 0
+            note: dict[str, Any] = {"files": list(self._files), "ends": self._ends}
+            note |= {"rows": 0, "fields": schema_to_wire(self._fields)}
             if self._part is not None:
                 self._part.__exit__(None, None, None)
-                rows = self._part.rows
+                note |= noted(self._part)
                 put_in_place(self._part.path, self._part.file)
             lists = {"asked": self._asked, "rows": self._sources, "bad": self._bad}
-            for end, arrays in lists.items():
-                np.save(self._directory / f"{name}.{end}.npy", np.concatenate([_NONE, *arrays]))
-            note = {
-                "rows": rows,
-                "files": list(self._files),
-                "fields": schema_to_wire(self._fields),
-                "ends": self._ends,
+            note["lists"] = {
+                end: saved(self._directory / f"{name}.{end}.npy", np.concatenate([_NONE, *arrays]))
+                for end, arrays in lists.items()
             }
-            write_durably(self._directory / f"{name}.json", json.dumps(note))
+            write_durably(self._directory / f"{name}.json", sealed(note))
         except OSError as error:
             self._give_up(error)
             return
@@ -298,15 +310,8 @@ class Cache:
     def _look(self) -> bool:
         """Look for finished parts of all workers; return whether the cache is complete."""
         self._looked = time.monotonic()
-        try:
+        with naming_damage(self._directory):
             return self._is_complete()
-        except (DataError, OSError):
-            raise
-        except Exception as error:
-            raise DataError(
-                f"the cache {self._directory} is damaged: {error!r:.200}.  Remove that directory: "
-                "the next epoch writes it anew"
-            ) from error
 
     def _is_complete(self) -> bool:
         directory = self._directory
@@ -318,7 +323,7 @@ class Cache:
                 self._noted.add(name)
             if self._asked or self._ends or not self._covered.whole or not self._completed():
                 return False
-        self.rows = CachedRows(directory)
+        self.rows = CachedRows(directory, self._progress)
         self._drop_part()
         return True
 

@@ -5,24 +5,35 @@
 
 An example that the stages dropped has no row, and one that they unfolded has several.  bad.npy
 lists unreadable examples of a reader by number.
+
+All files have checksums.  Those of the index are verified when the cache is opened, and each record
+batch when the first of its rows is read.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from headrace_proto.errors import DataError
 from headrace_proto.schema import Field, schema_from_wire
 
+from ..files.checksums import bytes_of, sealed, sums_of, unsealed, verify
 from ..files.durable_file import put_in_place, write_durably
+from ..files.manifest import resolve
+from ..files.mapped_files import MappedFiles
 from .chunk import Chunk, Origin
 from .reader import ORDINAL_BITS, IndexedReader
 from .sources import open_arrow
 from .stretches import ranges
+
+if TYPE_CHECKING:
+    from .arrow_part import ArrowPart
 
 #: The file that is written last: a cache without it is not used.
 COMPLETE: Final = "complete.json"
@@ -34,6 +45,8 @@ OWN_FIELDS: Final = {
     "@offset": Field("int64"),
 }
 
+#: An Arrow file begins so: a magic, and the length of the schema's message that follows.
+_HEAD: Final = struct.Struct("<12xi")
 _RECORD: Final = (1 << ORDINAL_BITS) - 1
 _NONE: Final = np.empty(0, np.int64)
 
@@ -45,8 +58,45 @@ def notes_in(directory: Path) -> list[str]:
 
 def note_of(directory: Path, name: str) -> dict[str, Any]:
     """Return the notes of a part: its rows, and the files from which they come."""
-    note: dict[str, Any] = json.loads((directory / f"{name}.json").read_text())
-    return note
+    return unsealed(directory / f"{name}.json")
+
+
+def noted(part: ArrowPart) -> dict[str, Any]:
+    """Return the notes of a part's file: its record batches, and the checksums of its stretches."""
+    data = bytes_of(part.path)
+    head = _HEAD.size + _HEAD.unpack_from(data.data)[0]
+    bounds = [0, head, *(end for _, end in part.batches), len(data)]
+    batches = [rows for rows, _ in part.batches]
+    sums = sums_of(data, bounds)
+    return {"rows": part.rows, "batches": batches, "bounds": bounds, "sums": sums}
+
+
+@contextmanager
+def naming_damage(directory: Path) -> Iterator[None]:
+    """Raise what is found wrong with a cache as a DataError that says what to do."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        what = str(error) if isinstance(error, (DataError, ValueError)) else repr(error)
+        raise DataError(
+            f"the cache {directory} is damaged: {what:.300}.  Remove that directory: "
+            "the next epoch writes it anew"
+        ) from error
+
+
+def saved(file: Path, array: np.ndarray) -> list[int]:
+    """Write an array; return the checksum of its file."""
+    np.save(file, array)
+    return sums_of(bytes_of(file))
+
+
+def _loaded(file: Path, expected: list[int]) -> np.ndarray:
+    """Return an array, mapped, after a check of its file."""
+    verify(file.name, bytes_of(file), expected)
+    array: np.ndarray = np.load(file, mmap_mode="r")
+    return array
 
 
 class Covered:
@@ -81,8 +131,9 @@ class Covered:
 
     def add_part(self, directory: Path, name: str) -> None:
         """Add a finished part."""
-        self.add(np.load(directory / f"{name}.asked.npy"))
-        for stream, count in note_of(directory, name).get("ends", ()):
+        note = note_of(directory, name)
+        self.add(_loaded(directory / f"{name}.asked.npy", note["lists"]["asked"]))
+        for stream, count in note["ends"]:
             self.counts[stream] = count
 
     @property
@@ -102,9 +153,13 @@ def complete(directory: Path, counts: Sequence[int | None], progress: Callable[[
     missing.  Rows that two parts have count once.  ``progress`` is called after each step."""
     names = notes_in(directory)
     seen = Covered(counts)
-    used, listed, keeps = [], [], []
+    used, listed, keeps, bad = [], [], [], [_NONE]
     for name in names:
-        sources = np.load(directory / f"{name}.rows.npy")
+        sums = note_of(directory, name)["lists"]
+        sources, unread = (
+            _loaded(directory / f"{name}.{end}.npy", sums[end]) for end in ("rows", "bad")
+        )
+        bad.append(unread)
         if len(sources):
             used.append(name)
             listed.append(sources)
@@ -119,22 +174,22 @@ def complete(directory: Path, counts: Sequence[int | None], progress: Callable[[
     kept = np.flatnonzero(np.concatenate([np.empty(0, bool), *keeps]))
     by_source = np.argsort(every[kept], kind="stable")
     starts = np.searchsorted(every[kept][by_source], np.arange(len(examples) + 1))
-    bad = [directory / f"{name}.bad.npy" for name in names]
     arrays = {
         "order": kept[by_source],
         "starts": starts,
-        "bad": np.unique(np.concatenate([_NONE, *(np.load(f) for f in bad if f.exists())])),
+        "bad": np.unique(np.concatenate(bad)),
     }
     if len(examples) and examples[-1] >= len(examples):
         arrays["examples"] = examples
+    index = {}
     for name, array in arrays.items():
-        np.save(directory / f"{name}.npy.part", array)
-        (directory / f"{name}.npy.part.npy").rename(directory / f"{name}.npy.part")
-        put_in_place(directory / f"{name}.npy.part", directory / f"{name}.npy")
+        part = directory / f"{name}.part.npy"
+        index[name] = saved(part, array)
+        put_in_place(part, directory / f"{name}.npy")
         progress()
     fields = max((note_of(directory, name)["fields"] for name in names), key=len)
-    mark = {"parts": used, "fields": fields, "rows": len(kept), "length": len(examples)}
-    write_durably(directory / COMPLETE, json.dumps(mark))
+    mark = {"parts": used, "fields": fields, "index": index, "length": len(examples)}
+    write_durably(directory / COMPLETE, sealed(mark))
     for path in directory.glob("part-*"):
         if path.name.partition(".")[0] not in names:  # an unfinished part
             path.unlink(missing_ok=True)
@@ -144,28 +199,41 @@ def complete(directory: Path, counts: Sequence[int | None], progress: Callable[[
 class CachedRows:
     """A complete cache, open for reading."""
 
-    def __init__(self, directory: Path) -> None:
-        mark = json.loads((directory / COMPLETE).read_text())
+    def __init__(self, directory: Path, progress: Callable[[], None] = lambda: None) -> None:
+        """``progress`` is called when a record batch was verified, which may take long."""
+        mark = unsealed(directory / COMPLETE)
         self.fields = schema_from_wire(mark["fields"])
-        self._order = np.load(directory / "order.npy", mmap_mode="r")
-        self._starts = np.load(directory / "starts.npy", mmap_mode="r")
-        self._bad, self._examples = (
-            np.load(file, mmap_mode="r") if file.exists() else None
-            for file in (directory / "bad.npy", directory / "examples.npy")
-        )
+        index = {n: _loaded(directory / f"{n}.npy", of) for n, of in mark["index"].items()}
+        self._order, self._starts, self._bad = (index[name] for name in ("order", "starts", "bad"))
+        self._examples = index.get("examples")
         self._length = int(mark["length"])
+        self._directory, self._progress = directory, progress
         self._reader: IndexedReader | None = None
-        notes = [note_of(directory, name) for name in mark["parts"]]
-        self._files = tuple(file for note in notes for file in note["files"])
-        self._bases = np.cumsum([0, *(len(note["files"]) for note in notes)])
-        self._bounds = np.cumsum([0, *(note["rows"] for note in notes)])
-        if notes:
-            paths = (str(directory / f"{name}.arrow") for name in mark["parts"])
+        paths = [str(directory / f"{name}.arrow") for name in mark["parts"]]
+        self._maps = MappedFiles(resolve(paths))
+        self._notes = [note_of(directory, name) for name in mark["parts"]]
+        self._files = tuple(file for note in self._notes for file in note["files"])
+        self._bases = np.cumsum([0, *(len(note["files"]) for note in self._notes)])
+        batches = [len(note["batches"]) for note in self._notes]
+        self._part_of = np.repeat(np.arange(len(batches)), batches)  # by batch
+        self._first_of = np.cumsum([0, *batches])  # batch, by part
+        self._ends = np.cumsum([rows for note in self._notes for rows in note["batches"]])
+        self._unverified = np.ones(len(self._ends), bool)
+        for part, count in enumerate(batches):
+            self._verify(part, 0)  # the schema
+            self._verify(part, count + 1)  # where the batches are
+        if paths:
             self._reader = open_arrow(*paths)
+
+    def _verify(self, part: int, stretch: int) -> None:
+        note, name = self._notes[part], Path(self._maps.files[part].path).name
+        bounds, sums = note["bounds"][stretch : stretch + 2], note["sums"][stretch : stretch + 1]
+        verify(name, self._maps.file_data(part), sums, bounds)
+        self._progress()
 
     def good(self, ordinals: np.ndarray) -> np.ndarray:
         """Return these examples without unreadable ones."""
-        if self._bad is None or not len(self._bad):
+        if not len(self._bad):
             return ordinals
         return ordinals[~np.isin(ordinals, self._bad)]
 
@@ -186,11 +254,18 @@ class CachedRows:
         rows = self._order[ranges(starts, self._starts[ordinals + 1] - starts)]
         if self._reader is None or not len(rows):
             return Chunk.empty({})
+        batch = np.searchsorted(self._ends, rows, side="right")
+        part = self._part_of[batch]
+        if (unverified := self._unverified[batch]).any():
+            with naming_damage(self._directory):
+                for one in np.unique(batch[unverified]):
+                    of = int(self._part_of[one])
+                    self._verify(of, 1 + int(one - self._first_of[of]))
+                    self._unverified[one] = False
         first, last = int(rows[0]), int(rows[-1])
         in_order = last - first + 1 == len(rows) and (np.diff(rows) == 1).all()
         found = self._reader.take(slice(first, last + 1) if in_order else rows)
         own = {name: np.asarray(found.columns[name]) for name in OWN_FIELDS}
-        part = np.searchsorted(self._bounds, rows, side="right") - 1
         file = (own["@file"] + self._bases[part]).astype(np.int32)
         offset = own["@offset"]
         origin = Origin(self._files, file, own["@record"], None if (offset < 0).any() else offset)

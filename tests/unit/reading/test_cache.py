@@ -6,6 +6,8 @@ import errno
 import fcntl
 import itertools
 import json
+import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -280,6 +282,74 @@ def test_a_damaged_file_of_a_cache_names_the_cache(tmp_path: Path, name: str) ->
     next(key.glob(name)).write_bytes(b"{")
     with pytest.raises(DataError, match=rf"the cache {key} is damaged: .*Remove that directory"):
         Worker(source().cache(tmp_path))
+
+
+FILES_OF_A_CACHE = [
+    "complete.json",
+    "part-*.json",
+    "part-*.arrow",
+    "order.npy",
+    "starts.npy",
+    "bad.npy",
+]
+
+
+@pytest.mark.parametrize("name", [*FILES_OF_A_CACHE, "examples.npy"])
+def test_a_flipped_bit_is_an_error_that_names_the_cache_and_never_another_row(
+    tmp_path: Path, name: str
+) -> None:
+    kept = hs.from_function(counted, shards=4).repeat(None).map(spelled).cache(tmp_path)
+    rows = Worker(kept).epoch(0)
+    assert rows and Worker(kept).complete
+    (file,) = tmp_path.glob(f"*/{name}")
+    whole = file.read_bytes()
+    for place in random.Random(7).sample(range(len(whole)), 40):
+        file.write_bytes(bytes(byte ^ (at == place) << place % 8 for at, byte in enumerate(whole)))
+        with pytest.raises(DataError, match=rf"the cache {file.parent} is damaged: .*Remove that"):
+            Worker(kept).epoch(0)
+    file.write_bytes(whole)
+    assert Worker(kept).epoch(0) == rows
+
+
+@pytest.mark.parametrize("end", ["json", "asked.npy", "rows.npy", "bad.npy"])
+def test_a_flipped_bit_of_a_part_is_found_when_the_cache_is_completed(
+    tmp_path: Path, end: str
+) -> None:
+    Worker(declared(tmp_path)).epoch(0)
+    next(tmp_path.glob("*/complete.json")).unlink()
+    (file,) = tmp_path.glob(f"*/part-*.{end}")
+    whole = file.read_bytes()
+    for place in random.Random(7).sample(range(len(whole)), 40):
+        file.write_bytes(bytes(byte ^ (at == place) << place % 8 for at, byte in enumerate(whole)))
+        with pytest.raises(DataError, match=rf"the cache {file.parent} is damaged: .*Remove that"):
+            Worker(declared(tmp_path))
+    file.write_bytes(whole)
+    assert Worker(declared(tmp_path)).complete
+
+
+def test_a_record_batch_is_verified_when_the_first_of_its_rows_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The damage of one batch touches the rows of no other."""
+    monkeypatch.setattr(module, "_BATCH_BYTES", 1)
+    kept = hs.from_examples([{"i": i} for i in range(40)]).repeat(None).cache(tmp_path)
+    rows = Worker(kept).epoch(0, limit=4)
+    (file,) = tmp_path.glob("*/part-*.arrow")
+    data = bytearray(file.read_bytes())
+    at = data.index(np.arange(20, 24).tobytes())
+    data[at] ^= 1
+    file.write_bytes(data)
+    worker = Worker(kept)
+    assert worker.epoch(0, limit=4, stop=5) == rows[:20]
+    with pytest.raises(DataError, match=r"the bytes of part-.*\.arrow from \d+ to \d+ are not"):
+        worker.epoch(0, limit=4)
+
+
+def test_a_cache_that_is_removed_while_it_is_used_serves_on(tmp_path: Path) -> None:
+    worker, plain = Worker(declared(tmp_path)), Worker(declared())
+    assert worker.epoch(0) == plain.epoch(0) and worker.complete
+    shutil.rmtree(tmp_path)
+    assert worker.epoch(1) == plain.epoch(1)
 
 
 SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=3)
