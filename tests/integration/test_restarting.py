@@ -186,3 +186,19 @@ def test_the_log_of_the_server_tells_of_trainers_and_of_the_end(tmp_path: Path):
     assert "trainer 1 at " in said and "joined feed 'few'" in said
     assert "trainer 1 left feed 'few'" in said
     assert "feed 'few' has ended after 2 batches" in said
+
+
+def test_a_trainer_that_is_refused_after_a_restart_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """1. A trainer holds a batch, and its feed is started again by force.
+    2. It is refused, which is all that the server waits for: another trainer gets the first batch.
+    """
+    monkeypatch.setattr("headrace_server.front.front_owner.RETURN_S", 10 * PATIENCE_S)
+    with serving(numbers()) as server, joined(server, "default") as before:
+        first = next(before)["i"].tolist()
+        server.restart("default", force=True)
+        with joined(server, "default") as feed:
+            assert next(feed)["i"].tolist() == first
+        with pytest.raises(headrace.FeedRewound):
+            next(before)

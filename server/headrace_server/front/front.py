@@ -267,6 +267,7 @@ class Front:
             self._owner_of[connection] = owner
         elif isinstance(message, messages.Refused):
             owner.forget(connection)
+            owner.see_back(connection)
 
     def _on_block(self, owner: FrontOwner, block: relay.SendBlock, header: bytes) -> None:
         """Send a batch from the memory of its segment."""
