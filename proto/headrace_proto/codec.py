@@ -50,7 +50,7 @@ def pack(value: Any) -> bytes:
     """Return plain data as msgpack; dataclasses in it become lists of their fields."""
     # The text of an error may have a file name that is no UTF-8; the error must get through.
     return msgpack.packb(  # type: ignore[no-any-return]
-        value, use_bin_type=True, default=_fields_of, unicode_errors="backslashreplace"
+        value, use_bin_type=True, default=fields_of, unicode_errors="backslashreplace"
     )
 
 
@@ -169,8 +169,11 @@ def _checked(kind: type, spec: _Spec, values: Sequence[Any]) -> list[Any]:
     return out
 
 
-def _fields_of(value: Any) -> Any:
-    """Return the fields of a dataclass for msgpack, which does not know its type."""
+def fields_of(value: Any) -> Any:
+    """Return the fields of a dataclass for msgpack, which does not know its type.
+
+    TypeError for any other value.
+    """
     fields = _getter_of(type(value))  # type: ignore[arg-type]
     if fields is None:
         raise TypeError(f"{type(value).__name__} is not plain data: {value!r:.80}")
@@ -231,7 +234,7 @@ class Registry:
             packed = packer(message)
             if packed is not None and len(packed) <= limits.MAX_HEADER_BYTES:
                 return packed
-        header = pack([self.kinds[kind], *_fields_of(message)])
+        header = pack([self.kinds[kind], *fields_of(message)])
         if len(header) > limits.MAX_HEADER_BYTES:
             raise ProtocolError(
                 f"{kind.__name__} needs a header of {len(header)} bytes; "

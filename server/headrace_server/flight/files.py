@@ -1,7 +1,7 @@
 """Append-only files of frames: the record of a feed's flight, never more than a bound of it.
 
     file:  frame, frame, …        frame:  bytes (u32) | crc32 (u32) | msgpack
-           └ header: what the file is
+           └ header: what the file is     records are lists of their fields, integers are packed
 
 One process writes a file, and a new process begins a new one, so only the end of a file can be torn
 (by ``kill -9`` in the midst of a write, by a power cut): reading stops at the first frame that is
@@ -16,16 +16,18 @@ import errno
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import msgpack
 import numpy as np
 
+from headrace_proto.codec import fields_of
+
 from ..files.durable_file import held, remove_oldest, writing
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 SUFFIX: Final = ".flight"
 _HEAD: Final = struct.Struct("<II")
 #: All files that are being written together take this part of the bound.
@@ -97,8 +99,15 @@ class FlightFile:
 def frame(value: Any) -> bytes:
     """Return the bytes of a frame."""
     # A file's name need not be UTF-8.
-    data: bytes = msgpack.packb(value, use_bin_type=True, unicode_errors="surrogateescape")
+    data: bytes = msgpack.packb(value, default=_plain, unicode_errors="surrogateescape")
     return _HEAD.pack(len(data), zlib.crc32(data)) + data
+
+
+def _plain(value: Any) -> Sequence[Any]:
+    """Return integers packed, and a record as its fields."""
+    if isinstance(value, slice):
+        return value.start, 1, value.stop - value.start
+    return packed(value) if isinstance(value, np.ndarray) else fields_of(value)
 
 
 def frames(path: Path, at: int = 0) -> Iterator[tuple[int, Any]]:
@@ -108,29 +117,20 @@ def frames(path: Path, at: int = 0) -> Iterator[tuple[int, Any]]:
     """
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as stream:
         stream.seek(at)
-        while (value := _read(stream)) is not None:
-            yield at, value
-            at = stream.tell()
+        upto = os.fstat(stream.fileno()).st_size
+        while len(head := stream.read(_HEAD.size)) == _HEAD.size:
+            size, crc = _HEAD.unpack(head)
+            data = stream.read(size) if size <= upto else b""
+            if not size or len(data) < size or zlib.crc32(data) != crc:
+                return
+            yield at, msgpack.unpackb(data, strict_map_key=False, unicode_errors="surrogateescape")
+            at += len(head) + size
 
 
 def frame_at(path: Path, at: int) -> Any:
     """Return the value of one frame; None where it is there no more."""
     _, value = next(frames(path, at), (at, None))
     return value
-
-
-def _read(stream: BinaryIO) -> Any:
-    """Return the value of the next frame; None where none is whole."""
-    head = stream.read(_HEAD.size)
-    if len(head) < _HEAD.size:
-        return None
-    size, crc = _HEAD.unpack(head)
-    if not size or size > os.fstat(stream.fileno()).st_size:
-        return None
-    data = stream.read(size)
-    if len(data) < size or zlib.crc32(data) != crc:
-        return None
-    return msgpack.unpackb(data, strict_map_key=False, unicode_errors="surrogateescape")
 
 
 def packed(numbers: np.ndarray) -> list[Any]:

@@ -9,7 +9,7 @@ own.  The frames of a file:
 
     [FORMAT, owner, by_number, sessions]                        its header
     [NAME, name of a file]                                      numbered from 0 in this file
-    [SOURCE, partition, chunk, read, stages, rows, keys]
+    [SOURCE, partition, chunk, its ChunkTrace]                  its files are numbers of names
     [BATCH, partition, number, rows, parts of chunks, segments, meta, states]
     [ROUND, time, entries]
 
@@ -30,17 +30,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from headrace_proto.messages import Hello
 
 from ..core.handover import Answer, Effect, Reclaimed, Returned, Send
-from ..core.plan import Part
-from ..core.slots import Segments
 from ..process.config import RunConfig
 from ..reading.trace import ChunkTrace, Trace
-from .files import FORMAT, FlightFile, frame, packed
+from .files import FORMAT, FlightFile, frame
 
 logger = logging.getLogger("headrace.flight")
 
@@ -145,23 +144,21 @@ class Recorder:
             if (partition, chunk) not in self._known:
                 self._known.add((partition, chunk))
                 yield from self._source(partition, chunk, source)
-        parts = [_part(part) for part in trace.parts]
-        segments = None if trace.segments is None else _segments(trace.segments)
+        batch, segments = trace.segments, None
+        if batch is not None:
+            segments = [[*batch.numbers[1:]], batch.stripe, batch.lanes, batch.starts]
         states = None if trace.states is None else dict(trace.states)
-        batch = [partition, number, rows, parts, segments, dict(trace.meta), states]
-        yield frame([BATCH, *batch])
+        made = [partition, number, rows, [*trace.parts], segments, dict(trace.meta), states]
+        yield frame([BATCH, *made])
 
     def _source(self, partition: int, chunk: int, source: ChunkTrace) -> Iterator[bytes]:
-        origin, read = source.origin, source.read
-        for name in origin.files:
+        for name in source.origin.files:
             if name not in self._names:
                 self._names[name] = len(self._names)
                 yield frame([NAME, name])
-        files = [self._names[name] for name in origin.files]
-        offset = None if origin.offset is None else packed(origin.offset)
-        rows = [packed(source.ordinals), files, packed(origin.file), packed(origin.record), offset]
-        how = [read.epoch, read.position, read.limit]
-        yield frame([SOURCE, partition, chunk, how, source.stages, rows, list(source.keys)])
+        files: Any = [self._names[name] for name in source.origin.files]
+        numbered = replace(source, origin=replace(source.origin, files=files))
+        yield frame([SOURCE, partition, chunk, numbered])
 
     def _sent(self, send: Send) -> Iterable[_Entry]:
         if send.token <= self._last_token:  # it is sent once more
@@ -178,14 +175,3 @@ def _answered(answer: Answer) -> Iterator[_Entry]:
         yield ["stale", "", *answer.stale]
     for token, code, text in answer.faults:
         yield ["refused", f"{code}: {text}", token]
-
-
-def _part(part: Part) -> list[Any]:
-    if isinstance(part.rows, slice):
-        return [part.chunk, int(part.rows.start), int(part.rows.stop)]
-    return [part.chunk, packed(part.rows)]
-
-
-def _segments(batch: Segments) -> list[Any]:
-    columns = [batch.chunks, batch.rows, batch.segments, batch.counts, batch.indices]
-    return [*map(packed, [*columns, batch.lanes, batch.starts]), batch.stripe]

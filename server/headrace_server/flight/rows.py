@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.plan import Part, Read
+from ..core.plan import Draft, Part, Read
 from ..core.slots import Segments
 from ..reading.chunk import Origin
 from ..reading.trace import ChunkTrace, Trace
@@ -56,14 +56,12 @@ class RecordedBatch:
 
     def places(self) -> list[tuple[ChunkTrace, int]]:
         """Return the chunk of each row, and which row of it."""
-        trace, batch = self.trace, self.trace.segments
-        if batch is not None:
-            chunks, rows = batch.chunks.tolist(), batch.rows.tolist()
-        else:
-            listed = [(p.chunk, np.r_[p.rows].tolist()) for p in trace.parts]
-            chunks = [chunk for chunk, rows in listed for _ in rows]
-            rows = [row for _, rows in listed for row in rows]
-        return [(trace.sources[chunk], row) for chunk, row in zip(chunks, rows, strict=True)]
+        sources, batch = self.trace.sources, self.trace.segments
+        if batch is None:
+            parts = [(sources[part.chunk], np.r_[part.rows]) for part in self.trace.parts]
+            return [(source, row) for source, rows in parts for row in rows.tolist()]
+        places = zip(batch.chunks.tolist(), batch.rows.tolist(), strict=True)
+        return [(sources[chunk], row) for chunk, row in places]
 
     def listed(self) -> list[Row]:
         """Return its rows, in order."""
@@ -96,33 +94,21 @@ def recorded(
 ) -> RecordedBatch:
     """Return the batch of a frame; ``source`` reads a chunk by its number."""
     _, _, _, rows, parts, plain, meta, states = frame
-    listed = [_part(*part) for part in parts]
-    segments = None if plain is None else _segments(plain)
-    chunks = {part.chunk for part in listed} if segments is None else segments.of_chunks()
-    sources = {chunk: source(chunk) for chunk in chunks}
-    return RecordedBatch(batch, rows, Trace(sources, listed, segments, meta, states))
+    draft = Draft(tuple(Part(chunk, unpacked(packed)) for chunk, packed in parts))
+    segments = None
+    if plain is not None:
+        columns, stripe, lanes, starts = plain
+        known = [*map(unpacked, columns)]
+        slots, lines = np.arange(len(known[0])), np.zeros_like(known[0])
+        numbers = np.array([lines, *known])
+        segments = Segments(slots, numbers, stripe, unpacked(lanes), unpacked(starts))
+    sources = {chunk: source(chunk) for chunk in (segments or draft).of_chunks()}
+    return RecordedBatch(batch, rows, Trace(sources, draft.parts, segments, meta, states))
 
 
 def recorded_chunk(frame: Sequence[Any], names: Sequence[str]) -> ChunkTrace:
     """Return the chunk of a frame; ``names`` of files are those of its file."""
-    _, _, chunk, how, stages, (ordinals, files, file, record, offset), keys = frame
-    origin = Origin(
-        tuple(names[number] for number in files),
-        unpacked(file),
-        unpacked(record),
-        None if offset is None else unpacked(offset),
-    )
-    return ChunkTrace(Read(chunk, *how), stages, unpacked(ordinals), origin, keys)
-
-
-def _part(chunk: int, *rows: Any) -> Part:
-    return Part(chunk, slice(*rows) if len(rows) == 2 else unpacked(rows[0]))
-
-
-def _segments(plain: list[Any]) -> Segments:
-    *columns, stripe = plain
-    chunks, rows, segments, counts, indices, lanes, starts = map(unpacked, columns)
-    slots = np.arange(len(chunks), dtype=np.int64)
-    lines = np.zeros(len(chunks), np.int64)
-    numbers = np.array([lines, indices, chunks, rows, segments, counts], np.int64)
-    return Segments(slots, numbers, stripe, lanes, starts)
+    read, stages, ordinals, (files, file, record, offset), keys = frame[-1]
+    offset = None if offset is None else unpacked(offset)
+    origin = Origin(tuple(names[n] for n in files), unpacked(file), unpacked(record), offset)
+    return ChunkTrace(Read(*read), stages, unpacked(ordinals), origin, keys)

@@ -268,7 +268,7 @@ def test_a_record_of_another_release_is_refused_with_the_remedy(tmp_path: Path) 
     (directory / "rows-0000000001-0000-000000-000000.flight").write_bytes(
         frame([1, "rows", "f", 1, 0, 0])
     )
-    with pytest.raises(ServerError, match=r"format 1, this one reads 2\): move it elsewhere"):
+    with pytest.raises(ServerError, match=r"format 1, this one reads 3\): move it elsewhere"):
         FeedRecord(tmp_path, "f")
 
 
