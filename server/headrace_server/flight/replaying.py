@@ -20,7 +20,7 @@ import numpy as np
 from headrace_proto.errors import DataError
 from headrace_proto.layout import Slot, array_at, strings_at
 
-from ..core.changes import ROW, SEGMENT, Change, Saved
+from ..core.changes import ROW, SEGMENT, Saved
 from ..core.done import Numbers
 from ..core.partition import Partition, Rest
 from ..core.plan import RESIZED, Draft, Part, Plan, Read, Shaper
@@ -28,8 +28,9 @@ from ..core.slots import RoundMember, Segments
 from ..making.compose import segmented
 from ..making.line_record import LineRecord
 from ..making.member_block import whole_states
-from ..making.partition_memory import Memory, Target
+from ..making.partition_memory import Target
 from ..making.plain_maker import HeldChunk, PlainMaker
+from ..making.plain_memory import NumberedMemory
 from ..making.run import Run
 from ..making.segment_block import SegmentBlock
 from ..making.segment_maker import SegmentMaker
@@ -71,7 +72,7 @@ def replayed(
     return Run(intakes[0], machine, maker, _Script(record, batches, machine, maker), slab)
 
 
-class _Script(Memory):
+class _Script(NumberedMemory):
     """The batches to make, in order, and which are done: a restart makes the others again.
 
     States that come with commits are ignored.
@@ -84,17 +85,14 @@ class _Script(Memory):
         machine: Partition,
         maker: _Rows | _Segments,
     ) -> None:
+        super().__init__(machine)
         self._record = record
         self._batches = batches
-        self._machine = machine
         self._maker = maker
         self._made = lru_cache(maxsize=2)(self._read)
         self._stop = len(batches)
         self._closed = False
         self._wanted = self._stop if maker.made_ahead else 0
-        self._numbers = Numbers()
-        self._claimed = 0  # number below which trainers may hold batches of an earlier process
-        self._change = Change()
 
     def _read(self, number: int) -> RecordedBatch:
         """Return the record of a batch; DataError if it was deleted."""
@@ -113,25 +111,11 @@ class _Script(Memory):
         if machine.next_number >= self._wanted:
             return Rest
         plan = Plan(machine.next_number, self._maker.draft(self._made(machine.next_number)))
-        self._numbers.made(machine.take_number(), b"")
+        self._numbers.made(machine.take_number(), b"%d" % machine.next_number)
         return plan
 
     def want(self, upto: int, stripe: int) -> None:
         self._wanted = max(self._wanted, upto)
-
-    def saved(self, number: int, block: Any = b"", columns: Sequence[Any] = ()) -> tuple[str, str]:
-        moved = self._numbers.done(number)
-        self._change.done.append(number)
-        if moved is not None:
-            self._change.base = self._numbers.base
-            self._change.meta["base"] = b"%d" % self._numbers.base
-        return "", ""
-
-    def claim(self, number: int, segments: bytes) -> int | None:
-        if self._numbers.is_done(number):
-            return None
-        self._claimed = max(self._claimed, number + 1)
-        return number
 
     def close(self, cancel: bool) -> None:
         if not self._closed:  # else it is repeated after a restart
@@ -143,16 +127,8 @@ class _Script(Memory):
     def resume(self, saved: Saved) -> None:
         self._closed = "stop" in saved.meta
         self._stop = int(saved.meta.get("stop", self._stop))
-        self._machine.next_number = int(saved.meta.get("base", 0))
+        self._machine.next_number = int(saved.meta.get("cursor", 0))
         self._numbers = Numbers(self._machine.next_number, saved.done)
-
-    def take_changes(self) -> list[Change]:
-        change, self._change = self._change, Change()
-        return [change] if change else []
-
-    @property
-    def done_numbers(self) -> list[int]:
-        return self._numbers.above
 
     def epoch_due(self, ended: bool, begun: Iterable[tuple[int, int]]) -> int | None:
         due = self._numbers.first_open

@@ -33,18 +33,55 @@ logger = logging.getLogger("headrace.worker")
 _MOST_AHEAD = 4096
 
 
-class PlainMemory(Memory):
+class NumberedMemory(Memory):
+    """The commits of batches that are done or not: a commit brings no states."""
+
+    def __init__(self, machine: Partition) -> None:
+        self._machine = machine
+        self._numbers = Numbers()
+        self._changes: list[Change] = []
+        self._claimed = 0  # number below which trainers may hold batches of an earlier process
+
+    def saved(self, number: int, block: Any = b"", columns: Sequence[Any] = ()) -> tuple[str, str]:
+        moved = self._numbers.done(number)
+        change = self._change
+        change.done.append(number)
+        if moved is not None:
+            change.base, change.meta["cursor"] = moved
+        return "", ""
+
+    def claim(self, number: int, segments: bytes) -> int | None:
+        if self._numbers.is_done(number):
+            return None
+        if number < self._machine.next_number + _MOST_AHEAD:
+            self._claimed = max(self._claimed, number + 1)
+        return number
+
+    @property
+    def done_numbers(self) -> list[int]:
+        return self._numbers.above
+
+    @property
+    def _change(self) -> Change:
+        """The change to be stored next."""
+        if not self._changes:
+            self._changes.append(Change())
+        return self._changes[0]
+
+    def take_changes(self) -> list[Change]:
+        changes, self._changes = self._changes, []
+        return changes
+
+
+class PlainMemory(NumberedMemory):
     """The memory of one partition."""
 
     def __init__(self, intake: Intake, machine: Partition, maker: PlainMaker) -> None:
+        super().__init__(machine)
         self._intake = intake
-        self._machine = machine
         self._maker = maker
-        self._numbers = Numbers()
         self._orders = Orders()
-        self._changes: list[Change] = []
         self._read_before = 0  # rows of the source read by earlier processes
-        self._claimed = 0  # number below which trainers may hold batches of an earlier process
 
     # Steps
 
@@ -88,43 +125,11 @@ class PlainMemory(Memory):
         if self._maker.forget():
             self._machine.forget_reads()
 
-    # Commits
-
-    def saved(self, number: int, block: Any = b"", columns: Sequence[Any] = ()) -> tuple[str, str]:
-        moved = self._numbers.done(number)
-        change = self._change
-        change.done.append(number)
-        if moved is not None:
-            change.base, change.meta["cursor"] = moved
-        return "", ""
-
-    def claim(self, number: int, segments: bytes) -> int | None:
-        if self._numbers.is_done(number):
-            return None
-        if number < self._machine.next_number + _MOST_AHEAD:
-            self._claimed = max(self._claimed, number + 1)
-        return number
-
-    @property
-    def done_numbers(self) -> list[int]:
-        return self._numbers.above
-
     def epoch_due(self, ended: bool, begun: Iterable[tuple[int, int]]) -> int | None:
         due = self._numbers.first_open
         if due < self._machine.next_number:
             return max((epoch for number, epoch in begun if number <= due), default=0)
         return None if ended else self._machine.next_epoch
-
-    @property
-    def _change(self) -> Change:
-        """The change to be stored next."""
-        if not self._changes:
-            self._changes.append(Change())
-        return self._changes[0]
-
-    def take_changes(self) -> list[Change]:
-        changes, self._changes = self._changes, []
-        return changes
 
     # Orders
 
