@@ -310,6 +310,10 @@ class Link(Owners):
         def unsettled() -> Session | None:
             return next((session for session in self.sessions if not session.settled), None)
 
+        with self.lock:
+            for session in self.sessions:
+                if session.connected and not session.settled:
+                    session.hurry()  # the heartbeat shows that this trainer waits for answers
         try:
             self.wait(
                 lambda: unsettled() is None,

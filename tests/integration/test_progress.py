@@ -12,6 +12,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.patience import PATIENCE_S
 
 from .serving import connect, serving
 
@@ -145,3 +146,19 @@ def test_the_commits_that_a_loop_has_sent_are_counted_at_its_end() -> None:
             for epoch in (1, 2):
                 assert len(list(feed)) == 40
                 assert (feed.progress.batches, feed.progress.fraction) == (40 * epoch, epoch / 2)
+
+
+def test_a_trainer_that_waits_for_answers_waits_for_no_other_commits_and_no_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither do commits gather any longer, nor do answers wait for a batch to leave with."""
+    monkeypatch.setattr("headrace_server.worker.commits._GATHER_S", 10 * PATIENCE_S)
+    monkeypatch.setattr("headrace_server.worker.outbox._MOMENT_S", 10 * PATIENCE_S)
+    with serving({"plain": pipeline(), "segments": segments()}) as server:
+        with connect(server, feed="plain", prefetch=0) as feed:
+            next(feed)
+            assert committed(feed) == (1, 2, 0)
+        with connect(server, feed="segments", prefetch=0) as feed:
+            batch = next(feed)
+            batch.save_state("s", batch.state("s"))
+            assert feed.progress.batches == 1

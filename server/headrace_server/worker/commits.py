@@ -78,6 +78,7 @@ class Stores:
         self._gathered: dict[_Name, _Gathered] = {}  # since the last write() …
         self._commits = 0  # … commits of them …
         self._write_at = inf  # … and when they are due
+        self._hurried = False  # whether a trainer waits for answers alone
         self._copied: deque[Replied] = deque()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
@@ -169,10 +170,16 @@ class Stores:
         """Whether changes wait for ``write``."""
         return bool(self._gathered)
 
+    def hurry(self) -> None:
+        """Have all changes written now: a trainer waits for the answers."""
+        self._hurried = True
+
     @property
     def due(self) -> bool:
         """Whether to ``write`` now."""
-        return self._commits >= _MOST_GATHERED or time.monotonic() >= self._write_at
+        return (
+            self._hurried or self._commits >= _MOST_GATHERED or time.monotonic() >= self._write_at
+        )
 
     @property
     def due_in_s(self) -> float:
@@ -186,7 +193,7 @@ class Stores:
         """
         failed: list[tuple[_Name, Exception]] = []
         gathered, self._gathered = self._gathered, {}
-        self._commits, self._write_at = 0, inf
+        self._commits, self._write_at, self._hurried = 0, inf, False
         for name, of_it in gathered.items():
             store, changes = self._stores[name], self._changes_of(name, of_it)
             try:

@@ -106,6 +106,7 @@ class Outbox:
         self._out: dict[int, list[Delivery]] = {}  # gathered references, by session
         self._answers: dict[int, _Answers] = {}  # answers to commits, by session …
         self._due = inf  # … and when the first of them leaves without a batch
+        self.awaited: set[int] = set()  # sessions that wait for answers, and for no batch
         self._sending: list[tuple[Any, Desk, Send, tuple[str, int]]] = []
         self._sends = 0
 
@@ -184,10 +185,16 @@ class Outbox:
             else:
                 more = answers[0] + more[0], answers[1] + more[1], answers[2] + more[2]
         self._answers[number] = more
-        if more[1] or more[2]:
+        if more[1] or more[2] or number in self.awaited:
             self._due = 0.0
         elif self._due == inf:
             self._due = time.monotonic() + _MOMENT_S
+
+    def hurry(self, number: int) -> None:
+        """Send the answers to a session without a batch, until its next commit."""
+        self.awaited.add(number)
+        if number in self._answers:
+            self._due = 0.0
 
     @property
     def due_in_s(self) -> float:
@@ -240,6 +247,7 @@ class Outbox:
         """Drop the messages to a trainer that is gone."""
         self._out.pop(number, None)
         self._answers.pop(number, None)
+        self.awaited.discard(number)
 
     # News of a feed
 

@@ -109,15 +109,11 @@ class Partitions:
             self._fail(*failed, error)
 
     def store(self) -> bool:
-        """Write gathered commits and answer them; return whether there were any.
-
-        The owner calls this after it has sent the batches that trainers wait for.
-        """
-        if not self.stores.gathers:
-            return False
+        """Write gathered commits after all batches that trainers wait for; return whether any."""
+        gathers = self.stores.gathers
         for failed, error in self.stores.write():
             self._fail(*failed, error)
-        return True
+        return gathers
 
     def reads_next(self, name: _Name) -> bool:
         """Return whether the next step of a partition reads, and may call functions of the user."""

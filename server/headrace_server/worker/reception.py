@@ -181,6 +181,7 @@ class Reception:
         dispatcher.window(session.number, renew.window)
         dispatcher.set_yields(session.number, renew.yields)
         dispatcher.renew(session.number, renew.last_seq, frozenset(renew.held), session.seen)
+        self.requests.hurry(session)
         session.tally.on_renew(renew)
         session.heard_end = renew.ended
         # A sent batch that is not mapped was lost on its way, or its release was lost.
@@ -223,6 +224,7 @@ class Reception:
             self._unmap(session, desk, token)
         if step.commits or step.saves:
             desk.touched()
+            self.outbox.awaited.discard(session.number)
         if step.commits:
             dispatcher.commit(session.number, step.commits)
         for save in step.saves:

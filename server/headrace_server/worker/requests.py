@@ -69,6 +69,11 @@ class FeedRequests:
 
     # Trainers
 
+    def hurry(self, session: Session) -> None:
+        """Store the commits of all trainers now, and answer this one, which waits for that."""
+        self.outbox.hurry(session.number)
+        self.do(self.partitions.stores.hurry)
+
     def _flush(self, session: Session, desk: Desk, flush: Flush, frames: list[bytes]) -> None:
         """Store the states of a trainer's lanes."""
         code, text = "", ""

@@ -20,10 +20,12 @@ from headrace_server.core.handover import Answer, Batch, Send
 from headrace_server.process import relay
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.relay import BlockPlace
+from headrace_server.worker import outbox
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.events import Made, Opened
 from headrace_server.worker.outbox import Outbox
 from headrace_server.worker.sessions import Session, SessionTable
+from tests.patience import PATIENCE_S
 
 SEGMENT = "slab-0-0-0"
 BLOCK = 64
@@ -175,6 +177,23 @@ def test_answers_without_a_batch_go_by_themselves_and_many_in_several_messages(p
     assert first == Outcome(here.number, tuple(range(64)), (), [])
     assert (second.committed, second.stale) == (tuple(range(64, 100)), (200,))
     assert [list(fault) for fault in second.faults] == [[201, "state", "none"]]
+
+
+def test_a_trainer_that_waits_for_answers_gets_them_without_a_batch(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(outbox, "_MOMENT_S", PATIENCE_S)
+    here = post.trainer(b"here", local=True)
+    post.outbox.answer(Answer(here.number, (1,), ()))
+    post.outbox.flush()
+    assert post.received(here) == [] and post.outbox.due_in_s > 0
+    post.outbox.hurry(here.number)
+    post.outbox.flush()
+    assert [one.committed for one in post.received(here)] == [(1,)]
+    post.outbox.answer(Answer(here.number, (2,), ()))
+    assert post.outbox.due_in_s == 0
+    post.outbox.flush()
+    assert [one.committed for one in post.received(here)] == [(2,)]
 
 
 def test_what_was_gathered_for_a_trainer_that_is_gone_is_forgotten(post: Post):

@@ -108,6 +108,22 @@ def test_commits_gather_for_a_moment_and_nothing_else_does(
     assert one.stores.due
 
 
+def test_commits_gather_no_longer_when_a_trainer_waits_for_their_answers(
+    tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(commits, "_GATHER_S", PATIENCE_S)
+    one = keeping(tmp_path, "process")
+    one.stores.open(A)
+    one.stores.submit(A, Changed(Change(done=[1])), [1])
+    assert not one.stores.due
+    one.stores.hurry()
+    assert one.stores.due and one.stores.write() == [] and not one.stores.due
+    one.stores.hurry()  # for commits that have not come: nothing is left of it
+    assert one.stores.due and one.stores.write() == [] and not one.stores.due
+    one.stores.submit(A, Changed(Change(done=[2])), [2])
+    assert not one.stores.due
+
+
 @pytest.mark.parametrize("durability", ["power", "process"])
 def test_commits_gather_for_a_moment_where_nothing_else_is_to_be_done(
     tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch, durability: str
