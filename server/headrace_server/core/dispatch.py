@@ -200,7 +200,7 @@ class Dispatcher(Borders):
         ):
             claim.session, claim.saved, claim.payload = session, True, payload
             return
-        if self._recalls.waits(session, token, payload):
+        if self._recalls.doubted and self._recalls.waits(session, token, payload):
             return
         if self._chained:
             self._take_back(self._skipped(session, token), "returned")
@@ -211,7 +211,7 @@ class Dispatcher(Borders):
                 batch.wait_no_more()
             if self.stateful:
                 self._last_saved[session, batch.partition] = token, batch
-            self._saving[batch.order] = lease
+            self._saving[batch.number, batch.partition] = lease
             self._hands.effects.append(StoreCommit(batch, payload, token))
             self._hands.let_go(batch)
         elif verdict is CommitVerdict.WAITING:

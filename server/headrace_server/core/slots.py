@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -197,7 +197,7 @@ class Slots:
         """Return the key of an example that has not ended."""
         return self._key_of[slot]
 
-    def keys_of(self, slots: np.ndarray) -> list[Hashable]:
+    def keys_of(self, slots: np.ndarray) -> list[Any]:
         """Return the keys of examples that have not ended."""
         return list(map(self._key_of.__getitem__, slots.tolist()))
 

@@ -102,9 +102,9 @@ class LineRecord:
         numbers = np.concatenate([batch.numbers for batch, _, _ in commits], axis=1)
         ended = np.concatenate([batch.last for batch, _, _ in commits])
         goes_on, at = np.zeros(len(ended), bool), 0
-        for batch, rows, _ in commits:
+        for _, rows, keys in commits:
             goes_on[at + rows] = True
-            at += len(batch)
+            at += len(keys)
         places = (ended | goes_on).nonzero()[0]
         last = dict(zip(numbers[LINE, places].tolist(), places.tolist(), strict=True))
         ends = ended.tolist()

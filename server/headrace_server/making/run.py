@@ -115,7 +115,7 @@ class Run:
         if self._next_read is not None:
             self._read(self._next_read)
             return Busy
-        step = self.memory.next_step(self._limit())
+        step = self.memory.next_step(self._intake.limit(self.maker.most_rows))
         if isinstance(step, Plan):
             if self.memory.planned(step):
                 return self._place(step, *self.maker.begin(step))
@@ -142,9 +142,6 @@ class Run:
         It uses idle time: it changes when work is done, not its result.
         """
         return self._unplaced is None and self.maker.prepare()
-
-    def _limit(self) -> int:
-        return self._intake.limit(self.maker.most_rows)
 
     def _read(self, read: Read) -> None:
         self._next_read = None
@@ -228,7 +225,8 @@ class Run:
     def claim(self, number: int, segments: bytes) -> int | None:
         """Return the number of the batch that a trainer holds from before a restart, or None."""
         while (known := self.memory.claim(number, segments)) == UNREAD:
-            read = self._next_read or self._machine.next_read(self._limit())
+            limit = self._intake.limit(self.maker.most_rows)
+            read = self._next_read or self._machine.next_read(limit)
             if read is None:
                 return None
             self._read(read)

@@ -44,10 +44,10 @@ class _Places:
     arrays: Mapping[str, _Array]
     strings: Mapping[str, Slot]
 
-    def array(self, block: np.ndarray, name: str) -> np.ndarray:
-        """Return a column of numbers, as a view of its block."""
-        shape, dtype, offset = self.arrays[name]
-        return np.ndarray(shape, dtype, block, offset)
+    def columns(self, block: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the columns of numbers, as views of their block."""
+        arrays = self.arrays.items()
+        return {name: np.ndarray(shape, dtype, block, at) for name, (shape, dtype, at) in arrays}
 
 
 #: Columns that are fields of the batch itself.
@@ -129,11 +129,11 @@ class SegmentBlock:
         states: int,
     ) -> None:
         self.batch = batch
-        self.rows = len(batch)
+        self.rows = len(batch.slots)
         self._layout = layout
         self._groups = groups(batch.chunks, batch.rows, offers)
         self.extra = extra
-        self._written = False
+        self._columns: dict[str, np.ndarray] = {}  # of numbers, once it has its block
         self._texts = [self._strings(name) for name in layout.strings]
         sizes = tuple([sum(map(len, texts)) for texts in self._texts])
         self._places = layout.places((self.rows, len(batch.starts), states), sizes)
@@ -146,25 +146,24 @@ class SegmentBlock:
 
     def fill(self, block: np.ndarray) -> None:
         """Write the batch into its block (uint8, at least ``nbytes``)."""
-        if not self._written:
+        if not self._columns:
             self.fill_examples(block)
         for name in self._layout.extra:
-            out = self._places.array(block, name)
             column = self.extra[name]
             if isinstance(column, tuple):
                 table, taken = column
-                table.take(taken, 0, out, "clip")
+                table.take(taken, 0, self._columns[name], "clip")
             else:
-                out[...] = column
+                self._columns[name][...] = column
 
     def fill_examples(self, block: np.ndarray) -> None:
         """Write all but numeric states, so that ``fill`` has only these left to write."""
-        self._written = True
         batch, layout, places = self.batch, self._layout, self._places
+        self._columns = columns = places.columns(block)
         for texts, slot in zip(self._texts, places.strings.values(), strict=True):
             write_strings(block, slot, texts)
         for name, of_it in layout.of_batch:
-            places.array(block, name)[:] = getattr(batch, of_it)
+            columns[name][:] = getattr(batch, of_it)
         for offer, at, rows in self._groups:
             begins = batch.segments[at] * layout.stride
             sizes: Any = layout.num_unroll
@@ -173,19 +172,20 @@ class SegmentBlock:
                 firsts = None if offer.firsts is None else offer.firsts[rows]
                 begins = layout.geometry.begins(batch.segments[at], firsts)
                 sizes = layout.geometry.sizes(batch.segments[at], firsts)
+            totals = offer.totals[rows]
             for name in layout.of_offers:
-                places.array(block, name)[at] = self._values(name, offer, rows, begins, sizes)
+                columns[name][at] = self._values(name, offer, rows, totals, begins, sizes)
             for name, source in layout.sequences:
-                column = offer.sequences[source]
-                window = column.item_bytes * layout.num_unroll
-                if not window:
+                column, offset = offer.sequences[source], places.arrays[name][2]
+                item = column.item_bytes
+                if not item:
                     continue
-                offset = places.arrays[name][2]
                 if framed:
                     windows = Windows(layout.geometry, begins, sizes)
                     windows.write(block, offset, self.rows, column, at, rows)
                 else:
-                    _windows(block, offset, self.rows, window, column, at, rows, begins)
+                    window = item * layout.num_unroll
+                    _windows(block, offset, self.rows, window, item, column, at, rows, begins)
 
     def states(self, block: np.ndarray) -> States:
         """Return the states of a written batch, with the rows of each."""
@@ -197,19 +197,23 @@ class SegmentBlock:
         }
 
     def _values(
-        self, name: str, offer: Offer, rows: np.ndarray, begins: np.ndarray, sizes: Any
+        self,
+        name: str,
+        offer: Offer,
+        rows: np.ndarray,
+        totals: np.ndarray,
+        begins: np.ndarray,
+        sizes: Any,
     ) -> np.ndarray:
         if name == "@total_length":
-            totals: np.ndarray = offer.totals[rows]
             return totals
         if name == "@length":
-            left: np.ndarray = offer.totals[rows] - begins
-            clipped: np.ndarray = np.minimum(np.maximum(left, 0), sizes)
+            clipped: np.ndarray = np.minimum(np.maximum(totals - begins, 0), sizes)
             return clipped
         if name == "@left_length":
-            return self._layout.geometry.left_lengths(offer.totals[rows], begins)
+            return self._layout.geometry.left_lengths(totals, begins)
         if name == "@right_length":
-            return self._layout.geometry.right_lengths(offer.totals[rows], begins, sizes)
+            return self._layout.geometry.right_lengths(totals, begins, sizes)
         if name.startswith("context:"):
             column = offer.context[name[8:]]
             assert isinstance(column, np.ndarray)
@@ -225,20 +229,20 @@ class SegmentBlock:
             array = extra[0][extra[1]] if isinstance(extra, tuple) else extra
             flat: list[bytes] = array.reshape(-1).tolist()
             return flat
-        if name == "@key" and len(self._groups) == 1:
-            ((offer, _, rows),) = self._groups
-            return [offer.keys[row] for row in rows.tolist()]
         out: list[list[bytes]] = [[]] * self.rows
         segments = self.batch.segments.tolist()
         for offer, places, rows in self._groups:
+            if name == "@key" and isinstance(places, slice):  # mostly all rows are of one chunk
+                return [offer.keys[row] for row in rows.tolist()]
             numbers = range(self.rows) if isinstance(places, slice) else places.tolist()
             for place, row in zip(numbers, rows.tolist(), strict=True):
-                out[place] = self._row_strings(name, offer, row, segments[place])
+                if name == "@key":
+                    out[place] = [offer.keys[row]]
+                else:
+                    out[place] = self._row_strings(name, offer, row, segments[place])
         return [text for texts in out for text in texts]
 
     def _row_strings(self, name: str, offer: Offer, row: int, segment: int) -> list[bytes]:
-        if name == "@key":
-            return [offer.keys[row]]
         if name.startswith("context:"):
             column = offer.context[name[8:]]
             assert isinstance(column, Strings)
@@ -266,7 +270,7 @@ def groups(chunks: np.ndarray, rows: np.ndarray, offers: Mapping[int, Offer]) ->
         return [(offers[numbers.pop()], slice(None), rows)]
     found: list[_Group] = []
     for number in sorted(numbers):
-        places = np.flatnonzero(chunks == number)
+        places = (chunks == number).nonzero()[0]
         found.append((offers[number], places, rows[places]))
     return found
 
@@ -276,29 +280,26 @@ def _windows(
     offset: int,
     count: int,
     window: int,
+    item: int,
     column: Ragged,
     places: Any,
     rows: np.ndarray,
     begins: np.ndarray,
 ) -> None:
     """Copy a window of each row to its place in the column, with zeros after its end."""
-    item, raw = column.item_bytes, column.raw
-    starts = column.starts.take(rows) + begins * item
-    sizes = (column.lengths.take(rows) - begins) * item
-    short = sizes < window
-    alone = short.nonzero()[0]
-    if window > LONG_WINDOW or window > raw.size:
-        alone = np.arange(len(rows))
-    else:
-        every = windows_of(raw, window)
-        out = np.ndarray((count,), every.dtype, block, offset)
-        # Short ones take any bytes: the loop below writes them again, singly.
-        out[places] = every[np.where(short, 0, starts)]
+    raw = column.raw
+    starts = column.starts[rows] + begins * item
+    sizes = (column.extents[rows, 0] - begins) * item
+    whole = window <= min(LONG_WINDOW, raw.size)
+    alone = (sizes < window).nonzero()[0] if whole else np.arange(len(rows))
     numbers = alone if isinstance(places, slice) else places[alone]
+    singly = zip(numbers.tolist(), starts[alone].tolist(), sizes[alone].tolist(), strict=True)
+    if whole:
+        starts[alone] = 0  # the loop below writes these again
+        every = windows_of(raw, window)
+        np.ndarray((count,), every.dtype, block, offset)[places] = every[starts]
     target, source = block.data, raw.data
-    for place, start, size in zip(
-        numbers.tolist(), starts[alone].tolist(), sizes[alone].tolist(), strict=True
-    ):
+    for place, start, size in singly:
         at, end = offset + place * window, offset + place * window + window
         size = min(size, window)
         target[at : at + size] = source[start : start + size]

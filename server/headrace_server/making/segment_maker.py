@@ -163,8 +163,9 @@ class SegmentMaker:
 
     def epoch_of(self, plan: Plan) -> int:
         """Return the epoch of a batch's first row, or of the last batch that had one."""
-        if len(plan.draft):
-            key: Any = self.cutting.machine.key_of(int(plan.draft.slots[0]))
+        slots = plan.draft.slots
+        if len(slots):
+            key: Any = self.cutting.machine.key_of(int(slots[0]))
             self._epoch = key[0]
         return self._epoch
 

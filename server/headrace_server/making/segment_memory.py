@@ -10,14 +10,14 @@ builds its change later.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgpack
 import numpy as np
 
 from headrace_proto.codec import pack
 
-from ..core.changes import Change, Key, Saved
+from ..core.changes import Change, Saved
 from ..core.members import place_of
 from ..core.partition import Partition, Rest
 from ..core.plan import SIZED, Plan, Read
@@ -128,7 +128,7 @@ class SegmentMemory(Memory):
         if self._cutting.stateless:
             return self._done(number, batch)
         del self._out[number]
-        keys = self._keys(batch.slots)  # before the machine may drop examples
+        keys = self._machine.keys_of(batch.slots)  # before the machine may drop examples
         rows = self._machine.saved(batch)
         if rows is None:
             if self._machine.cancelled:
@@ -161,7 +161,7 @@ class SegmentMemory(Memory):
                 break
             self._early.discard(first)
             del self._out[first]
-            keys = self._keys(out.slots)
+            keys = self._machine.keys_of(out.slots)
             self._note_after(first, out)
             rows = self._machine.saved(out)
             if rows is None:  # cancelled: its examples have no further segments
@@ -208,7 +208,7 @@ class SegmentMemory(Memory):
                     states = [array[at] for array in arrays]
                     self._settle()
                     self._maker.states.put(batch.slots[kept], states)
-                    keys = self._keys(batch.slots[kept])
+                    keys = self._machine.keys_of(batch.slots[kept])
                     change = self._lines.flushed(batch, kept, keys, state_columns(states))
                     self._changes.append(change)
 
@@ -290,9 +290,6 @@ class SegmentMemory(Memory):
             self._saved.clear()
         if self._moved and self._machine.members is None and not self._cutting.at_trainer:
             self.note_places()
-
-    def _keys(self, slots: np.ndarray) -> list[Key]:
-        return cast("list[Key]", self._machine.keys_of(slots))
 
     def resume(self, saved: Saved) -> None:
         if "base" in saved.meta:

@@ -27,14 +27,14 @@ def arrays_of(
     states: Sequence[StateSource], block: Any, columns: Sequence[Any]
 ) -> list[np.ndarray]:
     """Arrays of a block of states, whose columns were checked on arrival."""
-    memory = np.frombuffer(block, np.uint8)
     arrays = []
     for state, (offset, nbytes, shape) in zip(states, columns, strict=True):
         dtype = state.field.dtype
         if dtype == BYTES:
-            arrays.append(strings_at(memory, Slot(dtype, tuple(shape), offset, nbytes)))
+            slot = Slot(dtype, tuple(shape), offset, nbytes)
+            arrays.append(strings_at(np.frombuffer(block, np.uint8), slot))
         else:
-            arrays.append(np.ndarray(shape, numpy_dtype(dtype), memory, offset))
+            arrays.append(np.ndarray(shape, numpy_dtype(dtype), block, offset))
     return arrays
 
 
@@ -153,9 +153,8 @@ class StateTable:
 
     def columns(self, batch: Segments, offers: Any) -> tuple[dict[str, Any], int]:
         """Return a batch's states as columns (a table and its rows), and their number of rows."""
-        tables = zip(self._states, self._tables, strict=True)
-        slots = batch.slots
-        return {"state:" + state.name: (table, slots) for state, table in tables}, len(batch)
+        tables, slots = zip(self._states, self._tables, strict=True), batch.slots
+        return {"state:" + state.name: (table, slots) for state, table in tables}, len(slots)
 
     def put(self, slots: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
         """Store states under these slots, a row each."""

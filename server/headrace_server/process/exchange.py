@@ -93,7 +93,8 @@ class Exchange:
         self._named: dict[bytes, _Connection] = {}
         self._count = itertools.count(1)  # of trainers
         self._deaf = False  # no connection can be accepted now: descriptors are short
-        self._unheard: dict[_Connection, deque[list[bytes]]] = {}
+        #: Messages that the poll does not show.
+        self.unheard: dict[_Connection, deque[list[bytes]]] = {}
 
     def fileno(self) -> int:
         """Return the file that is readable when a message has come or a channel is writable."""
@@ -102,11 +103,6 @@ class Exchange:
     def filenos(self) -> list[int]:
         """Return the numbers of all its open files."""
         return [self._epoll.fileno(), self._listener.fileno(), *self._channels]
-
-    @property
-    def waits(self) -> bool:
-        """Whether messages wait that the poll does not show."""
-        return bool(self._unheard)
 
     @property
     def anybody(self) -> bool:
@@ -118,7 +114,7 @@ class Exchange:
 
         It yields messages of each trainer for ``TURN_S``; the next call continues.
         """
-        late = list(self._unheard)
+        late = list(self.unheard)
         for number, events in self._epoll.poll(0):
             if number == self._listener.fileno():
                 self._accept()
@@ -128,11 +124,11 @@ class Exchange:
                 continue
             if events & select.EPOLLOUT:
                 self._write(channel)
-            if events & ~select.EPOLLOUT and channel not in self._unheard:  # else its turn comes
+            if events & ~select.EPOLLOUT and channel not in self.unheard:  # else its turn comes
                 yield from self._listen(channel, deque(channel.take()))
         for channel in late:
-            if channel in self._unheard:
-                yield from self._listen(channel, self._unheard.pop(channel))
+            if channel in self.unheard:
+                yield from self._listen(channel, self.unheard.pop(channel))
 
     def tick(self) -> None:
         """Accept connections again, after descriptors were short."""
@@ -194,12 +190,8 @@ class Exchange:
                 now = time.monotonic()
                 until = until or now + TURN_S
                 if now >= until:
-                    self._unheard[channel] = messages
+                    self.unheard[channel] = messages
                     return
-        self._end_silent(channel)
-
-    def _end_silent(self, channel: _Connection) -> None:
-        """Close a channel that has ended."""
         if channel.fault:
             logger.error("the channel of %s is closed: %s", self._who(channel), channel.fault)
         if channel.fault or channel.ended:
@@ -285,6 +277,6 @@ class Exchange:
 
     def _drop(self, channel: _Connection) -> None:
         self._epoll.unregister(channel)
-        self._unheard.pop(channel, None)
+        self.unheard.pop(channel, None)
         self._named.pop(channel.name, None)
         self._channels.pop(channel.number).close()

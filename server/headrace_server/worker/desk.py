@@ -188,7 +188,8 @@ class Desk:
 
     def touched(self) -> None:
         """Note that a trainer commits a batch."""
-        self.rejoining.touched()
+        if not self.rejoining.is_touched:
+            self.rejoining.touched()
         self._used.now()
 
     def usage(self) -> Usage:

@@ -123,6 +123,7 @@ class Owner:
         """Open the feeds, and serve them until an order to stop."""
         self._door.tell(Began())
         house, partitions, poller = self._house, self._partitions, self._poller
+        door, near = self._door, self._near
         stores = partitions.stores.fileno()
         for fileno in (*self._numbers, stores):
             if fileno >= 0:
@@ -131,7 +132,7 @@ class Owner:
 
         def rest(at_most_s: float) -> list[tuple[int, int]]:
             # A thread that writes would wait for the interpreter while this one polls.
-            expects = self._near.anybody and not partitions.stores.writing
+            expects = near.anybody and not partitions.stores.writing
             return self._spin.wait(poller.poll, at_most_s, expects)
 
         with self._lock:
@@ -143,7 +144,7 @@ class Owner:
                     partitions.send_committed()
                 self._hear(ready)
                 name = partitions.turn()
-                busy = self._door.waits() or self._near.waits
+                busy = bool(door.heard or near.unheard)
                 if name is not None:
                     if partitions.reads_next(name):
                         self._send_out()
@@ -185,13 +186,13 @@ class Owner:
     def _hear(self, ready: Collection[int]) -> None:
         """Handle messages and orders, and carry out the effects of the desks."""
         house, (near, door, pipe) = self._house, self._numbers
-        heard = bool(ready) or self._near.waits or self._door.waits()
+        heard = bool(ready or self._near.unheard or self._door.heard)
         if heard:
-            if near in ready or self._near.waits:
+            if near in ready or self._near.unheard:
                 house.reception.hear_near()
             if door in ready and not self._door.is_full:
                 self._door.hear()
-            if door in ready or self._door.waits():
+            if door in ready or self._door.heard:
                 house.reception.hear(_BURST)
             if pipe in ready:
                 for order in self._pipe.read_orders():

@@ -110,7 +110,7 @@ class Reception:
         self.door.flooding.clear()
         until = time.monotonic() + TURN_S
         for heard in range(burst):
-            if not self.door.waits() or (heard and time.monotonic() >= until):
+            if not self.door.heard or (heard and time.monotonic() >= until):
                 return heard
             key, identity, frames = self.door.receive()
             self._take(identity, frames, key)

@@ -63,6 +63,7 @@ class Rejoining(Rewinding):
         self._feed = feed.name
         self._alone = self._knows_others = alone
         self._told: set[str] = set()
+        self.is_touched = False  # whether a trainer has committed a batch in this life
         self._durable = durable
         self._asked_for = ""  # the snapshot for which the supervisor was asked
         self._refused: dict[str, HeadraceError] = {}  # by snapshot
@@ -101,7 +102,7 @@ class Rejoining(Rewinding):
 
     def touched(self) -> None:
         """Note that a trainer has committed a batch."""
-        self.untouched = False
+        self.is_touched, self.untouched = True, False
         self._tell(TOUCHED)
 
     def _tell(self, news: str) -> None:

@@ -54,7 +54,7 @@ class RelayDoor:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._heard: dict[bytes, deque[_Waiting]] = {}  # by connection, in turn
+        self.heard: dict[bytes, deque[_Waiting]] = {}  # by connection, in turn
         self._waiting_bytes = 0
         self.flooding: list[bytes] = []  # connections whose queue was full
         self._names: dict[str, str] | None = None
@@ -89,12 +89,12 @@ class RelayDoor:
             raise FrontGone("the front has closed its channel")
 
     def _on_heard(self, heard: TrainerMessage, frames: list[bytes]) -> None:
-        queue = self._heard.setdefault(heard.connection, deque())
+        queue = self.heard.setdefault(heard.connection, deque())
         queue.append((heard.key, frames))
         self._waiting_bytes += _size(frames)
         if len(queue) > _MOST_WAITING:
             self._waiting_bytes -= sum(_size(frames) for _, frames in queue)
-            del self._heard[heard.connection]
+            del self.heard[heard.connection]
             self.flooding.append(heard.connection)
 
     def _on_sent(self, sent: Sent, frames: list[bytes]) -> None:
@@ -136,21 +136,17 @@ class RelayDoor:
 
     # Trainers
 
-    def waits(self) -> bool:
-        """Return whether ``receive`` has a message."""
-        return bool(self._heard)
-
     def receive(self) -> tuple[str, bytes, list[bytes]]:
         """Return the next message: its public key, its connection, its frames.
 
         Connections take turns, so one that sends much delays only itself.
         """
-        connection = next(iter(self._heard))
-        queue = self._heard.pop(connection)
+        connection = next(iter(self.heard))
+        queue = self.heard.pop(connection)
         key, frames = queue.popleft()
         self._waiting_bytes -= _size(frames)
         if queue:
-            self._heard[connection] = queue
+            self.heard[connection] = queue
         return key, connection, frames
 
     def left(self, session: int) -> None:

@@ -39,7 +39,7 @@ class Relay:
     def hear(self) -> list[tuple[bytes, bytes]]:
         """All that waits: connection and first frame."""
         heard = []
-        while self.door.waits():
+        while self.door.heard:
             key, connection, frames = self.door.receive()
             assert key == "key"
             heard.append((connection, frames[0]))
