@@ -63,9 +63,9 @@ class _Shares:
 
 @dataclass(slots=True)
 class _Feed:
-    """The open partitions of a feed, and its batches made and not taken."""
+    """The partitions of a feed that are at work, and its batches made and not taken."""
 
-    open: dict[int, _Partition] = field(default_factory=dict)
+    running: dict[int, _Partition] = field(default_factory=dict)
     ready: dict[int, _Partition] = field(default_factory=dict)  # those that wait for no trainer
     shares: _Shares = field(default_factory=_Shares)
     untaken: deque[tuple[int, int]] = field(default_factory=deque)  # partition, bytes; oldest first
@@ -120,13 +120,13 @@ class Ahead:
     def open(self, name: _Name, run: _Partition) -> None:
         """Let a partition take turns."""
         feed = self._feeds[name[0]]
-        feed.open[name[1]] = feed.ready[name[1]] = run
+        feed.running[name[1]] = feed.ready[name[1]] = run
         self._bound(feed)
 
     def end(self, name: _Name) -> None:
         """Let a partition take no more turns."""
         feed = self._feeds[name[0]]
-        del feed.open[name[1]]
+        del feed.running[name[1]]
         feed.ready.pop(name[1], None)
         self.waiting.pop(name, None)
         self._bound(feed)
@@ -141,7 +141,7 @@ class Ahead:
         if name in self.waiting:
             del self.waiting[name]
             feed = self._feeds[name[0]]
-            feed.ready[name[1]] = feed.open[name[1]]
+            feed.ready[name[1]] = feed.running[name[1]]
 
     def made(self, name: _Name, nbytes: int) -> None:
         """Note that a partition has made a batch."""
@@ -183,10 +183,10 @@ class Ahead:
         self._feeds[name[0]].shares.worked(name[1], seconds)
 
     def _bound(self, feed: _Feed) -> None:
-        """Set how far ahead a feed may get, for the partitions that are open."""
+        """Set how far ahead a feed may get, for the partitions that are at work."""
         most, most_bytes = bounds(
-            next((run.capacity for run in feed.open.values()), None),
-            len(feed.open),
+            next((run.capacity for run in feed.running.values()), None),
+            len(feed.running),
             self._max_ahead,
             self._max_ahead_bytes,
             self._slab_bytes,
