@@ -8,8 +8,7 @@ Feeds share the worker's time evenly: the feed that has worked least comes first
 that nobody has taken comes after those whose trainers may wait.  Partitions whose batches are made
 ahead take turns by (turn of their next batch, partition), the order in which the owner hands
 batches out, so a full slab holds earlier batches only.  Partitions of segments, whose trainers ask
-for each batch, share the time of their feed evenly.  A partition that waits for trainers takes no
-turn.
+for each batch, make one after another.  A partition that waits for trainers takes no turn.
 
 A feed that nobody reads rests when it is a bounded number of batches ahead, so that it takes
 neither turns nor room from the others.  It rests until a quarter of that is taken, so that a worker
@@ -41,7 +40,7 @@ class _Partition(Protocol):
 
 
 class _Shares:
-    """Time that each of some parties, feeds or partitions, has worked.
+    """How much each of some parties, feeds or partitions, has worked: seconds, or batches.
 
     One that had nothing to do is as far as the others when it comes back: it has no claim to the
     time that it left to them.
@@ -52,13 +51,13 @@ class _Shares:
         self._now = 0.0  # where the last one began
 
     def start(self, one: Hashable) -> float:
-        """Return when a party begins its next work, in time worked; the least comes first."""
+        """Return where a party begins its next work; the least comes first."""
         return max(self._now, self._spent.get(one, 0.0))
 
-    def worked(self, one: Hashable, seconds: float) -> None:
+    def worked(self, one: Hashable, amount: float) -> None:
         """Note that the party that came first has worked."""
         self._now = self.start(one)
-        self._spent[one] = self._now + seconds
+        self._spent[one] = self._now + amount
 
 
 @dataclass(slots=True)
@@ -177,10 +176,10 @@ class Ahead:
     def _order(self, name: str) -> tuple[bool, float, str]:
         return bool(self._feeds[name].untaken), self._shares.start(name), name
 
-    def worked(self, name: _Name, seconds: float) -> None:
-        """Note that a partition, which had the turn, has worked."""
+    def worked(self, name: _Name, seconds: float, batches: int) -> None:
+        """Note that a partition, which had the turn, has worked and made so many batches."""
         self._shares.worked(name[0], seconds)
-        self._feeds[name[0]].shares.worked(name[1], seconds)
+        self._feeds[name[0]].shares.worked(name[1], batches)
 
     def _bound(self, feed: _Feed) -> None:
         """Set how far ahead a feed may get, for the partitions that are at work."""

@@ -129,7 +129,7 @@ class Partitions:
             going = made is not None and self._announce(turn, run, made)
             now = time.monotonic()
             if len(self._running) > 1:
-                self.ahead.worked(turn, now - began)
+                self.ahead.worked(turn, now - began, int(going))
             if not going:
                 break
             began = now
