@@ -35,12 +35,12 @@ _MOST = 10**9
 
 
 def described(doc: str | None) -> tuple[str, dict[str, str]]:
-    """Return the description in a docstring, and the help texts of options after it.
+    """Return the description in a docstring, and the help texts of options or metrics after it.
 
-    Each begins with ``NAME: ``; its further lines are indented.
+    Each begins with ``NAME: `` or ``NAME[LABEL,LABEL]: ``; its further lines are indented.
     """
     text = inspect.cleandoc(doc or "")
-    listed = re.findall(r"^(\w+): (.+(?:\n  .+)*)", text, re.MULTILINE)
+    listed = re.findall(r"^(\w+(?:\[[\w,]+\])?): (.+(?:\n  .+)*)", text, re.MULTILINE)
     helps = {name: " ".join(help.split()) for name, help in listed}
     return re.split(r"^\w+: ", text, maxsplit=1, flags=re.MULTILINE)[0].strip(), helps
 

@@ -8,6 +8,9 @@
 
 A field of several parts becomes one by the rule that stands in its type, or by those of its fields
 where it is a status itself.  Without a rule the first value counts.
+
+The docstring of a class has the metrics of such a part (``watch/metrics.py``): name, labels beside
+those of the part, meaning.  A field that is the value of one has its name in its type.
 """
 
 from __future__ import annotations
@@ -54,13 +57,9 @@ def _state(values: Sequence[str]) -> str:
     return min(values, key=_STATES.index)
 
 
-def _total(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
-
-
-def _most(values: Sequence[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
+def _known(join: _Rule) -> _Rule:
+    """Make the rule that joins the known values; the result is None where none is known."""
+    return lambda values: join(known) if (known := [v for v in values if v is not None]) else None
 
 
 def _most_of_each(values: Sequence[Mapping[str, int]]) -> dict[str, int]:
@@ -124,6 +123,7 @@ def joined_feed(parts: Sequence[FeedStatus]) -> FeedStatus:
 
 Count = Annotated[int, sum]
 Counts = Annotated[dict[str, int], added]
+Rate = Annotated[float | None, _known(sum)]
 
 # The status
 
@@ -131,39 +131,57 @@ Counts = Annotated[dict[str, int], added]
 class Rates(TypedDict, total=False):
     """Rates of the last seconds, of a feed or of a trainer."""
 
-    read: Annotated[float | None, _total]
-    made: Annotated[float | None, _total]
-    rows: Annotated[float | None, _total]
-    batches: Annotated[float | None, _total]
-    bytes: Annotated[float | None, _total]
-    dropped: Annotated[float | None, _total]
-    ready: Annotated[float | None, _total]
-    stall: Annotated[float | None, _most]  # every server knows the same of a trainer
+    read: Rate
+    made: Rate
+    rows: Rate
+    batches: Rate
+    bytes: Rate
+    dropped: Rate
+    ready: Rate
+    stall: Annotated[float | None, _known(max)]  # every server knows the same of a trainer
     # by share: part of the time in which it was awaited
     awaited: Annotated[dict[str, float], added]
 
 
 class TrainerStatus(TypedDict):
+    """A trainer of a feed.
+
+    trainer_info[host,name,way]: 1; the host that the trainer reports, the name of its key, and the
+      way of its bytes: shm or wire.
+    trainer_batches_sent_total: Batches that were sent, with those that were sent again.
+    trainer_rows_sent_total: Rows in them.
+    trainer_bytes_sent_total: Bytes of them.
+    trainer_batches_committed_total: Commits and saves that counted.
+    trainer_saves_refused_total[reason]: Those that did not.
+    trainer_blocked_seconds_total: How long it has waited for batches, by its own report.
+    trainer_awaited_seconds_total[share]: How long of that it has waited for the server of a share.
+    trainer_busy_seconds_total: How long it was busy with batches.
+    trainer_leases: Batches in its hands.
+    trainer_window: Batches that it would take now.
+    trainer_silent_seconds: How long nothing was heard of it.
+    """
+
     trainer: int | str  # of several servers its id
     id: str  # the same at all owners and servers
     host: str
     name: str
     local: Annotated[bool, all]
-    silent_s: Annotated[float, min]
+    silent_s: Annotated[float, min, "trainer_silent_seconds"]
     rank: NotRequired[int]
     window: Annotated[NotRequired[int], sum]
     leases: Annotated[NotRequired[int], sum]
-    batches: Count
-    rows: Count
-    bytes: Count
+    batches: Annotated[Count, "trainer_batches_sent_total"]
+    rows: Annotated[Count, "trainer_rows_sent_total"]
+    bytes: Annotated[Count, "trainer_bytes_sent_total"]
     wire_batches: Count
     wire_bytes: Count
-    committed: Count
+    committed: Annotated[Count, "trainer_batches_committed_total"]
     stale: Count
     refused: Counts
-    blocked_s: Annotated[float, max]  # the trainer reports the same to all
-    busy_s: Annotated[float, max]
-    awaited_s: Annotated[dict[str, float], added]  # by share
+    # the trainer reports the same to all
+    blocked_s: Annotated[float, max, "trainer_blocked_seconds_total"]
+    busy_s: Annotated[float, max, "trainer_busy_seconds_total"]
+    awaited_s: Annotated[dict[str, float], added, "trainer_awaited_seconds_total"]
     rates: Rates
 
 
@@ -180,8 +198,15 @@ class PartitionStatus(TypedDict):
 
 
 class StoreStatus(TypedDict):
-    commits: Count
-    since_commit_s: Annotated[float | None, _most]
+    """The store of a feed's state.
+
+    store_commits_total: Transactions of the state store.
+    store_fault: Faults that keep the state store from committing, such as a full disk.
+    store_seconds_since_commit: How long ago the last transaction was.
+    """
+
+    commits: Annotated[Count, "store_commits_total"]
+    since_commit_s: Annotated[float | None, _known(max), "store_seconds_since_commit"]
     faults: Annotated[list[str], _distinct]
 
 
@@ -214,28 +239,64 @@ class PipelineStatus(TypedDict):
 class PartitionCounts(TypedDict):
     """Counters of partitions, over all lives of their owner."""
 
-    dropped: Counts
+    dropped: Annotated[Counts, "rows_dropped_total"]
     padding: Annotated[dict[str, list[int]], _buckets]
     classes: Annotated[dict[str, Any], _classes]
     segments: Annotated[NotRequired[dict[str, int]], added]
 
 
 class FeedStatus(PartitionCounts):
-    batches: Count
-    rows: Count
-    redelivered: Count
+    """A feed.
+
+    feed_state[state]: 1 for the state in which a feed is, 0 for the others.
+    trainers: Trainers that are connected.
+    rows_read_total: Examples that workers have read, those that were read again included.
+    rows_dropped_total[reason]: Rows that are in no batch, by the reason.
+    rows_quarantined: Examples that are left out because they killed their workers.
+    batches_made_total: Batches that workers have made.
+    rows_made_total: Rows in them; of a feed of segments, segments.
+    bytes_made_total: Bytes of them in shared memory.
+    share_rows_made_total[share]: Rows made, by the server's share.
+    share_rows_committed_total[share]: Rows committed, likewise.
+    batches_committed_total: Batches that trainers are done with.
+    rows_committed_total: Rows in them.
+    batches_sent_total[way]: Batches that were sent to trainers: through shared memory (shm) or by
+      wire.
+    bytes_sent_total[way]: Bytes of them.
+    batches_redelivered_total: Batches that came back from a trainer and went out again.
+    leases_expired_total: Leases that ended because their trainer was silent.
+    saves_refused_total[reason]: Commits and saves that did not count: stale, or by the code of the
+      error.
+    batches[state]: Batches that are made and not done: ready, returned (or dealt to a rank),
+      leased to a trainer, saving.
+    segments[state]: Segments by what they wait for: ready (nothing), leased (the states of a
+      trainer), full (examples that were read and find no place in the capacity).
+    sequences_in_flight: Examples that hold a place of it.
+    segments_rewound_total: Segments that were done, and went out again because their states were
+      lost.
+    padding_elements_total[bucket,kind]: Elements of batches with padding (padded) and without
+      (real).
+    padding_ratio[bucket]: The part of a bucket's elements that is padding.
+    rows_by_class_total[class,outcome]: Rows of a stratified feed, accepted and rejected.
+    rows_waiting[class]: Rows that wait for those of other classes.
+    partitions[state]: Partitions by what they are: opening, open, done.
+    """
+
+    batches: Annotated[Count, "batches_committed_total"]
+    rows: Annotated[Count, "rows_committed_total"]
+    redelivered: Annotated[Count, "batches_redelivered_total"]
     stale: Count
-    expired: Count
+    expired: Annotated[Count, "leases_expired_total"]
     made: Counts
     sent: Annotated[dict[str, dict[str, int]], added]
     refused: Counts
-    segment_standing: Annotated[NotRequired[dict[str, int]], added]
+    segment_standing: Annotated[NotRequired[dict[str, int]], added, "segments"]
     state: Annotated[str, _state]
     failure: list[str] | None
     waiting: Annotated[str, _texts]
-    standing: Counts
-    read: Count
-    quarantined: Count
+    standing: Annotated[Counts, "batches"]
+    read: Annotated[Count, "rows_read_total"]
+    quarantined: Annotated[Count, "rows_quarantined"]
     pipeline: PipelineStatus
     store: NotRequired[StoreStatus]
     partitions: Annotated[list[PartitionStatus], _once(PartitionStatus, "partition", "partition")]
@@ -247,12 +308,21 @@ class FeedStatus(PartitionCounts):
 
 
 class WorkerStatus(TypedDict):
+    """A worker.
+
+    worker_seconds_total[doing]: How long a worker worked, and how long it waited: for trainers to
+      take batches, for states that they hold, for room in its slab.
+    worker_slab_bytes: Shared memory in use by batches.
+    worker_slab_limit_bytes: Maximum of these bytes.
+    worker_restarts_total: How often a worker died and was started again.
+    """
+
     worker: int | str
     pid: int | None
-    restarts: int
+    restarts: Annotated[int, "worker_restarts_total"]
     doing: str
-    slab_bytes: int
-    slab_limit_bytes: int
+    slab_bytes: Annotated[int, "worker_slab_bytes"]
+    slab_limit_bytes: Annotated[int, "worker_slab_limit_bytes"]
     work_s: float
     rests_s: dict[str, float]
     shares: dict[str, float]  # parts of its time
@@ -280,11 +350,21 @@ class SeenServer(TypedDict):
     access: AccessStatus
     feeds: Annotated[dict[str, FeedStatus], _feeds]
     workers: Annotated[list[WorkerStatus], _all]
-    draining: Annotated[bool, any]
+    draining: Annotated[bool, any, "draining"]
     events: Annotated[list[EventStatus], _newest]
 
 
 class ServerStatus(SeenServer):
+    """The status of a server.
+
+    info[version]: 1; the release that runs.
+    up: 1 while front and workers answer, else 0.
+    share_up[share]: 1 for each server of a feed that answers, 0 for one that is away.
+    draining: 1 once nothing more is handed out.
+    refused_total[reason]: Connections and messages that were refused: garbage, wrong keys, over a
+      limit.
+    """
+
     state: Annotated[str, _state]
     why: Annotated[str, _texts]
     uptime_s: Annotated[float, min]
@@ -303,8 +383,8 @@ class OwnersAnswer(TypedDict, total=False):
 def _rules(kind: Any) -> dict[str, _Rule]:
     rules: dict[str, _Rule] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
-        if hasattr(hint, "__metadata__"):
-            rules[name] = hint.__metadata__[0]
+        if joins := [*filter(callable, getattr(hint, "__metadata__", ()))]:
+            rules[name] = joins[0]
         elif is_typeddict(inner := get_args(hint)[0] if get_origin(hint) is NotRequired else hint):
             rules[name] = partial(joined, inner)
     return rules

@@ -1,9 +1,10 @@
-"""The table of all metrics: their names, where their values stand in a status, and their meanings.
+"""All metrics: their values in a status, and the text of them.
 
-    Metric(_feeds, "rows_dropped_total[feed,reason]", lambda feed: feed["dropped"], …)
-              │                  │            └ a label for each key, beside those of the subjects
-              │                  └ a counter
-              └ the subjects, each with the values of its labels
+    docstring of FeedStatus    rows_dropped_total[reason]: Rows that are in no batch, by the reason.
+                                        │        └ a label for each key, beside those of a feed
+                                        └ a counter
+    its value is of a field    dropped: Annotated[…, "rows_dropped_total"]
+    or computed, in _VALUES    "trainers": lambda feed: …
 
 A metric that has a label for each trainer, bucket or class has at most ``MOST`` of them; the others
 are added up under ``other``.  Trainers that have left are in no status, and so in no metric.
@@ -20,11 +21,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from operator import methodcaller
+from typing import Any, Literal, get_type_hints
 
+from ..process.option import described
 from ..process.statuses import FeedStatus, ServerStatus, StoreStatus, TrainerStatus, WorkerStatus
-
-T = TypeVar("T")
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -40,10 +41,6 @@ Sample = tuple[_Labels, float]
 _Value = float | Mapping[Any, float] | None
 
 # The subjects, each with the values of its labels
-
-
-def _server(status: ServerStatus) -> Iterable[tuple[_Labels, ServerStatus]]:
-    return [((), status)]
 
 
 def _feeds(status: ServerStatus) -> Iterable[tuple[_Labels, FeedStatus]]:
@@ -65,32 +62,26 @@ def _workers(status: ServerStatus) -> Iterable[tuple[_Labels, WorkerStatus]]:
 
 
 @dataclass(frozen=True)
-class Metric(Generic[T]):
-    """One line of the table."""
+class Metric:
+    """One metric: a value of each of its subjects."""
 
-    subjects: Callable[[ServerStatus], Iterable[tuple[_Labels, T]]]
-    head: str
-    value: Callable[[T], _Value]
+    subjects: Callable[[ServerStatus], Iterable[tuple[_Labels, Any]]]
+    name: str
+    labels: tuple[str, ...]
+    value: Callable[[Any], _Value]
     help: str
-
-    @property
-    def name(self) -> str:
-        return f"headrace_{self.head.partition('[')[0]}"
 
     @property
     def kind(self) -> Literal["counter", "gauge"]:
         return "counter" if self.name.endswith("_total") else "gauge"
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return tuple(re.findall(r"\w+", self.head)[1:])
 
     def samples(self, status: ServerStatus) -> Iterator[Sample]:
         """Give the values of a status that has them."""
         for labels, one in self.subjects(status):
             value = self.value(one)
             if isinstance(value, Mapping):
-                for key, n in value.items():
+                values = _bounded(value) if self.labels[-1] == "reason" else value
+                for key, n in values.items():
                     yield (*labels, *((key,) if isinstance(key, str) else key)), float(n)
             elif value is not None:
                 yield labels, float(value)
@@ -109,10 +100,10 @@ def _numbered(counts: Sequence[float] | None) -> dict[str, float]:
     return _bounded({str(i): n for i, n in enumerate(counts or ())})
 
 
-def _refused(counts: FeedStatus | TrainerStatus) -> dict[str, float]:
+def _refused(counts: FeedStatus | TrainerStatus) -> Mapping[str, float]:
     refused = {"stale": 0, **counts["refused"]}
     refused["stale"] += counts["stale"]
-    return _bounded(refused)
+    return refused
 
 
 def _partitions(feed: FeedStatus) -> dict[str, float]:
@@ -127,128 +118,76 @@ def _paired(kinds: Mapping[str, Mapping[str, float]]) -> dict[_Labels, float]:
     return {(name, kind): n for kind, of in kinds.items() for name, n in _bounded(of).items()}
 
 
-METRICS: tuple[Metric[Any], ...] = (
-    Metric(_server, "info[version]", lambda server: {server["version"]: 1},
-           "1; the release that runs."),
-    Metric(_server, "up", lambda server: server["state"] not in ("starting", "failed"),
-           "1 while front and workers answer, else 0."),
-    Metric(_server, "share_up[share]",
-           lambda server: {one["share"]: one["state"] != "away"
-                           for feed in server["feeds"].values() for one in feed["shares"]},
-           "1 for each server of a feed that answers, 0 for one that is away."),
-    Metric(_server, "draining", lambda server: server["draining"],
-           "1 once nothing more is handed out."),
-    Metric(_server, "refused_total[reason]", lambda server: _bounded(server["access"]["refused"]),
-           "Connections and messages that were refused: garbage, wrong keys, over a limit."),
-    Metric(_feeds, "feed_state[feed,state]",
-           lambda feed: {state: feed["state"] == state for state in _STATES},
-           "1 for the state in which a feed is, 0 for the others."),
-    Metric(_feeds, "trainers[feed]", lambda feed: len(feed["trainers"]) + feed["trainers_more"],
-           "Trainers that are connected."),
-    Metric(_feeds, "rows_read_total[feed]", lambda feed: feed["read"],
-           "Examples that workers have read, those that were read again included."),
-    Metric(_feeds, "rows_dropped_total[feed,reason]", lambda feed: _bounded(feed["dropped"]),
-           "Rows that are in no batch, by the reason."),
-    Metric(_feeds, "rows_quarantined[feed]", lambda feed: feed["quarantined"],
-           "Examples that are left out because they killed their workers."),
-    Metric(_feeds, "batches_made_total[feed]", lambda feed: feed["made"]["batches"],
-           "Batches that workers have made."),
-    Metric(_feeds, "rows_made_total[feed]", lambda feed: feed["made"]["rows"],
-           "Rows in them; of a feed of segments, segments."),
-    Metric(_feeds, "bytes_made_total[feed]", lambda feed: feed["made"]["bytes"],
-           "Bytes of them in shared memory."),
-    Metric(_feeds, "share_rows_made_total[feed,share]",
-           lambda feed: {share["share"]: share["made"] for share in feed["shares"]},
-           "Rows made, by the server's share."),
-    Metric(_feeds, "share_rows_committed_total[feed,share]",
-           lambda feed: {share["share"]: share["rows"] for share in feed["shares"]},
-           "Rows committed, likewise."),
-    Metric(_feeds, "batches_committed_total[feed]", lambda feed: feed["batches"],
-           "Batches that trainers are done with."),
-    Metric(_feeds, "rows_committed_total[feed]", lambda feed: feed["rows"], "Rows in them."),
-    Metric(_feeds, "batches_sent_total[feed,way]", lambda feed: feed["sent"]["batches"],
-           "Batches that were sent to trainers: through shared memory (shm) or by wire."),
-    Metric(_feeds, "bytes_sent_total[feed,way]", lambda feed: feed["sent"]["bytes"],
-           "Bytes of them."),
-    Metric(_feeds, "batches_redelivered_total[feed]", lambda feed: feed["redelivered"],
-           "Batches that came back from a trainer and went out again."),
-    Metric(_feeds, "leases_expired_total[feed]", lambda feed: feed["expired"],
-           "Leases that ended because their trainer was silent."),
-    Metric(_feeds, "saves_refused_total[feed,reason]", _refused,
-           "Commits and saves that did not count: stale, or by the code of the error."),
-    Metric(_feeds, "batches[feed,state]", lambda feed: feed["standing"],
-           "Batches that are made and not done: ready, returned (or dealt to a rank), leased to a "
-           "trainer, saving."),
-    Metric(_feeds, "segments[feed,state]", lambda feed: feed.get("segment_standing"),
-           "Segments by what they wait for: ready (nothing), leased (the states of a trainer), "
-           "full (examples that were read and find no place in the capacity)."),
-    Metric(_feeds, "sequences_in_flight[feed]",
-           lambda feed: feed.get("segments", {}).get("in_flight"),
-           "Examples that hold a place of it."),
-    Metric(_feeds, "segments_rewound_total[feed]",
-           lambda feed: feed.get("segments", {}).get("rewound"),
-           "Segments that were done, and went out again because their states were lost."),
-    Metric(_feeds, "padding_elements_total[feed,bucket,kind]",
-           lambda feed: _paired({kind: {bucket: n[at] for bucket, n in feed["padding"].items()}
-                                 for at, kind in enumerate(("padded", "real"))}),
-           "Elements of batches with padding (padded) and without (real)."),
-    Metric(_feeds, "padding_ratio[feed,bucket]",
-           lambda feed: {bucket: 1 - real / padded
-                         for bucket, (padded, real) in [*feed["padding"].items()][:MOST] if padded},
-           "The part of a bucket's elements that is padding."),
-    Metric(_feeds, "rows_by_class_total[feed,class,outcome]",
-           lambda feed: _paired({outcome: _numbered(feed["classes"].get(outcome))
-                                 for outcome in ("accepted", "rejected")}),
-           "Rows of a stratified feed, accepted and rejected."),
-    Metric(_feeds, "rows_waiting[feed,class]",
-           lambda feed: _numbered(feed["classes"].get("waiting")),
-           "Rows that wait for those of other classes."),
-    Metric(_feeds, "partitions[feed,state]", _partitions,
-           "Partitions by what they are: opening, open, done."),
-    Metric(_stores, "store_commits_total[feed]", lambda store: store["commits"],
-           "Transactions of the state store."),
-    Metric(_stores, "store_fault[feed]", lambda store: len(store["faults"]),
-           "Faults that keep the state store from committing, such as a full disk."),
-    Metric(_stores, "store_seconds_since_commit[feed]", lambda store: store["since_commit_s"],
-           "How long ago the last transaction was."),
-    Metric(_trainers, "trainer_info[feed,trainer,host,name,way]",
-           lambda one: {(one["host"], one["name"], "shm" if one["local"] else "wire"): 1},
-           "1; the host that the trainer reports, the name of its key, and the way of its bytes: "
-           "shm or wire."),
-    Metric(_trainers, "trainer_batches_sent_total[feed,trainer]", lambda one: one["batches"],
-           "Batches that were sent, with those that were sent again."),
-    Metric(_trainers, "trainer_rows_sent_total[feed,trainer]", lambda one: one["rows"],
-           "Rows in them."),
-    Metric(_trainers, "trainer_bytes_sent_total[feed,trainer]", lambda one: one["bytes"],
-           "Bytes of them."),
-    Metric(_trainers, "trainer_batches_committed_total[feed,trainer]", lambda one: one["committed"],
-           "Commits and saves that counted."),
-    Metric(_trainers, "trainer_saves_refused_total[feed,trainer,reason]", _refused,
-           "Those that did not."),
-    Metric(_trainers, "trainer_blocked_seconds_total[feed,trainer]", lambda one: one["blocked_s"],
-           "How long it has waited for batches, by its own report."),
-    Metric(_trainers, "trainer_awaited_seconds_total[feed,trainer,share]",
-           lambda one: one["awaited_s"],
-           "How long of that it has waited for the server of a share."),
-    Metric(_trainers, "trainer_busy_seconds_total[feed,trainer]", lambda one: one["busy_s"],
-           "How long it was busy with batches."),
-    Metric(_trainers, "trainer_leases[feed,trainer]", lambda one: one.get("leases", 0),
-           "Batches in its hands."),
-    Metric(_trainers, "trainer_window[feed,trainer]", lambda one: one.get("window", 0),
-           "Batches that it would take now."),
-    Metric(_trainers, "trainer_silent_seconds[feed,trainer]", lambda one: one["silent_s"],
-           "How long nothing was heard of it."),
-    Metric(_workers, "worker_seconds_total[worker,doing]",
-           lambda one: {"work": one["work_s"], **one["rests_s"]},
-           "How long a worker worked, and how long it waited: for trainers to take batches, for "
-           "states that they hold, for room in its slab."),
-    Metric(_workers, "worker_slab_bytes[worker]", lambda one: one["slab_bytes"],
-           "Shared memory in use by batches."),
-    Metric(_workers, "worker_slab_limit_bytes[worker]", lambda one: one["slab_limit_bytes"],
-           "What it may use at most."),
-    Metric(_workers, "worker_restarts_total[worker]", lambda one: one["restarts"],
-           "How often a worker died and was started again."),
-)  # fmt: skip
+#: Values that are not those of one field.
+_VALUES: Mapping[str, Callable[[Any], _Value]] = {
+    "info": lambda server: {server["version"]: 1},
+    "up": lambda server: server["state"] not in ("starting", "failed"),
+    "share_up": lambda server: {
+        one["share"]: one["state"] != "away"
+        for feed in server["feeds"].values()
+        for one in feed["shares"]
+    },
+    "refused_total": lambda server: server["access"]["refused"],
+    "feed_state": lambda feed: {state: feed["state"] == state for state in _STATES},
+    "trainers": lambda feed: len(feed["trainers"]) + feed["trainers_more"],
+    "batches_made_total": lambda feed: feed["made"]["batches"],
+    "rows_made_total": lambda feed: feed["made"]["rows"],
+    "bytes_made_total": lambda feed: feed["made"]["bytes"],
+    "share_rows_made_total": lambda feed: {one["share"]: one["made"] for one in feed["shares"]},
+    "share_rows_committed_total": lambda feed: {
+        one["share"]: one["rows"] for one in feed["shares"]
+    },
+    "batches_sent_total": lambda feed: feed["sent"]["batches"],
+    "bytes_sent_total": lambda feed: feed["sent"]["bytes"],
+    "saves_refused_total": _refused,
+    "sequences_in_flight": lambda feed: feed.get("segments", {}).get("in_flight"),
+    "segments_rewound_total": lambda feed: feed.get("segments", {}).get("rewound"),
+    "padding_elements_total": lambda feed: _paired(
+        {
+            kind: {bucket: n[at] for bucket, n in feed["padding"].items()}
+            for at, kind in enumerate(("padded", "real"))
+        }
+    ),
+    "padding_ratio": lambda feed: {
+        bucket: 1 - real / padded
+        for bucket, (padded, real) in [*feed["padding"].items()][:MOST]
+        if padded
+    },
+    "rows_by_class_total": lambda feed: _paired(
+        {one: _numbered(feed["classes"].get(one)) for one in ("accepted", "rejected")}
+    ),
+    "rows_waiting": lambda feed: _numbered(feed["classes"].get("waiting")),
+    "partitions": _partitions,
+    "store_fault": lambda store: len(store["faults"]),
+    "trainer_info": lambda one: {(one["host"], one["name"], "shm" if one["local"] else "wire"): 1},
+    "trainer_saves_refused_total": _refused,
+    "trainer_leases": lambda one: one.get("leases", 0),
+    "trainer_window": lambda one: one.get("window", 0),
+    "worker_seconds_total": lambda one: {"work": one["work_s"], **one["rests_s"]},
+}
+
+
+def _of(kind: Any, subjects: Any, *labels: str) -> Iterator[Metric]:
+    """Give the metrics of a part of a status, which its type declares."""
+    fields = {
+        name: field
+        for field, hint in get_type_hints(kind, include_extras=True).items()
+        for name in getattr(hint, "__metadata__", ())
+        if isinstance(name, str)
+    }
+    for head, meaning in described(kind.__doc__)[1].items():
+        name, *more = re.findall(r"\w+", head)
+        value = _VALUES.get(name) or methodcaller("get", fields[name])
+        yield Metric(subjects, f"headrace_{name}", (*labels, *more), value, meaning)
+
+
+METRICS = (
+    *_of(ServerStatus, lambda status: [((), status)]),
+    *_of(FeedStatus, _feeds, "feed"),
+    *_of(StoreStatus, _stores, "feed"),
+    *_of(TrainerStatus, _trainers, "feed", "trainer"),
+    *_of(WorkerStatus, _workers, "worker"),
+)
 
 
 def exposition(status: ServerStatus) -> str:

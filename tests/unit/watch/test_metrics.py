@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
+from typing import get_type_hints
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from headrace_server.process.statuses import (
+    FeedStatus,
+    ServerStatus,
+    StoreStatus,
+    TrainerStatus,
+    WorkerStatus,
+)
 from headrace_server.watch.metrics import METRICS, MOST, Metric, exposition
 
 from .statuses import feed, server, trainer
@@ -28,6 +36,15 @@ def test_a_metric_is_named_as_prometheus_wants_it(metric: Metric):
         *("feed", "trainer", "reason", "bucket", "class"),
         *("state", "kind", "outcome", "host", "name", "way", "worker", "doing", "version", "share"),
     }
+
+
+@pytest.mark.parametrize(
+    "kind", [ServerStatus, FeedStatus, StoreStatus, TrainerStatus, WorkerStatus]
+)
+def test_a_field_names_a_metric_that_its_class_describes(kind: type):
+    hints = get_type_hints(kind, include_extras=True).values()
+    named = {n for hint in hints for n in getattr(hint, "__metadata__", ()) if isinstance(n, str)}
+    assert named and {f"headrace_{name}" for name in named} <= set(NAMES)
 
 
 def test_no_name_is_there_twice():
