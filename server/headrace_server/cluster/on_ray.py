@@ -269,60 +269,46 @@ def _started(
     """Start the actors, and wait until every server has its sources open."""
     import ray
 
+    from .share_server import DirectoryActor, ShareServer
+
     places, group = _places(plan.servers, needs, beside, timeout_s)
     running = RayServers(f"{RAY}{next(iter(plan.pipelines))}", group)
+    environment = {} if runtime_env is None else {"runtime_env": dict(runtime_env)}
+    lasting: dict[str, Any] = {"max_restarts": -1, **environment}
+    of_servers = {
+        "num_cpus": needs.pop("CPU", 0),
+        "num_gpus": needs.pop("GPU", 0),
+        "resources": needs,
+        "max_concurrency": 4,  # a drain holds up no question for the counters
+        **lasting,
+    }
     try:
-        _start_actors(running, plan, places, needs, runtime_env)
+        running._directory = (
+            ray.remote(DirectoryActor)
+            .options(
+                name=plan.directory,
+                namespace=RAY_NAMESPACE,
+                num_cpus=0,
+                max_task_retries=-1,
+                scheduling_strategy=_on(_head(), soft=False),  # with soft=True it was elsewhere
+                **lasting,
+            )
+            .remote(plan.servers, plan.with_states, _of_trainers(plan.keys))
+        )
+        server = ray.remote(ShareServer)
+        for share, place in enumerate(places):
+            placed = server.options(scheduling_strategy=place, **of_servers)
+            running._servers.append(placed.remote(plan, share))
         ray.get([one.started.remote() for one in running._servers], timeout=timeout_s)
-    except ray.exceptions.GetTimeoutError:
+    except BaseException as error:
         running.close()
+        if not isinstance(error, ray.exceptions.GetTimeoutError):
+            raise
         raise ServerError(
             f"start_timeout_s={timeout_s:g}: not all {plan.servers} servers have opened their "
             "sources on this Ray cluster; their logs tell how far they are"
         ) from None
-    except BaseException:
-        running.close()
-        raise
     return running
-
-
-def _start_actors(
-    running: RayServers,
-    plan: SharePlan,
-    places: Sequence[Any],
-    needs: dict[str, float],
-    runtime_env: Mapping[str, Any] | None,
-) -> None:
-    """Start the directory and all servers; ``running`` has those that are started so far."""
-    import ray
-
-    from .share_server import DirectoryActor, ShareServer
-
-    environment = {} if runtime_env is None else {"runtime_env": dict(runtime_env)}
-    lasting: dict[str, Any] = {"max_restarts": -1, **environment}
-    running._directory = (
-        ray.remote(DirectoryActor)
-        .options(
-            name=plan.directory,
-            namespace=RAY_NAMESPACE,
-            num_cpus=0,
-            max_task_retries=-1,
-            scheduling_strategy=_on(_head(), soft=False),  # with soft=True it was elsewhere
-            **lasting,
-        )
-        .remote(plan.servers, plan.with_states, _of_trainers(plan.keys))
-    )
-    amounts = dict(needs)
-    lasting |= {
-        "num_cpus": amounts.pop("CPU", 0),
-        "num_gpus": amounts.pop("GPU", 0),
-        "resources": amounts,
-        "max_concurrency": 4,  # a drain holds up no question for the counters
-    }
-    server = ray.remote(ShareServer)
-    for share, place in enumerate(places):
-        options = {"scheduling_strategy": place, **lasting}
-        running._servers.append(server.options(**options).remote(plan, share))
 
 
 def _of_trainers(keys: Mapping[str, str]) -> dict[str, str]:

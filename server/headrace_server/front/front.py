@@ -113,8 +113,9 @@ class Front:
                 connections.hear(self._clock())
                 connections.end_surplus(self._clock())
             now = self._clock()
-            keys_changed = questions is not None and self._gate.answer(now)
-            if now >= self._next_tick or keys_changed:  # before the greeting by a new key
+            if questions is not None:
+                self._gate.answer(now)
+            if now >= self._next_tick:  # it lets new keys in before their greetings come
                 self._next_tick = now + _TICK_S
                 self._tick(now)
             self._hear_trainers()

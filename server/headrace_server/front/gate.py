@@ -48,7 +48,6 @@ class Gate:
         self._socket = socket
         self._ring = None if keys is None else KeyRing(keys)
         self._looked = 0.0
-        self._changed = False
         self._unanswered: list[list[bytes]] = []  # until the keys are looked at again
         self._connections = connections
         self._last: zmq.Frame | None = None  # with ZeroMQ's metadata of its connection
@@ -97,21 +96,18 @@ class Gate:
         refused = dict(self.refusals.counts)
         return {"keys": self._ring is not None, "known": names, "refused": refused}
 
-    def answer(self, now: float) -> bool:
-        """Answer for each connection in its handshake whether its key is known.
+    def answer(self, now: float) -> None:
+        """Answer for each connection in its handshake whose key is known; others wait for a tick.
 
-        Returns whether the set of keys has changed since the last tick.
+        Their keys may be new.
         """
         assert self.questions is not None
         while waits(self.questions):
             question = self.questions.recv_multipart(zmq.NOBLOCK)
-            if not self._known(question):  # its key may be new
-                if now - self._looked < _LEAST_LOOK_S:
-                    self._unanswered.append(question)
-                    continue
-                self._look(now, _LEAST_LOOK_S)
-            self._decide(question, now)
-        return self._changed
+            if self._known(question):
+                self._decide(question, now)
+            else:
+                self._unanswered.append(question)
 
     def _known(self, question: list[bytes]) -> str:
         """Return the public key of a question, where it is known; else ""."""
@@ -139,19 +135,15 @@ class Gate:
             reason = self._reason(*event)
             self.refusals.add(reason, "", _TEXTS[reason], now)
         self.refusals.tick(now)
-        self._look(now, _LEAST_LOOK_S if self._unanswered else _LOOK_S)
-        if self._looked == now:
-            for question in self._unanswered:
-                self._decide(question, now)
-            self._unanswered.clear()
-        changed, self._changed = self._changed, False
+        after_s = _LEAST_LOOK_S if self._unanswered else _LOOK_S
+        if self._ring is None or now - self._looked < after_s:
+            return False
+        self._looked = now
+        changed = self._ring.refresh()
+        for question in self._unanswered:
+            self._decide(question, now)
+        self._unanswered.clear()
         return changed
-
-    def _look(self, now: float, after_s: float) -> None:
-        """Check the trainers' keys, if the last check is more than ``after_s`` ago."""
-        if self._ring is not None and now - self._looked >= after_s:
-            self._looked = now
-            self._changed = self._ring.refresh() or self._changed
 
     def _reason(self, kind: int, value: int) -> str:
         """Return why a connection was lost.  ZeroMQ does not name the peer of a handshake."""
