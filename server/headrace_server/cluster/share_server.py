@@ -224,24 +224,21 @@ class ShareServer:
         The thread of beats and the supervisor both report.  A report of the term before must not
         arrive after that of the present one: the next start would find its state directory too old.
         """
-        with self._reporting:
-            return self._reported()
-
-    def _reported(self) -> dict[str, tuple[int, str]]:
         state, plan = self._state, self._plan
-        notes = {TERM: self._term()}
-        for feed in plan.pipelines:
-            path = Path("feeds", feed, GENERATION)
-            if (state / path).exists():
-                notes[str(path)] = (state / path).read_text()
-        found, share = {}, (self._share, plan.servers)
-        if plan.options.get("snapshots") is not None:
-            found = {feed: last_snapshot(state, feed, share) for feed in plan.with_states}
-        snapshots = {feed: snapshot for feed, snapshot in found.items() if snapshot}
-        answer: dict[str, tuple[int, str]] = self._ask(
-            "here", self._number, self._address, notes, snapshots, self._taken_back()
-        )
-        return answer
+        with self._reporting:
+            notes = {TERM: self._term()}
+            for feed in plan.pipelines:
+                path = Path("feeds", feed, GENERATION)
+                if (state / path).exists():
+                    notes[str(path)] = (state / path).read_text()
+            found, share = {}, (self._share, plan.servers)
+            if plan.options.get("snapshots") is not None:
+                found = {feed: last_snapshot(state, feed, share) for feed in plan.with_states}
+            snapshots = {feed: snapshot for feed, snapshot in found.items() if snapshot}
+            answer: dict[str, tuple[int, str]] = self._ask(
+                "here", self._number, self._address, notes, snapshots, self._taken_back()
+            )
+            return answer
 
     def _taken_back(self) -> dict[str, tuple[int, str]]:
         """Return the last losses after which the state here was taken back."""

@@ -15,8 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import tempfile
 import time
 import zlib
 from collections.abc import Callable
@@ -63,13 +61,10 @@ class IndexCache:
         """Return an entry (int64 [n]), read-only; ``build`` makes it where there is none yet."""
         identity = json.dumps([*file.to_plain(), kind, _FORMAT]).encode()
         name = hashlib.blake2b(identity, digest_size=16).hexdigest()
-        if self.directory is None:
-            return self._in_memory(name, file, build)
-        path = Path(self.directory) / f"{name}.idx"
-        found = _load(path, identity)
-        if found is not None:
+        path = None if self.directory is None else Path(self.directory) / f"{name}.idx"
+        if path is not None and (found := _load(path, identity)) is not None:
             return found
-        if self.read_only:
+        if path is None or self.read_only:
             return self._in_memory(name, file, build)
         try:
             with writing(path):
@@ -103,14 +98,14 @@ class IndexCache:
 
 
 def _store(path: Path, identity: bytes, integers: np.ndarray) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
+    part = path.with_suffix(".tmp")
     try:
-        with os.fdopen(descriptor, "wb") as stream:
+        with open(part, "wb") as stream:
             stream.write(integers.data)
             stream.write(np.int64(_checksum(identity, integers)).tobytes())
-        os.rename(temporary, path)
+        part.rename(path)
     except BaseException:
-        os.unlink(temporary)
+        part.unlink(missing_ok=True)
         raise
 
 
