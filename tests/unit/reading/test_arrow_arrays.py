@@ -11,7 +11,7 @@ from headrace_proto.schema import Field
 from headrace_server.reading.arrow_part import arrow_array, arrow_schema
 from headrace_server.reading.columns import column_from_rows, field_of, row_of
 from headrace_server.reading.flat import flattened
-from headrace_server.reading.sources.arrow_columns import DecodedColumn, stored_field
+from headrace_server.reading.sources.arrow_columns import decoded_column, stored_field
 
 FIELDS = {
     "scalar": ([1, 2, 3], Field("int16")),
@@ -40,7 +40,7 @@ def test_a_column_comes_back_with_its_field_and_its_values(name: str):
     array.validate(full=True)
     assert array.type == arrow_schema({name: field}).field(name).type
     assert stored_field(array.type) == field
-    back = DecodedColumn(array).read(slice(0, 3)).column
+    back = decoded_column(array).read(slice(0, 3)).column
     assert field_of(back).dtype == field.dtype
     for i in range(3):
         found, wanted = np.asarray(row_of(back, i)), np.asarray(row_of(column, i))

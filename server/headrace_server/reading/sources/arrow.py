@@ -28,8 +28,8 @@ from headrace_server.reading.chunk import Origin
 from headrace_server.reading.columns import Rows, numbers_of
 from headrace_server.reading.reader import BadRecords, IndexedReader, Opening
 
-from .arrow_columns import ArrowColumn, DecodedColumn, NotMapped, naming, stored_field
-from .column_parts import ColumnPart, StoredColumn, StoredRows, files_that_serve, origin_in
+from .arrow_columns import ArrowColumn, NotMapped, decoded_column, naming, stored_field
+from .column_parts import ColumnPart, StoredColumn, files_that_serve, origin_in
 from .example_rows import Schema
 from .parts_reader import PartsReader
 
@@ -181,17 +181,6 @@ class _Batches:
         return Origin(self._files, self._file[batch], first + local)
 
 
-class _Mapped:
-    """A column of all batches."""
-
-    def __init__(self, column: ArrowColumn, batches: _Batches) -> None:
-        self._column, self._batches = column, batches
-        self.field = column.field
-
-    def read(self, rows: Rows) -> StoredRows:
-        return self._column.read(*self._batches.locate(rows))
-
-
 def _mapped(
     maps: MappedFiles, opened: Sequence[_File], schema: Schema, bad: BadRecords
 ) -> IndexedReader:
@@ -226,7 +215,7 @@ def _mapped(
     columns: dict[str, StoredColumn] = {}
     for name in names if content else ():
         arrays = [batch.column(name) for batch in content]
-        columns[name] = _Mapped(ArrowColumn(arrays, place, decoded=False), located)
+        columns[name] = ArrowColumn(arrays, place, located.locate)
     for damage in damaged:
         bad.report(damage, "corrupt_file")
     part = ColumnPart(located.rows, lambda: columns, schema, located.origin, bad)
@@ -271,4 +260,4 @@ def _count(one: _File, progress: Callable[[int], None]) -> np.ndarray:
 def _load(one: _File, number: int, names: Sequence[str]) -> Mapping[str, StoredColumn]:
     batch = _batch(one, number)
     with naming(_damaged(one, number)):
-        return {name: DecodedColumn(batch.column(name)) for name in names}
+        return {name: decoded_column(batch.column(name)) for name in names}

@@ -33,6 +33,8 @@ from .column_parts import StoredRows
 #: Returns an array of bytes that contains a buffer, and the byte at which the buffer begins.
 Placing = Callable[[Any], tuple[np.ndarray, int]]
 Batch = int | np.ndarray
+#: Returns a batch and rows in it, or (as arrays) the batch and the row in it of each row.
+Locating = Callable[[Rows], tuple[Batch, Rows]]
 #: Rows that break a rule, by a mask, and the rule.
 Unsound = list[tuple[np.ndarray, str]]
 
@@ -124,13 +126,20 @@ class _Level:
         return begin, lengths
 
 
+def _own(buffer: Any) -> tuple[np.ndarray, int]:
+    return (np.frombuffer(buffer, np.uint8) if buffer else np.empty(0, np.uint8)), 0
+
+
 class ArrowColumn:
     """One column of one or many record batches."""
 
-    def __init__(self, arrays: Sequence[Any], place: Placing, decoded: bool) -> None:
-        """``decoded``: there is one array, and it may be decoded into new buffers."""
+    def __init__(
+        self, arrays: Sequence[Any], place: Placing = _own, locate: Locating | None = None
+    ) -> None:
+        """``locate`` finds rows in the batches; without it there is one, which may be decoded."""
         self.field = stored_field(arrays[0].type)
-        self._decoded = decoded
+        self._decoded = locate is None
+        self._locate = locate or (lambda rows: (0, rows))
         self._levels: list[_Level] = []
         self._nulls: list[np.ndarray | None] = []  # by level, and of the leaves: see _inner_nulls
         self._valid = self._validity(arrays, place)
@@ -243,8 +252,8 @@ class ArrowColumn:
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────
 
-    def read(self, batch: Batch, rows: Rows) -> StoredRows:
-        """Return rows of a batch, or one row of each of several (then both are arrays)."""
+    def read(self, rows: Rows) -> StoredRows:
+        batch, rows = self._locate(rows)
         if isinstance(rows, slice) and isinstance(batch, int) and self._valid is None:
             if self._dense:
                 return StoredRows(self._view(batch, rows.start, rows.stop))
@@ -364,18 +373,8 @@ def _int64(values: Any) -> np.ndarray:
     return np.array(list(values), np.int64)
 
 
-def _own(buffer: Any) -> tuple[np.ndarray, int]:
-    return (np.frombuffer(buffer, np.uint8) if buffer else np.empty(0, np.uint8)), 0
-
-
-class DecodedColumn:
-    """A column of one array, copied where it must be decoded."""
-
-    def __init__(self, array: Any) -> None:
-        if isinstance(array, pa.ChunkedArray):
-            array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
-        self._column = ArrowColumn([array], _own, decoded=True)
-        self.field = self._column.field
-
-    def read(self, rows: Rows) -> StoredRows:
-        return self._column.read(0, rows)
+def decoded_column(array: Any) -> ArrowColumn:
+    """Return a column of one array, copied where it must be decoded."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
+    return ArrowColumn([array])

@@ -20,7 +20,7 @@ from headrace_server.files.manifest import DataFile, is_remote, open_map, open_s
 from headrace_server.reading.reader import IndexedReader, Opening
 
 from .arrow import fields_of_schema
-from .arrow_columns import DecodedColumn, naming
+from .arrow_columns import decoded_column, naming
 from .column_parts import ColumnPart, StoredColumn, files_that_serve, origin_in
 from .parts_reader import PartsReader
 
@@ -63,4 +63,4 @@ def _load(
         table = opened.read_row_group(number, columns=list(names), use_threads=False)
         if table.num_rows != opened.metadata.row_group(number).num_rows:
             raise IndexError(f"it holds {table.num_rows} rows, not as many as its footer says")
-        return {name: DecodedColumn(table.column(name)) for name in names}
+        return {name: decoded_column(table.column(name)) for name in names}
