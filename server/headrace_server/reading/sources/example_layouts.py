@@ -28,8 +28,8 @@ from headrace_server.reading.stretches import ranges
 from .example_columns import spans_of
 from .example_wire import FLOATS, INTS, Malformed, Run, fields_in, map_entries
 
-#: Slot -> start and size in bytes of the values, one per record.
-Spans = dict[int, tuple[np.ndarray, np.ndarray]]
+#: Slots, and where the values of records lie: starts [rows, spans], and sizes alike or [spans].
+Spans = list[tuple[int, np.ndarray, np.ndarray]]
 
 #: Words of 8 bytes compared per row.  With more than that a walk is no slower.
 _MAX_WORDS = 128
@@ -46,18 +46,21 @@ _SEVENS: Final = tuple(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordLayout:
-    """``spans`` are, by slot, starts in the record and sizes; None: the record has no value."""
+    """``spans``: the slots that it has, with starts in the record and sizes."""
 
     words: tuple[tuple[int, np.uint64, np.uint64], ...]  # offset, mask and masked content
-    spans: tuple[tuple[np.ndarray, np.ndarray] | None, ...]
+    spans: Spans
 
-    def matches(self, data_words: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """Return a mask of the records at ``starts`` with this layout."""
+    def match(
+        self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray
+    ) -> tuple[np.ndarray, Spans]:
+        """Return a mask of the records of this length that match, and the places of values."""
+        data_words = np.ndarray((data.size - 7,), "<u8", data, 0, (1,))
         differs = np.zeros(starts.size, np.uint64)
         for offset, mask, word in self.words:
             differs |= (data_words[starts + offset] ^ word) & mask
-        same: np.ndarray = differs == 0
-        return same
+        at = starts[:, None]
+        return differs == 0, [(slot, at + begins, sizes) for slot, begins, sizes in self.spans]
 
 
 def learn_layout(
@@ -73,12 +76,11 @@ def learn_layout(
     mask = np.full(record.size, 0xFF, np.uint8)
     for start, stop in opaque:
         mask[start:stop] = 0
-    spans = tuple(None if runs is None else spans_of(runs) for runs in found)
-    for kind, values in zip(kinds, spans, strict=True):
-        if values is None:
-            continue
+    spans = [(slot, *spans_of(runs)) for slot, runs in enumerate(found) if runs is not None]
+    for slot, *values in spans:
         mask[ranges(*values)] = 0
-        for start, size in zip(*(v.tolist() for v in values), strict=True) if kind == INTS else ():
+        listed = zip(*(v.tolist() for v in values), strict=True)
+        for start, size in listed if kinds[slot] == INTS else ():
             # How long a single number is belongs to the layout; in packed ones the number of them
             # is counted row by row, and only where the last one ends belongs to it.
             single = np.count_nonzero(record[start : start + size] < 0x80) == 1
@@ -121,7 +123,7 @@ class Template:
         """
         front = _Front(data, starts)
         front.expect(front.length(0x0A), stops)
-        spans: Spans = {}
+        spans: Spans = []
         for entry in self.entries:
             if not front.good.any():
                 break
@@ -132,7 +134,7 @@ class Template:
                 front.expect(front.length(entry.kind << 3 | 2), end)
                 front.expect(front.length(0x0A), end)
                 sizes = end - front.position
-                spans[entry.slot] = front.position, sizes
+                spans.append((entry.slot, front.position[:, None], sizes[:, None]))
                 if entry.kind == INTS:  # the last byte ends a number
                     last = data[np.clip(end - 1, 0, data.size - 1)]
                     front.good &= (sizes == 0) | (last < 0x80)

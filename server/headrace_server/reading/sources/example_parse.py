@@ -9,7 +9,7 @@ that is missing is learned from one of the records that need it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -33,6 +33,10 @@ _MIN_WALK = 8
 _SMALL_RECORD = 1024
 _NONE = np.empty(0, np.int64)
 
+Form = RecordLayout | Template
+#: Returns the form of the record between two bytes; None where no other has it.
+Learn = Callable[[np.ndarray, int, int], Form | None]
+
 
 class ExampleParser:
     """Parses chunks of records; remembers layouts from one chunk to the next."""
@@ -49,8 +53,8 @@ class ExampleParser:
             if want.sequence and feature_lists
         }
         self._kinds = [want.kind for want in self._wants]
-        self._templates: list[Template] = []
-        self._layouts: dict[int, list[RecordLayout]] = {}
+        self._templates: list[Form] = []
+        self._layouts: dict[int, list[Form]] = {}
 
     def parse(
         self, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray
@@ -63,8 +67,7 @@ class ExampleParser:
         rest = np.arange(starts.size)
         if data.size >= 8:
             _fetch(data, starts, lengths)
-            rest = self._add_groups(data, starts, lengths, fillers)
-            rest = self._add_templated(data, starts, lengths, rest, fillers)
+            rest = self._matched(data, starts, starts + lengths, fillers)
         for row in rest.tolist():
             start = int(starts[row])
             try:
@@ -88,85 +91,65 @@ class ExampleParser:
         found = walk(record, self._wanted, self._listed, opaque)
         return [want.runs_of(values) for want, values in zip(self._wants, found, strict=True)]
 
-    def _add_groups(
-        self, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, fillers: list[Filler]
+    def _matched(
+        self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray, fillers: list[Filler]
     ) -> np.ndarray:
-        """Add the records with known layouts; return the rows of the others."""
-        data_words = np.ndarray((data.size - 7,), "<u8", data, 0, (1,))
-        groups, rest = _by_length(lengths)
+        """Add the records of known layouts and templates; return the rows of the others."""
+
+        def rest_of(rows: np.ndarray, known: list[Form], learn: Learn, most: int) -> np.ndarray:
+            """Add the rows of known forms, or of those learned from one of them."""
+            odd: list[int] = []
+            tried = 0
+            while tried < most and len(odd) < _MIN_WALK <= rows.size:
+                if tried == len(known):
+                    form = learn(data, int(starts[rows[0]]), int(stops[rows[0]]))
+                    if form is None:
+                        odd.append(int(rows[0]))
+                        rows = rows[1:]
+                        continue
+                    known.append(form)
+                every = rows.size == starts.size
+                at, ends = (starts, stops) if every else (starts[rows], stops[rows])
+                good, spans = known[tried].match(data, at, ends)
+                tried += 1
+                whole = good.all()
+                taken, rows = (rows, rows[:0]) if whole else (rows[good], rows[~good])
+                for slot, begins, sizes in spans:
+                    if not whole:
+                        begins, sizes = begins[good], sizes[good] if sizes.ndim > 1 else sizes
+                    fillers[slot].add(taken, begins, sizes)
+            return np.concatenate([np.array(odd, np.int64), rows]) if odd else rows
+
+        groups, rest = _by_length(stops - starts)
         if len(self._layouts) > _LENGTHS:
             self._layouts.clear()
         for length, rows in groups:
             known = self._layouts.setdefault(length, [])
-            for attempt in range(_PER_LENGTH):
-                if rows.size < _MIN_GROUP or length < 8:
-                    break
-                layout = known[attempt] if attempt < len(known) else None
-                if layout is None:
-                    start = int(starts[rows[0]])
-                    layout = self._learn(data[start : start + length], known)
-                if layout is None:
-                    rest.append(rows[:1])
-                    rows = rows[1:]
-                    continue
-                at = starts if rows.size == starts.size else starts[rows]
-                same = layout.matches(data_words, at)
-                if same.all():
-                    taken, rows = rows, rows[:0]
-                else:
-                    taken, rows, at = rows[same], rows[~same], at[same]
-                for filler, spans in zip(fillers, layout.spans, strict=True):
-                    if spans is not None:
-                        filler.add(taken, at[:, None] + spans[0], spans[1])
-            rest.append(rows)
-        return np.sort(np.concatenate([_NONE, *rest]))
+            rest.append(rest_of(rows, known, self._layout, _PER_LENGTH))
+        rows = np.sort(np.concatenate([_NONE, *rest]))
+        return rest_of(rows, self._templates, self._template, _TEMPLATES) if rows.size else rows
 
-    def _add_templated(
-        self,
-        data: np.ndarray,
-        starts: np.ndarray,
-        lengths: np.ndarray,
-        rows: np.ndarray,
-        fillers: list[Filler],
-    ) -> np.ndarray:
-        """Add the rows that have a template; return the others."""
-        stops = starts + lengths
-        odd: list[int] = []
-        tried = 0
-        while tried < _TEMPLATES and len(odd) < _MIN_WALK <= rows.size:
-            if tried == len(self._templates):
-                bounds = int(starts[rows[0]]), int(stops[rows[0]])
-                learned = learn_template(data, bounds, self._wanted, self._kinds)
-                if learned is None or not self._completes(learned):
-                    odd.append(int(rows[0]))
-                    rows = rows[1:]
-                    continue
-                self._templates.append(learned)
-            good, spans = self._templates[tried].match(data, starts[rows], stops[rows])
-            tried += 1
-            for slot, (begins, sizes) in spans.items():
-                fillers[slot].add(rows[good], begins[good][:, None], sizes[good][:, None])
-            rows = rows[~good]
-        return np.concatenate([_NONE, odd, rows]).astype(np.int64)
-
-    def _completes(self, template: Template) -> bool:
-        """Return whether every wanted feature is in the template or has a default."""
-        return all(
-            want.default is not None or slot in template.slots
-            for slot, want in enumerate(self._wants)
-        )
-
-    def _learn(self, record: np.ndarray, known: list[RecordLayout]) -> RecordLayout | None:
-        """Learn the layout of one record; return None where no other could share it."""
+    def _layout(self, data: np.ndarray, start: int, stop: int) -> RecordLayout | None:
+        """Return the layout of one record; None where no other could share it."""
         opaque: list[tuple[int, int]] = []
+        record = data[start:stop]
         try:
             runs = self._walked(record.data, opaque)
         except (Malformed, Fault):
             return None
-        layout = learn_layout(record, self._kinds, runs, opaque)
-        if layout is not None:
-            known.append(layout)
-        return layout
+        if record.size < 8:  # bytes are compared by eights
+            return None
+        return learn_layout(record, self._kinds, runs, opaque)
+
+    def _template(self, data: np.ndarray, start: int, stop: int) -> Template | None:
+        """Return the template of one record; None without one that has every wanted feature."""
+        learned = learn_template(data, (start, stop), self._wanted, self._kinds)
+        if learned is None:
+            return None
+        slots = learned.slots
+        wants = enumerate(self._wants)
+        complete = all(slot in slots or want.default is not None for slot, want in wants)
+        return learned if complete else None
 
 
 def _fetch(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> None:
