@@ -25,6 +25,9 @@ remedy.  Errors cross the wire as a code (the table at the end) and a text, neve
 
 from __future__ import annotations
 
+from collections import abc
+from contextlib import contextmanager
+
 __all__ = [
     "Cancelled",
     "ConnectionLost",
@@ -46,6 +49,7 @@ __all__ = [
     "VersionMismatch",
     "code_of",
     "from_code",
+    "rewording",
 ]
 
 
@@ -152,3 +156,14 @@ def code_of(error: BaseException) -> str:
 def from_code(code: str, text: str) -> HeadraceError:
     """Return the error of a code and a text; a code of a later version becomes a ServerError."""
     return _CODES.get(code, ServerError)(text)
+
+
+@contextmanager
+def rewording(
+    kind: abc.Callable[[str], Exception], before: str, *caught: type[Exception]
+) -> abc.Iterator[None]:
+    """Raise errors of the caught types as one of another, whose text begins with ``before``."""
+    try:
+        yield
+    except caught as error:
+        raise kind(f"{before}{error}") from None

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from headrace_proto.dtypes import BYTES, numpy_dtype
-from headrace_proto.errors import DataError, LimitExceeded
+from headrace_proto.errors import DataError, LimitExceeded, rewording
 from headrace_proto.schema import RESERVED, Field
 
 from ..core import chance
@@ -102,10 +102,8 @@ class Cutting:
                 "no example shows what map gives, and a feed of segments needs to know: declare it "
                 "with map(…, schema=…)"
             )
-        try:
+        with rewording(DataError, "batch_sequences_with_states: ", TypeError, ValueError):
             options = fitted(shape.options, known)
-        except (TypeError, ValueError) as error:
-            raise DataError(f"batch_sequences_with_states: {error}") from None
         self.num_unroll = unroll = int(options["num_unroll"])
         self.geometry = Geometry(
             unroll,

@@ -17,6 +17,7 @@ import numpy as np
 
 from headrace_proto import dtypes, limits
 from headrace_proto.address import refuse_surrogates
+from headrace_proto.errors import rewording
 from headrace_proto.schema import Field, schema_to_wire
 
 from .declaration import Feature, Plain
@@ -143,10 +144,8 @@ def _listed(argument: str, value: Any, fault: str) -> list[Any]:
 
 def checked_dtype(argument: str, value: Any) -> str:
     """Return the name of a dtype."""
-    try:
+    with rewording(TypeError, f"{argument}={value!r:.80}: ", TypeError):
         return dtypes.canonical(value)
-    except TypeError as error:
-        raise TypeError(f"{argument}={value!r:.80}: {error}") from None
 
 
 def checked_shape(argument: str, value: Any) -> tuple[int, ...]:

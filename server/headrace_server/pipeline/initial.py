@@ -18,6 +18,7 @@ from math import prod
 from typing import Any
 
 from headrace_proto import dtypes, limits
+from headrace_proto.errors import rewording
 
 from .argument_checks import MAX_ELEMENTS, check_kind, checked_dtype, checked_name, checked_shape
 from .carried import Carried
@@ -102,10 +103,8 @@ def _state(argument: str, name: str, value: Any) -> dict[str, Any]:
     if not hasattr(value, "__array__"):
         numbers = (bool, int, float, complex, bytes, bytearray, list, tuple)
         check_kind(argument, value, numbers, _SOURCES)
-    try:
+    with rewording(ValueError, f"{argument}: ", ValueError):
         array = as_array(value)
-    except ValueError as error:
-        raise ValueError(f"{argument}: {error}") from None
     _check_dims(f"{argument}: the shape", array.shape)
     dtype = dtypes.name_of(array.dtype)
     data = array.reshape(-1).tolist() if dtype == dtypes.BYTES else array.tobytes()

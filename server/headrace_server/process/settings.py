@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import Any, ParamSpec, TypeVar
 
+from headrace_proto.errors import rewording
 from headrace_proto.placement import WHOLE
 
 from ..pipeline.builder import Pipeline
@@ -278,10 +279,8 @@ def taking(settings: Callable[P, S]) -> Callable[[Callable[[S], R]], Callable[P,
     def decorated(function: Callable[[S], R]) -> Callable[P, R]:
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            try:
+            with rewording(TypeError, f"hs.{function.__name__}(): ", TypeError):
                 signature.bind(*args, **kwargs)
-            except TypeError as error:
-                raise TypeError(f"hs.{function.__name__}(): {error}") from None
             return function(settings(*args, **kwargs))
 
         gives = inspect.signature(function).return_annotation

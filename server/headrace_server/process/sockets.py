@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import zmq
 
 from headrace_proto import limits
+from headrace_proto.errors import rewording
 
 #: Maximum messages per connection that ZeroMQ queues; credits keep real numbers far below.
 _QUEUE = 1024
@@ -55,10 +56,8 @@ def bind_all(socket: zmq.Socket[bytes], binds: Iterable[str]) -> list[str]:
     """Bind a socket; return the addresses for trainers.  CanNotBind names the one at fault."""
     addresses = []
     for bind in binds:
-        try:
+        with rewording(CanNotBind, f"bind={bind!r}: ", zmq.ZMQError):
             socket.bind(bind)
-        except zmq.ZMQError as error:
-            raise CanNotBind(f"bind={bind!r}: {error}") from None
         endpoint = socket.get_string(zmq.LAST_ENDPOINT)
         addresses.append(endpoint.rstrip("\0"))
     return addresses

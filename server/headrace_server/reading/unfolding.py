@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from headrace_proto.errors import DataError
+from headrace_proto.errors import DataError, rewording
 from headrace_proto.schema import Field
 
 from ..core.copies import copy_ordinals
@@ -106,10 +106,8 @@ class Unbatch:
     def fields_after(self, before: Fields | None) -> Fields | None:
         if before is None:
             return None
-        try:
+        with rewording(DataError, "", ValueError):
             return {name: unbatched_field(name, field) for name, field in before.items()}
-        except ValueError as error:
-            raise DataError(str(error)) from None
 
     def apply(self, chunk: Chunk, before: Fields, bad: BadRecords) -> Chunk:
         self.fields_after(before)  # DataError for a column without rows

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from headrace_proto import dtypes
-from headrace_proto.errors import DataError
+from headrace_proto.errors import DataError, rewording
 from headrace_server.reading.columns import Column, Strings
 
 #: Maximum size of a header; numpy writes about 100 bytes.
@@ -26,10 +26,9 @@ def npy_array(data: np.ndarray) -> np.ndarray:
     version = np.lib.format.read_magic(stream)
     if version not in _READ:
         raise ValueError(f"version {version} of the format holds arrays of records only")
-    try:
+    unreadable = SyntaxError, TypeError, tokenize.TokenError
+    with rewording(ValueError, "its header can not be read: ", *unreadable):
         shape, fortran, dtype = _READ[version](stream)
-    except (SyntaxError, TypeError, tokenize.TokenError) as error:
-        raise ValueError(f"its header can not be read: {error}") from None
     if min(shape, default=0) < 0:
         raise ValueError(f"it has the impossible shape {list(shape)}")
     if dtype.hasobject:
@@ -48,18 +47,15 @@ def npy_array(data: np.ndarray) -> np.ndarray:
 def array_column(array: np.ndarray) -> Column:
     """Return an array of examples as a column; text becomes bytes.  DataError for other dtypes."""
     if array.dtype.kind == "U":
-        try:
+        no_text = "it holds what is no text of Unicode: "
+        with rewording(DataError, no_text, UnicodeError, SystemError):  # the latter of no character
             array = np.char.encode(array, "utf-8") if array.size else np.empty(array.shape, "S1")
-        except (UnicodeError, SystemError) as error:  # SystemError for numbers of no character
-            raise DataError(f"it holds what is no text of Unicode: {error}") from None
     if array.dtype.kind == "S":
         array = np.ascontiguousarray(array)
         width = array.dtype.itemsize
         lengths = np.char.str_len(array).astype(np.int64).reshape(array.shape)
         starts = (np.arange(array.size) * width).reshape(array.shape)
         return Strings(array.reshape(-1).view(np.uint8), starts, lengths)
-    try:
+    with rewording(DataError, "", TypeError):
         dtypes.canonical(array.dtype.newbyteorder("="))
-    except TypeError as error:
-        raise DataError(str(error)) from None
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))

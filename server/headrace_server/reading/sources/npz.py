@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from headrace_proto.errors import DataError, FilesMissing
+from headrace_proto.errors import DataError, FilesMissing, rewording
 from headrace_proto.schema import Field
 from headrace_server.files.manifest import DataFile, open_map, open_stream
 from headrace_server.reading.columns import Column, Ragged, Strings, field_of
@@ -88,10 +88,8 @@ def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, data: np.ndarray) 
 
 
 def _parsed(name: str, data: np.ndarray) -> np.ndarray:
-    try:
+    with rewording(DataError, f"array {name!r}: ", ValueError):
         array = npy_array(data)
-    except ValueError as error:
-        raise DataError(f"array {name!r}: {error}") from None
     if not array.ndim:
         raise DataError(f"array {name!r}: it is one number; the first dimension counts examples")
     return array
@@ -105,12 +103,10 @@ def _columns(arrays: Mapping[str, np.ndarray], ragged: Mapping[str, str]) -> dic
     for name, array in arrays.items():
         if name in ragged.values():
             continue
-        try:
+        with rewording(DataError, f"array {name!r}: ", DataError):
             column = array_column(array)
             if name in ragged:
                 column = _ragged(column, arrays[ragged[name]])
-        except DataError as error:
-            raise DataError(f"array {name!r}: {error}") from None
         columns[name] = column
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:

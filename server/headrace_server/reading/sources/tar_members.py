@@ -10,6 +10,8 @@ import re
 import tarfile
 from typing import BinaryIO, NamedTuple
 
+from headrace_proto.errors import rewording
+
 from .record_streams import Damaged
 
 _BLOCK = tarfile.BLOCKSIZE
@@ -61,10 +63,8 @@ class Members:
                 self._ended, begin, names = True, self._next, {}
                 continue
             self._ended = False
-            try:
+            with rewording(Damaged, f"the header at byte {at} is damaged: ", tarfile.HeaderError):
                 header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
-            except tarfile.HeaderError as error:
-                raise Damaged(f"the header at byte {at} is damaged: {error}") from None
             if header.type not in _OF_THE_NEXT:
                 return self._member(header, names, begin)
             names.update(self._of_the_next(header))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from headrace_proto import dtypes
-from headrace_proto.errors import DataError
+from headrace_proto.errors import DataError, rewording
 from headrace_proto.schema import Field
 from headrace_server.files.manifest import DataFile, open_map
 from headrace_server.reading.columns import Column, Ragged, Strings
@@ -70,10 +70,8 @@ def _tokens(file: DataFile, dtype: str | None) -> np.ndarray:
                 f"{file.path} has {data.size} bytes, which are no whole number of {dtype}"
             )
         return data.view(dtype)
-    try:
+    with rewording(DataError, f"{file.path}: ", ValueError):
         array = npy_array(data)
-    except ValueError as error:
-        raise DataError(f"{file.path}: {error}") from None
     if array.ndim != 1 or array.dtype.kind not in "iu" or not array.dtype.isnative:
         raise DataError(
             f"{file.path} holds {array.dtype} of shape {list(array.shape)}; tokens are integers [n]"
