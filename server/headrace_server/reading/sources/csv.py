@@ -51,9 +51,8 @@ Cells = list[str]
 
 def open_reader(opening: Opening) -> StreamReader:
     csv.field_size_limit(max(csv.field_size_limit(), _MAX_CELL))
-    table, features = _Table(opening.source), opening.source.features
-    if features is None:
-        features = table.probed(opening.files)
+    table = _Table(opening.source)
+    features = opening.source.features or table.probed(opening.files)
     table.prepare(features)
     return file_streams(opening, partial(_Rows, table), features)
 
