@@ -107,7 +107,7 @@ class Arena:
     def free(self, block: Block) -> None:
         """Free a block; ValueError, and no change, if it is not occupied."""
         place = (block.segment, block.offset)
-        if self._live.get(place) != block:
+        if self._live.get(place) is not block:
             raise ValueError(f"{block} is not occupied: freed before, or of another arena")
         del self._live[place]
         self._segments[block.segment].give_back(block.offset, block.offset + block.nbytes)

@@ -116,7 +116,8 @@ class Arrivals(SegmentSupply):
 
     def next(self, session: int) -> Batch | None:
         """Return the first returned batch, else the first new one."""
-        return self._again.pop() if self._again.count else self._ready.pop()
+        line = self._again if self._again.count else self._ready
+        return line.pop() if line.count else None
 
     def tell_passed(self, trainer: Trainer) -> None:
         """Answer a trainer with one ended partition in place of each batch that it asks for.

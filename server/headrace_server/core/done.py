@@ -80,9 +80,10 @@ class Numbers:
     """The batches of one partition.  ``base`` is the first that a later process makes again."""
 
     def __init__(self, base: int = 0, done: Iterable[int] = ()) -> None:
-        self.base = base
+        self.base = self.first_open = base  # the latter: the first that is not done
         self._done = {number for number in done if number >= base}
-        self._cursors: dict[int, bytes] = {}  # after the batch of this number
+        self._cursors: dict[int, bytes] = {}  # after the batch of this number, in their order
+        self._pass_done()
 
     def made(self, number: int, cursor: bytes) -> None:
         """Add a batch with the cursor after it."""
@@ -94,13 +95,9 @@ class Numbers:
         """Done batches from the base on."""
         return sorted(self._done)
 
-    @property
-    def first_open(self) -> int:
-        """The first batch that is not done."""
-        number = self.base
-        while number in self._done:
-            number += 1
-        return number
+    def _pass_done(self) -> None:
+        while self.first_open in self._done:
+            self.first_open += 1
 
     def is_done(self, number: int) -> bool:
         return number < self.base or number in self._done
@@ -110,16 +107,11 @@ class Numbers:
         if self.is_done(number):
             return None
         self._done.add(number)
+        self._pass_done()
         moved = None
-        upto = self.base
-        while upto in self._done:
-            cursor = self._cursors.get(upto)
-            upto += 1
-            if cursor is not None:
-                moved = upto, cursor
+        while self._cursors and (upto := next(iter(self._cursors))) < self.first_open:
+            moved = upto + 1, self._cursors.pop(upto)
         if moved is not None:
-            for passed in range(self.base, moved[0]):
-                self._done.discard(passed)
-                self._cursors.pop(passed, None)
+            self._done.difference_update(range(self.base, moved[0]))
             self.base = moved[0]
         return moved

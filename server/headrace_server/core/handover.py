@@ -66,14 +66,6 @@ class Batch:
     def order(self) -> tuple[int, int]:
         return (self.number, self.partition)
 
-    @property
-    def place_in_line(self) -> tuple[int, int, int]:
-        """The sort key among waiting batches: by its round, if it has one."""
-        if self.round < 0:
-            turn = self.number if self.turn < 0 else self.turn
-            return (self.round, turn, self.partition)
-        return (self.round, self.partition, self.number)
-
 
 class Line:
     """Batches that came back or were dealt, in order."""
@@ -86,9 +78,13 @@ class Line:
         return self.count
 
     def push(self, batch: Batch) -> None:
+        """Add a batch, at the place of its round if it has one, else of its turn."""
         batch.waits_in = self
         self.count += 1
-        heapq.heappush(self._heap, (batch.place_in_line, batch))
+        place = batch.partition, batch.number
+        if batch.round < 0:
+            place = batch.number if batch.turn < 0 else batch.turn, batch.partition
+        heapq.heappush(self._heap, ((batch.round, *place), batch))
 
     def pop(self) -> Batch | None:
         """Take the first batch; skip entries of batches that do not wait any more."""

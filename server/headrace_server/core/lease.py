@@ -133,7 +133,7 @@ class LeaseTable(Generic[B]):
         self.first = self._counter = term << 32
         self._leases: dict[int, Lease[B]] = {}  # by token: held, free and saving, as granted
         self._of_batch: dict[B, Lease[B]] = {}  # the last lease of each batch
-        self._by_session: dict[int, dict[int, Lease[B]]] = {}  # held leases …
+        self.by_session: dict[int, dict[int, Lease[B]]] = {}  # held leases …
         self._held = 0  # … and their number
         self._answers: OrderedDict[int, Fault | None] = OrderedDict()  # by token
         self._stale: OrderedDict[int, None] = OrderedDict()  # tokens that were counted as stale
@@ -143,13 +143,9 @@ class LeaseTable(Generic[B]):
         """Return the number of leases that are held."""
         return self._held
 
-    def count(self, session: int) -> int:
-        """Return how many leases a session holds."""
-        return len(self._by_session.get(session, ()))
-
     def holds(self, session: int, token: int) -> bool:
         """Return whether a session holds this lease."""
-        return token in self._by_session.get(session, ())
+        return token in self.by_session.get(session, ())
 
     def state(self, token: int) -> str:
         """Return the state of a token."""
@@ -176,15 +172,15 @@ class LeaseTable(Generic[B]):
 
     def _hold(self, lease: Lease[B]) -> None:
         self._leases[lease.token] = lease
-        self._by_session.setdefault(lease.session, {})[lease.token] = lease
+        self.by_session.setdefault(lease.session, {})[lease.token] = lease
         self._held += 1
 
     def _release(self, lease: Lease[B]) -> None:
-        mine = self._by_session[lease.session]
+        mine = self.by_session[lease.session]
         del mine[lease.token]
         self._held -= 1
         if not mine:
-            del self._by_session[lease.session]
+            del self.by_session[lease.session]
 
     def take_back(self, lease: Lease[B], why: str = "taken back") -> B:
         """End a lease without commit; the batch may be granted again."""
@@ -302,11 +298,11 @@ class LeaseTable(Generic[B]):
 
     def of_session(self, session: int) -> list[Lease[B]]:
         """Return the leases that a session holds."""
-        return list(self._by_session.get(session, {}).values())
+        return list(self.by_session.get(session, {}).values())
 
     def renew(self, session: int, now: float) -> None:
         """Extend the leases of a session, which is alive, by the TTL."""
-        for lease in self._by_session.get(session, {}).values():
+        for lease in self.by_session.get(session, {}).values():
             lease.deadline = now + self.ttl_s
 
     def expired(self, now: float) -> list[Lease[B]]:

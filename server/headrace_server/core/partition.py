@@ -151,7 +151,8 @@ class Partition:
         while True:
             draft = self._shaper.next_draft()
             if draft is not None:
-                return Plan(self.take_number(), draft)
+                self.next_number += 1
+                return Plan(self.next_number - 1, draft)
             if self.state is OPEN:
                 return self.next_read(limit) or Rest
             if self.state is ENDED:

@@ -223,7 +223,7 @@ class Sequences(ABC):
     @property
     def slots(self) -> int:
         """Size of the tables, above all slots.  It only grows."""
-        return len(self._slots)
+        return self._slots.size
 
     # Segments
 

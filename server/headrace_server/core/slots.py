@@ -89,6 +89,7 @@ class Slots:
     def __init__(self, size: int) -> None:
         self.live = 0  # number of slots in use
         self._names = (*_NUMBERS, *self.counters)
+        self.size = 0  # of the tables
         self._resumed = False  # whether an earlier process began some examples
         self._key_of: dict[int, Hashable] = {}
         self._slot_of: dict[Hashable, int] = {}  # by key in flight; -1 before it has a slot
@@ -97,12 +98,8 @@ class Slots:
         self._tables = np.empty((len(self._names), 0), np.int64)  # one row for each table
         self._grow(size)
 
-    def __len__(self) -> int:
-        """Return the size of the tables."""
-        return self._tables.shape[1]
-
     def _grow(self, size: int) -> None:
-        before = len(self)
+        before, self.size = self.size, size
         self._free[:0] = range(size - 1, before - 1, -1)
         grown = np.zeros((len(self._names), size), np.int64)
         grown[:, :before] = self._tables
@@ -155,7 +152,7 @@ class Slots:
     def _take(self, keys: Sequence[Hashable]) -> np.ndarray:
         n = len(keys)
         if len(self._free) < n:
-            self._grow(max(2 * len(self), self.live + n))
+            self._grow(max(2 * self.size, self.live + n))
         numbers = self._free[: -n - 1 : -1]
         del self._free[len(self._free) - n :]
         self.live += n

@@ -83,7 +83,8 @@ class Standing:
         if session in self._recalls.doubted:
             return most
         leases = self._leases
-        held, unstored = leases.count(session), leases.unstored.get(session, 0)
+        held = len(leases.by_session.get(session, ()))
+        unstored = leases.unstored.get(session, 0)
         return held if unstored <= most else held + unstored - most
 
     @property
@@ -209,7 +210,7 @@ class Standing:
         return {
             "rank": trainer.rank,
             "window": max(0, self._trainers.credits(trainer)),
-            "leases": self._leases.count(session),
+            "leases": len(self._leases.by_session.get(session, ())),
         }
 
     # Texts

@@ -126,7 +126,7 @@ class Trainers:
         if session in self.asking and not self.by_rank:
             return
         trainer = self.present.get(session)
-        if trainer is not None and self.credits(trainer) > 0:
+        if trainer is not None and trainer.window > trainer.seq:  # whether it has room shows then
             (self.yielding if trainer.yields else self.asking).setdefault(session, trainer)
             if trainer.rank >= 0:
                 self.due.append(trainer.rank)

@@ -58,7 +58,8 @@ class PlainMaker:
         self.capacity = self.shaping.capacity
         self.most_rows = self.shaping.most_rows
         self.left_out = left_out
-        intake.counted = not self.left_out
+        self.leaves_out = bool(left_out)
+        intake.counted = not left_out
         self.held: dict[int, HeldChunk] = {}
         self.padding: dict[int, list[int]] = {}  # bucket → elements with padding, and without
         self._intake = intake

@@ -97,7 +97,7 @@ class PlainMemory(NumberedMemory):
         if self._numbers.is_done(plan.number):
             self._maker.count(plan.draft.meta)
             return False
-        return not (self._maker.left_out and self._is_out(plan))
+        return not (self._maker.leaves_out and self._is_out(plan))
 
     def _is_out(self, plan: Plan) -> bool:
         """Return whether a batch is skipped because all its rows are left out."""

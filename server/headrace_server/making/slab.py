@@ -12,6 +12,7 @@ import logging
 import mmap
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 
@@ -30,6 +31,7 @@ logger = logging.getLogger("headrace.worker")
 _LENDING_ENDS = 0.5
 
 
+@lru_cache(maxsize=1024)
 def segment_name(worker: int, life: int, number: int) -> str:
     return f"slab-{worker}-{life}-{number}"
 

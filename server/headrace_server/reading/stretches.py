@@ -41,7 +41,7 @@ def _trimmed(
 def gather(buffer: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Return the stretches of a buffer, back to back."""
     size = int(sizes[0]) if len(sizes) else 0
-    if size and (sizes == size).all():
+    if size and np.logical_and.reduce(sizes == size):
         alike: np.ndarray = window(buffer, size)[starts].view(np.uint8)
         return alike
     if int(sizes.sum()) > _LONG_STRETCH * len(sizes):

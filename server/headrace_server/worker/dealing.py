@@ -53,7 +53,7 @@ class Dealing:
 
     def deliver_stored(self) -> None:
         """Send batches whose rounds are stored by now."""
-        for desk, waiting in list(self._waiting.items()):
+        for desk, waiting in list(self._waiting.items()) if self._waiting else ():
             while waiting and self._is_stored(desk, waiting[0].batch.partition):
                 effect = waiting.popleft()
                 if desk.dispatcher.holds(effect.session, effect.token):

@@ -82,9 +82,12 @@ class Partitions:
 
     def turn(self) -> _Name | None:
         """Return the partition that makes the next batch; None if the worker has to wait."""
-        self._diary.beat()
-        self._reporter.look(self._running, self._made)
-        return None if self._full else self.ahead.turn()
+        if time.monotonic() >= self._reporter.due:
+            self._reporter.look(self._running, self._made)
+        name = None if self._full else self.ahead.turn()
+        if name is None:  # else its step beats
+            self._diary.beat()
+        return name
 
     def prepare(self, poll: Callable[[float], Any]) -> Any:
         """Write next batches ahead until ``poll`` returns events; return these, or None."""

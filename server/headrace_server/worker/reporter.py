@@ -36,16 +36,16 @@ class Reporter:
         self._slab = slab
         self._store_of = store_of
         self._begun = time.monotonic()
-        self._due = 0.0
+        self.due = 0.0  # when ``write`` is due
         self._rests = {"trainers": 0.0, "states": 0.0, "slab": 0.0}
 
     def look(self, *runs: Mapping[_Name, Run]) -> None:
         """Write a report if one is due."""
         now = time.monotonic()
-        if now >= self._due:
+        if now >= self.due:
             self._write(runs, now)
             spent = time.monotonic() - now
-            self._due = now + max(_EVERY_S, _PART * spent)
+            self.due = now + max(_EVERY_S, _PART * spent)
 
     def rest(self, what_for: str, poll: Callable[[float], Any], at_most_s: float) -> Any:
         """Wait by ``poll`` and add the seconds to this reason; return the result of ``poll``."""

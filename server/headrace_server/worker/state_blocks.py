@@ -35,9 +35,6 @@ class StateBlocks:
 
     def fault_of_columns(self, rows: int, columns: Any, nbytes: int) -> str:
         """Return why a block can not hold the states of ``rows`` rows; "" if it can."""
-        right = self._right
-        if right[1] is columns and right[0] == rows and right[2] == nbytes:
-            return ""
         if not isinstance(columns, list) or len(columns) != len(self._states):
             return f"{len(self._states)} states are saved together"
         try:
@@ -53,9 +50,13 @@ class StateBlocks:
 
     def fault_of_block(self, rows: int, columns: Any, block: bytes) -> str:
         """As ``fault_of_columns``, and check the bytes: the offsets of strings."""
-        fault = self.fault_of_columns(rows, columns, len(block))
-        if fault or not self._with_strings:
-            return fault
+        right = self._right
+        if right[1] is not columns or right[0] != rows or right[2] != len(block):
+            fault = self.fault_of_columns(rows, columns, len(block))
+            if fault:
+                return fault
+        if not self._with_strings:
+            return ""
         memory = np.frombuffer(block, np.uint8)
         texts = []
         try:

@@ -563,7 +563,7 @@ class World:
 
     def check(self):
         for session in self.trainers:
-            assert self.d._leases.count(session) <= self.d._trainers.max_window
+            assert len(self.d._leases.by_session.get(session, ())) <= self.d._trainers.max_window
         for worker in self.workers:
             slots = [slot for batch in worker.out.values() for slot in batch.slots.tolist()]
             assert self.ahead or len(slots) == len(set(slots)), (

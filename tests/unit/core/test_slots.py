@@ -48,9 +48,9 @@ def test_tables_grow_under_examples_that_are_there_and_at_least_double():
     first = entered(slots, "ab", counts=[2, 3])
     slots.done[first] = [1, 2]
     third = entered(slots, "c", chunk=1)
-    assert len(slots) == 4 and slots.live == 3
+    assert slots.size == 4 and slots.live == 3
     many = entered(slots, range(50), chunk=2)
-    assert len(slots) == 53 and slots.live == 53
+    assert slots.size == 53 and slots.live == 53
     assert slots.count[first].tolist() == [2, 3] and slots.done[first].tolist() == [1, 2]
     assert len({*first.tolist(), *third.tolist(), *many.tolist()}) == 53
 
@@ -63,7 +63,7 @@ def test_a_slot_is_used_again_and_its_counters_begin_anew():
     slots.free(first)
     assert slots.live == 0
     again = entered(slots, "b", chunk=1)
-    assert again.tolist() == first.tolist() and len(slots) == 1
+    assert again.tolist() == first.tolist() and slots.size == 1
     assert slots.done[again].tolist() == slots.segment[again].tolist() == [0]
     assert slots.key_of(int(again[0])) == "b" and slots.keys_of(again[:1]) == ["b"]
 
