@@ -55,10 +55,16 @@ class GroupDispatcher(GroupMembers):
         return True
 
     def _send_again_to(self, member: MemberPlace, tokens: Iterable[int]) -> None:
-        """Send batches to a member that has not got them, or does not have them any more."""
-        for token in tokens:
-            member.sent.pop(token, None)
+        """Send batches to a member that has not got them, or does not have them any more.
+
+        Where its trainer has the states, and has those of a later batch by now, the batches of the
+        group go back.
+        """
+        again = [token for token in tokens if member.sent.pop(token, None) is not None]
         self._touched[member.group] = None
+        if self._chained and any(map(member.has_after, again)):
+            mine = self._leases.of_session(member.group.number)
+            self._take_back([lease for lease in mine if lease.token in again], "lost")
 
     def resend(self, session: int, last_seq: int) -> None:
         member = self._member_of.get(session)

@@ -63,6 +63,18 @@ class MemberPlace:
             if shared.batch is not None and self not in shared.done and token not in self.sent
         ]
 
+    def has_after(self, token: int) -> bool:
+        """Return whether its trainer has had a later batch of the same partition, or will."""
+        batches = self.group.batches
+        of = batches[token].batch
+        return any(
+            later > token and (later in self.sent or self in shared.done)
+            for later, shared in batches.items()
+            if of is not None
+            and shared.batch is not None
+            and shared.batch.partition == of.partition
+        )
+
     @property
     def credits(self) -> int:
         """Number of further batches that the member can take."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -447,6 +448,32 @@ def test_members_that_all_save_a_later_batch_of_their_lanes_first_are_told_that_
     assert told == [*stale, FlushLost("of 1")]
     d.save(1, early.token)
     assert d.take_effects() == [Answer(1, (), (early.token,))]
+
+
+@pytest.mark.parametrize("later", ["saved", "in hand"])
+def test_a_member_does_not_get_a_batch_again_whose_lanes_it_has_trained_further(later: str):
+    """1. A save is refused, so the trainer has the batch no more; its states are of a later batch.
+    2. All batches of the group go back, for their lanes begin again from stored states.
+    """
+    d = segments(AT_TRAINER)
+    for session in (1, 2):
+        d.window(session, 2)
+    (early, *_) = [e for e in d.take_effects() if isinstance(e, Send)]
+    d.made(Batch(0, 1, 2, meta={**early.batch.meta, "round": 1}))
+    (late, *_) = [e for e in d.take_effects() if isinstance(e, Send)]
+    d.save(2, early.token)
+    d.refuse(1, early.token, "state", "the states of this feed stay with the trainer")
+    if later == "saved":
+        d.save(1, late.token)
+    d.take_effects()
+    d.window(1, 4)
+    d.renew(1, 2, frozenset() if later == "saved" else frozenset({late.token}), 1.0)
+    effects = d.take_effects()
+    assert not [e for e in effects if isinstance(e, Send)]
+    assert [e for e in effects if isinstance(e, Leave)]
+    stale = [Answer(2, (), (early.token,))]
+    stale += [Answer(1, (), (late.token,))] * (later == "saved")
+    assert [e for e in effects if isinstance(e, Answer)] == stale
 
 
 def test_a_flush_that_waits_for_members_is_refused_when_the_lease_of_the_group_ends():
