@@ -8,9 +8,11 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import headrace
@@ -144,6 +146,32 @@ def test_a_feed_with_a_changed_target_is_the_same_one_after_deaths_of_its_owner(
     assert [change[0] for change in classes["changes"][0]] == [0, first]
     late = Counter(i % 3 for one in got[first + 20 :] for i in one)
     assert late[2] > late[0] + late[1]
+
+
+def test_partitions_of_segments_take_turns_as_if_their_owner_had_not_died():
+    """The next owner knows by the number of commits which partition is next."""
+    examples = [{"k": f"{k}", "x": np.zeros(12, np.float32)} for k in range(48)]
+    pipeline = hs.from_examples(examples).batch_sequences_with_states(
+        input_key="k",
+        input_sequences=["x"],
+        input_context=[],
+        initial_states={"s": hs.zeros((), "float32")},
+        num_unroll=2,
+        batch_size=4,
+    )
+
+    def stream(kill_at: tuple[int, ...]) -> list[list[bytes]]:
+        keys = []
+        with hs.run(pipeline, partitions=4) as server, connect(server, prefetch=0) as feed:
+            for batch in islice(feed, 24):
+                keys.append([key.partition(b":")[2] for key in batch.key])
+                batch.save_state("s", batch.state("s"))
+                if len(keys) in kill_at:
+                    _ = feed.progress  # answered once all commits are
+                    os.kill(Owner(server).pid, signal.SIGKILL)
+        return keys
+
+    assert stream((2, 7, 17)) == stream(())
 
 
 def test_feeds_of_one_owner_each_go_on_and_one_without_trainers_waits():

@@ -19,7 +19,7 @@ trainer has, in their order, and gets as many as it names.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from headrace_proto.messages import Idle
@@ -45,12 +45,27 @@ class Arrivals(SegmentSupply):
 
     def _set_up(self) -> None:
         self.takes: dict[int, _Take] = {}  # by session
-        self._turns = itertools.cycle(self.partitions)  # the partition that is asked next
+        self._done: dict[int, int] = {}  # by partition: batches of earlier lives
+        self._turns: Iterator[int] | None = None  # partitions in the order of their turns
         self._sized = False  # whether there was ever a take
         self._ready = Line()
         self._again = Line()  # batches that came back
         # Partitions that have ended or finished their epoch, where trainers take turns.
         self._over: list[int] = []
+
+    def start(self, partition: int, number: int, turn: int = -1) -> None:
+        super().start(partition, number, turn)
+        self._done[partition] = number
+
+    def _turn(self) -> int:
+        """Return the partition that is asked next, first of all the one with the fewest batches."""
+        if self._turns is None:
+            batches = {n: self._done.get(n, 0) + one.made for n, one in self.partitions.items()}
+            self._turns = itertools.cycle(batches)
+            first = min(batches, key=batches.__getitem__)
+            for _ in range([*batches].index(first)):
+                next(self._turns)
+        return next(self._turns)
 
     @property
     def open(self) -> bool:
@@ -169,7 +184,7 @@ class Arrivals(SegmentSupply):
             return []
         asked = set()
         while needed:
-            number = next(self._turns)
+            number = self._turn()
             here = self.partitions[number]
             if not (here.ended or here.starved or here.held):
                 here.wanted += 1
@@ -218,12 +233,12 @@ class Arrivals(SegmentSupply):
         """Ask the next partition that may make the batch, unless one that can make it was asked."""
         if any(not self.partitions[number].starved for number in take.asked):
             return
-        turns = [next(self._turns) for _ in self.partitions]
+        turns = [self._turn() for _ in self.partitions]
         able = [n for n in turns if n not in take.asked and not self._is_over(n)]
         # A starved partition may have enough rows for a smaller batch.
         able.sort(key=lambda number: self.partitions[number].starved)
         if able:
-            while next(self._turns) != able[0]:
+            while self._turn() != able[0]:
                 pass
             take.asked.add(able[0])
             self.partitions[able[0]].starved = False

@@ -20,7 +20,10 @@ class Borders(Standing):
     """The events of partitions at the border of an epoch."""
 
     def started(self, partition: int, number: int, turn: int = -1, epoch: int = 0) -> None:
-        """Let a plain partition begin at the batch that an earlier server had reached."""
+        """Let a plain partition begin at the batch that an earlier server had reached.
+
+        Batches of segments are numbered anew; ``number`` tells how many the earlier ones had made.
+        """
         self._supply.start(partition, number, turn)
         if self._epochs is not None:
             self._epochs.begin(partition, epoch)

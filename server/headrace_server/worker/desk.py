@@ -117,8 +117,7 @@ class Desk:
         self.schema = self.schema or message.schema
         self.properties = {**self.properties, **message.properties}
         if self.durable:
-            # "epoch" is the name of the term on the wire.
-            self.properties.update(durable=True, epoch=self.term)
+            self.properties.update(durable=True, epoch=self.term)  # that is its name on the wire
         else:
             self.properties["recovers"] = True
         self.properties["generation"] = self.rejoining.generation
@@ -132,10 +131,11 @@ class Desk:
         here = self.partitions[message.partition]
         if not here.open:
             here.open, here.share = True, message.share
-            # A partition does not make again the batches that an earlier server has seen done.
-            self.dispatcher.started(message.partition, message.next, message.turn, message.epoch)
-            self._load_rounds(message)
             batches, since, until, *rows = message.used or (0, 0.0, 0.0)
+            # A partition does not make again the batches that an earlier server has seen done.
+            number = batches if self.dispatcher.segmented else message.next
+            self.dispatcher.started(message.partition, number, message.turn, message.epoch)
+            self._load_rounds(message)
             before = self.counters.go_on(message.partition, batches, sum(rows), self.durable)
             if message.used:
                 self._used.add(before, since, until)
