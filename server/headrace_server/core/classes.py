@@ -117,7 +117,7 @@ class ClassQueues(QueuedRows):
         self._changes = [*known, (since, mix)][-_REMEMBERED:]
         self._wanted = self._draw()
         for label in np.flatnonzero((mix == 0) & (self._open > 0)).tolist():
-            self._count("never_wanted", int(self._open[label]))
+            self._note_dropped("never_wanted", int(self._open[label]))
             self._queues[label].drop_last(int(self._open[label]))
             self._open[label] = 0
         self._form_all()
@@ -154,7 +154,7 @@ class ClassQueues(QueuedRows):
         self._check_open(chunk)
         labels = facts["label"].astype(np.int64)
         wanted_rows = np.flatnonzero(self.probs[labels] > 0)
-        self._count("never_wanted", rows - len(wanted_rows))
+        self._note_dropped("never_wanted", rows - len(wanted_rows))
         labels = labels[wanted_rows]
         order = np.argsort(labels, kind="stable")  # positions grouped by class
         ends = np.cumsum(np.bincount(labels, minlength=self.num_classes))
@@ -196,7 +196,7 @@ class ClassQueues(QueuedRows):
             crowded = before >= places[came]
             crowded[:free] = False
             kept[start:stop] = ~crowded
-            self._count("overflow", int(crowded.sum()))
+            self._note_dropped("overflow", int(crowded.sum()))
             came = came[~crowded]
         self._open += np.bincount(came, minlength=self.num_classes)
 

@@ -1,13 +1,13 @@
 """Segments in lanes: a row of the batch stays with its example until that ends.
 
-    fresh, orphans ─► lanes of a stripe ─► next_draft() ─► saved() … finished
+    fresh, returned ─► lanes of a stripe ─► next_draft() ─► saved() … finished
           ▲                                                  │
           └──────────── leave(): back to what is kept ───────┘
 
 A *stripe* is the ``batch_size`` lanes of one trainer.  An empty lane takes an example at the next
-draft: an orphan (whose trainer left) before a fresh one, the oldest first.  Once no example can
-come any more the batch is smaller, if that is allowed, and the stripe is dry when all its lanes are
-empty.  If it is not allowed, a stripe that can not be filled takes nothing and is dry, and the
+draft: a returned one (whose trainer left) before a fresh one, the oldest first.  Once no example
+can come any more the batch is smaller, if that is allowed, and the stripe is dry when all its lanes
+are empty.  If it is not allowed, a stripe that can not be filled takes nothing and is dry, and the
 machine drops examples that can fill no stripe.  A stripe that is dry or left is closed, and its
 number is not reused before a recall.  Without states it is dry before its last batches are done,
 and its trainer may already work elsewhere.
@@ -19,7 +19,6 @@ any states it continues after its last done segment.
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,7 +49,6 @@ class Lanes(InStep):
     def _set_up(self) -> None:
         self.ahead = self.states != AT_SERVER
         self._stripes: dict[int, _Stripe] = {}
-        self._orphans: list[tuple[int, int]] = []  # (insertion index, slot)
         self.through: list[int] = []
         self._crowded = False  # more examples came back than there are places
         self._gone: set[int] = set()  # stripes that were closed
@@ -58,8 +56,7 @@ class Lanes(InStep):
 
     def _come_back(self, slots: np.ndarray) -> None:
         self._slots.done[slots] = self._slots.kept[slots] = self._slots.segment[slots]
-        for slot, index in zip(slots.tolist(), self._slots.index[slots].tolist(), strict=True):
-            heapq.heappush(self._orphans, (index, slot))
+        super()._come_back(slots)
 
     @property
     def _places(self) -> int | None:
@@ -77,10 +74,6 @@ class Lanes(InStep):
         if self.members is not None or self.dry:
             return False
         return all(one.made >= one.wanted and not one.over for one in self._stripes.values())
-
-    @property
-    def ready(self) -> int:
-        return self._fresh.count + len(self._orphans)
 
     @property
     def takeable(self) -> int:
@@ -105,7 +98,8 @@ class Lanes(InStep):
         if self.places and number >= 0:
             (indices, lanes), *self.places = self.places
             slots = self.find(indices)
-            ready = np.isin(slots, [slot for _, slot in self._orphans]) & (lanes < self.batch_size)
+            ready = np.isin(slots, self._back.first(self._back.count)[1])
+            ready &= lanes < self.batch_size
             self._put(stripe, lanes[ready], slots[ready])
             stripe.started[lanes[ready]] = True
         return stripe
@@ -133,7 +127,7 @@ class Lanes(InStep):
         self.rewound += int((self._slots.done[slots] - self._slots.kept[slots]).sum())
         self._reenter(slots[self._slots.segment[slots] == self._slots.count[slots]])
         self._slots.segment[slots] = self._slots.kept[slots]
-        self._come_back(slots)
+        self._come_back(slots[self._slots.index[slots].argsort()])
         self._drop_leftovers()
 
     def _reenter(self, slots: np.ndarray) -> None:
@@ -188,15 +182,11 @@ class Lanes(InStep):
             for i in range(len(e))
         )
         del places[there:]
-        for (_, at, lane), slot in zip(places, self._next_slots(len(places)), strict=True):
+        slots = self._take_ready(len(places)).tolist()
+        for (_, at, lane), slot in zip(places, slots, strict=True):
             stripes[at].lanes[lane] = slot
             stripes[at].started[lane] = True
         return True
-
-    def _next_slots(self, n: int) -> list[int]:
-        """Take the slots of ``n`` ready examples, orphans first."""
-        orphans = [heapq.heappop(self._orphans)[1] for _ in range(min(n, len(self._orphans)))]
-        return [*orphans, *self._fresh.get(n - len(orphans)).tolist()]
 
     def _draft(
         self, number: int, stripe: _Stripe, lanes: np.ndarray, member: RoundMember | None = None
@@ -278,10 +268,7 @@ class Lanes(InStep):
 
     def _put(self, stripe: _Stripe, lanes: np.ndarray, slots: np.ndarray) -> None:
         """Put ready examples in these lanes."""
-        chosen = set(slots.tolist())
-        self._orphans = [one for one in self._orphans if one[1] not in chosen]
-        heapq.heapify(self._orphans)
-        self._fresh.remove(slots)
+        self._withdraw(slots)
         stripe.lanes[lanes] = slots
 
     def _recall(self) -> None:
@@ -299,7 +286,7 @@ class Lanes(InStep):
         out = self.oldest_out()
         number = next(iter(self._stripes), 0) if out is None else out.stripe
         stripe = self._stripes.get(number)
-        if stripe is None or stripe.over or self._orphans:
+        if stripe is None or stripe.over or self._back.count:
             return None
         slots, empty = stripe.lanes.copy(), (stripe.lanes < 0).nonzero()[0]
         if self._fresh.count < len(empty):
@@ -322,12 +309,7 @@ class Lanes(InStep):
     def _drop_leftovers(self) -> None:
         """Drop examples that can not fill a stripe any more, if small batches are not allowed."""
         if self._closed and not self.allow_small and self._slots.live < self.most_rows:
-            self._drop(self._fresh.get(self._fresh.count), "remainder")
-            self._drop_orphans("remainder")
-
-    def _drop_orphans(self, reason: str) -> None:
-        orphans, self._orphans = self._orphans, []
-        self._drop(np.array([slot for _, slot in orphans], np.int64), reason)
+            self._drop_ready("remainder")
 
     def saved(self, batch: Segments) -> np.ndarray | None:
         """Mark a batch as done; return the places of the rows whose states are needed.
@@ -384,8 +366,7 @@ class Lanes(InStep):
     def finish(self, drop: bool = False) -> None:
         super().finish(drop)
         if drop:
-            self._drop(self._fresh.get(self._fresh.count), "cancelled")
-            self._drop_orphans("cancelled")
+            self._drop_ready("cancelled")
             for stripe in self._stripes.values():
                 stripe.over = stripe.over or bool(stripe.out)
             if self.members is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -120,22 +121,34 @@ def stored(
     return values
 
 
-class Shaper(Protocol):
+class Shaper(ABC):
     """Decides which rows make a batch.  It sees columns of facts about rows, never payload."""
 
     kind: str
 
+    def __init__(self) -> None:
+        self._dropped: dict[str, int] = {}
+        self._finished = False
+
     @property
     def hungry(self) -> bool:
         """Whether more rows are wanted while there is no draft."""
+        return True
 
     @property
     def done(self) -> bool:
         """Whether no draft can follow, given that the input has ended and no draft is left."""
+        return True
 
+    @abstractmethod
     def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
         """Take a chunk's rows, in order, with the facts (length, label …) that this shape needs."""
 
+    def _check_open(self, chunk: int) -> None:
+        if self._finished:
+            raise ValueError(f"chunk {chunk} is offered after the input has ended")
+
+    @abstractmethod
     def finish(self, drop: bool = False) -> None:
         """End the input; the shape drafts or drops the remaining rows, as declared.
 
@@ -145,20 +158,28 @@ class Shaper(Protocol):
 
     def begin_epoch(self) -> None:
         """Take rows again, after ``finish`` and the last draft."""
+        self._finished = False
 
+    @abstractmethod
     def next_draft(self) -> Any:
         """Return the next batch if one is possible now, else None."""
 
+    @abstractmethod
     def chunks(self) -> set[int]:
-        """Return the chunks with waiting rows."""
-
-    def waiting(self) -> int:
-        """Return the number of waiting rows, including those of full batches."""
+        """Return the chunks whose payload future batches need."""
 
     def dropped(self) -> Mapping[str, int]:
-        """Return the number of rows dropped so far, by reason."""
+        """Return the number of rows, or of segments, dropped so far, by reason."""
+        return self._dropped
 
-    def snapshot(self) -> dict[str, Any]: ...
+    def _note_dropped(self, reason: str, rows: int) -> None:
+        if rows:
+            self._dropped[reason] = self._dropped.get(reason, 0) + rows
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return plain data; empty where the store has each example."""
+        return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a snapshot; ValueError names the field that does not fit."""
+        return

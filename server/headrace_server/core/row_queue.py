@@ -11,7 +11,7 @@ when its rows are known, though nothing has asked for it; rows that are in none 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from .plan import RESIZED, Draft, Part, packed_integers, stored, unpacked_integers
+from .plan import RESIZED, Draft, Part, Shaper, packed_integers, stored, unpacked_integers
 
 #: Maximum of a counter: messages and snapshots have 64-bit integers.
 MAX_COUNTER = 2**63 - 1
@@ -136,36 +136,20 @@ class _Formed:
     times: int
 
 
-class QueuedRows(ABC):
+class QueuedRows(Shaper):
     """Rows in queues, and the batches formed of them: the part that all shapes of rows share.
 
     The rows of a formed batch are given by queue, as numbers.
     """
 
-    kind: str
-    hungry = True
-    done = True
-
     def __init__(self, queues: int, batch_sizes: Sequence[int | None]) -> None:
+        super().__init__()
         self._queues = [RowQueue() for _ in range(queues)]
         #: The options with which a snapshot must have been taken.
         self._settings: dict[str, Any] = {}
         #: Sizes of batches that are not formed yet: one, or one for each bucket.
         self.batch_sizes = self._declared = tuple(batch_sizes)
         self._formed: deque[_Formed] = deque()
-        self._dropped: dict[str, int] = {}
-        self._finished = False
-
-    def _check_open(self, chunk: int) -> None:
-        if self._finished:
-            raise ValueError(f"chunk {chunk} is offered after the input has ended")
-
-    def _count(self, reason: str, rows: int) -> None:
-        if rows:
-            self._dropped[reason] = self._dropped.get(reason, 0) + rows
-
-    def begin_epoch(self) -> None:
-        self._finished = False
 
     @abstractmethod
     def set_batch_sizes(self, batch_sizes: Sequence[int]) -> None:
@@ -233,7 +217,7 @@ class QueuedRows(ABC):
         else:
             self._form_last()
         loose = self._loose()
-        self._count("cancelled" if drop else "remainder", sum(loose))
+        self._note_dropped("cancelled" if drop else "remainder", sum(loose))
         for queue, rows in zip(self._queues, loose, strict=True):
             queue.drop_last(rows)
         self._measure()
@@ -262,9 +246,6 @@ class QueuedRows(ABC):
 
     def chunks(self) -> set[int]:
         return set().union(*(queue.chunks() for queue in self._queues if queue.rows))
-
-    def dropped(self) -> Mapping[str, int]:
-        return self._dropped
 
     # Snapshots
 

@@ -27,63 +27,12 @@ from .slots import RoundMember, Segments
 _NONE = np.empty(0, np.int64)
 
 
-class _Returned:
-    """Returned slots, the smallest insertion index first.
-
-    They are a few sorted runs, each less than half as long as the one before when it was added.  So
-    the cost of a batch grows with the logarithm of their number.
-    """
-
-    def __init__(self) -> None:
-        self._runs: list[np.ndarray] = []  # [2, n]: insertion indices, slots
-        self.count = 0
-
-    def put(self, indices: np.ndarray, slots: np.ndarray) -> None:
-        """Add slots with ascending indices."""
-        if not len(slots):
-            return
-        self.count += len(slots)
-        run = np.empty((2, len(slots)), np.int64)
-        run[0], run[1] = indices, slots
-        while self._runs and self._runs[-1].shape[1] <= 2 * run.shape[1]:
-            run = np.concatenate([self._runs.pop(), run], axis=1)
-            run = run[:, np.argsort(run[0], kind="stable")]
-        self._runs.append(run)
-
-    def get(self, n: int) -> np.ndarray:
-        """Remove the first ``n``, which must be there."""
-        self.count -= n
-        if len(self._runs) == 1 and self._runs[0].shape[1] == n:
-            whole: np.ndarray = self._runs.pop()[1]
-            return whole
-        heads = [run[:, :n] for run in self._runs]
-        if len(heads) > 1:
-            joined = np.concatenate(heads, axis=1)
-            order = np.argsort(joined[0], kind="stable")[:n]
-            origins = np.repeat(np.arange(len(heads)), [head.shape[1] for head in heads])[order]
-            taken = np.bincount(origins, minlength=len(heads)).tolist()
-            slots: np.ndarray = joined[1, order]
-        else:
-            slots = heads[0][1] if heads else np.empty(0, np.int64)
-            taken = [len(slots)] * len(heads)
-        runs = [run[:, used:] for run, used in zip(self._runs, taken, strict=True)]
-        self._runs = [run for run in runs if run.shape[1]]
-        return slots
-
-    def first(self, n: int) -> np.ndarray:
-        """Return unsorted indices and slots that include the first ``n``; leave them."""
-        if not self._runs:
-            return np.empty((2, 0), np.int64)
-        return np.concatenate([run[:, :n] for run in self._runs], axis=1)
-
-
 class SegmentQueue(InStep):
     """The machine of ``order="arrival"``."""
 
     order = "arrival"
 
     def _set_up(self) -> None:
-        self._back = _Returned()
         self._returning = 0  # number of their rows that will come back
         self._wanted = 0
         self._made = 0
@@ -124,11 +73,6 @@ class SegmentQueue(InStep):
         return self._made >= self._wanted and not self._takes and self.members is None
 
     @property
-    def ready(self) -> int:
-        """Number of segments that can be taken now."""
-        return self._back.count + self._fresh.count
-
-    @property
     def _next_out(self) -> int:
         return sum(len(batch) for batch in self._out.values())
 
@@ -163,12 +107,9 @@ class SegmentQueue(InStep):
 
     def _first(self, n: int) -> np.ndarray:
         """Take the ready segments with the ``n`` smallest insertion indices."""
-        if self._back.count >= n:
-            return self._back.get(n)
-        back = self._back.get(self._back.count)
-        fresh, index = self._fresh.get(n - len(back)), self._slots.index
-        slots = np.concatenate([back, fresh])
-        if len(back) and index[back[-1]] > index[fresh[0]]:
+        back, index = min(n, self._back.count), self._slots.index
+        slots = self._take_ready(n)
+        if 0 < back < n and index[slots[back - 1]] > index[slots[back]]:
             slots = slots[index[slots].argsort()]
         return slots
 
@@ -249,9 +190,6 @@ class SegmentQueue(InStep):
             self._drop_leftovers()
         return rows
 
-    def _come_back(self, slots: np.ndarray) -> None:
-        self._back.put(self._slots.index[slots], slots)
-
     def claim(self, slots: np.ndarray, segments: np.ndarray) -> Segments | None:
         """Make the batch again that a trainer has from before a restart.
 
@@ -268,12 +206,6 @@ class SegmentQueue(InStep):
         self._made += 1
         self._wanted += 1
         return self._lend(self._slots.segments(slots), claimed=True)
-
-    def _withdraw(self, slots: np.ndarray) -> None:
-        """Remove these from the ready slots."""
-        back = self._back.get(self._back.count)
-        self._come_back(back[~np.isin(back, slots)])
-        self._fresh.remove(slots)
 
     def release(self, batch: Segments) -> None:
         """Take a claimed batch back: its segments are ready again."""
@@ -309,8 +241,7 @@ class SegmentQueue(InStep):
             return
         coming = 0 if self.cancelled else self._returning
         if self.ready + coming < rows:
-            self._drop(self._back.get(self._back.count), "remainder")
-            self._drop(self._fresh.get(self._fresh.count), "remainder")
+            self._drop_ready("remainder")
 
     def finish(self, drop: bool = False) -> None:
         super().finish(drop)

@@ -10,7 +10,7 @@ Subclasses decide the order of segments: `SegmentQueue` (order of arrival) and `
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter, deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,8 @@ from typing import Any, cast
 import numpy as np
 
 from .changes import CHUNK, INDEX, Examples
-from .fifo import Fifo
+from .fifo import Fifo, Returned
+from .plan import Shaper
 from .seeking import FoundExample, found_in
 from .slots import Segments, Slots
 
@@ -55,7 +56,7 @@ AT_SERVER, AT_TRAINER, NOWHERE = "server", "trainer", "none"
 BEGUN, REFUSED = 1, 2
 
 
-class Sequences(ABC):
+class Sequences(Shaper):
     """The common part of both orders: admission, capacity, counts.
 
     ``capacity`` None is unbounded, ``states`` says where they are kept.  A shaper whose drafts are
@@ -77,6 +78,7 @@ class Sequences(ABC):
         partition: int = 0,
         states: str = AT_SERVER,
     ) -> None:
+        super().__init__()
         self.batch_size = batch_size
         self.capacity = capacity
         self.allow_small = allow_small_batch
@@ -87,9 +89,8 @@ class Sequences(ABC):
         self._waiting: deque[tuple[int, int, int]] = deque()  # chunk, start, stop
         self._offered: dict[int, _Offered] = {}
         self._fresh = Fifo()
-        self._finished = False
+        self._back = Returned()  # examples that were handed out and whose next segment is ready
         self.cancelled = False
-        self._dropped: dict[str, int] = {}
         self._uses: dict[int, int] = {}  # chunk → examples of it that still need its payload
         self.refused: list[tuple[int, int]] = []  # see ``take_refused``
         self._out: dict[int, Segments] = {}  # in trainers' hands, the oldest first
@@ -121,8 +122,7 @@ class Sequences(ABC):
         ``line`` is the number of the first, and ``known`` marks those that an earlier process
         handled: they are not admitted again, and already have their insertion index.
         """
-        if self._finished:
-            raise ValueError(f"chunk {chunk} is offered after the input has ended")
+        self._check_open(chunk)
         if rows:
             counts, line = np.asarray(facts["count"], np.int64), facts.get("line", 0)
             columns = self._slots.columns(chunk, counts, line)
@@ -141,10 +141,6 @@ class Sequences(ABC):
                 self._release(chunk, stop - start)
             self._waiting.clear()
             self._offered.clear()
-
-    def begin_epoch(self) -> None:
-        """Take examples again, once all of the earlier epoch have ended."""
-        self._finished = False
 
     def take_refused(self) -> list[tuple[int, int]]:
         """Return chunk and row of examples that were refused because their key was in flight."""
@@ -216,9 +212,28 @@ class Sequences(ABC):
         self._come_back(slots)
         return slots
 
-    @abstractmethod
     def _come_back(self, slots: np.ndarray) -> None:
         """Make the next segments of these examples ready; indices ascend."""
+        self._back.put(self._slots.index[slots], slots)
+
+    def _take_ready(self, n: int) -> np.ndarray:
+        """Take ``n`` ready examples: the oldest that came back, then fresh ones."""
+        if not self._back.count:
+            return self._fresh.get(n)
+        back = self._back.get(min(n, self._back.count))
+        return back if len(back) == n else np.concatenate([back, self._fresh.get(n - len(back))])
+
+    def _withdraw(self, slots: np.ndarray) -> None:
+        """Remove these from the ready examples."""
+        back = self._back.get(self._back.count)
+        back = back[~np.isin(back, slots)]
+        self._back.put(self._slots.index[back], back)
+        self._fresh.remove(slots)
+
+    def _drop_ready(self, reason: str) -> None:
+        """Drop all ready examples."""
+        self._drop(self._back.get(self._back.count), reason)
+        self._drop(self._fresh.get(self._fresh.count), reason)
 
     @property
     def slots(self) -> int:
@@ -319,10 +334,6 @@ class Sequences(ABC):
         if not self._uses[chunk]:
             del self._uses[chunk]
 
-    def _note_dropped(self, reason: str, segments: int) -> None:
-        if segments:
-            self._dropped[reason] = self._dropped.get(reason, 0) + segments
-
     def _drop(self, slots: np.ndarray, reason: str) -> None:
         """Drop examples in flight, and count their remaining segments."""
         left = self._slots.count[slots] - self._slots.segment[slots]
@@ -340,10 +351,6 @@ class Sequences(ABC):
     def chunks(self) -> set[int]:
         """Return the chunks whose payload is still needed."""
         return set(self._uses)
-
-    def dropped(self) -> Mapping[str, int]:
-        """Return the number of segments dropped so far, by reason."""
-        return self._dropped
 
     def standing(self) -> dict[str, int]:
         """Return the number of segments by the reason of their wait.
@@ -367,9 +374,9 @@ class Sequences(ABC):
         return {"ready": self.takeable, "incomplete": incomplete, "in_flight": self.in_flight}
 
     @property
-    @abstractmethod
     def ready(self) -> int:
         """Number of segments that can be taken now, except those of begun lanes."""
+        return self._back.count + self._fresh.count
 
     @property
     def takeable(self) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -64,7 +64,7 @@ def replayed(
         sizes = {place.rows for place in map(record.place, batches) if place is not None}
         if not cutting.small and sizes - {cutting.batch_size}:
             segments.properties = {**segments.properties, **RESIZED}
-        shaper = cast(Shaper, cutting.machine)
+        shaper: Shaper = cutting.machine
     else:
         maker = _Rows(intakes, declaration.shape)
         shaper = maker.shaping.machine

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import cast
 
 from ..core.partition import Partition
-from ..core.plan import Shaper
 from ..pipeline.declaration import Declaration
 from ..pipeline.steps import SEQUENCES
 from ..reading.intake import Intake
@@ -54,7 +52,6 @@ def compose(
     cutting.check_state_bytes(max_state_bytes)
     lines = LineRecord()
     segment_maker = SegmentMaker(intake, cutting, lines, slab, tracing)
-    shaper = cast(Shaper, cutting.machine)
-    machine = Partition(shaper, intake.start(), epochs, across, waits=not across)
+    machine = Partition(cutting.machine, intake.start(), epochs, across, waits=not across)
     memory = SegmentMemory(intake, machine, segment_maker, lines, left_out)
     return Run(intake, machine, segment_maker, memory, slab)

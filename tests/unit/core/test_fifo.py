@@ -1,4 +1,4 @@
-"""A queue of slots gives what a list would give."""
+"""Queues of slots give what a list would give."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_server.core.fifo import Fifo
+from headrace_server.core.fifo import Fifo, Returned
 
 _STEPS = st.lists(st.tuples(st.sampled_from(["put", "get", "first"]), st.integers(0, 5)))
 
@@ -25,4 +25,21 @@ def test_slots_come_out_in_the_order_in_which_they_went_in(steps: list[tuple[str
         assert getattr(queue, step)(n).tolist() == known[:n]
         if step == "get":
             del known[:n]
+        assert queue.count == len(known)
+
+
+@given(st.lists(st.integers(-6, 6).filter(bool)))
+def test_returned_slots_come_out_by_their_indices(steps: list[int]):
+    """Up to six are put in, with indices that ascend, or taken out."""
+    queue, known = Returned(), list[int]()
+    for at, step in enumerate(steps):
+        if step > 0:
+            indices = np.arange(step) * 7 + at % 5 * 100 + at
+            queue.put(indices, indices + 1)
+            known = sorted([*known, *indices.tolist()])
+            continue
+        n = min(-step, len(known))
+        assert set(known[:n]) <= set(queue.first(n)[0].tolist())
+        assert queue.get(n).tolist() == [index + 1 for index in known[:n]]
+        del known[:n]
         assert queue.count == len(known)
