@@ -18,11 +18,10 @@ from __future__ import annotations
 from .dispatch import Dispatcher
 from .group_places import Group, MemberPlace
 from .handover import Batch, JoinRefused
+from .remembered import Remembered
 from .sequences import AT_TRAINER
 from .standing import NOTHING_LEFT
-
-#: Maximum number of waiting trainers that are remembered; the oldest is forgotten.
-_REMEMBERED = 10_000
+from .trainers import MAX_WAITING
 
 
 class GroupMembers(Dispatcher):
@@ -34,7 +33,7 @@ class GroupMembers(Dispatcher):
         self._member_of: dict[int, MemberPlace] = {}  # by session
         self._touched: dict[Group, None] = {}  # groups that changed since effects were taken
         # by nonce: time of a trainer's first request for a place
-        self._asked: dict[bytes, float] = {}
+        self._asked: Remembered[bytes, float] = Remembered(MAX_WAITING)
 
     # Members come and go
 
@@ -53,9 +52,7 @@ class GroupMembers(Dispatcher):
         fault = group.fault(size, rank, world)
         if not fault and any(one.nonce == nonce for one in group.members if not one.session):
             return True
-        asked = self._asked.setdefault(nonce, now)
-        if len(self._asked) > _REMEMBERED:
-            del self._asked[next(iter(self._asked))]
+        asked = self._asked.first(nonce, now)
         if (fault or group.begun) and any(one.seen <= asked for one in group.present):
             return False
         if fault:

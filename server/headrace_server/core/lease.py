@@ -15,12 +15,12 @@ answered when its partition has stored it; a repeated commit gets the same answe
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
+from .remembered import Remembered
 from .transitions import Transitions
 
 B = TypeVar("B", bound=Hashable)
@@ -135,8 +135,9 @@ class LeaseTable(Generic[B]):
         self._of_batch: dict[B, Lease[B]] = {}  # the last lease of each batch
         self.by_session: dict[int, dict[int, Lease[B]]] = {}  # held leases …
         self._held = 0  # … and their number
-        self._answers: OrderedDict[int, Fault | None] = OrderedDict()  # by token
-        self._stale: OrderedDict[int, None] = OrderedDict()  # tokens that were counted as stale
+        self._answers: Remembered[int, Fault | None] = Remembered(_REMEMBERED)  # by token
+        # tokens that were counted as stale
+        self._stale: Remembered[int, None] = Remembered(_REMEMBERED)
         self.unstored: dict[int, int] = {}  # by session: commits that are being stored
 
     def __len__(self) -> int:
@@ -245,12 +246,7 @@ class LeaseTable(Generic[B]):
         left = self.unstored.pop(session) - 1
         if left:
             self.unstored[session] = left
-        self._note_answer(token, (token, code, text) if code else None)
-
-    def _note_answer(self, token: int, fault: Fault | None) -> None:
-        self._answers[token] = fault
-        if len(self._answers) > _REMEMBERED:
-            self._answers.popitem(last=False)
+        self._answers[token] = (token, code, text) if code else None
 
     def fault(self, token: int) -> Fault | None:
         """Return why a commit that was answered was not stored; None where it was."""
@@ -258,19 +254,16 @@ class LeaseTable(Generic[B]):
 
     def is_newly_stale(self, token: int) -> bool:
         """Return whether to count a late commit: once, however often it is sent."""
-        if token in self._stale:
-            return False
+        new = token not in self._stale
         self._stale[token] = None
-        if len(self._stale) > _REMEMBERED:
-            self._stale.popitem(last=False)
-        return True
+        return new
 
     # An earlier server
 
     def remember(self, token: int) -> None:
         """Note that an earlier server has stored the commit of a token."""
         LEASE.follow("remember", self.state(token), _Token(token))
-        self._note_answer(token, None)
+        self._answers[token] = None
 
     def admit(self, token: int, batch: B, session: int, now: float) -> None:
         """Make a lease of an earlier server valid again."""

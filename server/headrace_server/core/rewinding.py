@@ -26,6 +26,9 @@ from enum import Enum
 
 from headrace_proto.errors import FeedInUse
 
+from .remembered import Remembered
+from .trainers import MAX_WAITING
+
 #: Takes the place of a snapshot's name: the state before the first batch.
 BEGINNING = "beginning"
 
@@ -33,9 +36,6 @@ BEGINNING = "beginning"
 USED = "used"
 #: … and a trainer has committed since the feed was taken back.
 TOUCHED = "touched"
-
-#: Maximum number of waiting trainers that are remembered; the oldest is forgotten.
-_REMEMBERED = 10_000
 
 
 class Judgement(Enum):
@@ -77,7 +77,8 @@ class Rewinding:
         self.untouched = untouched
         self._starts = frozenset(starts)
         self._first = starts[0] if starts else 0  # earlier starts may have been forgotten
-        self._asked: dict[bytes, float] = {}  # by nonce: time of its first request
+        # by nonce: time of its first request
+        self._asked: Remembered[bytes, float] = Remembered(MAX_WAITING)
 
     def of_another_generation(self, generation: int) -> bool:
         """Return whether a trainer relies on undone work.  -1: it comes for the first time."""
@@ -100,9 +101,7 @@ class Rewinding:
         """Judge a Hello with a token, the first one or a repeated one."""
         if resume == self.snapshot and self.untouched:
             return Judgement.JOIN
-        asked = self._asked.setdefault(nonce, now)
-        if len(self._asked) > _REMEMBERED:
-            del self._asked[next(iter(self._asked))]
+        asked = self._asked.first(nonce, now)
         others = [m for m in members if m.process != process]
         group = [m for m in others if m.resumed == resume == self.snapshot]
         if any(m.seen > asked for m in group):

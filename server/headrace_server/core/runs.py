@@ -22,12 +22,11 @@ from collections.abc import Iterable
 
 from .farewell import RETURN_S
 from .handover import JoinRefused
-from .trainers import Trainer
+from .remembered import Remembered
+from .trainers import MAX_WAITING, Trainer
 
 #: A number from the wire must leave room for the runs after it.
 MAX_RUN = 1 << 62
-#: Maximum number of waiting trainers that are remembered; the oldest is forgotten.
-_REMEMBERED = 10_000
 
 
 class Runs:
@@ -38,7 +37,8 @@ class Runs:
         self._first = term << 32  # runs that this life begins have larger numbers
         self._world = 0
         self._ranks: set[int] = set()  # ranks of the current run that have joined here
-        self._asked: dict[bytes, float] = {}  # by nonce: time of a trainer's first request
+        # by nonce: time of a trainer's first request
+        self._asked: Remembered[bytes, float] = Remembered(MAX_WAITING)
 
     def goes_on(self, run: int) -> None:
         """Note a run of an earlier life, whose trainers may come back."""
@@ -63,9 +63,7 @@ class Runs:
                 f"rank={rank}: this trainer is of a run that is over, for other trainers have "
                 "begun another one since; start all ranks again"
             )
-        asked = self._asked.setdefault(nonce, now)
-        if len(self._asked) > _REMEMBERED:
-            del self._asked[next(iter(self._asked))]
+        asked = self._asked.first(nonce, now)
         there = {trainer.rank: trainer.seen > asked for trainer in present}
         if not named and not there:
             # Trainers of an earlier life are on their way, if they live.

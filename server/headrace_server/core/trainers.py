@@ -20,6 +20,8 @@ from .handover import JoinRefused
 
 #: Maximum world size, since a number from the wire determines the number of queues.
 MAX_WORLD = 65_536
+#: Maximum number of trainers whose first request is remembered while they wait to be let in.
+MAX_WAITING = 10_000
 
 
 @dataclass(slots=True)

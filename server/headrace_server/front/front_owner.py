@@ -17,6 +17,7 @@ import numpy as np
 from headrace_proto.messages import FROM_SERVER, Unknown
 
 from ..core.farewell import RETURN_S
+from ..core.remembered import Remembered
 from ..process.exchange import Exchange
 from ..process.relay import FROM_FRONT, AllBack, Known, Sent, TrainerMessage
 
@@ -52,8 +53,10 @@ class FrontOwner:
         self._exchange = exchange
         self._say = say
         self._told: Known | None = None
-        self._greeting: dict[bytes, int] = {}  # connections: their descriptors
-        self._held: dict[bytes, tuple[int, str, list[bytes]]] = {}  # greetings, by connection
+        # connections: their descriptors
+        self._greeting: Remembered[bytes, int] = Remembered(_MOST_GREETING)
+        # greetings, by connection
+        self._held: Remembered[bytes, tuple[int, str, list[bytes]]] = Remembered(_MOST_GREETING)
         self._connection_of: dict[int, bytes] = {}  # by session
         self._awaited: set[bytes] = set()  # connections with a session of the life before
         self._give_up_at = 0.0  # when the front waits for these no longer
@@ -105,7 +108,7 @@ class FrontOwner:
         """Pass on the held greetings: its feeds are open."""
         self.ready = True
         self._give_up_at = now + RETURN_S
-        held, self._held = self._held, {}
+        held, self._held = self._held, Remembered(_MOST_GREETING)
         for connection, (came_by, key, frames) in held.items():
             self.pass_greeting(connection, came_by, key, frames)
 
@@ -132,19 +135,16 @@ class FrontOwner:
     def pass_greeting(self, connection: bytes, came_by: int, key: str, frames: list[bytes]) -> None:
         """Pass on a greeting; ``came_by``: the descriptor of its connection."""
         self._greeting[connection] = came_by
-        if len(self._greeting) > _MOST_GREETING:
-            del self._greeting[next(iter(self._greeting))]
         self.tell(TrainerMessage(connection, key), frames)
 
     def hold(self, connection: bytes, came_by: int, key: str, frames: list[bytes]) -> None:
         """Hold a greeting until it is ready."""
         self._held[connection] = came_by, key, frames
-        if len(self._held) > _MOST_GREETING:
-            del self._held[next(iter(self._held))]
 
     def take_held(self) -> list[bytes]:
         """Return the connections of held greetings, and forget these."""
-        held, self._held = list(self._held), {}
+        held = list(self._held)
+        self._held.clear()
         return held
 
     def greets(self, connection: bytes) -> bool:

@@ -10,6 +10,8 @@ import logging
 from collections import Counter
 from dataclasses import dataclass, field
 
+from ..core.remembered import Remembered
+
 logger = logging.getLogger("headrace.trainers")
 
 _QUIET_S = 60.0
@@ -30,7 +32,9 @@ class Refusals:
     """All refusals of one server."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    _peers: dict[tuple[str, str], None] = field(default_factory=dict)
+    _peers: Remembered[tuple[str, str], None] = field(
+        default_factory=lambda: Remembered(_REMEMBERED)
+    )
     _unlogged: dict[str, _Unlogged] = field(default_factory=dict)
     _lines: int = 0
     _window: float = -_QUIET_S
@@ -49,8 +53,6 @@ class Refusals:
         if not seen and self._lines < _AT_ONCE:
             self._lines += 1
             self._peers[reason, peer] = None
-            if len(self._peers) > _REMEMBERED:
-                del self._peers[next(iter(self._peers))]
             logger.warning("%s", text)
             return
         self._unlogged.setdefault(reason, _Unlogged(now)).count += 1

@@ -16,6 +16,7 @@ from typing import Any
 from headrace_proto.errors import HeadraceError, LimitExceeded, code_of
 from headrace_proto.messages import Refused
 
+from ..core.remembered import Remembered
 from ..process.refusals import Refusals
 
 #: Number of garbage messages after which a connection is mute.
@@ -38,8 +39,8 @@ class RateLimits:
     end: Callable[[bytes], None]
 
     def __post_init__(self) -> None:
-        self.muted: dict[bytes, None] = {}
-        self._bad: dict[bytes, int] = {}
+        self.muted: Remembered[bytes, None] = Remembered(_REMEMBERED)
+        self._bad: Remembered[bytes, int] = Remembered(_REMEMBERED)
         self._strays: Counter[bytes] = Counter()
         self._second = 0.0
 
@@ -50,7 +51,6 @@ class RateLimits:
     def bad(self, connection: bytes, who: str, error: HeadraceError, now: float) -> None:
         """Count bytes that are no message, and answer the first ones."""
         count = self._bad[connection] = self._bad.pop(connection, 0) + 1
-        _forget(self._bad)
         said = str(error)[:1000]
         text = f"refused a message of {who}: {said}" if count == 1 else ""
         self.refusals.add("garbage", connection.hex(), text, now)
@@ -91,10 +91,4 @@ class RateLimits:
     def _mute(self, connection: bytes) -> None:
         self._bad.pop(connection, None)
         self.muted[connection] = None
-        _forget(self.muted)
         self.end(connection)
-
-
-def _forget(entries: dict[bytes, int] | dict[bytes, None]) -> None:
-    if len(entries) > _REMEMBERED:
-        del entries[next(iter(entries))]
