@@ -74,6 +74,7 @@ class _Partition:
 
     numbers: list[int]  # the next one last
     capacity: int | None = None
+    made_ahead = True
 
     @property
     def next_turn(self) -> int:
@@ -186,7 +187,6 @@ class Owner:
         self.dispatcher = Dispatcher([*numbers], LEASE_S, CREDITS, term, shared=shared)
         self._ahead = Ahead([_FEED], _AHEAD, _AHEAD * _NBYTES, 1 << 30)
         self._running: dict[tuple[str, int], _Partition] = {}
-        self._taken = 0
         self._sessions: dict[int, int] = {}  # by trainer
         self._trainers: dict[int, int] = {}  # by session
         self._answers: dict[int, tuple[list[int], list[int]]] = {}  # by session
@@ -194,7 +194,8 @@ class Owner:
             left = [n for n in range(shape.batches) if n not in world.done[p]]
             self.dispatcher.started(p, left[0] if left else shape.batches)
             if left:
-                self._running[_FEED, p] = _Partition(left[::-1])
+                self._running[_FEED, p] = partition = _Partition(left[::-1])
+                self._ahead.open((_FEED, p), partition)
             else:
                 self.dispatcher.partition_ended(p)
         self._act()
@@ -289,7 +290,7 @@ class Owner:
                 return
 
     def _make(self) -> bool:
-        name = self._ahead.turn(self._running, ())
+        name = self._ahead.turn()
         if name is None:
             return False
         partition = self._running[name]
@@ -297,6 +298,7 @@ class Owner:
         self._ahead.made(name, _NBYTES)
         if not partition.numbers:
             del self._running[name]
+            self._ahead.end(name)
             self.dispatcher.partition_ended(name[1])
         return True
 
@@ -320,8 +322,7 @@ class Owner:
         elif isinstance(effect, StoreCommit):
             self.world.later(_STORED_S, self._stored, effect.batch)
         elif isinstance(effect, Taken):
-            self._taken += 1
-            self._ahead.taken(_FEED, self._taken)
+            self._ahead.taken((_FEED, effect.batch.partition))
         elif isinstance(effect, (EpochBegun, Full, Idle, Passed)):
             self._tell(self._trainers[effect.session], effect)
         elif isinstance(effect, Finish):

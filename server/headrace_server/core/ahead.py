@@ -67,8 +67,8 @@ class _Feed:
     running: dict[int, _Partition] = field(default_factory=dict)
     ready: dict[int, _Partition] = field(default_factory=dict)  # those that wait for no trainer
     shares: _Shares = field(default_factory=_Shares)
-    untaken: deque[tuple[int, int]] = field(default_factory=deque)  # partition, bytes; oldest first
-    of: dict[int, int] = field(default_factory=dict)  # number of them by partition
+    untaken: dict[int, deque[int]] = field(default_factory=dict)  # bytes by partition, oldest first
+    count: int = 0  # number of them
     nbytes: int = 0
     bounds: tuple[int, int] = 0, 0  # of batches and of bytes
     rests: bool = False
@@ -81,7 +81,7 @@ class _Feed:
                 (run.next_turn if run.made_ahead else self.shares.start(partition), partition, run)
                 for partition, run in self.ready.items()
             )
-        if run.capacity is None or self.of.get(partition, 0) < run.capacity:
+        if run.capacity is None or len(self.untaken.get(partition, ())) < run.capacity:
             return partition
         return None
 
@@ -145,18 +145,23 @@ class Ahead:
     def made(self, name: _Name, nbytes: int) -> None:
         """Note that a partition has made a batch."""
         feed = self._feeds[name[0]]
-        feed.untaken.append((name[1], nbytes))
-        feed.of[name[1]] = feed.of.get(name[1], 0) + 1
+        feed.untaken.setdefault(name[1], deque()).append(nbytes)
+        feed.count += 1
         feed.nbytes += nbytes
         self._rest(feed)
 
-    def taken(self, feed: str) -> None:
-        """Note that a batch of a feed was taken: the oldest one."""
-        here = self._feeds[feed]
-        partition, nbytes = here.untaken.popleft()
-        here.of[partition] -= 1
-        here.nbytes -= nbytes
-        self._rest(here)
+    def taken(self, name: _Name) -> None:
+        """Note that a batch of a partition was taken: its oldest one."""
+        feed = self._feeds[name[0]]
+        untaken = feed.untaken.get(name[1])
+        if not untaken:
+            raise ValueError(
+                f"a batch of partition {name[1]} of feed {name[0]!r} was taken that it has not "
+                f"made: its batches were all taken before, and of others {feed.count} were not"
+            )
+        feed.count -= 1
+        feed.nbytes -= untaken.popleft()
+        self._rest(feed)
 
     @property
     def at_rest(self) -> bool:
@@ -174,7 +179,7 @@ class Ahead:
         return None
 
     def _order(self, name: str) -> tuple[bool, float, str]:
-        return bool(self._feeds[name].untaken), self._shares.start(name), name
+        return self._feeds[name].count > 0, self._shares.start(name), name
 
     def worked(self, name: _Name, seconds: float, batches: int) -> None:
         """Note that a partition, which had the turn, has worked and made so many batches."""
@@ -198,5 +203,5 @@ class Ahead:
         most, most_bytes = feed.bounds
         if feed.rests:
             most, most_bytes = most - max(1, most // 4) + 1, most_bytes - most_bytes // 4
-        batches = len(feed.untaken)
-        feed.rests = batches >= self._always and (batches >= most or feed.nbytes >= most_bytes)
+        enough = feed.count >= most or feed.nbytes >= most_bytes
+        feed.rests = enough and feed.count >= self._always

@@ -140,7 +140,7 @@ class House:
         #: Effects that the partitions carry out, by the name of the feed.
         self._calls: dict[type, Callable[[str, Any], object]] = {
             StoreCommit: partitions.save,
-            Taken: lambda feed, effect: partitions.ahead.taken(feed),
+            Taken: lambda feed, effect: partitions.ahead.taken((feed, effect.batch.partition)),
             Freed: partitions.free,
             Want: partitions.want,
             PassOver: partitions.pass_over,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
+
 from headrace_server.core.ahead import Ahead, bounds
 
 
@@ -70,7 +72,7 @@ def test_a_feed_with_batches_that_nobody_takes_comes_after_one_whose_trainers_ma
     assert {name for name, _ in worked(ahead, running, 5, {"b": 1})} == {"b"}
     ahead.made(("b", 0), 1)
     assert ahead.turn() == ("a", 0), "which has worked less"
-    ahead.taken("b")
+    ahead.taken(("b", 0))
     assert ahead.turn() == ("b", 0)
 
 
@@ -127,7 +129,7 @@ def test_a_feed_with_enough_batches_ahead_rests_until_one_is_taken():
         assert ahead.turn() == ("a", 0)
         ahead.made(("a", 0), 1)
     assert ahead.turn() is None
-    ahead.taken("a")
+    ahead.taken(("a", 0))
     assert ahead.turn() == ("a", 0)
     ahead.made(("a", 0), 1)
     assert ahead.turn() is None
@@ -140,7 +142,7 @@ def test_one_that_has_got_far_ahead_rests_until_a_quarter_of_that_was_taken():
         ahead.made(("a", 0), 1)
     assert ahead.turn() is None
     for turn in (None, ("a", 0)):
-        ahead.taken("a")
+        ahead.taken(("a", 0))
         assert ahead.turn() == turn
     ahead.made(("a", 0), 1)
     assert ahead.turn() == ("a", 0), "which makes up for all that was taken"
@@ -153,7 +155,7 @@ def test_one_that_has_got_far_ahead_in_bytes_rests_until_a_quarter_of_them_was_t
         ahead.made(("a", 0), nbytes)
     assert ahead.turn() is None
     for turn in (None, ("a", 0)):
-        ahead.taken("a")
+        ahead.taken(("a", 0))
         assert ahead.turn() == turn
 
 
@@ -186,8 +188,8 @@ def test_a_partition_at_its_capacity_lets_its_feed_rest_and_no_other():
     assert ahead.turn() == ("a", 0)
     ahead.made(("a", 0), 1)
     assert ahead.turn() == ("b", 0)
-    ahead.taken("a")
-    ahead.taken("a")
+    ahead.taken(("a", 1))
+    ahead.taken(("a", 0))
     assert ahead.turn() == ("a", 0)
 
 
@@ -230,7 +232,7 @@ def test_one_with_a_large_capacity_rests_until_a_quarter_of_that_was_taken():
     ahead = opened(["a"], 32, 1 << 20, 1 << 30, running=running)
     made_until_it_rests(ahead, running, 1)
     for turn in [None] * 19 + [("a", 0)]:
-        ahead.taken("a")
+        ahead.taken(("a", 0))
         assert ahead.turn() == turn
 
 
@@ -239,6 +241,22 @@ def test_a_partition_that_has_ended_leaves_no_other_waiting_for_ever():
     ahead = opened(["a"], 32, 1 << 20, 1 << 30, running=running)
     assert made_until_it_rests(ahead, running, 1) == 6
     ahead.end(("a", 0))
-    for _ in range(6):
-        ahead.taken("a")
+    for taken in range(6):
+        ahead.taken(("a", taken % 2))
     assert made_until_it_rests(ahead, running, 1) == 3
+
+
+def test_a_batch_that_was_not_made_can_not_be_taken():
+    ahead = Ahead(["a"], 2, 1 << 20, 1 << 20)
+    ahead.open(("a", 0), Run())
+    ahead.open(("a", 1), Run(2))
+    ahead.made(("a", 0), 5)
+    ahead.made(("a", 0), 5)
+    with pytest.raises(ValueError, match="partition 1 of feed 'a' was taken that it has not made"):
+        ahead.taken(("a", 1))
+    assert ahead.turn() is None, "nothing was taken"
+    ahead.taken(("a", 0))
+    ahead.taken(("a", 0))
+    with pytest.raises(ValueError, match="taken before, and of others 0 were not"):
+        ahead.taken(("a", 0))
+    assert ahead.turn() == ("a", 0)
