@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from headrace_proto.messages import Idle
 
 from .handover import Batch, Effect, Line, Release, Want
+from .segment_rounds import SegmentRounds
 from .segment_supply import Asking, SegmentSupply
 from .trainers import Trainer
 
@@ -42,6 +43,7 @@ class Arrivals(SegmentSupply):
     """The batches of ``order="arrival"`` that no trainer has."""
 
     claims_wait = True
+    ranked = SegmentRounds
 
     def _set_up(self) -> None:
         self.takes: dict[int, _Take] = {}  # by session

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 from .handover import Batch, Claim
 from .hands import Hands
-from .plain_supply import PlainSupply
 from .supply import Supply
 from .transitions import Lifecycle, Transitions
 
@@ -63,6 +62,7 @@ class ClaimedBatch(Lifecycle):
     table: ClassVar = CLAIM
     session: int
     place: Any
+    name: tuple[int, ...] = ()  # of its batch, where batches are made again under their names
     expected: bool = False  # whether a commit will come: the trainer sent it to the earlier server
     end: str = ""  # STANDS, DONE or GONE
     batch: Batch | None = None  # reserved for it
@@ -79,18 +79,26 @@ class ClaimedBatch(Lifecycle):
 
 
 class Claims(ABC):
-    """The claims of one feed."""
+    """The claims on batches of one supply."""
 
-    def __init__(self, hands: Hands) -> None:
+    def __init__(self, hands: Hands, supply: Supply, before: Claims | None = None) -> None:
+        """``before``: the claims on batches of an earlier supply, which are void."""
         self._hands = hands
+        self._supply = supply
         self.by_token: dict[int, ClaimedBatch] = {}
-        self.others_come = False  # whether trainers of an earlier server may still greet
+        # whether trainers of an earlier server may still greet
+        self.others_come: bool = before is not None and before.others_come
+        # by token: partition of void claims whose verdict may still come
+        self._void: dict[int, int] = {} if before is None else before._drop()
         hands.claims = self.by_token
 
-    @abstractmethod
-    def start_run(self, run: int, world: int) -> Supply:
-        """Prepare for a trainer of a run, or for one without a rank; return the
-        supply from now on."""
+    def _drop(self) -> dict[int, int]:
+        for token, claim in self.by_token.items():
+            if claim.batch is not None:
+                self._hands.void(claim.batch)
+            elif not self._supply.world:
+                self._void[token] = claim.place.partition
+        return self._void
 
     def _ask(self, claim: ClaimedBatch) -> None:
         """Have the partition judge a claim."""
@@ -101,9 +109,19 @@ class Claims(ABC):
     def add(self, session: int, place: Any, saved: bool) -> Iterable[ClaimedBatch]:
         """Note that a new session holds a batch, or (``saved``) has sent its commit."""
 
-    @abstractmethod
     def judged(self, token: int, verdict: str, number: int) -> Iterable[ClaimedBatch]:
         """Take a partition's verdict: "done" earlier, "yes" it can be, as ``number``, or "no"."""
+        claim = self.by_token.get(token)
+        if claim is None:
+            partition = self._void.pop(token, -1)
+            if verdict == "yes" and partition >= 0:
+                self._supply.claimed_in_vain(partition)
+            return ()
+        return self._judged(claim, verdict, number)
+
+    @abstractmethod
+    def _judged(self, claim: ClaimedBatch, verdict: str, number: int) -> Iterable[ClaimedBatch]:
+        """Take the verdict on an open claim."""
 
     def made(self, batch: Batch) -> Iterable[ClaimedBatch]:
         """Note that a batch was made."""
@@ -111,15 +129,7 @@ class Claims(ABC):
 
     def partition_ended(self, number: int) -> Iterable[ClaimedBatch]:
         """Note that no more batches of a partition will come."""
-        here = [c for c in self.by_token.values() if c.place.partition == number]
-        return [e for c in here if c.batch is None for e in self._after("never made", c)]
-
-    def _after(self, event: str, claim: ClaimedBatch) -> Iterable[ClaimedBatch]:
-        """Return the claim, if it has ended by an event."""
-        if not claim.ends(event):
-            return ()
-        del self.by_token[claim.place.token]
-        return (claim,)
+        return ()
 
     def arrived(self, partition: int, token: int, stored: bool = False) -> None:
         """Note that a commit is stored or will not come, for which other claims may have waited."""
@@ -130,58 +140,61 @@ class Claims(ABC):
         self.others_come = others_come
 
 
-class PlainClaims(Claims):
-    """The claims of a plain feed, whose batches are known by their numbers."""
+class NamedClaims(Claims):
+    """Claims on batches that are made again under the names that they had.
 
-    def __init__(self, hands: Hands, supply: PlainSupply) -> None:
-        super().__init__(hands)
-        self._supply = supply
-        self._last: dict[tuple[int, int], int] = {}  # by batch: the token of its last holder
+    A plain batch has a number, and the member of a round a rank.
+    """
 
-    def start_run(self, run: int, world: int) -> PlainSupply:
-        self._supply.start_run(run, world)
-        return self._supply
+    def __init__(self, hands: Hands, supply: Supply, before: Claims | None = None) -> None:
+        super().__init__(hands, supply, before)
+        self._last: dict[tuple[int, ...], int] = {}  # by batch: the token of its last holder
 
     def add(self, session: int, place: Any, saved: bool) -> Iterable[ClaimedBatch]:
         """Claim a batch for its last holder: the one with the highest token."""
-        token, order = place.token, (place.number, place.partition)
-        claim = self.by_token[token] = ClaimedBatch(session, place, saved)
+        token, name = place.token, self._supply.name_of_claim(session, place)
+        if name is None:
+            return ()
+        claim = self.by_token[token] = ClaimedBatch(session, place, name, saved)
         self._ask(claim)
-        rival_token = self._last.get(order, -1)
+        rival_token = self._last.get(name, -1)
         if rival_token > token:
             return ()
-        self._last[order] = token
+        self._last[name] = token
         rival = self.by_token.get(rival_token)
         if rival is None:
-            claim.batch = self._supply.pick(*order)
+            claim.batch = self._supply.pick(name)
             return ()
         claim.batch, rival.batch = rival.batch, None
         return self._after("never made", rival)
 
     def made(self, batch: Batch) -> Iterable[ClaimedBatch]:
-        token = self._last.get(batch.order)
+        name = self._supply.name_of(batch)
+        token = self._last.get(name)
         if token is None:
             return ()
         claim = self.by_token[token]
-        claim.batch = self._supply.pick(*batch.order)
+        claim.batch = self._supply.pick(name)
         return self._after("made", claim)
 
-    def judged(self, token: int, verdict: str, number: int) -> Iterable[ClaimedBatch]:
-        claim = self.by_token.get(token)
-        if claim is None:
-            return ()
+    def _judged(self, claim: ClaimedBatch, verdict: str, number: int) -> Iterable[ClaimedBatch]:
         if verdict == "yes" and claim.batch is None:
-            verdict = "yes, to be made" if self._comes(claim.place) else "no"
+            comes = self._is_last(claim) and self._supply.will_make(claim.name)
+            verdict = "yes, to be made" if comes else "no"
         return self._after(verdict, claim)
 
-    def _comes(self, place: Any) -> bool:
-        """Return whether a batch that is not here will come and belong to this claim."""
-        order = place.number, place.partition
-        return self._last.get(order) == place.token and self._supply.stream.will_make(*order)
+    def _is_last(self, claim: ClaimedBatch) -> bool:
+        return bool(self._last.get(claim.name) == claim.place.token)
+
+    def partition_ended(self, number: int) -> Iterable[ClaimedBatch]:
+        here = [c for c in self.by_token.values() if c.place.partition == number]
+        return [e for c in here if c.batch is None for e in self._after("never made", c)]
 
     def _after(self, event: str, claim: ClaimedBatch) -> Iterable[ClaimedBatch]:
-        ended = super()._after(event, claim)
-        place = claim.place
-        if ended and self._last.get((place.number, place.partition)) == place.token:
-            del self._last[place.number, place.partition]
-        return ended
+        """Return the claim, if it has ended by an event."""
+        if not claim.ends(event):
+            return ()
+        del self.by_token[claim.place.token]
+        if self._is_last(claim):
+            del self._last[claim.name]
+        return (claim,)

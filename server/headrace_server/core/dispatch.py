@@ -158,7 +158,7 @@ class Dispatcher(Borders):
     ) -> None:
         """Add a session.  JoinRefused where its mode differs from that of the others."""
         self._trainers.check(session, rank, world_size, self._supply.world)
-        self._supply = self._claims.start_run(run, world_size)
+        self._start_run(run, world_size)
         self._trainers.join(session, now, rank)
         self._changed = True
 

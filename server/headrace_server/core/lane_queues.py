@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from headrace_proto import limits
 
 from .handover import Batch, Effect, Leave, Line, Want
+from .segment_rounds import SegmentRounds
 from .segment_supply import Asking, SegmentSupply
 from .sequences import AT_SERVER, NOWHERE
 from .trainers import Trainer
@@ -37,6 +38,8 @@ class _Stripe:
 
 class LaneQueues(SegmentSupply):
     """The batches of ``order="lanes"``, each for the trainer that has the stripe."""
+
+    ranked = SegmentRounds
 
     def _set_up(self) -> None:
         # by session: dry stripes whose batches may be out

@@ -47,7 +47,7 @@ class PlainSupply(Supply):
         if self.world and self._rounds.lacking:
             self._rounds.forget_lacking(batch.partition, batch.number)
             if self._rounds.made(batch):
-                self.pick(*batch.order)
+                self.pick(batch.order)
                 self._deal_again(batch)
         return True
 
@@ -68,26 +68,27 @@ class PlainSupply(Supply):
 
     # From trainers
 
-    def start_run(self, run: int, world_size: int) -> None:
+    def start_run(self, run: int, world: int) -> PlainSupply:
         """Prepare for a trainer of a run; the first one sets the round that all continue with."""
         rounds = self._rounds
-        if (run, world_size) == (rounds.run, rounds.world):
-            return
+        if (run, world) == (rounds.run, rounds.world):
+            return self
         had_ranks = bool(rounds.world) or rounds.loaded
-        for batch in rounds.begin_run(run, world_size):
+        for batch in rounds.begin_run(run, world):
             self._again.push(batch)
-        self.world = world_size
+        self.world = world
         self._place()
-        if world_size or had_ranks:
+        if world or had_ranks:
             self._hands.effects.append(Dealt(self._partitions))
+        return self
 
     def _place(self) -> None:
         """Deal batches, made before any rank had joined, to their ranks."""
         for order in list(self._rounds.lacking):
-            batch = self.pick(order[0], order[1])
+            batch = self.pick(order)
             if batch is not None and self._rounds.made(batch):
                 self._deal_again(batch)
-            elif batch is None and not self.stream.will_make(order[0], order[1]):
+            elif batch is None and not self.will_make(order):
                 del self._rounds.lacking[order]
 
     def _deal_again(self, batch: Batch) -> None:
@@ -115,8 +116,8 @@ class PlainSupply(Supply):
 
     # Claims
 
-    def pick(self, number: int, partition: int) -> Batch | None:
-        """Take a batch out of turn, if it is here; its partition may make another."""
+    def pick(self, name: tuple[int, ...]) -> Batch | None:
+        number, partition = name
         dealt = self._rounds.pick((number, partition))
         if dealt is not None:
             return dealt
@@ -124,6 +125,9 @@ class PlainSupply(Supply):
         if batch is not None:
             self._hands.effects.append(Taken(batch))
         return batch
+
+    def will_make(self, name: tuple[int, ...]) -> bool:
+        return self.stream.will_make(*name)
 
     # The hand-out
 

@@ -12,9 +12,10 @@ and have stored a round before its batches go out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from .handover import Batch, Deal, Dealt, Effect, JoinRefused, Leave, Want
-from .hands import Hands
+from .handover import Batch, Dealt, Effect, JoinRefused, Leave, Want
+from .members import place_of
 from .partition import TURN_BITS
 from .rounds import DealtRounds, Rounds
 from .segment_supply import Asking, SegmentSupply
@@ -25,14 +26,8 @@ from .trainers import Trainer
 class SegmentRounds(SegmentSupply):
     """The batches of ranks in step."""
 
-    def __init__(self, before: SegmentSupply, hands: Hands, run: int, world: int) -> None:
-        super().__init__([*before.partitions], hands, before.states)
-        self.unranked = before.unranked
-        self.world = world
-        self.run = run
-        self._rounds = Rounds(world)
-
     def _set_up(self) -> None:
+        self._rounds = Rounds(0)
         #: By rank: its stripe; members of others belong to an earlier run or a trainer that has
         #: left.
         self._stripes: list[int] = []
@@ -44,6 +39,7 @@ class SegmentRounds(SegmentSupply):
 
     def begin(self, stripe: int, going: Mapping[int, DealtRounds]) -> None:
         """Give each rank a stripe, from this number on."""
+        self._rounds = Rounds(self.world)
         self._stripes = list(range(stripe, stripe + self.world))
         for number, here in self.partitions.items():
             self._rounds.begin_at(number, here.epoch << TURN_BITS)
@@ -88,6 +84,9 @@ class SegmentRounds(SegmentSupply):
     # From trainers
 
     def put_back(self, session: int, batch: Batch) -> bool:
+        if batch.meta["stripe"] != self._stripes[batch.rank]:  # a claim on it ended late
+            self._lack(batch.round, batch.partition, batch.rank)
+            return False
         self._rounds.push(batch)
         return True
 
@@ -115,13 +114,24 @@ class SegmentRounds(SegmentSupply):
 
     # Claims
 
-    def pick(self, at: int, partition: int, rank: int) -> Batch | None:
-        return self._rounds.take(at, partition, rank)
+    def name_of(self, batch: Batch) -> tuple[int, ...]:
+        return batch.round, batch.partition, batch.rank
 
-    def make_again(self, at: int, partition: int, rank: int) -> bool:
-        comes = (at, partition, rank) in self._rounds.lacking
+    def name_of_claim(self, session: int, place: Any) -> tuple[int, ...] | None:
+        """Return round, partition and rank of a member; None for that of another rank."""
+        member, trainer = place_of(place.segments), self._trainers.present.get(session)
+        if member is None or trainer is None or member[1] != trainer.rank:
+            return None
+        return member[0], place.partition, member[1]
+
+    def pick(self, name: tuple[int, ...]) -> Batch | None:
+        return self._rounds.take(*name)
+
+    def will_make(self, name: tuple[int, ...]) -> bool:
+        """Have a member made again; return whether it will come."""
+        comes = name in self._rounds.lacking
         if comes:
-            self._hands.effects.append(Want(partition, max(1, self._asked[partition])))
+            self._hands.effects.append(Want(name[1], max(1, self._asked[name[1]])))
         return comes
 
     # To trainers
@@ -179,24 +189,7 @@ class SegmentRounds(SegmentSupply):
         return self._rounds.rows()
 
 
-def following(before: SegmentSupply, hands: Hands, run: int, world: int) -> SegmentSupply:
-    """Return the supply for the trainers of a run, or, without ranks, for any trainers.
-
-    All batches that are out go out again, except rounds of an earlier life of this run.
-    """
-    for batch in before.drain():
-        hands.void(batch)
-    supply: SegmentSupply
-    if world:
-        supply = SegmentRounds(before, hands, run, world)
-    else:
-        supply = before.unranked([*before.partitions], hands, before.states)
-    supply.go_on_from(before)
-    same = {n: d for n, d in before.loaded.items() if (d.run, d.world) == (run, world)}
-    first = supply.take_stripes(max(1, world))
-    supply.begin(first, same)
-    hands.effects += [Deal(n, world, run, first) for n in supply.partitions if n not in same]
-    return supply
+SegmentRounds.ranked = SegmentRounds
 
 
 def check_rows(world_size: int, batch_size: int, capacity: int | None) -> None:

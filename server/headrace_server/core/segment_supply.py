@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from headrace_proto.messages import Idle, Passed
 
-from .handover import Batch, Effect, Want, of_numbers
+from .handover import Batch, Deal, Effect, Want, of_numbers
 from .hands import Hands
 from .partition import TURN_BITS
 from .rounds import DealtRounds
@@ -45,13 +45,14 @@ class SegmentSupply(Supply):
     run = 0  # number of the ranks' run
     takes: Mapping[int, object] = {}  # requests for batches of a named size, by session
     claims_wait = False  # whether a claim may name rows that depend on another's commit
+    ranked: type[SegmentSupply]  # the class of supply for ranks
 
     def __init__(self, partitions: Sequence[int], hands: Hands, states: str = AT_SERVER) -> None:
         super().__init__(hands)
         self.partitions = of_numbers(partitions, PartitionDemand)
         self.states = states
         #: The class of supply for trainers without ranks.
-        self.unranked: type[SegmentSupply] = type(self)
+        self._unranked: type[SegmentSupply] = type(self)
         self.stripe = 0  # the first stripe of this supply
         self.next_stripe = 0  # the first that no supply of the feed has used
         self.loaded: dict[int, DealtRounds] = {}  # rounds dealt by an earlier life, by partition
@@ -65,8 +66,28 @@ class SegmentSupply(Supply):
         if dealt.world:
             self.loaded[partition] = dealt
 
-    def go_on_from(self, before: SegmentSupply) -> None:
+    def start_run(self, run: int, world: int) -> SegmentSupply:
+        """Return the supply for the trainers of a run, or, without ranks, for any trainers.
+
+        All batches that are out go out again, except rounds of an earlier life of this run.
+        """
+        if (run, world) == (self.run, self.world) and not self.loaded:
+            return self
+        for batch in self.drain():
+            self._hands.void(batch)
+        kind = self.ranked if world else self._unranked
+        supply = kind([*self.partitions], self._hands, self.states)
+        supply._go_on_from(self, run, world)
+        same = {n: d for n, d in self.loaded.items() if (d.run, d.world) == (run, world)}
+        first = supply.take_stripes(max(1, world))
+        supply.begin(first, same)
+        dealt = [Deal(n, world, run, first) for n in self.partitions if n not in same]
+        self._hands.effects += dealt
+        return supply
+
+    def _go_on_from(self, before: SegmentSupply, run: int, world: int) -> None:
         """Take over the partitions of an earlier supply."""
+        self.run, self.world, self._unranked = run, world, before._unranked
         self.partitions = before.partitions
         self.stripe = self.next_stripe = before.next_stripe
         for here in self.partitions.values():
@@ -125,13 +146,8 @@ class SegmentSupply(Supply):
         self._hands.open += 1
         return batch
 
-    def pick(self, at: int, partition: int, rank: int) -> Batch | None:
-        """Take out of turn a claimed member of a round that was made again."""
-        return None
-
-    def make_again(self, at: int, partition: int, rank: int) -> bool:
-        """Have a claimed member of a round made again; return whether it will come."""
-        return False
+    def claimed_in_vain(self, partition: int) -> None:
+        self.partitions[partition].made += 1
 
     @property
     def open(self) -> bool:

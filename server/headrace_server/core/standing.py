@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from .arrivals import Arrivals
-from .claims import Claims, PlainClaims
 from .handover import Batch
 from .hands import Hands
 from .lane_queues import LaneQueues
@@ -13,7 +12,7 @@ from .lease import Lease
 from .open_epochs import OpenEpochs
 from .plain_supply import PlainSupply
 from .recalls import Recalls
-from .segment_claims import SegmentClaims
+from .segment_claims import claims_of
 from .sequences import AT_SERVER, AT_TRAINER, NOWHERE
 from .supply import Supply
 from .trainers import Trainer, Trainers
@@ -54,14 +53,12 @@ class Standing:
         self._epochs = hands.epochs = None if across_batches else OpenEpochs(partitions)
         self._recalls = Recalls()
         self._supply: Supply
-        self._claims: Claims
         if order:
             kind = LaneQueues if order == "lanes" else Arrivals
-            segments = kind(partitions, hands, states)
-            self._supply, self._claims = segments, SegmentClaims(hands, segments)
+            self._supply = kind(partitions, hands, states)
         else:
-            plain = PlainSupply(partitions, hands)
-            self._supply, self._claims = plain, PlainClaims(hands, plain)
+            self._supply = PlainSupply(partitions, hands)
+        self._claims = claims_of(self._supply, hands)
         # commits to be stored, by partition and number
         self._saving: dict[tuple[int, int], Lease[Batch]] = {}
         #: Token and batch of the last save, by session and partition.
@@ -72,6 +69,12 @@ class Standing:
         self._changed = False  # since the last hand-out
         self.counts, self.dropped = hands.counts, hands.dropped
         self.pin, self.unpin = hands.pin, hands.unpin
+
+    def _start_run(self, run: int, world: int) -> None:
+        """Prepare for a trainer of a run, or for one without a rank."""
+        supply = self._supply.start_run(run, world)
+        if supply is not self._supply:
+            self._supply, self._claims = supply, claims_of(supply, self._hands, self._claims)
 
     def _held_by(self, session: int) -> int:
         """Return the number of batches that count against the credits of a session.

@@ -6,7 +6,8 @@ made(), put_back() ─► supply ─► deal(): granted to trainers that ask
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
+from typing import Any
 
 from .handover import Batch
 from .hands import Hands
@@ -15,7 +16,7 @@ from .sequences import NOWHERE
 from .trainers import Trainer
 
 
-class Supply:
+class Supply(ABC):
     """The supply of one feed, or of some of its partitions."""
 
     world = 0  # number of ranks; 0: trainers have none
@@ -35,9 +36,11 @@ class Supply:
     def end(self, partition: int) -> None:
         """Note that no more batches of a partition will come."""
 
+    @abstractmethod
     def start(self, partition: int, number: int, turn: int = -1) -> None:
         """Continue where an earlier server was: with this batch of a partition or a later one."""
 
+    @abstractmethod
     def begin_epoch(self, partition: int, turn: int) -> None:
         """Note that the next batch of a partition is of the next epoch, and has this turn."""
 
@@ -47,15 +50,19 @@ class Supply:
 
         Partitions without segments never rest.
         """
+        return
 
     def starved(self, partition: int) -> None:
         """Note that a partition makes no batch before trainers have acted."""
+        return
 
     def dry(self, stripe: int) -> None:
         """Note that a stripe of lanes has no work left."""
+        return
 
     def settled(self, batch: Batch) -> None:
         """Note that a commit of a batch is stored."""
+        return
 
     # From trainers
 
@@ -72,9 +79,37 @@ class Supply:
 
     def leave(self, session: int, rank: int) -> None:
         """Void the batches that only a trainer which has left could get."""
+        return
+
+    # Claims on batches of an earlier life
+
+    def name_of(self, batch: Batch) -> tuple[int, ...]:
+        """Return the name under which a batch is made again."""
+        return batch.order
+
+    def name_of_claim(self, session: int, place: Any) -> tuple[int, ...] | None:
+        """Return the name of the batch that a trainer claims; None where it can not have it."""
+        return place.number, place.partition
+
+    def pick(self, name: tuple[int, ...]) -> Batch | None:
+        """Take a batch out of turn, if it is here; its partition may make another."""
+        return None
+
+    def will_make(self, name: tuple[int, ...]) -> bool:
+        """Return whether a batch that is not here will come."""
+        return False
+
+    def claimed_in_vain(self, partition: int) -> None:
+        """Note that a partition counts a batch as out whose claim is void."""
+        return
 
     # Rounds of ranks
 
+    @abstractmethod
+    def start_run(self, run: int, world: int) -> Supply:
+        """Prepare for a trainer of a run, or one without a rank; return the supply from now on."""
+
+    @abstractmethod
     def load_rounds(self, partition: int, dealt: DealtRounds) -> None:
         """Load unfinished rounds that an earlier life has dealt to ranks."""
 
