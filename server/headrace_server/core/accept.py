@@ -9,6 +9,7 @@ depends on its ordinal and the seed alone, so survivors keep their order and any
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +18,10 @@ from . import chance
 
 #: Sums of probabilities may be off by less than this.
 _TOLERANCE: Final = 1e-6
+#: Maximum number of remembered changes of proportions, so that a snapshot stays small.
+_REMEMBERED: Final = 64
+#: Maximum number of probabilities in the changes that travel with a batch.
+_MOST_NUMBERS: Final = 2048
 
 
 def probabilities(name: str, values: Any) -> np.ndarray:
@@ -42,6 +47,42 @@ def probabilities(name: str, values: Any) -> np.ndarray:
     if not abs(total - 1) < _TOLERANCE:
         raise ValueError(f"{name} sums to {total!r}; it must sum to 1 within {_TOLERANCE}")
     return array
+
+
+class Proportions:
+    """The wanted proportions of classes, and the batches from which earlier ones held."""
+
+    def __init__(self, name: str, values: Any) -> None:
+        self._name = name
+        self.changes: list[tuple[int, np.ndarray]] = [(0, probabilities(name, values))]
+
+    @property
+    def now(self) -> np.ndarray:
+        return self.changes[-1][1]
+
+    def checked(self, values: Any) -> np.ndarray:
+        """Return other proportions of these classes; ValueError for wrong ones."""
+        probs = probabilities(self._name, values)
+        if len(probs) != len(self.now):
+            raise ValueError(f"{self._name} has {len(probs)} classes; there are {len(self.now)}")
+        return probs
+
+    def change(self, values: Any, since: int) -> None:
+        """Want others from batch ``since`` on."""
+        known = [change for change in self.changes if change[0] != since]
+        self.changes = [*known, (since, self.checked(values))][-_REMEMBERED:]
+
+    def to_plain(self) -> list[list[Any]]:
+        """Return the first batch and the proportions of each change."""
+        return [[number, probs.tolist()] for number, probs in self.changes]
+
+    def recent(self) -> list[list[Any]]:
+        """Return the last changes, as many as fit a message."""
+        return self.to_plain()[-max(1, _MOST_NUMBERS // len(self.now)) :]
+
+    def from_plain(self, plain: Iterable[Any]) -> list[tuple[int, np.ndarray]]:
+        """Return the changes of a snapshot; ValueError where one does not fit."""
+        return [(int(number), self.checked(probs)) for number, probs in plain]
 
 
 def rejected_fraction(init: Any, target: Any) -> float:

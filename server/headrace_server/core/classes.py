@@ -23,23 +23,13 @@ what waits is dropped (counted as ``remainder``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from . import chance
-from .accept import probabilities
+from .accept import Proportions
 from .row_queue import QueuedRows, Rows, decoded
-
-#: Maximum number of remembered changes of the mix, so that a snapshot stays small.
-_REMEMBERED: Final = 64
-#: Maximum number of probabilities in the changes of the mix that travel with a batch.
-_MOST_NUMBERS: Final = 2048
-
-
-def changes_sent(num_classes: int) -> int:
-    """Return the number of changes of the mix that fit a message."""
-    return max(1, _MOST_NUMBERS // num_classes)
 
 
 def multinomial(count: int, probs: np.ndarray, seed: int, number: int) -> np.ndarray:
@@ -77,7 +67,7 @@ class ClassQueues(QueuedRows):
         self.max_examples_in_flight = max_examples_in_flight
         self._seed = chance.derive(seed, chance.CLASSES, 0)
         self.first_not_formed = 0  # number of the next batch to be formed
-        self._changes: list[tuple[int, np.ndarray]] = [(0, self._mix(probs))]
+        self._mix = Proportions("probs", probs)
         self._measure()
 
     @property
@@ -91,7 +81,7 @@ class ClassQueues(QueuedRows):
 
     @property
     def probs(self) -> np.ndarray:
-        return self._changes[-1][1]
+        return self._mix.now
 
     def targets(self) -> Sequence[ClassQueues]:
         return (self,)
@@ -104,19 +94,15 @@ class ClassQueues(QueuedRows):
 
     def stats(self) -> dict[str, Any]:
         """Return the waiting rows by class, and first batch and proportions of each mix."""
-        changes = [
-            [number, probs.tolist()]
-            for number, probs in self._changes[-changes_sent(len(self.probs)) :]
-        ]
-        return {"waiting": [queue.rows for queue in self._queues], "changes": [changes]}
+        waiting = [queue.rows for queue in self._queues]
+        return {"waiting": waiting, "changes": [self._mix.recent()]}
 
     def set_probs(self, probs: Any) -> int:
         """Use another mix from the first unformed batch on; return that batch's number."""
-        mix, since = self._mix(probs), self.first_not_formed
-        known = [change for change in self._changes if change[0] != since]
-        self._changes = [*known, (since, mix)][-_REMEMBERED:]
+        since = self.first_not_formed
+        self._mix.change(probs, since)
         self._wanted = self._draw()
-        for label in np.flatnonzero((mix == 0) & (self._open > 0)).tolist():
+        for label in np.flatnonzero((self.probs == 0) & (self._open > 0)).tolist():
             self._note_dropped("never_wanted", int(self._open[label]))
             self._queues[label].drop_last(int(self._open[label]))
             self._open[label] = 0
@@ -131,12 +117,6 @@ class ClassQueues(QueuedRows):
     def _form_all(self) -> None:
         while not self._finished and (self._open >= self._wanted).all():
             self._form_next()
-
-    def _mix(self, probs: Any) -> np.ndarray:
-        mix = probabilities("probs", probs)
-        if len(mix) != self.num_classes:
-            raise ValueError(f"probs has {len(mix)} classes; there are {self.num_classes}")
-        return mix
 
     def _draw(self) -> np.ndarray:
         seed = self._seed
@@ -218,15 +198,15 @@ class ClassQueues(QueuedRows):
         return f"batch {self.first_not_formed} waits for {named}{more}"
 
     def snapshot(self) -> dict[str, Any]:
-        changes = [[number, probs.tolist()] for number, probs in self._changes]
-        return {**super().snapshot(), "number": self.first_not_formed, "changes": changes}
+        own = {"number": self.first_not_formed, "changes": self._mix.to_plain()}
+        return {**super().snapshot(), **own}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a snapshot, with its mix, which may differ from the declared one."""
         number, changes = self._stored(state, {"number": int, "changes": list})
-        known = decoded("changes", lambda: [(int(n), self._mix(probs)) for n, probs in changes])
+        known = decoded("changes", lambda: self._mix.from_plain(changes))
         if not known:
             raise ValueError("the field 'changes' is empty; one mix must be in force")
         super().restore(state)
-        self.first_not_formed, self._changes = number, known
+        self.first_not_formed, self._mix.changes = number, known
         self._wanted = self._draw()

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from .accept import probabilities
 from .plan import stored
 
 _START: Final = 10  # TensorFlow's: the first rows must not swing the estimate
@@ -22,26 +21,21 @@ _BLOCK: Final = 2**18  # values computed at once; bounds memory with many classe
 
 
 class ClassEstimator:
-    """Counts classes, and computes acceptance from the counts and the target mix."""
+    """Counts classes, and computes acceptance from the counts and a target mix."""
 
-    def __init__(self, num_classes: int, target_probs: Any) -> None:
+    def __init__(self, num_classes: int) -> None:
         self.num_classes = num_classes
         self._counts = np.full(num_classes, _START, np.int64)
-        self.target = self._checked_target(target_probs)
 
     @property
     def rows(self) -> int:
         """Rows counted so far."""
         return int(self._counts.sum()) - self.num_classes * _START
 
-    def set_target(self, target_probs: Any) -> None:
-        """Use another target from the next row on."""
-        self.target = self._checked_target(target_probs)
-
-    def accept_estimated(self, labels: np.ndarray) -> np.ndarray:
+    def accept_estimated(self, labels: np.ndarray, target: np.ndarray) -> np.ndarray:
         """Count rows; return the probability of keeping each of them, float64 [n]."""
         accepted = np.empty(len(labels), np.float64)
-        wanted = self.target.astype(np.float32)[:, None]
+        wanted = target.astype(np.float32)[:, None]
         classes = np.arange(self.num_classes)[:, None]
         most = max(_BLOCK // self.num_classes, 1)
         for start in range(0, len(labels), most):
@@ -56,33 +50,16 @@ class ClassEstimator:
             accepted[start : start + most] = ratio_of_own / ratio_KN.max(axis=0)
         return accepted
 
-    def _checked_target(self, target_probs: Any) -> np.ndarray:
-        target = probabilities("target_probs", target_probs)
-        if len(target) != self.num_classes:
-            raise ValueError(
-                f"target_probs has {len(target)} classes; there are {self.num_classes}"
-            )
-        return target
-
     def snapshot(self) -> dict[str, Any]:
-        return {
-            "counts": self._counts.tolist(),
-            "rows": self.rows,
-            "changes": [[0, self.target.tolist()]],  # the last one is in force
-        }
+        return {"counts": self._counts.tolist(), "rows": self.rows}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a snapshot; ValueError names the field that does not fit."""
-        counts, rows, changes = stored(
-            state, "a class estimator", {"counts": list, "rows": int, "changes": list}
-        )
+        counts, rows = stored(state, "a class estimator", {"counts": list, "rows": int})
         if len(counts) != self.num_classes:
             raise ValueError(
                 f"the field 'counts' has {len(counts)} classes, the pipeline {self.num_classes}"
             )
         if sum(counts) != rows + self.num_classes * _START or min(counts) < _START:
             raise ValueError(f"the field 'counts' does not add up to rows={rows}")
-        if not changes or changes[-1][0] > rows:
-            raise ValueError(f"the field 'changes' has rows {changes!r:.80}; one must be in force")
-        self.target = self._checked_target(changes[-1][1])
         self._counts = np.array(counts, np.int64)

@@ -24,8 +24,7 @@ import numpy as np
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..core.accept import acceptance, keep, probabilities, rejected_fraction
-from ..core.classes import changes_sent
+from ..core.accept import Proportions, acceptance, keep, rejected_fraction
 from ..core.copies import MAX_RATE, copy_ordinals, poisson, repeat_rows
 from ..core.estimate import ClassEstimator
 from ..core.mean import RunningMean
@@ -39,8 +38,6 @@ logger = logging.getLogger("headrace.data")
 Fields = Mapping[str, Field]
 #: Number of rows after which an estimate is good enough to report that most are rejected.
 _SETTLED = 1000
-#: Maximum number of changes of the target in memory; a trainer may make any number.
-_REMEMBERED = 64
 
 
 class Sampler(ABC):
@@ -135,12 +132,11 @@ class Stratified(Sampler):
 
     def __init__(self, stage: Stage, number: int, counts: Counter[str]) -> None:
         super().__init__(stage, number, counts)
-        self._target = list(stage.options["target_probs"])
+        self._target = Proportions("target_probs", stage.options["target_probs"])
         self._init = stage.options["init_probs"]
-        self.num_classes = len(self._target)
+        self.num_classes = len(self._target.now)
         self.rule = f"it must be an integer in 0 … {self.num_classes - 1}"
-        self._estimator = None if self._init else ClassEstimator(self.num_classes, self._target)
-        self._changes: list[tuple[int, list[float]]] = [(0, self._target)]
+        self._estimator = None if self._init else ClassEstimator(self.num_classes)
         self._rows = 0
         self.accepted = np.zeros(self.num_classes, np.int64)
         self.rejected = np.zeros(self.num_classes, np.int64)
@@ -152,30 +148,20 @@ class Stratified(Sampler):
 
         Rows that were judged before and wait for their batch are not affected.
         """
-        target = probabilities("target_probs", target_probs).tolist()
-        if len(target) != self.num_classes:
-            raise ValueError(
-                f"target_probs has {len(target)} classes; there are {self.num_classes}"
-            )
-        if target == self._target:  # asked again, after the worker was replaced
+        if target_probs == self._target.now.tolist():  # asked again, after a worker was replaced
             return number
-        if self._estimator is not None:
-            self._estimator.set_target(target)
-        else:
-            acceptance(self._init, target)
-        self._target = target
-        self._changes = [*(c for c in self._changes if c[0] != number), (number, target)]
-        del self._changes[:-_REMEMBERED]
+        if self._estimator is None:
+            acceptance(self._init, self._target.checked(target_probs))
+        self._target.change(target_probs, number)
         self._noticed = False
         return number
 
     def stats(self) -> dict[str, Any]:
         """Return rows accepted and rejected by class, and the first batch of each target."""
-        last = changes_sent(self.num_classes)
         return {
             "accepted": self.accepted.tolist(),
             "rejected": self.rejected.tolist(),
-            "changes": [[list(change) for change in self._changes[-last:]]],
+            "changes": [self._target.recent()],
         }
 
     def fits(self, values: np.ndarray) -> np.ndarray:
@@ -184,9 +170,9 @@ class Stratified(Sampler):
     def _sampled(self, chunk: Chunk, labels: np.ndarray, bad: BadRecords) -> Chunk:
         classes = labels.astype(np.int64)
         if self._estimator is not None:
-            probabilities = self._estimator.accept_estimated(classes)
+            probabilities = self._estimator.accept_estimated(classes, self._target.now)
         else:
-            probabilities = acceptance(self._init, self._target)[classes]
+            probabilities = acceptance(self._init, self._target.now)[classes]
         kept = keep(self.seed, self.number, self.epoch, chunk.ordinals, probabilities)
         self._rows += len(chunk)
         self.accepted += np.bincount(classes[kept], minlength=self.num_classes)
@@ -213,7 +199,7 @@ class Stratified(Sampler):
             seen = self.accepted + self.rejected + 1  # a class without examples is no fault
             init = seen / seen.sum()
         self._noticed = True
-        fraction = rejected_fraction(init, self._target)
+        fraction = rejected_fraction(init, self._target.now)
         if fraction >= 0.5:
             logger.warning(
                 "stratified_sample rejects about %.0f %% of the examples to reach target_probs; "
@@ -225,8 +211,7 @@ class Stratified(Sampler):
     def state(self) -> Any:
         return {
             "estimator": self._estimator.snapshot() if self._estimator is not None else None,
-            "target": self._target,
-            "changes": [list(change) for change in self._changes],
+            "changes": self._target.to_plain(),
             "rows": self._rows,
             "accepted": self.accepted.tolist(),
             "rejected": self.rejected.tolist(),
@@ -236,8 +221,7 @@ class Stratified(Sampler):
     def restore(self, state: Any) -> None:
         if self._estimator is not None:
             self._estimator.restore(state["estimator"])
-        self._target = list(state["target"])
-        self._changes = [(row, list(target)) for row, target in state["changes"]]
+        self._target.changes = self._target.from_plain(state["changes"])
         self._rows = state["rows"]
         self.accepted = np.array(state["accepted"], np.int64)
         self.rejected = np.array(state["rejected"], np.int64)

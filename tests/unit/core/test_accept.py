@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.core.accept import acceptance, keep, probabilities, rejected_fraction
+from headrace_server.core.accept import (
+    Proportions,
+    acceptance,
+    keep,
+    probabilities,
+    rejected_fraction,
+)
 
 steady = settings(derandomize=True, deadline=None, database=None)
 
@@ -108,3 +114,36 @@ def test_what_is_kept_never_changes():
 def test_proportions_whose_sum_is_beyond_all_numbers_are_a_plain_mistake():
     with pytest.raises(ValueError, match="sums to inf"):
         probabilities("target_probs", [1e308, 1e308])
+
+
+def test_proportions_change_at_a_batch_and_the_last_change_there_stands():
+    mix = Proportions("probs", [0.5, 0.5])
+    for values, since in (([1.0, 0.0], 3), ([0.25, 0.75], 7), ([0.0, 1.0], 7)):
+        mix.change(values, since)
+    assert mix.now.tolist() == [0.0, 1.0]
+    assert mix.to_plain() == [[0, [0.5, 0.5]], [3, [1.0, 0.0]], [7, [0.0, 1.0]]]
+    other = Proportions("probs", [1.0, 0.0])
+    other.changes = other.from_plain(mix.to_plain())
+    assert other.to_plain() == mix.to_plain()
+
+
+def test_wrong_proportions_are_refused_and_change_nothing():
+    mix = Proportions("target_probs", [0.5, 0.5])
+    for values, text in (
+        ([1.0], "target_probs has 1 classes; there are 2"),
+        ([0.5, 0.6], "target_probs sums to"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            mix.change(values, 4)
+        with pytest.raises(ValueError, match=text):
+            mix.from_plain([[4, values]])
+    assert mix.to_plain() == [[0, [0.5, 0.5]]]
+
+
+def test_only_the_last_changes_are_remembered_and_fewer_of_many_classes_fit_a_message():
+    for classes, sent in ((2, 64), (100, 20), (3000, 1)):
+        mix = Proportions("probs", np.full(classes, 1 / classes))
+        for number in range(1, 200):
+            mix.change(mix.now, number)
+        assert [number for number, _ in mix.to_plain()] == [*range(136, 200)]
+        assert [number for number, _ in mix.recent()] == [*range(200 - sent, 200)]
