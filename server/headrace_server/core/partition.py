@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from .plan import Draft, Part, Plan, Position, Read, Shaper, stored
+from .plan import Draft, Plan, Position, Read, Shaper, stored
 from .transitions import Transitions
 
 VERSION = 2
@@ -37,12 +37,15 @@ _INPUT: dict[str, type] = {
     "empty_epochs": int,
     "position": object,
 }
-_FIELDS: dict[str, type] = {
+_FIELDS: dict[str, type | tuple[type, ...]] = {
     **_INPUT,
     "next_chunk": int,
     "next_number": int,
+    "first_of_epoch": int,
     "finished": bool,
+    "closed": bool,
     "reads": list,
+    "held": (list, type(None)),
     "shaper": Mapping,
 }
 
@@ -306,31 +309,25 @@ class Partition:
     def cursor(self) -> dict[str, Any]:
         """Return plain data from which another machine resumes; it repeats a read that has not
         arrived.
-
-        ``uncommitted`` lists the held plan.
         """
-        chunks = self.chunks()
-        state = {
+        chunks, held = self.chunks(), self.held
+        return {
             "version": VERSION,
             "shape": self._shaper.kind,
             **self.reading(),
             "next_chunk": self._next_chunk,
             "next_number": self.next_number,
+            "first_of_epoch": self._first_of_epoch,
             "finished": self.state is FINISHED,
+            "closed": self._closed,
             "reads": [
                 [r.chunk, r.epoch, r.position, r.limit]
                 for r in self._reads.values()
                 if r.chunk in chunks
             ],
+            "held": None if held is None else [held.number, *held.draft.to_plain()],
             "shaper": self._shaper.snapshot(),
         }
-        if not self.across_batches:
-            state["border"] = [self._first_of_epoch, self._closed]
-        if self.held is not None:
-            draft = self.held.draft
-            parts = [part.to_plain() for part in draft.parts]
-            state["uncommitted"] = [[self.held.number, parts, dict(draft.meta)]]
-        return state
 
     def restore(self, state: Mapping[str, Any]) -> list[Read]:
         """Restore a cursor; return the reads whose chunks are needed again.
@@ -346,26 +343,21 @@ class Partition:
             raise ValueError(
                 f"the state is of shape {shape!r}, the pipeline of {self._shaper.kind!r}"
             )
-        *_, next_chunk, number, finished, reads, shaper = stored(state, "a partition", _FIELDS)
+        *_, next_chunk, number, first, finished, closed, reads, held, shaper = stored(
+            state, "a partition", _FIELDS
+        )
         known = {chunk: Read(chunk, *rest) for chunk, *rest in reads}
-        held = [
-            Plan(number, Draft(tuple(map(Part.from_plain, parts)), meta))
-            for number, parts, meta in state.get("uncommitted", ())
-        ]
-        if len(held) > 1:
-            raise ValueError(f"the field 'uncommitted' lists {len(held)} plans; one may be held")
         self._shaper.restore(shaper)
         self.resume_reading(state, next_chunk)
-        self.next_number = number
+        self.next_number, self._first_of_epoch, self._closed = number, first, closed
         if finished:
             self.state = FINISHED
-        self._first_of_epoch, self._closed = state.get("border", (0, False))
         self._reading = None
         self._reads = known
-        self.held = held[0] if held else None
+        self.held = None if held is None else Plan(held[0], Draft.from_plain(*held[1:]))
         return [known[chunk] for chunk in sorted(self.chunks())]
 
 
 def first_number(state: Mapping[str, Any]) -> int:
     """Return the number of the first plan after a cursor."""
-    return int(min([state["next_number"], *(plan[0] for plan in state.get("uncommitted", ()))]))
+    return int(state["next_number"] if state["held"] is None else state["held"][0])

@@ -72,6 +72,13 @@ class Draft:
         """Return the numbers of the chunks from which the rows come."""
         return [part.chunk for part in self.parts]
 
+    def to_plain(self) -> list[Any]:
+        return [[part.to_plain() for part in self.parts], dict(self.meta)]
+
+    @classmethod
+    def from_plain(cls, parts: list[Any], meta: Mapping[str, Any]) -> Draft:
+        return cls(tuple(map(Part.from_plain, parts)), meta)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
