@@ -46,7 +46,7 @@ class Fifo:
         self.put(left[~np.isin(left, slots)])
 
 
-class Returned:
+class OldestFirst:
     """Returned slots, the smallest insertion index first.
 
     They are a few sorted runs, each less than half as long as the one before when it was added.  So

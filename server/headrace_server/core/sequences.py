@@ -19,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 
 from .changes import CHUNK, INDEX, Examples
-from .fifo import Fifo, Returned
+from .fifo import Fifo, OldestFirst
 from .plan import Shaper
 from .seeking import FoundExample, found_in
 from .slots import Segments, Slots
@@ -89,7 +89,7 @@ class Sequences(Shaper):
         self._waiting: deque[tuple[int, int, int]] = deque()  # chunk, start, stop
         self._offered: dict[int, _Offered] = {}
         self._fresh = Fifo()
-        self._back = Returned()  # examples that were handed out and whose next segment is ready
+        self._back = OldestFirst()  # examples that were handed out and whose next segment is ready
         self.cancelled = False
         self._uses: dict[int, int] = {}  # chunk → examples of it that still need its payload
         self.refused: list[tuple[int, int]] = []  # see ``take_refused``

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_server.core.fifo import Fifo, Returned
+from headrace_server.core.fifo import Fifo, OldestFirst
 
 _STEPS = st.lists(st.tuples(st.sampled_from(["put", "get", "first"]), st.integers(0, 5)))
 
@@ -31,7 +31,7 @@ def test_slots_come_out_in_the_order_in_which_they_went_in(steps: list[tuple[str
 @given(st.lists(st.integers(-6, 6).filter(bool)))
 def test_returned_slots_come_out_by_their_indices(steps: list[int]):
     """Up to six are put in, with indices that ascend, or taken out."""
-    queue, known = Returned(), list[int]()
+    queue, known = OldestFirst(), list[int]()
     for at, step in enumerate(steps):
         if step > 0:
             indices = np.arange(step) * 7 + at % 5 * 100 + at
