@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
-from headrace_proto.errors import HeadraceError
+from headrace_proto.errors import HeadraceError, rewording
 
 
 class PackageMissing(HeadraceError, ImportError):
@@ -21,3 +23,15 @@ def require(module: str, extra: str, wanted_for: str) -> ModuleType:
             f"{wanted_for} needs {module.partition('.')[0]} ({error}): "
             f"pip install 'headrace[{extra}]'"
         ) from None
+
+
+def filesystem(
+    url: str, where: str, kind: Callable[[str], Exception] = ValueError
+) -> tuple[Any, str]:
+    """Return the file system of a URL, and the path in it; an error of ``kind`` without one."""
+    fsspec = require("fsspec", "remote", url)
+    unknown = rewording(kind, f"{where}: ", ValueError)
+    lacking = rewording(PackageMissing, f"{where}: ", ImportError)  # of a protocol that it knows
+    with unknown, lacking:
+        system, path = fsspec.core.url_to_fs(url)
+        return system, path

@@ -12,8 +12,6 @@ never used.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import time
 import zlib
@@ -59,10 +57,9 @@ class IndexCache:
 
     def get(self, file: DataFile, kind: str, build: Callable[[], np.ndarray]) -> np.ndarray:
         """Return an entry (int64 [n]), read-only; ``build`` makes it where there is none yet."""
-        identity = json.dumps([*file.to_plain(), kind, _FORMAT]).encode()
-        name = hashlib.blake2b(identity, digest_size=16).hexdigest()
+        name = file.digest(kind, _FORMAT)
         path = None if self.directory is None else Path(self.directory) / f"{name}.idx"
-        if path is not None and (found := _load(path, identity)) is not None:
+        if path is not None and (found := _load(path, name)) is not None:
             return found
         if path is None or self.read_only:
             return self._in_memory(name, file, build)
@@ -70,12 +67,12 @@ class IndexCache:
             with writing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
             with locked(path.with_suffix(".lock"), lambda: self.progress(file, 0)):
-                found = _load(path, identity)  # by the process that held the lock before
+                found = _load(path, name)  # by the process that held the lock before
                 if found is None:
                     integers = self._in_memory(name, file, build)
                     with writing(path, integers.nbytes):
-                        _store(path, identity, integers)
-                    found = _load(path, identity)
+                        _store(path, name, integers)
+                    found = _load(path, name)
         except OSError as error:
             logger.warning("index of %s is kept in memory only: %s", file.path, error)
             return self._in_memory(name, file, build)
@@ -97,27 +94,27 @@ class IndexCache:
         return self._kept[name]
 
 
-def _store(path: Path, identity: bytes, integers: np.ndarray) -> None:
+def _store(path: Path, name: str, integers: np.ndarray) -> None:
     part = path.with_suffix(".tmp")
     try:
         with open(part, "wb") as stream:
             stream.write(integers.data)
-            stream.write(np.int64(_checksum(identity, integers)).tobytes())
+            stream.write(np.int64(_checksum(name, integers)).tobytes())
         part.rename(path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
 
 
-def _checksum(identity: bytes, integers: np.ndarray) -> int:
-    return zlib.crc32(integers.data, zlib.crc32(identity))
+def _checksum(name: str, integers: np.ndarray) -> int:
+    return zlib.crc32(integers.data, zlib.crc32(name.encode()))
 
 
-def _load(path: Path, identity: bytes) -> np.ndarray | None:
+def _load(path: Path, name: str) -> np.ndarray | None:
     """Return the integers of an entry, mapped; None where it is missing or is not sound."""
     try:
         stored = np.memmap(path, np.int64, mode="r").view(np.ndarray)
-        if _checksum(identity, stored[:-1]) == stored[-1]:
+        if _checksum(name, stored[:-1]) == stored[-1]:
             return stored[:-1]
         error: Exception = ValueError("it is cut off, damaged, or of another file")
     except FileNotFoundError:

@@ -7,6 +7,8 @@ longer the one that was listed, is an error when it is opened: versions are neve
 from __future__ import annotations
 
 import glob
+import hashlib
+import json
 import mmap
 import os
 import shutil
@@ -19,7 +21,7 @@ import numpy as np
 
 from headrace_proto.errors import FilesMissing
 
-from .extras import PackageMissing, require
+from .extras import filesystem
 
 #: Names that file systems have for the version of a file, the sharpest first.
 _STAMPS = ("etag", "ETag", "md5Hash", "mtime", "LastModified", "created")
@@ -35,6 +37,11 @@ class DataFile:
 
     def to_plain(self) -> list[Any]:
         return [self.path, self.size, self.stamp]
+
+    def digest(self, *more: str) -> str:
+        """Return 32 hex digits of this version of the file."""
+        text = json.dumps([*self.to_plain(), *more])
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def is_remote(path: str) -> bool:
@@ -90,15 +97,7 @@ def _of_status(path: str, status: os.stat_result) -> DataFile:
 
 @lru_cache(maxsize=64)
 def _filesystem(url: str) -> tuple[Any, str]:
-    """Return the file system of a URL, and the path in it."""
-    fsspec = require("fsspec", "remote", url)
-    try:
-        system, path = fsspec.core.url_to_fs(url)
-        return system, path
-    except ImportError as error:  # fsspec knows the protocol and lacks its package
-        raise PackageMissing(f"{url}: {error}") from None
-    except ValueError as error:
-        raise FilesMissing(f"{url}: {error}") from None
+    return filesystem(url, url, FilesMissing)
 
 
 def _remote(pattern: str) -> list[DataFile]:

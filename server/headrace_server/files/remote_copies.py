@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,8 +32,7 @@ class RemoteCopies:
     @contextlib.contextmanager
     def opened(self, file: DataFile) -> Iterator[int]:
         """Yield a descriptor of the whole file, copied here if it was not."""
-        text = json.dumps(file.to_plain())
-        name = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        name = file.digest()
         path = self._directory / f"{name}.copy"
         descriptor = _open_whole(path, file.size)
         if descriptor is None:

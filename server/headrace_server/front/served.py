@@ -9,18 +9,15 @@ each host and be written there at another time.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from headrace_proto.messages import Hello, ServedShare
 
+from ..pipeline.declaration import digest
 from ..process.config import FeedConfig, RunConfig
 from ..state.statedir import described
-
-_DIGEST_BYTES = 8
 
 
 def digests(feed: FeedConfig) -> dict[str, str]:
@@ -30,12 +27,7 @@ def digests(feed: FeedConfig) -> dict[str, str]:
     source = {name: value for name, value in pipeline["source"].items() if name != "paths"}
     files = [(str(path).rsplit("/", 1)[-1], size) for path, size, _ in plain["files"]]
     parts = {**pipeline, "source": source, "files": files}
-    return {name: _digest(part) for name, part in parts.items()}
-
-
-def _digest(part: Any) -> str:
-    text = json.dumps(part, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+    return {name: digest(part) for name, part in parts.items()}
 
 
 class ServedShares:

@@ -212,8 +212,7 @@ class Declaration:
 
     def fingerprint(self) -> str:
         """16 hex digits that change with anything that changes the stream of batches."""
-        text = json.dumps(self.to_plain(), sort_keys=True, default=jsonable)
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        return digest(self.to_plain())
 
 
 def convertible(stages: tuple[Stage, ...]) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
@@ -223,6 +222,12 @@ def convertible(stages: tuple[Stage, ...]) -> tuple[tuple[Stage, ...], tuple[Sta
     """
     count = next((i for i, stage in enumerate(stages) if not stage.repeatable), len(stages))
     return stages[:count], stages[count:]
+
+
+def digest(plain: Plain) -> str:
+    """Return 16 hex digits of plain data."""
+    text = json.dumps(plain, sort_keys=True, default=jsonable)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def jsonable(value: Any) -> Any:

@@ -23,7 +23,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from ..files.durable_file import opened, writing
+from ..files.durable_file import held, opened, writing
 
 _PREFIX = "headrace"
 #: Advice in the error of full shared memory.
@@ -92,8 +92,7 @@ class RunDirectory:
         draft = parent / f".{name}"
         with writing(draft, remedy=MORE_SHARED_MEMORY):
             draft.mkdir(mode=0o700)
-            self._fd = os.open(draft / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
+            self._fd = held(draft / "lock", os.O_CREAT | os.O_RDWR)
         self.path = parent / name
         draft.rename(self.path)
         self._pid = os.getpid()

@@ -31,7 +31,7 @@ from headrace_proto.placement import WHOLE, Share
 from headrace_proto.token import SNAPSHOT, Token, new_snapshot
 
 from ..files.durable_file import read_json, sync_directory, write_durably, writing
-from ..files.extras import PackageMissing, require
+from ..files.extras import filesystem
 from .redividing import redivide
 
 _FORMAT = 2
@@ -278,13 +278,7 @@ class _Far:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
-        fsspec = require("fsspec", "remote", url)
-        try:
-            self._system, self._path = fsspec.core.url_to_fs(self.url)
-        except ImportError as error:  # fsspec lacks the package for this protocol
-            raise PackageMissing(f"snapshots={url!r}: {error}") from None
-        except ValueError as error:
-            raise ValueError(f"snapshots={url!r}: {error}") from None
+        self._system, self._path = filesystem(self.url, f"snapshots={url!r}")
 
     @contextlib.contextmanager
     def _named(self, what: str) -> Iterator[None]:

@@ -15,10 +15,10 @@ import os
 import re
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable
 
+from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
 
 logger = logging.getLogger("headrace.server")
@@ -88,9 +88,9 @@ def refuse_taken(takes: Iterable[tuple[str, str]]) -> None:
     """
     with _lock:
         ending = [one.ending for one in _every if one.ending is not None]
-    deadline = time.monotonic() + _END_S
+    deadline = Deadline(_END_S)
     for thread in ending:
-        thread.join(max(0.0, deadline - time.monotonic()))
+        deadline.join(thread)
     with _lock:
         living = [one for one in _every if one.pid == os.getpid()]
     for argument, value in takes:
