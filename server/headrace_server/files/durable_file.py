@@ -23,6 +23,9 @@ _REMEDY = "make room there"
 #: Seconds between two attempts to lock a file.
 _TRY_S = 0.02
 
+#: The largest number of 64 bits.
+_MOST = 2**63 - 1
+
 T = TypeVar("T")
 
 
@@ -73,6 +76,13 @@ def read_json(file: Path, parse: Callable[[Any], T], remedy: str = "") -> T | No
         return None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ServerError(f"{file} is damaged: {error!r:.200}.  {remedy}".rstrip(" .")) from None
+
+
+def whole(number: Any) -> int:
+    """Return a number of a JSON file, which somebody may have edited, if it counts something."""
+    if type(number) is not int or not 0 <= number <= _MOST:
+        raise ValueError(f"{number!r:.40} is no integer in 0 … {_MOST}")
+    return number
 
 
 def put_in_place(part: Path, file: Path) -> None:

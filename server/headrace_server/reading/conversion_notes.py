@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgpack
 
-from ..files.durable_file import held, write_durably
+from ..files.durable_file import held, whole, write_durably
 
 _NAME: Final = "conversion.json"
 _FORMAT: Final = 1
@@ -66,9 +66,11 @@ class Notes:
             if not noted["parts"]:
                 return
             changed = [key for key, value in self._of.items() if noted["of"][key] != value]
-            self.parts = list(noted["parts"])
+            counts = ("rows", "bytes")
+            self.parts = [{**part, **{n: whole(part[n]) for n in counts}} for part in noted["parts"]]
             self.position = msgpack.unpackb(base64.b64decode(noted["position"]))
-            self.read, self.dropped = int(noted["read"]), dict(noted["dropped"])
+            self.read = whole(noted["read"])
+            self.dropped = {str(why): whole(rows) for why, rows in noted["dropped"].items()}
             self.complete = bool(noted["complete"])
         except FileNotFoundError:
             return

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..files.durable_file import read_json, write_durably
+from ..files.durable_file import read_json, whole, write_durably
 
 
 def quarantine_file(state: str | Path, feed: str) -> Path:
@@ -50,9 +50,9 @@ class Omissions:
         found = cls()
         for row, text, *since in listed:
             if since:
-                found.skip(int(row), Skipped(str(text), int(*since)))
+                found.skip(whole(row), Skipped(str(text), *map(whole, since)))
             else:
-                found.deadly[int(row)] = str(text)
+                found.deadly[whole(row)] = str(text)
         return found
 
     def skip(self, row: int, skipped: Skipped) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 from headrace_proto.placement import WHOLE, Share
 
 from ..core.rewinding import BEGINNING
-from ..files.durable_file import read_json, sync_directory, write_durably, writing
+from ..files.durable_file import read_json, sync_directory, whole, write_durably, writing
 from ..process.config import FeedConfig
 from .omissions import Omissions
 from .snapshots import BESIDE, LEAF, SETTLED, sync_file
@@ -56,7 +56,7 @@ def resumption(state: Path, feed: str) -> Resumption:
 
 
 def _resumption(plain: Any) -> Resumption:
-    return Resumption(int(plain["generation"]), str(plain["snapshot"]), plain.get("before", ""))
+    return Resumption(whole(plain["generation"]), str(plain["snapshot"]), plain.get("before", ""))
 
 
 def last_snapshot(state: Path, feed: str, share: Share) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,13 @@ def test_a_directory_of_something_else_is_refused_and_stays_as_it_is(tmp_path: P
     with pytest.raises(ValueError, match=r"holds part-00000.arrow, and nothing is overwritten"):
         begun(pipeline, tmp_path / "mine")
     assert (tmp_path / "mine" / "part-00000.arrow").read_text() == "mine"
+    notes = (out / "conversion.json").read_text()
+    for name in ("rows", "bytes", "read"):
+        changed = re.sub(rf'"{name}": \d+', f'"{name}": {2**70}', notes)
+        assert changed != notes
+        (out / "conversion.json").write_text(changed)
+        with pytest.raises(ValueError, match=rf"conversion.json is damaged \({2**70} is no integer"):
+            begun(pipeline, out)
     (out / "conversion.json").write_text("{")
     with pytest.raises(ValueError, match=r"conversion.json is damaged"):
         begun(pipeline, out)

@@ -34,6 +34,15 @@ def test_of_two_epochs_the_earlier_one_holds() -> None:
     assert one == Omissions({1: "x"}, {5: Skipped("z", 0), 6: Skipped("y", 4)})
 
 
+@pytest.mark.parametrize("row", ["-1", "1.5", '"3"', "true", "null", "1e400", "NaN", str(2**70)])
+def test_a_row_or_an_epoch_that_counts_nothing_is_named(tmp_path: Path, row: str) -> None:
+    file = tmp_path / "quarantine.json"
+    for text in (f'[[{row}, "y"]]', f'[[1, "y", {row}]]'):
+        file.write_text(text)
+        with pytest.raises(ServerError, match=r"quarantine\.json is damaged: .* is no integer in"):
+            Omissions.read(file)
+
+
 @pytest.mark.parametrize("text", ["{", "[[1]]", '[["x", "y"]]', '[[1, "y", "z"]]', "[1]"])
 def test_a_damaged_list_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "quarantine.json"
