@@ -14,6 +14,7 @@ from pathlib import Path
 
 import zmq
 
+from headrace_proto.errors import kind_of
 from headrace_proto.keys import (
     ENVIRONMENT,
     PUBLIC,
@@ -52,7 +53,7 @@ def load_keys(keys: str | os.PathLike[str] | None) -> Keys:
         named = os.fspath(named)
     source = f"{ENVIRONMENT if keys is None else 'keys'}={named!r:.200}"
     if not isinstance(named, str):
-        raise TypeError(f"{source} is a {type(named).__name__}, not a path")
+        raise TypeError(f"{source} is {kind_of(named)}, not a path")
     if not named:
         raise ValueError(f"{source} is not a path")
     if not zmq.has("curve"):

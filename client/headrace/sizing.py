@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace_proto.errors import LimitExceeded
+from headrace_proto.errors import LimitExceeded, kind_of
 
 from .epochs import EpochLoops
 
@@ -84,7 +84,7 @@ def size_of(name: str, value: Any, kind: str) -> int:
             raise TypeError
         rows = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name}={value!r:.80} is a {type(value).__name__}; it is {kind}") from None
+        raise TypeError(f"{name}={value!r:.80} is {kind_of(value)}; it is {kind}") from None
     if rows < 1:
         raise ValueError(f"{name}={rows} is too small: the least is 1")
     return rows

@@ -167,3 +167,9 @@ def rewording(
         yield
     except caught as error:
         raise kind(f"{before}{error}") from None
+
+
+def kind_of(value: object) -> str:
+    """Return the name of a value's type with its article, for the text of an error."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeioAEIO' or name.startswith('nd') else 'a'} {name}"

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
+from .errors import kind_of
+
 #: Number of a server among those of a feed, and how many there are.
 Share = tuple[int, int]
 #: The share of the only server of a feed.
@@ -47,7 +49,7 @@ def share_of(value: object) -> Share:
     """
     pair = value.split("/") if isinstance(value, str) else value
     if not isinstance(pair, (tuple, list)):
-        raise TypeError(f'is not a share (i, n) or "i/n", but a {type(value).__name__}')
+        raise TypeError(f'is not a share (i, n) or "i/n", but {kind_of(value)}')
     if isinstance(value, str):
         pair = [int(part) if part.isascii() and part.isdigit() else part for part in pair]
     if len(pair) != 2 or any(isinstance(n, bool) or not isinstance(n, int) for n in pair):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace_proto.errors import ServerError
+from headrace_proto.errors import ServerError, kind_of
 
 from .arguments import refuse_in_worker, start_config
 from .files.manifest import resolve
@@ -51,7 +51,7 @@ def replay(settings: ReplaySettings) -> Server:
     refuse_in_worker("hs.replay")
     pipeline, states = settings.pipeline, settings.states
     if not isinstance(pipeline, Pipeline):
-        raise TypeError(f"pipeline={pipeline!r:.80} is a {type(pipeline).__name__}, no pipeline")
+        raise TypeError(f"pipeline={pipeline!r:.80} is {kind_of(pipeline)}, no pipeline")
     state = Path(settings.state_dir).absolute()
     name = feed_of(state, settings.feed)
     declaration = pipeline.declaration()

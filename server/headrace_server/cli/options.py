@@ -26,6 +26,8 @@ from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from headrace_proto.errors import kind_of
+
 from ..files.extras import require
 from ..process.option import KINDS, Option
 
@@ -204,7 +206,7 @@ def _parsed(path: str) -> dict[Any, Any]:
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise TypeError(f"{path} holds a {type(found).__name__}, not options by name")
+        raise TypeError(f"{path} holds {kind_of(found)}, not options by name")
     return found
 
 
@@ -227,7 +229,7 @@ def _checked(option: Option, value: Any, path: str) -> Any:
 def _text(option: Option, value: Any, where: str, path: str) -> str:
     if not isinstance(value, str):
         hint = " (in quotes it would be)" if isinstance(value, (bool, int, float)) else ""
-        raise TypeError(f"{where} is a {type(value).__name__}, not a text{hint}")
+        raise TypeError(f"{where} is {kind_of(value)}, not a text{hint}")
     text: str = option.check(value, where)
     if option.kind == "path" or (option.kind == "target" and ".py:" in text):
         return os.path.join(os.path.dirname(os.path.abspath(path)), text)

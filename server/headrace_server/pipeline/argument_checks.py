@@ -17,7 +17,7 @@ import numpy as np
 
 from headrace_proto import dtypes, limits
 from headrace_proto.address import refuse_surrogates
-from headrace_proto.errors import rewording
+from headrace_proto.errors import kind_of, rewording
 from headrace_proto.schema import Field, schema_to_wire
 
 from .declaration import Feature, Plain
@@ -37,7 +37,7 @@ def check_kind(
 ) -> None:
     """TypeError where a value is of none of these types, or of one of ``but``."""
     if not isinstance(value, kinds) or isinstance(value, but):
-        raise TypeError(f"{argument}={value!r:.80} is a {type(value).__name__}; it is {wanted}")
+        raise TypeError(f"{argument}={value!r:.80} is {kind_of(value)}; it is {wanted}")
 
 
 def checked_int(
@@ -52,9 +52,7 @@ def checked_int(
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(
-            f"{argument}={value!r:.80} is a {type(value).__name__}; it is {wanted}"
-        ) from None
+        raise TypeError(f"{argument}={value!r:.80} is {kind_of(value)}; it is {wanted}") from None
     if number < low:
         raise ValueError(f"{argument}={number} is too small: the least is {low}")
     if high is not None and number > high:
@@ -65,7 +63,7 @@ def checked_int(
 def checked_ints(argument: str, value: Any, low: int, high: int) -> list[int]:
     """Return a list of ints, from a range or an array of one dimension, too."""
     if not is_several(value):
-        raise TypeError(f"{argument}={value!r:.80} is a {type(value).__name__}; it is a list")
+        raise TypeError(f"{argument}={value!r:.80} is {kind_of(value)}; it is a list")
     return [checked_int(f"{argument}[{i}]", one, low, high) for i, one in enumerate(value)]
 
 
@@ -99,9 +97,7 @@ def one_of(argument: str, value: Any, allowed: Collection[Any]) -> Any:
 def checked_name(argument: str, value: Any) -> str:
     """Return the name of a column."""
     if not isinstance(value, str):
-        raise TypeError(
-            f"{argument}={value!r:.80} is a {type(value).__name__}, not a column's name"
-        )
+        raise TypeError(f"{argument}={value!r:.80} is {kind_of(value)}, not a column's name")
     if not 0 < len(value) <= limits.MAX_NAME:
         raise ValueError(
             f"{argument}={value!r:.80} has {len(value)} characters; the name of a column has 1 to "
@@ -150,7 +146,7 @@ def checked_dtype(argument: str, value: Any) -> str:
 
 def checked_shape(argument: str, value: Any) -> tuple[int, ...]:
     """Return the shape of one example's array, which has room for the dimension of the rows."""
-    listed = _listed(argument, value, f"is a {type(value).__name__}; it is a tuple of ints")
+    listed = _listed(argument, value, f"is {kind_of(value)}; it is a tuple of ints")
     dims = tuple(checked_int(f"{argument}[{i}]", d, 0, MAX_ELEMENTS) for i, d in enumerate(listed))
     if len(dims) >= limits.MAX_RANK:
         raise ValueError(f"{argument} has {len(dims)} dimensions; {limits.MAX_RANK - 1} can be")
@@ -223,11 +219,11 @@ def _mapping(argument: str, value: Any) -> dict[str, Any]:
 def checked_paths(argument: str, value: Any) -> tuple[str, ...]:
     """Paths, patterns and URLs.  Local ones are made absolute: a server may run elsewhere."""
     one = isinstance(value, (str, bytes, os.PathLike))
-    fault = f"is a {type(value).__name__}; it is a path or a list of paths"
+    fault = f"is {kind_of(value)}; it is a path or a list of paths"
     paths = []
     for entry in [value] if one else _listed(argument, value, fault):
         if not isinstance(entry, (str, os.PathLike)):
-            raise TypeError(f"{argument} holds {entry!r:.80}, a {type(entry).__name__}, not a path")
+            raise TypeError(f"{argument} holds {entry!r:.80}, {kind_of(entry)}, not a path")
         path = checked_text(argument, os.fsdecode(entry))
         if not path or "\0" in path:
             fault = f"{path!r:.80}, which has a NUL" if path else "an empty path"
@@ -261,6 +257,6 @@ def plain_data(argument: str, value: Any, depth: int = 0) -> Plain:
                 raise TypeError(f"{argument} has the key {key!r:.80}; keys are strings")
         return {k: plain_data(f"{argument}[{k!r}]", v, depth + 1) for k, v in value.items()}
     raise TypeError(
-        f"{argument}={value!r:.80} is a {type(value).__name__}; only None, bools, numbers, "
+        f"{argument}={value!r:.80} is {kind_of(value)}; only None, bools, numbers, "
         "strings, and lists and dicts of them can be sent to a server"
     )

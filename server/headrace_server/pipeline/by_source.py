@@ -25,6 +25,8 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeVar
 
+from headrace_proto.errors import kind_of
+
 from .declaration import Declaration
 from .fingerprint import code_digest, function_names, global_names
 
@@ -50,7 +52,7 @@ def by_source(fn: _Function) -> _Function:
     server can read.
     """
     if not isinstance(fn, FunctionType):
-        raise TypeError(f"by_source: {fn!r:.80} is a {type(fn).__name__}, not a function")
+        raise TypeError(f"by_source: {fn!r:.80} is {kind_of(fn)}, not a function")
     setattr(fn, _MARK, True)
     return fn
 
@@ -187,7 +189,7 @@ class _Module:
         elif place != self._fn.__module__ and (own := _name_in(place, value)):
             self._imports.add(f"from {place} import {own} as {name}")
         else:
-            raise self._refused(f"uses {name}, a {type(value).__name__}, which no text stands for")
+            raise self._refused(f"uses {name}, {kind_of(value)}, which no text stands for")
 
     def _import(self, name: str, module: ModuleType, used: set[str]) -> None:
         path = module.__name__

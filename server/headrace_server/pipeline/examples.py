@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from headrace_proto import dtypes, limits
+from headrace_proto.errors import kind_of
 from headrace_proto.schema import Field
 
 from .declaration import Feature
@@ -46,7 +47,7 @@ def as_array(value: Any) -> np.ndarray:
     except ValueError:
         raise ValueError(f"{value!r:.80} is a nested list of unequal lengths") from None
     except Exception as error:  # of __array__, as of a tensor with a gradient
-        raise ValueError(f"is a {type(value).__name__}, and no array: {error}") from None
+        raise ValueError(f"is {kind_of(value)}, and no array: {error}") from None
     if array.dtype.kind in "SUO":
         # From the value itself: a numpy S array has lost the zero bytes at the ends.
         return _strings(value)
@@ -74,7 +75,7 @@ def _strange(values: Sequence[Any]) -> str:
     fault = "no number, no string"
     if isinstance(value, Number):
         fault = "no dtype has room for it" if len(others) == len(values) else "among strings"
-    return f"{value!r:.80} is a {type(value).__name__}: {fault}"
+    return f"{value!r:.80} is {kind_of(value)}: {fault}"
 
 
 def _untyped(value: Any, array: np.ndarray) -> bool:
@@ -174,9 +175,7 @@ def pack_examples(
     rows = list(examples)
     for i, row in enumerate(rows):
         if not isinstance(row, Mapping):
-            raise TypeError(
-                f"example {i} is a {type(row).__name__}; an example is a dict of name to value"
-            )
+            raise TypeError(f"example {i} is {kind_of(row)}; an example is a dict of name to value")
     names = _common_names(rows) if features is None else list(features)
     columns = {
         name: _column(name, rows, None if features is None else features[name]) for name in names

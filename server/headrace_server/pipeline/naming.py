@@ -26,6 +26,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from headrace_proto.errors import kind_of
+
 _REMEDY = "put a def at the top level of a module, and give that"
 _PREFIX = "headrace_file_"
 #: A module of by_source.py: its name ends in a digest of its text.
@@ -47,7 +49,7 @@ def _name_of(fn: Callable[..., Any] | str) -> str:
     if isinstance(fn, str):
         return _checked(fn)
     if not callable(fn):
-        raise TypeError(f"{fn!r:.80} is a {type(fn).__name__}: neither a function nor a name")
+        raise TypeError(f"{fn!r:.80} is {kind_of(fn)}: neither a function nor a name")
     from .by_source import is_by_source, name_by_source
 
     if is_by_source(fn):

@@ -13,6 +13,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from headrace_proto.errors import kind_of
+
 from ..core.accept import acceptance, probabilities
 from .argument_checks import checked_number
 from .bucketing import Bucketing
@@ -177,7 +179,7 @@ class Sampling(Bucketing):
             return {"weights": checked_value("weights", weights, self.fields)}
         if not listed:
             raise TypeError(
-                f"weights={weights!r:.80} is a {type(weights).__name__}; with labels= it is a list "
+                f"weights={weights!r:.80} is {kind_of(weights)}; with labels= it is a list "
                 "of one weight per class"
             )
         if not 0 < len(weights) <= MAX_CLASSES:

@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
+from headrace_proto.errors import kind_of
 from headrace_proto.schema import Field
 
 from ..core.copies import MAX_RATE
@@ -64,7 +65,7 @@ def _boundaries(argument: str, value: Any) -> list[int]:
 
 def _directory(argument: str, value: Any) -> str:
     if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"{argument}={value!r:.80} is a {type(value).__name__}, not a path")
+        raise TypeError(f"{argument}={value!r:.80} is {kind_of(value)}, not a path")
     path = os.fsdecode(value)
     if not checks.checked_text(argument, path) or "://" in path or "\0" in path:
         raise ValueError(f"{argument}={path!r} is no directory of this machine")

@@ -18,6 +18,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from headrace_proto.errors import kind_of
+
 from .argument_checks import (
     checked_dtype,
     checked_names,
@@ -151,7 +153,7 @@ def read_csv(
     ``group_by`` names a column: adjacent rows with the same value in it make one example.
     """
     if not isinstance(delimiter, str):
-        raise TypeError(f"delimiter={delimiter!r:.80} is a {type(delimiter).__name__}, not a str")
+        raise TypeError(f"delimiter={delimiter!r:.80} is {kind_of(delimiter)}, not a str")
     if len(delimiter) != 1 or delimiter in '\r\n"':
         raise ValueError(f"delimiter={delimiter!r:.80} is not one character that may separate")
     names: bool | list[str]

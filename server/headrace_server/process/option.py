@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headrace_proto.address import refuse_surrogates
+from headrace_proto.errors import kind_of
 from headrace_proto.placement import share_of
 
 #: A target is ``FILE.py:NAME``.
@@ -121,7 +122,7 @@ class Option:
         if self.kind in KINDS:
             kind, types, form = KINDS[self.kind]
             if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
-                raise TypeError(f"{where} is not {kind}, but a {type(value).__name__}")
+                raise TypeError(f"{where} is not {kind}, but {kind_of(value)}")
             value = form(value)
         if self.kind == "path":
             refuse_surrogates(where, value)

@@ -66,8 +66,9 @@ class Notes:
             if not noted["parts"]:
                 return
             changed = [key for key, value in self._of.items() if noted["of"][key] != value]
-            counts = ("rows", "bytes")
-            self.parts = [{**part, **{n: whole(part[n]) for n in counts}} for part in noted["parts"]]
+            self.parts = list(noted["parts"])
+            for part in self.parts:
+                part.update(rows=whole(part["rows"]), bytes=whole(part["bytes"]))
             self.position = msgpack.unpackb(base64.b64decode(noted["position"]))
             self.read = whole(noted["read"])
             self.dropped = {str(why): whole(rows) for why, rows in noted["dropped"].items()}

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from headrace_proto import dtypes
-from headrace_proto.errors import DataError
+from headrace_proto.errors import DataError, kind_of
 from headrace_proto.schema import Field
 
 from ..pipeline.examples import Misfit, infer_field
@@ -45,7 +45,7 @@ def user_function(label: str, name: str) -> Callable[[Any], Any]:
     """Return the function of a name; ImportError where there is none."""
     function = own(resolve)(name)
     if not callable(function):
-        raise ImportError(f"{label}: {name} is a {type(function).__name__}, not a function")
+        raise ImportError(f"{label}: {name} is {kind_of(function)}, not a function")
     called: Callable[[Any], Any] = own(function)
     return called
 

@@ -63,7 +63,7 @@ from .serving import properties, served
         ({"timeout": 0}, ValueError, "timeout=0 is not a positive number"),
         ({"timeout": math.nan}, ValueError, "timeout=nan is not a positive number"),
         ({"feed": "f" * 101}, ValueError, "feed='f.*has 101 characters; the most is 100"),
-        ({"keys": 7}, TypeError, "keys=7 is a int, not a path"),
+        ({"keys": 7}, TypeError, "keys=7 is an int, not a path"),
         ({"commit": "c" * 999}, ValueError, "commit='c{78,79} is not one of"),
         ({"timeout": "1"}, ValueError, "timeout='1' is not a positive number"),
     ],

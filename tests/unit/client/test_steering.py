@@ -155,7 +155,7 @@ def test_sizes_that_can_not_be_are_refused_and_change_nothing() -> None:
                 (None, TypeError, "batch_size=None is a NoneType"),
                 ("4", TypeError, "batch_size='4' is a str"),
                 ([4, None], TypeError, r"batch_size\[1\]=None is a NoneType"),
-                (np.ones((1, 1), int), TypeError, "is a ndarray"),
+                (np.ones((1, 1), int), TypeError, "is an ndarray"),
                 (np.ones(2), TypeError, r"batch_size\[0\]=.*is a float64"),
                 ([4, 4], ValueError, r"set_batch_size\(\[4, 4\]\): there are 2 sizes"),
                 (2**21, ValueError, "batch_size=2097152 is too large"),

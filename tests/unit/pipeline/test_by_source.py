@@ -127,7 +127,7 @@ REFUSED = {
         "is no def at the top level"
     ),
     "def f(e):\n    return nothing": "uses 'nothing', which is not defined",
-    "def f(e):\n    return OBJECT": "uses OBJECT, a object, which no text stands for",
+    "def f(e):\n    return OBJECT": "uses OBJECT, an object, which no text stands for",
     "class C:\n    pass\ndef f(e):\n    return C()": "uses C, a type, which no text",
     "g = lambda e: e\ndef f(e):\n    return g(e)": "calls <lambda> by another name, g",
     "def g(e):\n    return e\nh = g\ndef f(e):\n    return h(e)": "calls g by another name, h",
@@ -160,7 +160,7 @@ def test_a_function_of_a_module_is_imported_as_ever():
 
     assert not is_by_source(of_a_module)
     assert resolve(name_of(of_a_module)) is of_a_module
-    with pytest.raises(TypeError, match="is a int, not a function"):
+    with pytest.raises(TypeError, match="is an int, not a function"):
         by_source(3)  # type: ignore[type-var]
 
 

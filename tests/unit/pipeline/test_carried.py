@@ -55,7 +55,7 @@ Z = hs.zeros((2,))
     ("call", "error", "text"),
     [
         (lambda: hs.final_state("h"), TypeError, "default"),
-        (lambda: hs.final_state(3, default=Z), TypeError, "name=3 is a int"),
+        (lambda: hs.final_state(3, default=Z), TypeError, "name=3 is an int"),
         (lambda: hs.final_state("", default=Z), ValueError, "name='' has 0 characters"),
         (lambda: hs.final_state("h", default=Z, most=0), ValueError, "most=0 is too small"),
         (lambda: hs.final_state("h", default=Z, most=None), TypeError, "most=None is a NoneType"),

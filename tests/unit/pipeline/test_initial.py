@@ -61,10 +61,10 @@ def test_the_shape_of_zeros_may_be_of_numpy_integers():
 @pytest.mark.parametrize(
     ("shape", "dtype", "error", "text"),
     [
-        (256, "float32", TypeError, "shape=256 is a int; it is a tuple of ints"),
+        (256, "float32", TypeError, "shape=256 is an int; it is a tuple of ints"),
         ("ab", "float32", TypeError, "shape='ab' is a str"),
         ({2: 3}, "float32", TypeError, "shape={2: 3} is a dict; it is a tuple of ints"),
-        (np.array(3), "float32", TypeError, "shape=array.3. is a ndarray"),
+        (np.array(3), "float32", TypeError, "shape=array.3. is an ndarray"),
         ((2,), "f" * 9999, TypeError, "dtype '?fff.* is not one of"),
         ((2.0,), "float32", TypeError, r"shape\[0\]=2.0 is a float; it is an int"),
         ((None, 3), "float32", TypeError, r"shape\[0\]=None is a NoneType"),
@@ -150,7 +150,7 @@ def test_states_are_sorted_by_name_and_survive_the_wire():
     [
         (None, TypeError, "initial_states=None is a NoneType; it is a dict of name to"),
         ([zeros((2,))], TypeError, r"initial_states=\[zeros\(\(2,\), 'float32'\)\] is a list"),
-        ({3: 0.0}, TypeError, "a name in initial_states=3 is a int"),
+        ({3: 0.0}, TypeError, "a name in initial_states=3 is an int"),
         ({b"h": 0.0}, TypeError, "a name in initial_states=b'h' is a bytes"),
         ({"": 0.0}, ValueError, "a name in initial_states='' has 0 characters"),
         ({"a:b": 0.0}, ValueError, "a name in initial_states='a:b' holds a colon"),
@@ -165,7 +165,7 @@ def test_states_are_sorted_by_name_and_survive_the_wire():
         ({"h": np.ones((1,) * 32)}, ValueError, "has 32 dimensions; 31 can be"),
         ({"h": [[1], [1, 2]]}, ValueError, r"initial_states\['h'\]: .*unequal lengths"),
         ({"h": [None]}, ValueError, r"initial_states\['h'\]: None is a NoneType"),
-        ({"h": ["a", 1]}, ValueError, r"initial_states\['h'\]: 1 is a int: among strings"),
+        ({"h": ["a", 1]}, ValueError, r"initial_states\['h'\]: 1 is an int: among strings"),
         ({"h": np.zeros(2, "datetime64[s]")}, ValueError, r"initial_states\['h'\]: dtype datetime"),
         ({"h": np.zeros(2, "f4,f4")}, ValueError, r"initial_states\['h'\]: dtype "),
     ],

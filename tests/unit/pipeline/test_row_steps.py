@@ -53,7 +53,7 @@ def test_a_group_is_that_of_a_weighted_resampling_and_fits_what_the_shape_lets_i
         ),
         (lambda p: p.map(two, seed="x"), TypeError, "seed='x' is a str; it is an int"),
         (lambda p: p.map(two, seed=2**70), ValueError, "seed=.* is too large"),
-        (lambda p: p.flat_map(3), TypeError, "3 is a int: neither a function nor a name"),
+        (lambda p: p.flat_map(3), TypeError, "3 is an int: neither a function nor a name"),
         (lambda p: p.batch(1).flat_map(one), ValueError, "the shape ends a pipeline"),
         (lambda p: p.batch(1).unbatch(), ValueError, "the shape ends a pipeline"),
         (lambda p: p.unbatch().unbatch(), ValueError, "enqueue_many=True.: column 'x' is int64"),
@@ -61,7 +61,7 @@ def test_a_group_is_that_of_a_weighted_resampling_and_fits_what_the_shape_lets_i
         (
             lambda p: p.stratified_sample("x", [1], enqueue_many=1),
             TypeError,
-            "enqueue_many=1 is a int; it is True or False",
+            "enqueue_many=1 is an int; it is True or False",
         ),
     ],
 )

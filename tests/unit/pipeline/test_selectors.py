@@ -43,7 +43,7 @@ def test_a_sequence_serves_where_its_length_counts(name):
 @pytest.mark.parametrize(
     ("value", "options", "error", "text"),
     [
-        (3, {}, TypeError, "a=3 is a int; it is a column's name or a function of the columns"),
+        (3, {}, TypeError, "a=3 is an int; it is a column's name or a function of the columns"),
         (None, {}, TypeError, "a=None is a NoneType"),
         (True, {}, TypeError, "a=True is a bool"),
         (1.5, {"constant": (0, 1)}, ValueError, "a=1.5 does not lie in 0 … 1"),

@@ -50,7 +50,7 @@ def test_a_mistake_that_needs_no_column_is_told_when_the_saver_is_made():
 
 
 def test_it_is_called_with_a_pipeline():
-    with pytest.raises(TypeError, match="pipeline=3 is a int; it is a Pipeline"):
+    with pytest.raises(TypeError, match="pipeline=3 is an int; it is a Pipeline"):
         hs.SequenceQueueingStateSaver(**LEAST)(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="comes after"):
         hs.SequenceQueueingStateSaver(**LEAST)(source().batch(2))

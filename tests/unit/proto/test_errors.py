@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from headrace_proto import errors
@@ -15,6 +16,7 @@ from headrace_proto.errors import (
     VersionMismatch,
     code_of,
     from_code,
+    kind_of,
 )
 
 CLASSES = [getattr(errors, name) for name in errors.__all__ if name[0].isupper()]
@@ -88,3 +90,11 @@ def test_an_error_can_be_caught_as_the_built_in_one_it_is(name, built_in):
     kind = getattr(errors, name)
     assert issubclass(kind, built_in)
     assert str(kind("words, 100 % of them")) == "words, 100 % of them"
+
+
+def test_a_type_is_named_with_its_article():
+    values = (3, "x", None, 1.5, [], {}, np.int64(3), np.zeros(2), object())
+    assert [kind_of(value) for value in values] == [
+        *("an int", "a str", "a NoneType", "a float", "a list", "a dict"),
+        *("an int64", "an ndarray", "an object"),
+    ]

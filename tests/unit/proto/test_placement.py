@@ -70,7 +70,7 @@ def test_a_share_is_a_pair_or_a_text(value: Any, share: tuple[int, int]):
     ("value", "kind", "text"),
     [
         (None, TypeError, "but a NoneType"),
-        (2, TypeError, "but a int"),
+        (2, TypeError, "but an int"),
         ("", ValueError, "two whole numbers"),
         ("1", ValueError, "two whole numbers"),
         ("1/2/3", ValueError, "two whole numbers"),

@@ -446,7 +446,7 @@ def test_groups_are_the_same_from_a_cache(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (lambda p: p.cache(3), TypeError, "directory=3 is a int, not a path"),
+        (lambda p: p.cache(3), TypeError, "directory=3 is an int, not a path"),
         (lambda p: p.cache(""), ValueError, "directory='' is no directory"),
         (lambda p: p.cache("s3://x/y"), ValueError, "is no directory of this machine"),
         (lambda p: p.map(drawn, seed=1).cache("/x"), ValueError, "after .map.., which draws anew"),

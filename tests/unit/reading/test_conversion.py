@@ -170,7 +170,9 @@ def test_a_directory_of_something_else_is_refused_and_stays_as_it_is(tmp_path: P
         changed = re.sub(rf'"{name}": \d+', f'"{name}": {2**70}', notes)
         assert changed != notes
         (out / "conversion.json").write_text(changed)
-        with pytest.raises(ValueError, match=rf"conversion.json is damaged \({2**70} is no integer"):
+        with pytest.raises(
+            ValueError, match=rf"conversion.json is damaged \({2**70} is no integer"
+        ):
             begun(pipeline, out)
     (out / "conversion.json").write_text("{")
     with pytest.raises(ValueError, match=r"conversion.json is damaged"):

@@ -170,7 +170,7 @@ def test_a_function_that_fails_at_once_is_named() -> None:
 @pytest.mark.parametrize(
     ("value", "reason", "text"),
     [
-        ("none", "corrupt_record", r"record 1: 7 is a int, not a dict of columns"),
+        ("none", "corrupt_record", r"record 1: 7 is an int, not a dict of columns"),
         (1.5, "wrong_type", r"record 1, column 'n': 1.5 is float64"),
         (None, "missing_feature", r"record 1, column 'n': it is missing"),
     ],

@@ -105,8 +105,8 @@ def test_a_start_in_the_middle_asks_an_object_that_can_jump_for_the_batch() -> N
         ({"i": np.arange(2), "j": np.arange(3)}, "unequal numbers of rows: {'i': 2, 'j': 3}"),
         ({"j": np.arange(2)}, "batch 1: it has no column 'i', only j"),
         ({"i": np.arange(2), "j": np.arange(2)}, "the first batch has no column 'j'"),
-        ({"i": np.array(3)}, "column 'i' is .*, a ndarray; it must be an array"),
-        ({"i": 3}, "column 'i' is 3, a int; it must be an array"),
+        ({"i": np.array(3)}, "column 'i' is .*, an ndarray; it must be an array"),
+        ({"i": 3}, "column 'i' is 3, an int; it must be an array"),
         ({"i": "abc"}, "column 'i' is 'abc', a str"),
         ({"i": np.ones((2, 2), int)}, r"batch 1, row 0, column 'i': .*; declare the features"),
         ({"i": np.array([1.5])}, "batch 1, row 0, column 'i': .*1.5"),
@@ -152,5 +152,5 @@ def test_no_batch_with_rows_shows_no_columns() -> None:
 def test_an_unbatched_declaration_is_as_ever() -> None:
     options = hs.from_function(several).batch(1).declaration().source.options
     assert options.keys() == {"function", "args", "kwargs", "shards"}
-    with pytest.raises(TypeError, match="batched=1 is a int; it is True or False"):
+    with pytest.raises(TypeError, match="batched=1 is an int; it is True or False"):
         hs.from_function(several, batched=1)  # type: ignore[arg-type]

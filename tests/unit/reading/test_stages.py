@@ -356,7 +356,7 @@ def gives_bad_name(example):
         ),
         (lambda p: p.filter(fails_on_odd), "record 0: filter function .*gave {'x':.*True or False"),
         (lambda p: p.map(gives_none), "record 0: .*gave None, a NoneType; a map gives a dict"),
-        (lambda p: p.map(gives_number), "gave 3, a int; a map gives a dict"),
+        (lambda p: p.map(gives_number), "gave 3, an int; a map gives a dict"),
         (lambda p: p.map(gives_other_names), r"record 2: .*columns \['z'\]; .* are \['x'\]"),
         (lambda p: p.map(gives_objects), "record 0: .*column 'x': <object.*no number, no string"),
         (
@@ -364,7 +364,7 @@ def gives_bad_name(example):
             "record 0: .*is a NoArray, and no array: detach it first",
         ),
         (lambda p: p.map(gives_bad_name), "gave a column named 7"),
-        (lambda p: p.filter(gives_number), "record 0: .*gave 3, a int; a filter gives True"),
+        (lambda p: p.filter(gives_number), "record 0: .*gave 3, an int; a filter gives True"),
         (
             lambda p: p.map(halves, schema={"q": hs.scalar("int64")}),
             r"gave the columns \['y'\]; the others of this run are \['q'\]",

@@ -15,7 +15,7 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
-from headrace_proto.errors import DataError
+from headrace_proto.errors import DataError, kind_of
 from headrace_server.pipeline.forks import own
 from headrace_server.reading.reader import BadRecords, Opening, Reader
 
@@ -48,7 +48,7 @@ def open_reader(opening: Opening) -> Reader:
 
 
 def _not_columns(row: Any) -> str:
-    return f"{row!r:.60} is a {type(row).__name__}, not a dict of columns"
+    return f"{row!r:.60} is {kind_of(row)}, not a dict of columns"
 
 
 def _sequence_part(name: str, examples: Any, bad: BadRecords) -> RowPart:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from headrace_proto.errors import DataError
+from headrace_proto.errors import DataError, kind_of
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.pipeline.examples import names_fault
 from headrace_server.reading.chunk import Chunk, Origin
@@ -162,19 +162,19 @@ class _Walk:
 def _shape_fault(given: Any) -> tuple[str, int]:
     """Return the fault of a batch's form, or "", and its number of rows."""
     if not isinstance(given, Mapping):
-        return f"{given!r:.60} is a {type(given).__name__}, not a dict of columns", 0
+        return f"{given!r:.60} is {kind_of(given)}, not a dict of columns", 0
     if fault := names_fault(given):
         return f"it has {fault}", 0
     lengths: dict[str, int] = {}
     for name, column in given.items():
         sized = hasattr(column, "__len__") and not isinstance(column, (str, bytes, Mapping))
         if not sized or (isinstance(column, np.ndarray) and not column.ndim):
-            kind = type(column).__name__
-            return f"column {name!r} is {column!r:.40}, a {kind}; it must be an array [n, …]", 0
+            kind = kind_of(column)
+            return f"column {name!r} is {column!r:.40}, {kind}; it must be an array [n, …]", 0
         try:
             lengths[name] = len(column)
         except Exception as error:
-            return f"column {name!r}, a {type(column).__name__}, has no length: {error}", 0
+            return f"column {name!r}, {kind_of(column)}, has no length: {error}", 0
     n = max(lengths.values())
     if min(lengths.values()) != n:
         return f"its columns have unequal numbers of rows: {lengths}", n
