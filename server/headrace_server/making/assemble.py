@@ -138,7 +138,7 @@ class Assembly:
         at = slot.offset
         out = block.data  # cheaper to slice than an array, but not to fill
         for column in columns:
-            raw = column.raw.data
+            raw = column.payload.data
             sizes = (column.extents[:, 0] * column.item_bytes).tolist()
             for start, size in zip(column.starts.tolist(), sizes, strict=True):
                 out[at : at + size] = raw[start : start + size]
@@ -164,7 +164,7 @@ def _string_bytes(columns: list[Any]) -> int:
     total = 0
     for column in columns:
         if isinstance(column, Ragged):
-            total += int(column.raw.lengths[column.items].sum())
+            total += int(column.string_lengths.sum())
         else:
             total += int(column.lengths.sum())
     return total
@@ -194,7 +194,7 @@ def _string_lengths(shape: tuple[int, ...], columns: list[Any]) -> np.ndarray:
         n = len(column)
         if isinstance(column, Ragged):
             there = _within(column, shape[1:])
-            lengths[at : at + n][there] = column.raw.lengths[column.items]
+            lengths[at : at + n][there] = column.string_lengths
         else:
             lengths[at : at + n] = column.lengths
         at += n

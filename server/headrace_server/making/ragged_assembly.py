@@ -57,7 +57,7 @@ class RaggedAssembly(Assembly):
     def _fill_ragged(self, block: np.ndarray, slot: Slot, columns: list[Ragged]) -> None:
         out, at = block.data, slot.offset
         for column in columns:
-            raw, sizes = column.raw.data, column.lengths * column.item_bytes
+            raw, sizes = column.payload.data, column.lengths * column.item_bytes
             # Rows that lie one after the other are copied as one.
             breaks = np.flatnonzero(column.starts[1:] != column.starts[:-1] + sizes[:-1]) + 1
             first = np.concatenate([[0], breaks])[: len(sizes)]

@@ -287,7 +287,7 @@ def _windows(
     begins: np.ndarray,
 ) -> None:
     """Copy a window of each row to its place in the column, with zeros after its end."""
-    raw = column.raw
+    raw = column.payload
     starts = column.starts[rows] + begins * item
     sizes = (column.extents[rows, 0] - begins) * item
     whole = window <= min(LONG_WINDOW, raw.size)

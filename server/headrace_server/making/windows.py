@@ -42,7 +42,7 @@ class Windows:
 
         ``count`` rows of the batch begin at ``offset`` of the block.
         """
-        geometry, item, raw = self.geometry, column.item_bytes, column.raw
+        geometry, item, raw = self.geometry, column.item_bytes, column.payload
         width = geometry.width * item
         starts, steps = column.starts[rows], column.extents[rows, 0]
         alone = np.arange(len(rows))

@@ -93,7 +93,7 @@ class Strings:
 class Ragged:
     """Rows whose leading dimensions vary.  Row i has shape ``(*extents[i], *inner)``."""
 
-    raw: Any  # uint8 [any], C-contiguous; of byte strings one-dimensional Strings
+    raw: np.ndarray | Strings  # uint8 [any], C-contiguous; of byte strings one-dimensional Strings
     dtype: np.dtype  # that of objects for byte strings
     starts: np.ndarray  # int64 [n], index into raw: of bytes, not necessarily aligned
     extents: np.ndarray  # int64 [n, r]
@@ -112,6 +112,21 @@ class Ragged:
         """Number of values, or strings, of each row."""
         counts: np.ndarray = np.multiply.reduce(self.extents, axis=1, dtype=np.int64)
         return counts * prod(self.inner)
+
+    @property
+    def payload(self) -> np.ndarray:
+        """The bytes that contain the values; TypeError for strings."""
+        if isinstance(self.raw, Strings):
+            raise TypeError("a column of strings has no values of one size")
+        return self.raw
+
+    @property
+    def string_lengths(self) -> np.ndarray:
+        """The length of each string of all rows; TypeError for numbers."""
+        if not isinstance(self.raw, Strings):
+            raise TypeError("a column of numbers has no strings")
+        lengths: np.ndarray = self.raw.lengths[self.items]
+        return lengths
 
     @property
     def unit(self) -> int:
@@ -134,7 +149,7 @@ class Ragged:
         """Return the values of all rows as one dimension, copied; of strings their places."""
         if isinstance(self.raw, Strings):
             return self.raw.take(self.items)
-        return gather(self.raw, self.starts, self.counts * self.unit).view(self.dtype)
+        return gather(self.payload, self.starts, self.counts * self.unit).view(self.dtype)
 
     def part(self, i: int) -> np.ndarray | Strings:
         """Row i as a view (not necessarily aligned; read-only where the buffer is)."""
@@ -298,7 +313,7 @@ def concatenate(columns: Iterable[Column]) -> Column:
         joined = _join_strings([p.values() for p in ragged])  # type: ignore[misc]
         return Ragged.back_to_back(joined, extents, first.inner)
     sizes = [p.counts * p.unit for p in ragged]
-    raw, starts = join_buffers([p.raw for p in ragged], [p.starts for p in ragged], sizes)
+    raw, starts = join_buffers([p.payload for p in ragged], [p.starts for p in ragged], sizes)
     return replace(first, raw=raw, starts=starts, extents=extents)
 
 

@@ -196,3 +196,15 @@ def test_integers_become_floats_and_floats_narrower_ones() -> None:
 def test_a_ragged_column_tells_the_lengths_of_its_rows():
     column = Ragged.from_values(np.arange(6.0), np.array([0, 2, 2, 6]))
     assert column.lengths.tolist() == [2, 0, 4]
+
+
+def test_numbers_have_bytes_and_strings_have_lengths() -> None:
+    numbers = Ragged.from_values(np.arange(3, dtype=np.int16), np.array([0, 2, 3]))
+    texts = np.array([b"a", b"", b"ccc"], object)
+    strings = Ragged.from_values(Strings.from_objects(texts), np.array([0, 1, 3]))
+    assert numbers.payload.view(np.int16).tolist() == [0, 1, 2]
+    assert strings.string_lengths.tolist() == [1, 0, 3]
+    with pytest.raises(TypeError, match="numbers has no strings"):
+        _ = numbers.string_lengths
+    with pytest.raises(TypeError, match="strings has no values of one size"):
+        _ = strings.payload
