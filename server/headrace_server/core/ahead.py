@@ -108,7 +108,8 @@ class Ahead:
     ) -> None:
         self._feeds = {name: _Feed() for name in feeds}
         self._shares = _Shares()
-        self.waiting: dict[_Name, None] = {}  # partitions that wait for trainers
+        self._running = 0  # number of partitions …
+        self.waiting: dict[_Name, None] = {}  # … and those that wait for trainers
         several = len(self._feeds) > 1
         self._always = 1 if several else 2
         self._max_ahead = max_ahead
@@ -120,12 +121,14 @@ class Ahead:
         """Let a partition take turns."""
         feed = self._feeds[name[0]]
         feed.running[name[1]] = feed.ready[name[1]] = run
+        self._running += 1
         self._bound(feed)
 
     def end(self, name: _Name) -> None:
         """Let a partition take no more turns."""
         feed = self._feeds[name[0]]
         del feed.running[name[1]]
+        self._running -= 1
         feed.ready.pop(name[1], None)
         self.waiting.pop(name, None)
         self._bound(feed)
@@ -166,7 +169,7 @@ class Ahead:
     @property
     def at_rest(self) -> bool:
         """Whether all partitions wait for trainers."""
-        return not any(feed.ready for feed in self._feeds.values())
+        return len(self.waiting) == self._running
 
     def turn(self) -> _Name | None:
         """Return the partition that makes the next batch, unless enough is made ahead."""

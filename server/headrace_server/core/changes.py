@@ -84,9 +84,10 @@ class Examples:
         return tuple(-1 if isinstance(c, list) else c.shape[1] for c in self.states)
 
     def take(self, places: np.ndarray) -> Examples:
-        """Return some of these examples."""
+        """Return some of these examples; consecutive ones that are most are not copied."""
         rows = places.tolist()
-        states = [[c[i] for i in rows] if isinstance(c, list) else c[places] for c in self.states]
+        span = _span(places) if 2 * len(rows) > len(self) else places
+        states = [[c[i] for i in rows] if isinstance(c, list) else c[span] for c in self.states]
         return Examples(self.numbers[:, places], [self.keys[i] for i in rows], states)
 
     def packed(self) -> list[bytes]:

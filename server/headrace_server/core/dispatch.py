@@ -36,7 +36,7 @@ from .handover import (
     StoreCommit,
     StoreLanes,
 )
-from .lease import OVER, SAVING, CommitVerdict, Lease
+from .lease import OVER, SAVING, CommitVerdict, Fault, Lease
 from .recalls import Acknowledged
 from .rounds import DealtRounds
 
@@ -100,8 +100,9 @@ class Dispatcher(Borders):
             self._hands.settle(batch)
         if self._leases.unstored.get(session, 0) >= self._trainers.max_window:
             self._trainers.ask(session)  # it got no batches meanwhile
+        fault = (token, code, text) if code else None
         for one in sorted({session, *lease.asked}) if lease.asked else (session,):
-            self._answer(one, token)
+            self._answer(one, token, fault)
         self._claims.arrived(partition, token, stored=True)
         self._changed = True
 
@@ -219,13 +220,13 @@ class Dispatcher(Borders):
         elif verdict is CommitVerdict.STALE:
             self._answer_stale(session, token)
         else:
-            self._answer(session, token)
+            self._answer(session, token, self._leases.fault(token))
         self._trainers.ask(session)
         self._changed = True
 
-    def _answer(self, session: int, token: int) -> None:
+    def _answer(self, session: int, token: int, fault: Fault | None) -> None:
         """Answer a commit that its partition has stored or refused."""
-        fault, effects = self._leases.fault(token), self._hands.effects
+        effects = self._hands.effects
         last = effects[-1] if effects and not fault else None
         if isinstance(last, Answer) and last.session == session and last.committed:
             effects[-1] = Answer(session, (*last.committed, token), ())  # one to several commits

@@ -123,7 +123,7 @@ class GroupDispatcher(GroupMembers):
     def _answer_late(self, session: int, token: int) -> None:
         """Answer a commit of a batch that the group does not have."""
         if self._leases.state(token) == ANSWERED:
-            self._answer(session, token)
+            self._answer(session, token, self._leases.fault(token))
         else:
             self._answer_stale(session, token)
 

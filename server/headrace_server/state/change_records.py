@@ -102,7 +102,9 @@ class _Record(NamedTuple):
 class Ledger:
     """The live state; ``tokens`` is how many of the last ones stay."""
 
-    def __init__(self, tokens: int) -> None:
+    def __init__(self, tokens: int, piece_bytes: int = _PIECE_BYTES) -> None:
+        """``piece_bytes``: bytes of examples in one record of a table, about."""
+        self._piece_bytes = piece_bytes
         self._row_of: dict[int, int] = {}  # line → number of its row
         self._records: list[_Record] = []
         self._next_row = 0
@@ -166,7 +168,7 @@ class Ledger:
         numbers = _INTEGER_BYTES * (len(self._done) + len(self._tokens))
         first = record_bytes(_HEAD_BYTES + numbers + sum(_NAME_BYTES + len(v) for v in named))
         rest = sum(record.row_bytes * len(rows) for record, rows in self._live())
-        return first + rest + (rest // _PIECE_BYTES + 1) * record_bytes(_HEAD_BYTES)
+        return first + rest + (rest // self._piece_bytes + 1) * record_bytes(_HEAD_BYTES)
 
     def table(self, read: Read) -> Iterator[Change]:
         """Yield the live state as changes for a new lap, one for each record."""
@@ -179,7 +181,7 @@ class Ledger:
             examples = found.take(rows)
             some.append(examples)
             nbytes += len(examples) * _row_bytes(examples)
-            if nbytes >= _PIECE_BYTES:
+            if nbytes >= self._piece_bytes:
                 yield Change(put=Examples.joined(some))
                 some, nbytes = [], 0
         if some:

@@ -141,13 +141,13 @@ class Journal:
             self._drop()
             raise
 
-    def read(self, place: int, nbytes: int) -> bytes:
+    def read(self, place: int, nbytes: int) -> memoryview:
         """Return a payload of the valid lap; ValueError where its checksum fails."""
         whole = os.pread(self._fd, HEAD + nbytes, place - HEAD)
         found = sound(whole, 0, len(whole), place - HEAD)
         if found is None or (found.lap, found.nbytes) != (self._lap.number, nbytes):
             raise ValueError(f"the record at byte {place - HEAD} fails its checksum")
-        return whole[HEAD:]
+        return memoryview(whole)[HEAD:]
 
     def views(self) -> Callable[[int, int], memoryview]:
         """Return a function that reads payloads as parts of the mapped file, without a copy.

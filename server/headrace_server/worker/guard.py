@@ -89,7 +89,7 @@ class Guard(OwnProcess):
         self._reached = {int(row): int(n) for row, n in self.marks.get("reached", ())}
         self._rehearsal: Rehearsal | None = None
         self._partition = 0
-        self._opening = False
+        self._opening = self._reads = False
         self._touched: set[int] = set()
         self._windowed = False  # whether rows of a window stay for later steps without reads
         self._in_window: dict[int, tuple[np.ndarray, str]] = {}  # by partition
@@ -105,17 +105,26 @@ class Guard(OwnProcess):
         self._windowed = few or self.declaration.order.seed is not None
         return _Streamed(reader, self)
 
-    def step(self, partition: int, opening: bool = False) -> Guard:
-        """Begin a step of work: its context.  A step that raises stays in the diary."""
+    def step(self, partition: int, opening: bool = False, reads: bool = True) -> Guard:
+        """Begin a step of work: its context.  A step that raises stays in the diary.
+
+        ``reads``: whether it may read, and so call code of the user.
+        """
         self._partition, self._opening, self.needed = partition, opening, False
+        self._reads = reads
         self.diary.begin(self.feed, partition, opening)
         if partition in self._in_window:
             rows, where = self._in_window[partition]
             self.diary.reading(rows, where, needed=self._moves)
         return self
 
+    def __enter__(self) -> None:
+        if self._reads:
+            super().__enter__()
+
     def __exit__(self, *error: object) -> None:
-        super().__exit__()
+        if self._reads:
+            super().__exit__()
         if error[0] is None:
             self.needed = False
             if self._touched and not self._windowed:

@@ -151,7 +151,7 @@ class Partitions:
         feed, partition = name
         run = self._running[name]
         try:
-            with self._guards[feed].step(partition):
+            with self._guards[feed].step(partition, reads=run.reads_next):
                 step = run.advance()
         except MemoryError:
             raise  # the next life repeats the step, and the diary has the rows

@@ -36,7 +36,13 @@ def nbytes_of(change: Change) -> int:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_it_is_what_the_changes_come_to_however_they_are_gathered_and_copied(seed: int):
-    chance, model, file, ledger = random.Random(seed), Model(), File(), Ledger(1000)
+    chance, model, file, piece_bytes = (
+        random.Random(seed),
+        Model(),
+        File(),
+        (200, 1 << 20)[seed % 2],
+    )
+    ledger = Ledger(1000, piece_bytes)
     for _ in range(30):
         changes = [random_change(chance) for _ in range(chance.randrange(1, 5))]
         for change in changes:
@@ -45,7 +51,7 @@ def test_it_is_what_the_changes_come_to_however_they_are_gathered_and_copied(see
         assert ledger.saved(file.read) == model.saved
         if chance.random() < 0.2:
             most = ledger.table_bytes()
-            other, again = File(), Ledger(1000)
+            other, again = File(), Ledger(1000, piece_bytes)
             for change in ledger.table(file.read):
                 most -= nbytes_of(change)
                 other.put([change], again)
@@ -58,9 +64,8 @@ def numbered(n: int, key: bytes, state: bytes) -> Example:
     return Example(n, n, 0, 0, 0, 1, (0, key), state)
 
 
-def test_many_large_states_are_copied_in_pieces(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("headrace_server.state.change_records._PIECE_BYTES", 1000)
-    file, ledger = File(), Ledger(10)
+def test_many_large_states_are_copied_in_pieces():
+    file, ledger = File(), Ledger(10, 1000)
     put = [numbered(n, b"k%d" % n, b"%d" % n * 300) for n in range(20)]
     for one in put:
         file.put([Change(put=examples_of([one]), tokens=[one.line])], ledger)

@@ -11,8 +11,10 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from headrace_proto.errors import ServerError
 from headrace_server.core.changes import Change, Examples, Saved
 from headrace_server.state import journal
 from headrace_server.state import store as module
+from headrace_server.state.journal_file import TABLE
 from headrace_server.state.store import WORKER, Store, StoreDamaged
 from tests.nursery import WarmPopen, environment
 from tests.unit.changes import Example, Model, example, examples_of, listed, random_change
@@ -546,3 +549,20 @@ def test_the_last_tokens_that_came_stay_whatever_their_numbers(
             tokens += some
         one.close()
     assert len(tokens) > 300
+
+
+def test_a_lap_in_shared_memory_is_written_in_pieces_that_leave_the_interpreter_to_others(
+    tmp_path: Path, opened: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
+):
+    rests: list[float] = []
+    clock = SimpleNamespace(sleep=rests.append, monotonic=time.monotonic)
+    monkeypatch.setattr(module, "time", clock)
+    path = tmp_path / "0.journal"
+    one = opened(path, durability=WORKER)
+    for n in range(400):
+        one.commit(put(n % 100, n))
+    assert len(rests) > 10
+    one.close()
+    kinds = [record.kind for record in journal.Journal(path, False, True).records]
+    assert kinds.count(TABLE) > 10, "900 kB in pieces of 64 kB or more"
+    assert contents(path).examples.numbers[1].tolist() == [*range(300, 400)]
