@@ -160,11 +160,19 @@ def from_code(code: str, text: str) -> HeadraceError:
 
 @contextmanager
 def rewording(
-    kind: abc.Callable[[str], Exception], before: str, *caught: type[Exception]
+    kind: abc.Callable[[str], Exception],
+    before: str,
+    *caught: type[Exception],
+    but: tuple[type[Exception], ...] = (),
 ) -> abc.Iterator[None]:
-    """Raise errors of the caught types as one of another, whose text begins with ``before``."""
+    """Raise errors of the caught types as one of another, whose text begins with ``before``.
+
+    Errors of the types ``but`` stay as they are.
+    """
     try:
         yield
+    except but:
+        raise
     except caught as error:
         raise kind(f"{before}{error}") from None
 

@@ -12,8 +12,8 @@ decoded array.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 
 from headrace_proto import dtypes
-from headrace_proto.errors import DataError
+from headrace_proto.errors import DataError, rewording
 from headrace_proto.schema import Field
 from headrace_server.reading.columns import Column, Ragged, Rows, Strings, numbers_of
 from headrace_server.reading.fitting import rows_of_items
@@ -46,19 +46,17 @@ _WITHOUT_UTF8 = {
 }
 
 
+#: The errors of Arrow for what it can not read.
+_FAULTS = (pa.ArrowException, OSError, IndexError, UnicodeDecodeError)
+
+
 class NotMapped(Exception):
     """A buffer lies outside the mapped files, or must be decoded before it can be read."""
 
 
-@contextmanager
-def naming(where: str) -> Iterator[None]:
+def naming(where: str) -> AbstractContextManager[None]:
     """Raise a fault that Arrow finds as a DataError that begins with ``where``."""
-    try:
-        yield
-    except DataError:
-        raise
-    except (pa.ArrowException, OSError, IndexError, UnicodeDecodeError) as error:
-        raise DataError(f"{where}: {error}") from None
+    return rewording(DataError, f"{where}: ", *_FAULTS, but=(DataError,))
 
 
 def stored_field(kind: Any) -> Field:

@@ -23,7 +23,7 @@ from itertools import islice
 from typing import Any
 
 from headrace_proto import dtypes
-from headrace_proto.errors import DataError, FilesMissing
+from headrace_proto.errors import DataError, FilesMissing, rewording
 from headrace_server.files.manifest import DataFile
 from headrace_server.pipeline.declaration import Feature, Source
 from headrace_server.reading.reader import BadRecords, Opening, StreamReader
@@ -224,12 +224,8 @@ class _Rows(FileRecords):
 
     def next(self) -> StreamRecord | None:
         if self._opened is None:
-            try:
+            with rewording(Damaged, "", csv.Error, DataError, but=(FilesMissing,)):
                 self._open()
-            except FilesMissing:
-                raise
-            except (csv.Error, DataError) as error:
-                raise Damaged(str(error)) from None
         return self._example()
 
     def _take(self) -> tuple[Place, Cells | str] | None:

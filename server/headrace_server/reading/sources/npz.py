@@ -39,12 +39,8 @@ def open_reader(opening: Opening) -> IndexedReader:
     ragged: Mapping[str, str] = options.get("ragged") or {}
 
     def opened(file: DataFile) -> tuple[Mapping[str, Column], Mapping[str, Field]]:
-        try:
+        with rewording(DataError, f"{file.path}: ", DataError, but=(FilesMissing,)):
             columns = _columns(_arrays(file, options.get("column")), ragged)
-        except FilesMissing:
-            raise
-        except DataError as error:
-            raise DataError(f"{file.path}: {error}") from None
         return columns, {name: field_of(column) for name, column in columns.items()}
 
     schema, served = files_that_serve(opening, opened)
@@ -61,17 +57,14 @@ def _arrays(file: DataFile, column: str | None) -> dict[str, np.ndarray]:
     if column is not None:
         raise DataError(f"column={column!r} names the array of a .npy file, and this is a .npz")
     arrays = {}
-    try:
-        with open_stream(file) as stream, zipfile.ZipFile(stream) as archive:
-            for entry in archive.infolist():
-                if not entry.filename.endswith(".npy"):
-                    raise DataError(f"its member {entry.filename!r} is no .npy array")
-                name = entry.filename.removesuffix(".npy")
-                arrays[name] = _parsed(name, _member(archive, entry, data))
-    except FilesMissing:
-        raise
-    except _DAMAGE as error:
-        raise DataError(f"it is no sound .npz file, or is cut off: {error}") from None
+    unsound = "it is no sound .npz file, or is cut off: "
+    naming = rewording(DataError, unsound, *_DAMAGE, but=(FilesMissing,))
+    with naming, open_stream(file) as stream, zipfile.ZipFile(stream) as archive:
+        for entry in archive.infolist():
+            if not entry.filename.endswith(".npy"):
+                raise DataError(f"its member {entry.filename!r} is no .npy array")
+            name = entry.filename.removesuffix(".npy")
+            arrays[name] = _parsed(name, _member(archive, entry, data))
     return arrays
 
 
