@@ -42,7 +42,7 @@ _CLOSE_S = 20.0
 _ANSWER_S = 10.0
 
 
-class RayServers:
+class RayServers(contextlib.AbstractContextManager["RayServers"]):
     """The running servers of ``hs.on_ray``; a context manager, or closed by ``close``.
 
     They end, too, when the program that started them does.
@@ -106,9 +106,6 @@ class RayServers:
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._servers)} servers"
         return f"<headrace_server.RayServers at {self._address}: {state}>"
-
-    def __enter__(self) -> RayServers:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

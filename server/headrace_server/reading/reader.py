@@ -20,7 +20,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from headrace_proto.errors import DataError
+from headrace_proto.errors import DataError, FilesMissing
 from headrace_proto.schema import Field
 
 from ..files.index_cache import IndexCache
@@ -51,8 +51,11 @@ class BadRecords:
     progress: Callable[[], None] = lambda: None
 
     def report(self, error: DataError, reason: str = "bad_record", rows: int = 1) -> None:
-        """Report a record that breaks a rule; return where it is skipped, else raise."""
-        if not self.skip:
+        """Report a record that breaks a rule; return where it is skipped, else raise.
+
+        A file that is missing is never skipped.
+        """
+        if not self.skip or isinstance(error, FilesMissing):
             raise error
         self.counts[reason] = self.counts.get(reason, 0) + rows
         self.logged += 1

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from headrace_proto.errors import DataError, FilesMissing
+from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.files.manifest import DataFile
 from headrace_server.reading.chunk import Chunk, Origin
@@ -81,8 +81,6 @@ def files_that_serve(
     for file in opening.files:
         try:
             content, fields = opened(file)
-        except FilesMissing:
-            raise
         except DataError as error:
             bad.report(error, "corrupt_file")
             continue

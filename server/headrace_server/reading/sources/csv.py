@@ -173,7 +173,7 @@ def _parser(dtype: str) -> Callable[[str], Any]:
     return complex if kind == "c" else _real
 
 
-class _Text:
+class _Text(Iterator[str]):
     """Lines of a file as text, and the byte after the last line taken.
 
     ``_parser`` restores bytes that are not UTF-8.
@@ -182,9 +182,6 @@ class _Text:
     def __init__(self, file: DataFile, byte: int) -> None:
         self._stream = open_plain(file, byte)
         self.byte = byte
-
-    def __iter__(self) -> Iterator[str]:
-        return self
 
     def __next__(self) -> str:
         line = self._stream.readline()
