@@ -89,13 +89,14 @@ class Arrivals(SegmentSupply):
         self._ready.push(batch)
         return True
 
+    @property
+    def _lines(self) -> Sequence[Line]:
+        return self._ready, self._again
+
     def drain(self) -> list[Batch]:
         taken = [take.batch for take in self.takes.values() if take.batch is not None]
         self.takes.clear()
-        return [*self._unowned(), *taken]
-
-    def _unowned(self) -> list[Batch]:
-        return [*self._ready.drain(), *self._again.drain()]
+        return [*super().drain(), *taken]
 
     def end(self, partition: int) -> None:
         self.partitions[partition].ended = True
@@ -127,9 +128,6 @@ class Arrivals(SegmentSupply):
 
     def waiting(self) -> int:
         return len(self._ready)
-
-    def waiting_rows(self) -> int:
-        return self._ready.rows() + self._again.rows()
 
     def next(self, session: int) -> Batch | None:
         """Return the first returned batch, else the first new one."""
@@ -205,7 +203,7 @@ class Arrivals(SegmentSupply):
         if not rows:
             return False
         self._sized = True
-        self._release_all(self._unowned())
+        self._release_all(super().drain())
         self.next_stripe = max(1, self.next_stripe)
         self.takes[trainer.session] = _Take(request, rows, self.take_stripes(1))
         trainer.idle, trainer.window = False, trainer.seq

@@ -100,11 +100,9 @@ class LaneQueues(SegmentSupply):
         self._left.setdefault(session, {})[stripe.partition] = 0
         return stripe
 
-    def waiting(self) -> int:
-        return sum(len(stripe.ready) for stripe in self._stripes.values())
-
-    def waiting_rows(self) -> int:
-        return sum(stripe.ready.rows() for stripe in self._stripes.values())
+    @property
+    def _lines(self) -> list[Line]:
+        return [stripe.ready for stripe in self._stripes.values()]
 
     def next(self, session: int) -> Batch | None:
         """Return the next batch of a trainer's own lanes."""
@@ -206,9 +204,6 @@ class LaneQueues(SegmentSupply):
             or any("claimed" in lease.batch.meta for lease in leases.of_session(session))
             or (session in leases.unstored and any(p.held for p in self.partitions.values()))
         )
-
-    def drain(self) -> list[Batch]:
-        return [batch for stripe in self._stripes.values() for batch in stripe.ready.drain()]
 
     def leave(self, session: int, rank: int) -> None:
         """Void the batches of a trainer that left its lanes; its examples continue in others."""

@@ -225,7 +225,7 @@ class PlainSupply(Supply):
     def is_exhausted(self, trainer: Trainer) -> bool:
         if self.stream.open or self._again:
             return False
-        return trainer.rank < 0 or not self._rounds.waiting(trainer.rank)
+        return trainer.rank < 0 or not self._rounds.lines[trainer.rank].count
 
     def missing(self) -> tuple[int, int] | None:
         return self.stream.missing()

@@ -58,7 +58,8 @@ class Rounds:
 
     def _begin(self, world: int) -> None:
         self.world = world
-        self._lines = [Line() for _ in range(world)]
+        #: By rank: the batches that wait for it.
+        self.lines = [Line() for _ in range(world)]
 
     def place(self, member: Batch) -> bool:
         """Take a member of a round that its partition formed; return whether the round is whole."""
@@ -91,14 +92,14 @@ class Rounds:
 
     def push(self, batch: Batch) -> None:
         """Let a member of a round wait for its rank."""
-        self._lines[batch.rank].push(batch)
+        self.lines[batch.rank].push(batch)
 
     def pop(self, rank: int, coming: Iterable[int]) -> Batch | None:
         """Take the batch of a rank's next round, if it is here.
 
         ``coming``: partitions that may have more rounds; none of these may come first.
         """
-        batch = self._lines[rank].pop()
+        batch = self.lines[rank].pop()
         if batch is None:
             return None
         earlier = [self.next_place(partition) for partition in coming]
@@ -110,28 +111,8 @@ class Rounds:
 
     def take(self, at: int, partition: int, rank: int) -> Batch | None:
         """Take a rank's batch of a round out of turn, if it waits."""
-        for batch in self._lines[rank].waiting():
+        for batch in self.lines[rank].waiting():
             if (batch.round, batch.partition) == (at, partition):
                 batch.wait_no_more()
                 return batch
         return None
-
-    def drain(self, rank: int) -> list[Batch]:
-        """Take all batches waiting for a rank."""
-        return self._lines[rank].drain()
-
-    def drain_all(self) -> list[Batch]:
-        """Take all batches that wait."""
-        return [batch for line in self._lines for batch in line.drain()]
-
-    def waiting(self, rank: int) -> int:
-        """Return how many batches wait for a rank."""
-        return len(self._lines[rank])
-
-    def waiting_in_all(self) -> int:
-        """Return how many batches wait."""
-        return sum(map(len, self._lines))
-
-    def rows(self) -> int:
-        """Return the number of rows that wait for a rank."""
-        return sum(line.rows() for line in self._lines)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .handover import Batch, Dealt, Effect, JoinRefused, Leave, Want
+from .handover import Batch, Dealt, Effect, JoinRefused, Leave, Line, Want
 from .members import place_of
 from .partition import TURN_BITS
 from .rounds import DealtRounds, Rounds
@@ -101,16 +101,16 @@ class SegmentRounds(SegmentSupply):
         before = self._stripes[rank]
         self._left[before] = rank
         self._stripes[rank] = after = self.take_stripes(1)
-        for batch in self._rounds.drain(rank):
+        for batch in self._rounds.lines[rank].drain():
             self._lack(batch.round, batch.partition, rank)
             self._hands.void(batch)
         self._hands.effects += [
             Leave(number, before, after) for number, p in self.partitions.items() if not p.ended
         ]
 
-    def drain(self) -> list[Batch]:
-        """Take all batches that wait."""
-        return self._rounds.drain_all()
+    @property
+    def _lines(self) -> list[Line]:
+        return self._rounds.lines
 
     # Claims
 
@@ -160,7 +160,7 @@ class SegmentRounds(SegmentSupply):
         asked = self._resumed.intersection(live)
         self._resumed.clear()
         coming = {n: self._asked[n] - self._came[n] for n in live}
-        needed = max(n - self._rounds.waiting(rank) for rank, n in here.items())
+        needed = max(n - len(self._rounds.lines[rank]) for rank, n in here.items())
         needed -= sum(coming.values())
         first = min(live, key=self._rounds.next_place, default=-1)
         # rounds of other partitions wait for the first one
@@ -181,12 +181,6 @@ class SegmentRounds(SegmentSupply):
 
     def missing(self) -> tuple[int, int] | None:
         return None
-
-    def waiting(self) -> int:
-        return self._rounds.waiting_in_all()
-
-    def waiting_rows(self) -> int:
-        return self._rounds.rows()
 
 
 SegmentRounds.ranked = SegmentRounds

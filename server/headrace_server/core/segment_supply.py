@@ -10,12 +10,12 @@ partitions make as many batches as trainers ask for, and no more.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace_proto.messages import Idle, Passed
 
-from .handover import Batch, Deal, Effect, Want, of_numbers
+from .handover import Batch, Deal, Effect, Line, Want, of_numbers
 from .hands import Hands
 from .partition import TURN_BITS
 from .rounds import DealtRounds
@@ -107,9 +107,20 @@ class SegmentSupply(Supply):
     def begin_epoch(self, partition: int, turn: int) -> None:
         self.partitions[partition].epoch = max(0, turn >> TURN_BITS)
 
+    @property
     @abstractmethod
+    def _lines(self) -> Iterable[Line]:
+        """The queues of all batches that wait for trainers."""
+
     def drain(self) -> list[Batch]:
         """Take all batches that wait."""
+        return [batch for line in self._lines for batch in line.drain()]
+
+    def waiting(self) -> int:
+        return sum(map(len, self._lines))
+
+    def waiting_rows(self) -> int:
+        return sum(line.rows() for line in self._lines)
 
     def _note_made(self, batch: Batch) -> None:
         here = self.partitions[batch.partition]

@@ -38,7 +38,7 @@ def test_a_batch_that_is_made_again_has_its_round_and_rank_once():
     assert one.dealt_of(0).members == [[7, 4, 2]]
     assert one.pick(batch.order) is None
     one.push(batch)
-    assert one.pick(batch.order) is batch and not one.waiting(2)
+    assert one.pick(batch.order) is batch and not len(one.lines[2])
 
 
 def test_batches_that_will_not_come_are_lacked_by_no_rank():
