@@ -389,8 +389,7 @@ class Dispatcher(Borders):
         for session, (last_seq, leases) in self._resends.items():
             if trainer := self._trainers.present.get(session):
                 self._hands.resend(trainer, last_seq, leases)
-                trainer.knows_end = trainer.idle = False
-                trainer.passed, trainer.full, trainer.epoch = 0, None, 0
+                trainer.knows_nothing()
                 self._trainers.ask(session)
         self._resends.clear()
 

@@ -78,7 +78,7 @@ class GroupDispatcher(GroupMembers):
             if batch is not None:
                 self._hands.effects.append(Send(session, seq, token, batch))
         member.seq = missed[-1][0] if missed else last_seq
-        member.knows_end, member.epoch = False, 0
+        member.knows_nothing()
         self._touched[member.group] = None
 
     # Commits

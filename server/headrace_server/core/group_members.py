@@ -28,7 +28,7 @@ class GroupMembers(Dispatcher):
     """The members of all groups of a feed, as a layer of its dispatcher."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
-        self.__dict__ = dispatcher.__dict__
+        vars(self).update(vars(dispatcher))  # all its parts; it is not used any more
         self._groups: dict[int, Group] = {}  # by the number of their sessions
         self._member_of: dict[int, MemberPlace] = {}  # by session
         self._touched: dict[Group, None] = {}  # groups that changed since effects were taken
@@ -80,7 +80,7 @@ class GroupMembers(Dispatcher):
             self._trainers.join(group.number, now, rank)
         member = group.place_for(nonce)
         member.session, member.seen, member.window, member.seq = session, now, 0, 0
-        member.knows_end, member.epoch = False, 0
+        member.knows_nothing()
         self._member_of[session] = member
         self._asked.pop(nonce, None)
         self._touched[group] = None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .handover import Batch, JoinRefused
+from .trainers import Trainer
 
 #: Maximum number of members, and length of a group's name.
 MOST_MEMBERS, LONGEST_NAME = 1024, 100
@@ -41,18 +42,14 @@ class GroupBatch:
     saving: bool = False
 
 
-@dataclass(slots=True, eq=False)
-class MemberPlace:
+@dataclass(slots=True, eq=False, kw_only=True)
+class MemberPlace(Trainer):
     """A place in a group.  Session 0: its trainer is away."""
 
-    group: Group
-    nonce: bytes
     session: int = 0
     seen: float = 0.0
-    window: int = 0
-    seq: int = 0  # number of its last delivery
-    knows_end: bool = False
-    epoch: int = 0  # the least epoch of coming batches that was announced to it
+    group: Group
+    nonce: bytes
     sent: dict[int, int] = field(default_factory=dict)  # by token: number of the delivery
 
     def waiting(self) -> list[tuple[int, Batch]]:
@@ -123,7 +120,7 @@ class Group:
         free = [member for member in self.members if not member.session]
         member = next((one for one in free if one.nonce == nonce), next(iter(free), None))
         if member is None:
-            member = MemberPlace(self, nonce)
+            member = MemberPlace(group=self, nonce=nonce)
             self.members.append(member)
         member.nonce = nonce
         return member

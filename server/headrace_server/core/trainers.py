@@ -24,7 +24,7 @@ MAX_WORLD = 65_536
 MAX_WAITING = 10_000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Trainer:
     """One session, and the number of its last delivery."""
 
@@ -39,6 +39,11 @@ class Trainer:
     epoch: int = 0  # the least epoch of coming batches that was announced to it
     full: tuple[int, int] | None = None  # the next batch of this owner that was announced to it
     yields: bool = False  # whether others that ask go first
+
+    def knows_nothing(self) -> None:
+        """Note that it may have missed all notices."""
+        self.knows_end = self.idle = False
+        self.passed, self.full, self.epoch = 0, None, 0
 
 
 class Trainers:
