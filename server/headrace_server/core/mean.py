@@ -18,6 +18,10 @@ import numpy as np
 
 from .plan import stored
 
+#: Fields of a snapshot: those that must be as they were, and those that change.
+_SETTINGS = ("group", "warmup", "mean_decay")
+_STATE: Mapping[str, type] = {"groups": int, "average": float, "power": float}
+
 
 @dataclass(slots=True)
 class RunningMean:
@@ -27,16 +31,16 @@ class RunningMean:
     overall_rate: float
     mean_decay: float = 0.999
     warmup: int | None = 10
-    _groups: int = 0
-    _average: float = 0.0  # before the division by 1 - mean_decay**t, if any
-    _power: float = 1.0  # mean_decay**groups
+    groups: int = 0
+    average: float = 0.0  # before the division by 1 - mean_decay**t, if any
+    power: float = 1.0  # mean_decay**groups
 
     def rates(self, weights: np.ndarray) -> np.ndarray:
         """Return the rates of rows that form one group of any size."""
         weights = np.asarray(weights, np.float64)
         if not len(weights):
             return weights
-        groups, average, power = self._groups + 1, self._average, self._power
+        groups, average, power = self.groups + 1, self.average, self.power
         # Scaled before they are summed: a sum could be infinite where the mean is not.
         share = float((weights / len(weights)).sum())
         if self.warmup is None:
@@ -58,27 +62,15 @@ class RunningMean:
                 f"a weight of {weights.max()} over a mean of {mean} at overall_rate="
                 f"{self.overall_rate} gives no finite rate"
             )
-        self._groups, self._average, self._power = groups, average, power
+        self.groups, self.average, self.power = groups, average, power
         return rates
 
     def snapshot(self) -> dict[str, Any]:
-        return {
-            "group": self.group,
-            "warmup": self.warmup,
-            "mean_decay": self.mean_decay,
-            "groups": self._groups,
-            "average": self._average,
-            "power": self._power,
-        }
+        return {name: getattr(self, name) for name in (*_SETTINGS, *_STATE)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a snapshot; ValueError names the field that does not fit."""
-        groups, average, power = stored(
-            state,
-            "a running mean",
-            {"groups": int, "average": float, "power": float},
-            group=self.group,
-            warmup=self.warmup,
-            mean_decay=self.mean_decay,
-        )
-        self._groups, self._average, self._power = groups, average, power
+        settings = {name: getattr(self, name) for name in _SETTINGS}
+        values = stored(state, "a running mean", _STATE, **settings)
+        for name, value in zip(_STATE, values, strict=True):
+            setattr(self, name, value)
