@@ -3,7 +3,7 @@ which.
 
     credits of trainers ─► deal() ─┬─► next(): its trainer's
                                    └─► wants() ─► Want(partition, upto) ─► worker ─► made()
-    take() ─► a stripe of its own ─► Want(partition, rows, stripe) ─► made() ─► deal_takes()
+    take() ─► a stripe of its own ─► Want(partition, rows, stripe) ─► made() ─► deal()
                 └─ withdrawn, or made twice ─► Release: its rows are ready again
 
 Any trainer gets any batch.  Partitions are asked in turn; one that has to wait for states (starved)
@@ -217,7 +217,12 @@ class Arrivals(SegmentSupply):
         if self._sized:
             self._withdraw_wants()
 
-    def deal_takes(self) -> None:
+    def deal(self, paused: bool) -> None:
+        if not paused:
+            self._deal_takes()
+        super().deal(paused)
+
+    def _deal_takes(self) -> None:
         for session, take in list(self.takes.items()):
             trainer = self._trainers.present[session]
             if take.batch is not None:

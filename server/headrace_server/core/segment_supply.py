@@ -43,7 +43,6 @@ class SegmentSupply(Supply):
     """The common part of both orders and of rounds.  ``states``: where states are kept."""
 
     run = 0  # number of the ranks' run
-    takes: Mapping[int, object] = {}  # requests for batches of a named size, by session
     claims_wait = False  # whether a claim may name rows that depend on another's commit
     ranked: type[SegmentSupply]  # the class of supply for ranks
 
@@ -166,8 +165,6 @@ class SegmentSupply(Supply):
 
     def deal(self, paused: bool) -> None:
         trainers = self._trainers
-        if self.takes and not paused:
-            self.deal_takes()
         if paused or not trainers.asking:
             return
         asking = []
@@ -185,9 +182,6 @@ class SegmentSupply(Supply):
                 del trainers.asking[session]
         if asking:
             self._hands.effects += self.wants(asking)
-
-    def deal_takes(self) -> None:
-        """Grant batches of named sizes, and ask partitions for them."""
 
     def tell(self, paused: bool) -> None:
         for trainer in self._trainers.asking.values():
