@@ -28,6 +28,7 @@ from .trainers import Trainer
 
 @dataclass(slots=True)
 class _Stripe:
+    session: int
     partition: int
     number: int
     leaves: int  # number of left stripes of its partition when it was opened
@@ -42,10 +43,10 @@ class LaneQueues(SegmentSupply):
     ranked = SegmentRounds
 
     def _set_up(self) -> None:
-        # by session: dry stripes whose batches may be out
-        self._spent: dict[int, list[_Stripe]] = {}
-        self._stripes: dict[int, _Stripe] = {}  # by session
-        self._by_number: dict[int, int] = {}  # stripe → session
+        self._open: dict[int, _Stripe] = {}  # by number: those that get further batches
+        #: By session, in the order in which they were opened: its open stripe, and dry ones whose
+        #: batches may be out.
+        self._of: dict[int, list[_Stripe]] = {}
         self._dry: set[int] = set()  # partitions without work for a new stripe
         # By partition: number of stripes that trainers have left; their examples need others.
         self._leaves = dict.fromkeys(self.partitions, 0)
@@ -55,19 +56,18 @@ class LaneQueues(SegmentSupply):
 
     def made(self, batch: Batch) -> bool:
         self._note_made(batch)
-        session = self._by_number.get(batch.meta["stripe"])
-        if session is None:
+        stripe = self._open.get(batch.meta["stripe"])
+        if stripe is None:
             return False
-        stripe = self._stripes[session]
         stripe.made += 1
         stripe.ready.push(batch)
         return True
 
     def end(self, partition: int) -> None:
         self.partitions[partition].ended = True
-        for session, stripe in list(self._stripes.items()):
+        for stripe in list(self._open.values()):
             if stripe.partition == partition and not len(stripe.ready):
-                self._close(session)
+                self._close(stripe)
 
     def dry(self, number: int) -> None:
         """Close a stripe without work; its trainer may get one in another partition.
@@ -75,11 +75,9 @@ class LaneQueues(SegmentSupply):
         It may get one in the same partition if another trainer has left it since, which the
         partition may not have known.
         """
-        session = self._by_number.get(number)
-        if session is not None:
-            stripe = self._close(session)
-            if self.states == NOWHERE:
-                self._spent.setdefault(session, []).append(stripe)
+        stripe = self._open.get(number)
+        if stripe is not None:
+            self._close(stripe, spent=self.states == NOWHERE)
             if stripe.leaves == self._leaves[stripe.partition]:
                 self._dry.add(stripe.partition)
 
@@ -89,32 +87,37 @@ class LaneQueues(SegmentSupply):
             for left in self._left.values():
                 left.pop(partition, None)
             return
-        for session, stripe in list(self._stripes.items()):  # they are empty
+        for stripe in list(self._open.values()):  # they are empty
             if stripe.partition == partition:
-                self._close(session)
+                self._close(stripe)
                 self._hands.effects.append(Leave(partition, stripe.number))
 
-    def _close(self, session: int) -> _Stripe:
-        stripe = self._stripes.pop(session)
-        del self._by_number[stripe.number]
-        self._left.setdefault(session, {})[stripe.partition] = 0
-        return stripe
+    def _close(self, stripe: _Stripe, spent: bool = False) -> None:
+        """Close a stripe; ``spent``: its batches may be out."""
+        del self._open[stripe.number]
+        if not spent:
+            self._of[stripe.session].remove(stripe)
+        self._left.setdefault(stripe.session, {})[stripe.partition] = 0
+
+    def _stripe_of(self, session: int) -> _Stripe | None:
+        """Return a trainer's open stripe."""
+        last = self._of.get(session, ())[-1:]
+        return last[0] if last and last[0].number in self._open else None
 
     @property
     def _lines(self) -> list[Line]:
-        return [stripe.ready for stripe in self._stripes.values()]
+        return [stripe.ready for stripe in self._open.values()]
 
     def next(self, session: int) -> Batch | None:
         """Return the next batch of a trainer's own lanes."""
-        for spent in self._spent.get(session, ()) if self._spent else ():
-            if len(spent.ready):
-                return spent.ready.pop()
-        stripe = self._stripes.get(session)
-        return None if stripe is None else stripe.ready.pop()
+        for stripe in self._of.get(session, ()):
+            if stripe.ready.count:
+                return stripe.ready.pop()
+        return None
 
     def missing(self) -> tuple[int, int] | None:
         """Return number and partition of a requested batch, if any."""
-        for stripe in self._stripes.values():
+        for stripe in self._open.values():
             if stripe.wanted > stripe.made:
                 return self.partitions[stripe.partition].made, stripe.partition
         return None
@@ -126,7 +129,7 @@ class LaneQueues(SegmentSupply):
         A message lost with a connection is resent: its number is beyond the last delivery.
         """
         session = trainer.session
-        if session in self._stripes:
+        if self._stripe_of(session) is not None:
             return
         left = self._left.setdefault(session, {})
         for number, here in self.partitions.items():
@@ -139,21 +142,22 @@ class LaneQueues(SegmentSupply):
 
     def is_idle(self, session: int) -> bool:
         """Return whether a trainer has no lanes and can get none."""
-        return not (session in self._stripes or self._goes_on(session))
+        return self._stripe_of(session) is None and not self._goes_on(session)
 
     def put_back(self, session: int, batch: Batch) -> bool:
         """Take a batch that was lost on its way; its trainer gets it again."""
         number = batch.meta["stripe"]
-        for stripe in (self._stripes.get(session), *self._spent.get(session, ())):
-            if stripe is not None and stripe.number == number:
+        for stripe in self._of.get(session, ()):
+            if stripe.number == number:
                 stripe.ready.push(batch)
                 return True
         return False
 
     def is_exhausted(self, trainer: Trainer) -> bool:
-        if self.states != NOWHERE or trainer.session in self._stripes:
+        session = trainer.session
+        if self.states != NOWHERE or self._stripe_of(session) is not None:
             return False
-        if any(len(spent.ready) for spent in self._spent.get(trainer.session, ())):
+        if any(spent.ready.count for spent in self._of.get(session, ())):
             return False
         return all(one.ended or number in self._dry for number, one in self.partitions.items())
 
@@ -167,7 +171,7 @@ class LaneQueues(SegmentSupply):
         """Return the requests to partitions; give trainers without lanes some where work is."""
         effects: list[Effect] = []
         for session, credits in asking:
-            stripe = self._stripes.get(session) or self._open(session)
+            stripe = self._stripe_of(session) or self._give(session)
             if stripe is None or self.partitions[stripe.partition].held:
                 continue
             upto = stripe.made + credits - len(stripe.ready)
@@ -176,7 +180,8 @@ class LaneQueues(SegmentSupply):
                 effects.append(Want(stripe.partition, upto, stripe.number))
         return effects
 
-    def _open(self, session: int) -> _Stripe | None:
+    def _give(self, session: int) -> _Stripe | None:
+        """Open a stripe for a trainer, where there is work for it."""
         load = {
             number: 0
             for number, here in self.partitions.items()
@@ -184,13 +189,13 @@ class LaneQueues(SegmentSupply):
         }
         if not load or self._goes_on(session):
             return None
-        for other in self._stripes.values():
+        for other in self._open.values():
             if other.partition in load:
                 load[other.partition] += 1
         partition = min(load, key=lambda n: (load[n], n))
-        stripe = _Stripe(partition, self.take_stripes(1), self._leaves[partition])
-        self._stripes[session] = stripe
-        self._by_number[stripe.number] = session
+        stripe = _Stripe(session, partition, self.take_stripes(1), self._leaves[partition])
+        self._open[stripe.number] = stripe
+        self._of.setdefault(session, []).append(stripe)
         return stripe
 
     def _goes_on(self, session: int) -> bool:
@@ -207,14 +212,10 @@ class LaneQueues(SegmentSupply):
 
     def leave(self, session: int, rank: int) -> None:
         """Void the batches of a trainer that left its lanes; its examples continue in others."""
-        passed = self._left.pop(session, {})
-        left = self._spent.pop(session, [])
-        if session in self._stripes:
-            left.append(self._close(session))
-        self._left.pop(session, None)
-        if session in self._trainers.present:  # it gets other lanes, maybe in the same partition
-            self._left[session] = passed
-        for stripe in left:
+        if session not in self._trainers.present:  # else it gets other lanes
+            self._left.pop(session, None)
+        for stripe in self._of.pop(session, ()):
+            self._open.pop(stripe.number, None)
             self._dry.discard(stripe.partition)
             self._leaves[stripe.partition] += 1
             for batch in stripe.ready.drain():

@@ -459,7 +459,7 @@ def test_trainers_that_come_and_go_leave_nothing_behind():
         at.join(session, window=2)
         at.d.leave(session)
     assert sorted(e.stripe for e in at.take(Leave)) == list(range(199))
-    assert [vars(at.d._supply)[name] for name in ("_stripes", "_by_number")] == [{}, {}]
+    assert [vars(at.d._supply)[name] for name in ("_open", "_of")] == [{}, {}]
     assert not at.d._last_saved and not at.d._trainers.asking
     for partition in range(3):
         at.d.partition_ended(partition)
