@@ -162,7 +162,7 @@ class Buckets(QueuedRows):
         """Return the longest of a bucket's open rows, or the sum of ragged ones."""
         queue, count = self._queues[bucket], self._open[bucket]
         if not self._ragged:
-            return queue.longest_of_last(count)
+            return max((int(lengths.max()) for lengths in queue.last(count)), default=0)
         budget = self.max_padded_elements or 0
         return min(sum(int(_costs(part, budget).sum()) for part in queue.last(count)), budget + 1)
 

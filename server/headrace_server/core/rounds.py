@@ -61,11 +61,6 @@ class Rounds:
         #: By rank: the batches that wait for it.
         self.lines = [Line() for _ in range(world)]
 
-    def place(self, member: Batch) -> bool:
-        """Take a member of a round that its partition formed; return whether the round is whole."""
-        self.push(member)
-        return self.pass_by(member.round, member.partition, member.rank)
-
     def pass_by(self, at: int, partition: int, rank: int) -> bool:
         """Note that a member of a round was made, in the order of ranks; return whether it is the
         last.

@@ -71,9 +71,6 @@ class RowQueue:
                 rest = None if lengths is None else lengths[:kept]
                 self._segments.append((chunk, rows[:kept], rest))
 
-    def longest_of_last(self, count: int) -> int:
-        return max((int(lengths.max()) for lengths in self.last(count)), default=0)
-
     def last(self, count: int) -> Iterator[np.ndarray]:
         """Yield the lengths of the last rows, in parts, from the last row backwards."""
         for _, _, lengths in reversed(self._segments):

@@ -55,15 +55,18 @@ class SegmentRounds(SegmentSupply):
         self._note_made(batch)
         rank = batch.meta.get("rank", -1)
         at, stripe = batch.meta.get("round", -1), batch.meta.get("stripe", -1)
-        if not 0 <= rank < self.world or self._stripes[rank] != stripe:
-            if self._left.get(stripe) == rank:
-                self._came[batch.partition] += self._rounds.pass_by(at, batch.partition, rank)
-                self._lack(at, batch.partition, rank)
+        present = 0 <= rank < self.world and self._stripes[rank] == stripe
+        if not present and self._left.get(stripe) != rank:
+            return False
+        whole = self._rounds.pass_by(at, batch.partition, rank)
+        self._came[batch.partition] += whole
+        if not present:
+            self._lack(at, batch.partition, rank)
             return False
         self._rounds.lacking.pop((at, batch.partition, rank), None)
         batch.rank, batch.round = rank, at
-        if self._rounds.place(batch):
-            self._came[batch.partition] += 1
+        self._rounds.push(batch)
+        if whole:
             self._hands.effects.append(Dealt((batch.partition,)))
         return True
 
