@@ -301,6 +301,20 @@ def test_a_member_that_was_made_again_before_its_claim_is_that_claim():
     assert save.batch is waits
 
 
+def test_a_claim_that_ends_after_its_rank_has_left_its_lanes_gives_the_member_to_nobody():
+    at = resumed([2, 1], order="lanes", states=AT_TRAINER)
+    at.rank(1)
+    claim(at, 1, 2)
+    at.member(0, 0, 2, 1)
+    at.d.leave(11)
+    at.d.claimed(5, "no", 0)
+    at.rank(1)
+    at.act()
+    assert at.sent() == [], "its states were in the memory of the trainer that has left"
+    at.member(0, 1, 2, 1, stripe=2)
+    assert at.sent() == [(1, 2, 0)]
+
+
 def test_a_claim_of_another_rank_or_of_segments_is_none():
     at = resumed([2, 1])
     at.rank(0)
