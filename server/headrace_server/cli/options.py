@@ -95,7 +95,7 @@ def in_options(text: str, options: tuple[Option, ...]) -> str:
     """
     for option in options:
         name = option.argument or option.name
-        flag = option.placeholder if option.positional else option.flag
+        flag = option.shown
         if option.kind == "flag":
             text = re.sub(rf"{_ALONE}{name}=True\b", flag, text)
             text = re.sub(rf"{_ALONE}{name}=False\b", flag.replace("--", "--no-", 1), text)
@@ -103,23 +103,6 @@ def in_options(text: str, options: tuple[Option, ...]) -> str:
         if "_" in name:
             text = re.sub(rf"{_ALONE}{name}\b(?![=/.(\w'\"])", flag, text)
     return text
-
-
-def on_line(options: tuple[Option, ...], given: argparse.Namespace) -> dict[str, Any]:
-    """Return the values on the command line, checked, by name."""
-    values = {}
-    for option in options:
-        if option.name in given:
-            value = getattr(given, option.name)
-            flag = option.placeholder if option.positional else option.flag
-            checked = tuple(value) if option.many else option.check(value, f"{flag} {value!r:.80}")
-            values[option.name] = checked
-    return values
-
-
-def with_defaults(options: tuple[Option, ...], given: Mapping[str, Any]) -> argparse.Namespace:
-    """Return all options by name: the given values, and the default of every other."""
-    return argparse.Namespace(**{one.name: given.get(one.name, one.default) for one in options})
 
 
 def variable(option: Option) -> str:
@@ -131,17 +114,25 @@ def settled(
     options: tuple[Option, ...], given: Namespace, environment: Mapping[str, str]
 ) -> Namespace:
     """Return all options by name.  ValueError or TypeError names the place of a fault."""
-    nearer = _from_environment(options, environment) | on_line(options, given)
-    file = nearer.get(CONFIG.name)
-    in_file = {} if file is None else _from_file(options, file)
-    values = with_defaults(options, in_file | nearer)
+    found = _from_environment(options, environment) | _on_line(options, given)
+    if (file := found.get(CONFIG.name)) is not None:
+        found = _from_file(options, file) | found
+    values = {one.name: found.get(one.name, one.default) for one in options}
     for option in options:
-        if option.positional and not getattr(values, option.name):
+        if option.positional and not values[option.name]:
             raise ValueError(
                 f"no {option.metavar} is given: not on the command line, not as "
                 f"{variable(option)}, and not as {option.name} in a file of --config"
             )
-    return values
+    return Namespace(**values)
+
+
+def _on_line(options: tuple[Option, ...], given: Namespace) -> dict[str, Any]:
+    return {
+        one.name: tuple(value) if one.many else one.check(value, f"{one.shown} {value!r:.80}")
+        for one in options
+        if (value := getattr(given, one.name, None)) is not None
+    }
 
 
 def _from_environment(

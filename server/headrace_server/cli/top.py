@@ -19,6 +19,8 @@ import unicodedata
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import NoReturn
 
 from headrace_proto.errors import HeadraceError
 
@@ -59,22 +61,20 @@ def top(options: Namespace) -> None:
     if options.once or not sys.stdout.isatty():
         print("\n".join(lines(status())))
         return
+    looks: SimpleQueue[list[str]] = SimpleQueue()
+    asking = threading.Thread(target=_look, args=(status, options.every, looks), daemon=True)
     with _blocked_signals(), _other_screen():
-        look = _Look(status)
+        asking.start()
         painted: list[str] = []
         size: os.terminal_size | None = None
-        due = 0.0
         while (
             came := signal.sigtimedwait(_SIGNALS, _LOOK_S)
         ) is None or came.si_signo == signal.SIGTSTP:
             if came is not None:
                 _pause()
                 size = None
-            if look.lines is not None:
-                painted, look.lines, size = look.lines, None, None
-                due = time.monotonic() + options.every
-            elif not look.alive() and time.monotonic() >= due:
-                look = _Look(status)
+            if not looks.empty():
+                painted, size = looks.get(), None
             if size != (size := _size()):
                 sys.stdout.write(screen(painted, size))
                 sys.stdout.flush()
@@ -86,23 +86,16 @@ def _size() -> os.terminal_size:
     return size if size.columns and size.lines else os.terminal_size((80, 24))
 
 
-class _Look:
-    """One question, asked beside."""
-
-    def __init__(self, status: Callable[[], ServerStatus]) -> None:
-        self.lines: list[str] | None = None
-        self._status = status
-        self._thread = threading.Thread(target=self._run, name="headrace-look", daemon=True)
-        self._thread.start()
-
-    def alive(self) -> bool:
-        return self._thread.is_alive()
-
-    def _run(self) -> None:
+def _look(
+    status: Callable[[], ServerStatus], every_s: float, looks: SimpleQueue[list[str]]
+) -> NoReturn:
+    """Put the lines of a status, or of the error in its place, again and again."""
+    while True:
         try:
-            self.lines = lines(self._status(), color=True)
+            looks.put(lines(status(), color=True))
         except (HeadraceError, ValueError) as error:
-            self.lines = textwrap.wrap(str(error), _size().columns)  # it may come back
+            looks.put(textwrap.wrap(str(error), _size().columns))  # it may come back
+        time.sleep(every_s)
 
 
 @contextmanager

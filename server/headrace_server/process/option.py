@@ -78,6 +78,11 @@ class Option:
         return f"--{self.name.replace('_', '-')}"
 
     @property
+    def shown(self) -> str:
+        """The option as errors name it on the command line."""
+        return self.placeholder if self.positional else self.flag
+
+    @property
     def placeholder(self) -> str:
         """The word that stands for its value in a text."""
         return self.metavar or "|".join(self.choices) or _METAVARS.get(self.kind, "")

@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from headrace_server.cli.options import add_options, in_options, on_line, with_defaults
+from headrace_server.cli.options import add_options, in_options, settled
 from headrace_server.process.option import Option
 
 OPTIONS = (
@@ -23,7 +23,7 @@ OPTIONS = (
 def read(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_options(parser, OPTIONS)
-    return with_defaults(OPTIONS, on_line(OPTIONS, parser.parse_args(words)))
+    return settled(OPTIONS, parser.parse_args(words), {})
 
 
 def test_what_is_not_given_has_its_default():
