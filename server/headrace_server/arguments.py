@@ -5,7 +5,6 @@ Pipelines, tokens, addresses, keys.  Errors name the argument.
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import re
@@ -28,6 +27,7 @@ from .process.child import ParentPipe
 from .process.config import FeedConfig, RunConfig
 from .process.settings import Settings
 from .supervisor.local_servers import refuse_taken
+from .watch.answers import is_here
 
 logger = logging.getLogger("headrace.server")
 
@@ -160,15 +160,8 @@ def index_directory(state_dir: str | os.PathLike[str]) -> str:
 def is_local(address: str) -> bool:
     """Return whether only this machine can reach a socket bound to an address."""
     scheme, _, rest = address.partition("://")
-    if scheme == "ipc":
-        return True
     host = rest.rpartition(":")[0].strip("[]")
-    if host in ("localhost", "lo"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # the name of an interface or a host, or *
-        return False
+    return scheme == "ipc" or host == "lo" or is_here(host)
 
 
 def check_exposed(binds: Sequence[str], keys: object, insecure: bool) -> None:

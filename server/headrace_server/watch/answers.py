@@ -19,6 +19,7 @@ where the page should fail to escape it.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import ipaddress
@@ -195,7 +196,7 @@ class Answers:
                     401, b"the token is needed\n", headers={"WWW-Authenticate": "Bearer"}
                 )
             return None
-        if not _is_here(request.peer) or not _names_here(request):
+        if not is_here(request.peer) or not _names_here(request):
             return _text(403, "only from this machine, for the server has no token file")
         if HEADER not in headers:
             return _text(403, f"a header {HEADER}: 1 is needed")
@@ -243,20 +244,19 @@ def _query(text: str) -> _Query:
     return {name: values[-1] for name, values in found.items()}
 
 
-def _is_here(address: str) -> bool:
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(parsed, "ipv4_mapped", None)
-    return (mapped or parsed).is_loopback
+def is_here(host: str) -> bool:
+    """Return whether a name or an address of IP always means this machine."""
+    with contextlib.suppress(ValueError):
+        parsed = ipaddress.ip_address(host.partition("%")[0])
+        return (getattr(parsed, "ipv4_mapped", None) or parsed).is_loopback
+    return host == "localhost"
 
 
 def _names_here(request: HttpRequest) -> bool:
     """Return whether a request is meant for this machine, by a name that always means it."""
     host = request.headers.get("host", "").lower()
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    return name == "localhost" or _is_here(name)
+    return is_here(name)
 
 
 _FILE = Path(__file__).with_name("page.html")

@@ -29,7 +29,7 @@ from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE, Share
 
 from ..process.statuses import ServerStatus
-from .answers import Answers, HttpRequest, Response
+from .answers import Answers, HttpRequest, Response, is_here
 from .http_client import HttpClient
 from .watch import Watch
 
@@ -74,8 +74,7 @@ class HttpService:
         self._watch = Watch(share, peers)
         #: The other servers of the feed.
         self.others = [HttpClient(url, token) for i, url in enumerate(peers) if i != share[0]]
-        local = bound[0].startswith("127.") or bound[0] == "::1"
-        self._answers = Answers(self._watch, local, token)
+        self._answers = Answers(self._watch, is_here(bound[0]), token)
         self._turns = threading.BoundedSemaphore(_THREADS)
         self._closing = False
         self._open: dict[socket.socket, threading.Thread] = {}
