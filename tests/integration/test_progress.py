@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -14,7 +16,7 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
-from .serving import connect, serving
+from .serving import connect, serving, worker_pid
 
 ROWS = [{"x": i} for i in range(11)]
 
@@ -106,6 +108,34 @@ def test_progress_of_several_workers_is_their_sum() -> None:
         batches = [batch.rows for batch in islice(feed, 5)]
         assert committed(feed)[:2] == (5, sum(batches))
         assert len(batches) + len(list(feed)) == len(feed)
+
+
+@pytest.mark.parametrize("ranks", [{}, {"rank": 0, "world_size": 1}])
+@pytest.mark.parametrize("again", ["server", "worker"])
+def test_progress_of_segments_counts_the_commits_of_lives_before(
+    tmp_path: Path, again: str, ranks: dict[str, int]
+) -> None:
+    """A batch of a rank may have empty rows, which do not count."""
+    options = {"state_dir": tmp_path / "state"} if again == "server" else {}
+    rows = 0
+
+    def train(server: hs.Server, batches: int | None) -> headrace.feed_progress.FeedProgress:
+        nonlocal rows
+        with connect(server, prefetch=0, **ranks) as feed:
+            for batch in islice(feed, batches):
+                rows += int(np.count_nonzero(batch.valid)) if ranks else batch.rows
+                batch.save_state("s", batch.state("s"))
+            return feed.progress
+
+    with hs.run(segments(), **options) as server:
+        assert train(server, 2).rows == rows
+        if again == "worker":
+            os.kill(worker_pid(server), signal.SIGKILL)
+            assert train(server, None).rows == rows
+    if again == "server":
+        with hs.run(segments(), **options) as server:
+            assert train(server, None).rows == rows
+    assert rows == 16
 
 
 @pytest.mark.parametrize("order", ["arrival", "lanes"])

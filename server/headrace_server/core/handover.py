@@ -66,6 +66,11 @@ class Batch:
     def order(self) -> tuple[int, int]:
         return (self.number, self.partition)
 
+    @property
+    def filled(self) -> int:
+        """Number of rows that hold something: those of a rank's batch may be empty."""
+        return self.rows - int(self.meta.get("empty", 0))
+
 
 class Line:
     """Batches that came back or were dealt, in order."""

@@ -64,7 +64,7 @@ class Hands:
     def settle(self, batch: Batch) -> None:
         """Count a batch whose commit is stored, and close it."""
         self.counts["batches"] += 1
-        self.counts["rows"] += batch.rows
+        self.counts["rows"] += batch.filled
         self.close(batch)
 
     def void(self, batch: Batch) -> None:

@@ -81,9 +81,6 @@ class SegmentRounds(SegmentSupply):
     def _on_rests(self, partition: int, rests: bool) -> None:
         """Do nothing: rounds of an epoch come before those of the next."""
 
-    def settled(self, batch: Batch) -> None:
-        self._hands.counts["rows"] -= batch.meta.get("empty", 0)
-
     # From trainers
 
     def put_back(self, session: int, batch: Batch) -> bool:

@@ -330,7 +330,7 @@ class Commits:
         if not self._stores.knows(name, token):
             columns, states = commit.payload or ((), b"")
             code, text = run.saved(batch.number, states or b"", columns)
-            rows = batch.rows if run.made_ahead else 0
+            rows = 0 if code else batch.filled
             self._stores.submit(name, run, () if code else (token,), rows)
         self._stores.answer_commit(name, [batch.number, code, text])
 
