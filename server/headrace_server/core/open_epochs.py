@@ -36,6 +36,10 @@ class OpenEpochs:
         """The least epoch of a batch that is made and not settled."""
         return min(self._open, default=None)
 
+    def of(self, partition: int) -> int:
+        """Return the epoch of a partition: the last one, where the partition has ended."""
+        return self._of.get(partition, self.last)
+
     def is_ahead(self, partition: int) -> bool:
         """Return whether a partition should wait: it rests, or others are in an earlier epoch."""
         here = self._of.get(partition)

@@ -96,7 +96,11 @@ class SegmentClaims(Claims):
 
     def _out_again(self, place: Any, number: int) -> Batch:
         """Return the batch of a claim, which its partition counts as out under ``number``."""
-        batch = Batch(place.partition, number, place.rows, None, {"claimed": place})
+        epochs, partition = self._hands.epochs, place.partition
+        epoch = 0 if epochs is None else epochs.of(partition)
+        batch = Batch(partition, number, place.rows, None, {"claimed": place}, epoch)
+        if epochs is not None:
+            epochs.made(epoch)
         return self._supply.claimed(batch)
 
     def arrived(self, partition: int, token: int, stored: bool = False) -> None:

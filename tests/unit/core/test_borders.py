@@ -1,8 +1,11 @@
 """Trainers learn of an epoch when earlier ones are committed; segments wait for all partitions."""
 
-from headrace_proto.messages import EpochBegun, Idle, Passed
+import pytest
+
+from headrace_proto.messages import EpochBegun, Handed, Idle, Passed
 from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import Batch, BeginEpoch, Send, Want
+from headrace_server.core.partition import TURN_BITS
 
 
 def feed(order="", partitions=(0, 1), shared=False):
@@ -89,3 +92,19 @@ def test_a_partition_that_ends_lets_the_others_begin_their_next_epoch():
     effects(d)
     d.partition_ended(1)
     assert effects(d, BeginEpoch) == [BeginEpoch(0)]
+
+
+@pytest.mark.parametrize("order", ["arrival", "lanes"])
+def test_a_batch_that_a_trainer_has_claimed_is_of_the_epoch_of_its_partition(order: str) -> None:
+    """Once it is committed, no batch of an earlier epoch is open."""
+    d = Dispatcher([0], 30.0, order=order, across_batches=False, term=1)
+    d.started(0, 0, 1 << TURN_BITS, 1)
+    d.join(1, 0.0)
+    d.claim(1, Handed(5, 0, 3, 2, b"s" * 24))
+    d.take_effects()
+    d.claimed(5, "yes", 0)
+    assert (d.first_epoch(True), d.current_epoch) == (1, 1)
+    d.save(1, 5, "states")
+    d.kept(0, 0)
+    d.take_effects()
+    assert (d.first_epoch(True), d.current_epoch) == (None, 1)
