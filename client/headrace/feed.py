@@ -79,6 +79,12 @@ class Feed(Steering, Checkpoints):
         state = "closed" if link.left else state
         return f"<headrace.Feed {self.name!r} at {link.address}: {state}>"
 
+    def __reduce__(self) -> str:
+        raise TypeError(
+            f"{self!r} can not be copied or pickled: its connection is of this process; connect in "
+            "the process that uses it (in a torch DataLoader: headrace.torch.FeedDataset does)"
+        )
+
     @property
     def name(self) -> str:
         """The feed's name on the server."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
+import pickle
 import select
 from typing import Any
 
@@ -64,6 +66,13 @@ def test_a_forked_child_is_told_so_and_the_parent_goes_on(way: str) -> None:
         for batch in feed:
             rows += batch["i"].tolist()
         assert sorted(rows) == list(range(24))
+
+
+def test_a_feed_that_is_pickled_or_copied_says_where_to_connect() -> None:
+    with serving(pipeline()) as server, connect(server) as feed:
+        for act in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match="connect in the process that uses it"):
+                act(feed)
 
 
 def _use(feed: headrace.Feed, connection: Any) -> None:

@@ -228,7 +228,7 @@ class Standing:
         """Return why a trainer gets no batch, for people."""
         reasons = []
         if self._saving:
-            reasons.append(f"the states of {len(self._saving)} batches are being kept")
+            reasons.append(f"commits of batches that are being stored: {len(self._saving)}")
         if self._paused and self._claims.others_come:
             reasons.append(
                 "batches wait until trainers from before the restart have reconnected, or a few "

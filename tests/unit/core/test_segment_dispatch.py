@@ -320,7 +320,7 @@ def test_the_words_say_what_is_waited_for():
     at.d.starved(0)
     assert at.d.describe(5.0).endswith("for 5 s")
     at.d.save(1, token)
-    assert at.d.describe(5.0).startswith("the states of 1 batches are being kept")
+    assert at.d.describe(5.0).startswith("commits of batches that are being stored: 1")
 
 
 # Lanes
