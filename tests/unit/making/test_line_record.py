@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 from typing import Any
@@ -149,10 +150,18 @@ class World:
         done = self.seen.segments
         lines = (set(range(self.position)) | done.keys()) - self.seen.refused
         going = [n for n in lines if done.get(n, 0) < self.counts[n]]
-        reads = [self.record.reread(chunk)[0] for chunk in self.record._reads]
+        reads = self.reads()
         there = {n for r in reads for n in range(r.position, r.position + r.limit)}
         assert there >= set(going)
         assert self.unsettled or len(reads) <= len(going)
+
+    def reads(self) -> list[Read]:
+        """The reads of all chunks that can be read again."""
+        found = []
+        for chunk in range(self.chunk + 1):
+            with contextlib.suppress(KeyError):
+                found.append(self.record.reread(chunk)[0])
+        return found
 
     def read(self) -> None:
         if self.position == self.lines:
@@ -275,4 +284,5 @@ def test_a_chunk_without_lines_is_not_remembered():
     record = LineRecord()
     for number in range(5):
         record.read(Read(number, 0, number, 1), 0, None, {"position": number})
-    assert not record._reads
+        with pytest.raises(KeyError):
+            record.reread(number)

@@ -6,6 +6,7 @@ import weakref
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from headrace_server.making.run import Blocked, Busy, Done, MadeBatch, Resting
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading import intake
 from tests.examples import some
+from tests.footprint import entries
 from tests.unit.changes import Model
 from tests.unit.segment_player import Player, Taken, no_states, same_states
 
@@ -150,7 +152,8 @@ def test_the_smallest_feeds_come_to_their_end(
     batches, end = player.play(no_states if placement == "trainer" else same_states)
     assert end is Done and list(map(len, batches)) == sizes
     assert player.feed.take_dry() == ([0] if order == "lanes" else [])
-    assert player.feed.dropped() == {} and player.feed.maker.offers == player.feed.memory._out == {}
+    assert player.feed.dropped() == {} and player.feed.maker.offers == {}
+    assert player.feed.stats()["segments"]["in_flight"] == 0
     assert player.step() is Done and player.slab.used_bytes == 0
 
 
@@ -158,7 +161,7 @@ def test_a_source_of_which_all_is_bad_or_filtered_ends_at_once(tmp_path: Path):
     skipping = source([0] * 100).options(on_bad_example="skip")
     player = Player(cut(skipping, 3), tmp_path)
     assert player.take() is Done and player.feed.dropped() == {"bad:no_steps": 100}
-    assert player.feed.maker.offers == {} and player.feed.memory._partition._reads == {}
+    assert player.feed.maker.offers == {}
     player = Player(cut(source([1] * 100).filter(f"{__name__}:never"), 3), tmp_path)
     assert player.take() is Done and player.feed.dropped() == {"filtered": 100}
     endless = Player(cut(skipping.repeat(), 3), tmp_path)
@@ -264,7 +267,8 @@ def test_a_trainer_may_leave_while_its_batch_waits_for_room(tmp_path: Path):
     assert player.save(late) == ("stale", "batch 1 is not out")
     taken = player.take(2)
     assert taken.number == 2 and taken.rows == [(b"k2", 0, 3), (b"k3", 0, 3)]
-    assert list(player.feed.memory._out) == [0, 2]
+    for number in (0, 2):
+        assert player.feed.saved(number) == ("", "")
 
 
 # The end that others set
@@ -297,7 +301,8 @@ def test_a_close_at_any_time_gives_out_what_was_read_and_a_cancel_only_what_is_r
             assert player.save(taken, states(taken))[0] in ("cancelled", "")
         else:
             assert player.save(taken, states(taken)) == ("", "")
-    assert taken is Done and player.feed.maker.offers == player.feed.memory._out == {}
+    assert taken is Done and player.feed.maker.offers == {}
+    assert player.feed.stats()["segments"]["in_flight"] == 0
     dropped = player.feed.dropped()
     if cancel:
         assert set(dropped) == {"cancelled"} and dropped["cancelled"] > 0
@@ -357,13 +362,15 @@ def test_payload_is_gone_when_the_last_segment_of_a_chunk_is(
     player = Player(cut(pipeline, 4, 1, order, placement, capacity=8), tmp_path)
     refs = watched(player, monkeypatch)
     states = same_states if placement == "server" else no_states
-    most = 0
+    most, kept = 0, []
     while isinstance(taken := player.take(), Taken):
         assert player.save(taken, states(taken)) == ("", "")
+        player.feed.take_changes()
         most = max(most, alive(refs))
+        kept.append(entries(player.feed))
     assert taken is Done and len(refs) > 40
     assert most <= 4 and alive(refs) == 0
-    assert player.feed.maker.offers == player.feed.memory._partition._reads == {}
+    assert player.feed.maker.offers == {} and max(kept[200:230]) <= max(kept[20:100])
 
 
 def test_payload_of_refused_duplicates_and_of_bad_rows_is_not_kept(
@@ -397,15 +404,15 @@ def test_a_cancel_and_a_leave_let_payload_go_without_another_batch(
 
 @pytest.mark.parametrize("allowed", [0, 1])
 def test_duplicates_refused_by_the_take_of_a_last_segment_do_not_take_its_payload_along(
-    allowed: int, tmp_path: Path
+    allowed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """1 the chunk of a has only it; 2 its last segment makes room; 3 the second b is refused."""
     pipeline = source([1, 2, 1], [b"a", b"b", b"b"])
     pipeline = pipeline.options(on_bad_example="skip", max_bad_examples=allowed)
     player = Player(cut(pipeline, 1, capacity=2), tmp_path)
-    player.feed._intake._group = 1
+    monkeypatch.setattr(intake.Intake, "limit", lambda self, most: 1)
     assert player.feed.advance() is Busy
-    player.feed._intake._group = 2
+    monkeypatch.setattr(intake.Intake, "limit", lambda self, most: 2)
     assert player.step() is Resting and player.feed.dropped() == {}
     if not allowed:
         with pytest.raises(DataError, match="max_bad_examples=0 bad examples: 1 duplicate_key"):
@@ -420,13 +427,15 @@ def test_nothing_piles_up_while_all_that_comes_is_refused(tmp_path: Path):
     pipeline = source([2] * 1000, [b"k"] * 1000).options(on_bad_example="skip")
     player = Player(cut(pipeline, 2, capacity=5), tmp_path)
     player.want()
-    calls = 0
+    kept = []
     while player.feed.advance() is Busy:
         if player.feed.reads_next:
             continue
-        calls += 1
-        assert len(player.feed.maker.offers) == len(player.feed.memory._partition._reads) == 1
-    assert calls == 200 and player.feed.dropped() == {"bad:duplicate_key": 999}
+        assert len(player.feed.maker.offers) == 1
+        player.feed.take_changes()
+        kept.append(entries(player.feed))
+    assert len(kept) == 200 and max(kept[100:]) <= max(kept[:100])
+    assert player.feed.dropped() == {"bad:duplicate_key": 999}
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(80))
@@ -449,8 +458,13 @@ def test_with_duplicates_and_bad_rows_all_others_come_whole(
     pipeline = pipeline.options(on_bad_example="skip")
     player = Player(cut(pipeline, batch_size, 1, *kind, capacity=batch_size + more), tmp_path)
     sizes = Random(seed)
-    player.feed._intake.limit = lambda most: sizes.randint(1, 5)  # type: ignore[method-assign]
-    batches, end = player.play(no_states if kind[1] == "trainer" else same_states)
+    states = no_states if kind[1] == "trainer" else same_states
+
+    def limit(of: object, most: int | None) -> int:
+        return sizes.randint(1, 5)
+
+    with mock.patch.object(intake.Intake, "limit", limit):
+        batches, end = player.play(states)
     assert end is Done
     rows: dict[int, list[tuple[bytes, int, int, int]]] = {}
     for taken in batches:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
+import weakref
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -29,6 +31,7 @@ from headrace_server.making.state_table import (
 )
 from headrace_server.pipeline.builder import Pipeline
 from tests.examples import some
+from tests.footprint import entries
 from tests.unit.segment_player import Player, Taken, no_states
 
 #: Name → dtype and shape of every state.
@@ -297,6 +300,7 @@ def test_examples_that_bring_their_states_have_one_each(tmp_path: Path):
 
 def test_another_trainer_goes_on_from_what_was_flushed_and_from_the_start_else(tmp_path: Path):
     player = Player(at_trainer([9] * 3, 3), tmp_path)
+    kept = entries(player.feed.maker.states)
     one = LaneTrainer(player, 0, list(INITIAL))
     for number in range(4):
         one.save(one.take())
@@ -315,12 +319,13 @@ def test_another_trainer_goes_on_from_what_was_flushed_and_from_the_start_else(t
         rest.append(taken.rows)
         other.save(taken)
     assert taken is Done and rest[-1] == [(b"k1", 8, 9)]
-    assert player.feed.maker.states._handed == {}, "what is through is kept no longer"
+    assert entries(player.feed.maker.states) == kept, "what is through is kept no longer"
 
 
 def test_flushes_that_are_too_old_or_of_rows_that_are_none_change_nothing(tmp_path: Path):
     player = Player(at_trainer([9, 1, 9], 3), tmp_path)
     trainer = LaneTrainer(player, 0, list(INITIAL))
+    kept = entries(player.feed.maker.states)
     first, second = trainer.take(), trainer.take()
     states = states_after(first)
     flush = player.flush
@@ -332,9 +337,9 @@ def test_flushes_that_are_too_old_or_of_rows_that_are_none_change_nothing(tmp_pa
     flush(second.number, [0, 3], {n: a[:2] for n, a in states.items()})
     flush(second.number, [-1], {n: a[:1] for n, a in states.items()})
     flush(second.number, [], {n: a[:0] for n, a in states.items()})
-    assert player.feed.maker.states._handed == {}
+    assert entries(player.feed.maker.states) == kept
     trainer.flush()
-    assert len(player.feed.maker.states._handed) == 2
+    assert entries(player.feed.maker.states) > kept
     player.feed.leave(0)
     flush(second.number, [0], {n: a[:1] for n, a in states.items()})  # its trainer is gone
     other = LaneTrainer(player, 1, list(INITIAL))
@@ -350,22 +355,28 @@ def test_saves_out_of_turn_leave_the_later_batch_the_one_to_flush(tmp_path: Path
     trainer.last = second
     trainer.flush()
     player.feed.leave(0)
-    assert player.feed.memory._after == {}
+    player.feed.take_changes()
+    trainer.flush()
+    assert player.feed.take_changes() == [], "its lanes are another's now"
     assert LaneTrainer(player, 1, list(INITIAL)).take().rows == [(b"k0", 2, 9), (b"k1", 2, 9)]
 
 
 def test_the_states_of_an_example_that_ends_are_not_kept(tmp_path: Path):
     player = Player(at_trainer([1, 2, 2], 2), tmp_path)
     trainer = LaneTrainer(player, 0, list(INITIAL))
+    kept = entries(player.feed.maker.states)
     trainer.save(trainer.take())
     trainer.flush()
-    assert len(player.feed.maker.states._handed) == 1
+    assert entries(player.feed.maker.states) > kept
     trainer.save(trainer.take())
     trainer.flush()
     trainer.save(trainer.take())
     assert trainer.take() is Done
-    assert player.feed.maker.states._handed == {} and player.feed.take_dry() == [0]
-    assert player.feed.memory._after == {} == player.feed.memory._out
+    assert entries(player.feed.maker.states) == kept and player.feed.take_dry() == [0]
+    player.feed.take_changes()
+    trainer.flush()
+    assert player.feed.take_changes() == []
+    assert player.feed.stats()["segments"]["in_flight"] == 0
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(80))
@@ -380,7 +391,7 @@ def test_trainers_that_come_flush_and_leave_see_right_states_and_every_segment(
 ):
     capacity = None if more is None else batch_size + more
     player = Player(at_trainer(steps, batch_size, capacity=capacity), tmp_path)
-    random = Random(seed)
+    random, kept = Random(seed), entries(player.feed.maker.states)
     trainers: dict[int, LaneTrainer] = {}
     out: dict[int, list[Taken]] = {}
     saved: set[tuple[bytes, int]] = set()
@@ -412,7 +423,7 @@ def test_trainers_that_come_flush_and_leave_see_right_states_and_every_segment(
             trainers[end.meta["stripe"]].receive(end)
             out[end.meta["stripe"]].append(end)
     assert saved == {(b"k%d" % i, s) for i, t in enumerate(steps) for s in range(t)}
-    assert player.feed.maker.states._handed == {} == player.feed.maker.offers
+    assert entries(player.feed.maker.states) == kept and player.feed.maker.offers == {}
     assert player.feed.dropped() == {} and player.feed.stats()["segments"]["in_flight"] == 0
 
 
@@ -470,14 +481,19 @@ def test_states_are_stored_and_read_back_whole_or_some_of_them(texts: bool):
 
 
 def test_what_is_kept_does_not_hold_on_to_the_block_that_it_came_in():
-    kept = HandedStates([plain("n", "zeros", "int16", [2], None)])
-    array = np.array([[1, 2], [3, 4]], np.int16)
-    kept.put(np.array([5]), [array[1:]])
-    array[:] = 0
-    ((only,),) = kept._handed.values()
-    assert only.tolist() == [[3, 4]] and only.base is None
-    kept.forget([5, 6])
-    assert kept._handed == {}
+    handed = HandedStates([plain("n", "zeros", "int16", [2], None)])
+    before = entries(handed)
+    block = np.array([[1, 2], [3, 4]], np.int16)
+    handed.put(np.array([5]), [block[1:]])
+    held = weakref.ref(block)
+    del block
+    assert held() is None
+    row = {"starts": np.array([0]), "segments": np.array([1]), "slots": np.array([5])}
+    batch: Any = SimpleNamespace(**row)
+    columns, rows = handed.columns(batch, {})
+    assert rows == 1 and columns["state:n"].tolist()[-1] == [3, 4]
+    handed.forget([5, 6])
+    assert entries(handed) == before
 
 
 def test_states_of_an_earlier_process_become_the_table_without_a_copy():
