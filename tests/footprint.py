@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections import deque
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-_NO_STATE = (type, ModuleType, FunctionType, BuiltinFunctionType)
+_CACHE: Any = type(functools.cache(len))
+_NO_STATE = (type, ModuleType, FunctionType, BuiltinFunctionType, _CACHE)
 
 
 def entries(*roots: Any) -> int:
     """Count the entries of all dicts, lists, sets and deques that are reachable from objects.
 
-    Attributes do not count as entries, and classes, modules and functions are not followed.
+    Attributes do not count as entries.  Classes, modules, functions and the caches of functools are
+    not followed.
     """
     seen: dict[int, Any] = {}
     attributes: set[int] = set()

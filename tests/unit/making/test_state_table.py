@@ -379,6 +379,19 @@ def test_the_states_of_an_example_that_ends_are_not_kept(tmp_path: Path):
     assert player.feed.stats()["segments"]["in_flight"] == 0
 
 
+def test_a_trainer_that_comes_and_leaves_leaves_nothing_but_its_number(tmp_path: Path):
+    player = Player(at_trainer([1000] * 4, 2), tmp_path)
+    kept = []
+    for stripe in range(200):
+        trainer = LaneTrainer(player, stripe, list(INITIAL))
+        trainer.save(trainer.take())
+        trainer.flush()
+        player.feed.leave(stripe)
+        player.feed.take_changes()
+        kept.append(entries(player.feed.memory) - stripe)
+    assert max(kept[100:]) <= max(kept[:100])
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(80))
 @given(
     steps=st.lists(st.integers(1, 6), min_size=1, max_size=20),
