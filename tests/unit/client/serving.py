@@ -166,9 +166,11 @@ def in_hand(told, *batches, framework=None, partitions=None):
     saving = Saving(link, layout, framework or NumpyFramework())
     hands = SimpleNamespace(saving=saving, link=link, batches=[])
 
-    def deliver(columns, token=None, partition=0):
+    def deliver(columns, token=None, partition=0, spoil=None):
         token = token or link.session.last_seq + 1
         delivery, block = delivery_of(told, token, columns, partition=partition)
+        if spoil:
+            spoil(block, delivery.columns)
         link.session.receive(
             Deliver(link.session.welcome.session, (_inline(delivery),)), [block], 0
         )

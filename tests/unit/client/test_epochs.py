@@ -21,14 +21,21 @@ class Trainer(EpochLoops):
     name = "f"
     schema: Any = None
 
-    def __init__(self, epochs: Sequence[int], first: int | None = 0, count: int | None = 3) -> None:
-        properties = {"across_batches": False, "epochs": count, "at_epoch": first}
+    def __init__(
+        self,
+        epochs: Sequence[int],
+        first: int | None = 0,
+        count: int | None = 3,
+        across: bool = False,
+    ) -> None:
+        properties = {"across_batches": across, "epochs": count, "at_epoch": first}
         last = max(epochs, default=0) if count is None else count - 1
         link = SimpleNamespace(properties=properties, say=int, announced=[{}])
         link.sessions = [SimpleNamespace(epoch=0), SimpleNamespace(epoch=last)]
         self._link = cast(Link, link)
         self._epochs: Epochs | None = None
-        self.claim = self._within_epochs(lambda session: session.ready.popleft())
+        self.plainly: Any = lambda session: session.ready.popleft()
+        self.claim = self._within_epochs(self.plainly)
         deliveries = [SimpleNamespace(epoch=epoch, at=at) for at, epoch in enumerate(epochs)]
         ready = deque(SimpleNamespace(delivery=one) for one in deliveries)
         self.session: Any = SimpleNamespace(ready=ready, connected=True)
@@ -141,10 +148,8 @@ def test_a_loop_ends_when_every_owner_has_announced_a_later_epoch() -> None:
 
 
 def test_a_feed_whose_batches_cross_borders_has_one_loop_and_no_epochs() -> None:
-    trainer = Trainer([0, 1])
-    trainer._link.properties.clear()
-    trainer._epochs = None
-    assert trainer._within_epochs(trainer.claim) == trainer.claim
+    trainer = Trainer([0, 1], across=True)
+    assert trainer.claim is trainer.plainly
     assert iter(trainer) is trainer
     with pytest.raises(ValueError, match=r"epochs\(\): batches of feed 'f'.*across_batches=False"):
         trainer.epochs()

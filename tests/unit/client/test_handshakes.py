@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,14 @@ class Knocking:
             self.socket.poll(10)
         raise AssertionError("no fault is found")
 
+    def looks(self, until: Callable[[Handshakes], object], known: bool = False) -> None:
+        """Look, and find no fault, until the handshakes are so."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not until(self.handshakes):
+            assert time.monotonic() < deadline
+            assert self.handshakes.fault(1.0, known) is None
+            self.socket.poll(10)
+
     def close(self) -> None:
         self.handshakes.close()
         self.socket.close()
@@ -69,14 +78,22 @@ def knock(request: pytest.FixtureRequest) -> Iterator[Any]:
         one.close()
 
 
-@pytest.fixture
-def plain_server() -> Iterator[int]:
+@contextlib.contextmanager
+def plain(address: str) -> Iterator[int]:
+    """Listen as a server without keys does; give the port."""
     context: Any = zmq.Context()
     router = context.socket(zmq.ROUTER)
     router.linger = 0
-    yield router.bind_to_random_port("tcp://127.0.0.1")
+    router.bind(address)
+    yield int(router.last_endpoint.decode().rpartition(":")[2].rstrip("\0"))
     router.close()
     context.term()
+
+
+@pytest.fixture
+def plain_server() -> Iterator[int]:
+    with plain("tcp://127.0.0.1:*") as port:
+        yield port
 
 
 @pytest.fixture
@@ -108,9 +125,9 @@ def locked_server(keys: Path) -> Iterator[int]:
     thread.join()
 
 
-@pytest.fixture
-def breaking_server() -> Iterator[int]:
-    """Takes every connection and breaks it off, as a server with other keys does."""
+@contextlib.contextmanager
+def breaking() -> Iterator[int]:
+    """Take every connection at a port and break it off, as a server with other keys does."""
     listener = socket.create_server(("127.0.0.1", 0))
     stopping = threading.Event()
 
@@ -127,6 +144,12 @@ def breaking_server() -> Iterator[int]:
     socket.create_connection(("127.0.0.1", port)).close()
     thread.join()
     listener.close()
+
+
+@pytest.fixture
+def breaking_server() -> Iterator[int]:
+    with breaking() as port:
+        yield port
 
 
 def test_a_key_that_is_not_known_is_told_with_what_to_do(knock, locked_server, keys):
@@ -148,10 +171,7 @@ def test_connections_that_are_broken_off_are_a_fault_only_after_some_seconds(
     knock, breaking_server, keys
 ):
     knocking = knock(breaking_server, keys)
-    deadline = time.monotonic() + PATIENCE_S
-    while not knocking.handshakes.hint and time.monotonic() < deadline:
-        assert knocking.handshakes.fault(0.0, known=False) is None
-        knocking.socket.poll(10)
+    knocking.looks(lambda handshakes: handshakes.hint)
     assert "server.public of keys=" in knocking.handshakes.hint
     assert "server.public" in str(knocking.fault(ahead_s=1000))
 
@@ -162,19 +182,14 @@ def test_whoever_was_let_in_before_or_has_no_keys_waits_for_the_server(
     """It may be a proxy before a server that starts."""
     for given, known in ((keys, True), (None, False)):
         knocking = knock(breaking_server, given)
-        deadline = time.monotonic() + PATIENCE_S
-        while not knocking.handshakes.hint and time.monotonic() < deadline:
-            assert knocking.handshakes.fault(1.0, known) is None
-            knocking.socket.poll(10)
+        knocking.looks(lambda handshakes: handshakes.hint, known)
         assert "breaks connections off" in knocking.handshakes.hint
         assert knocking.handshakes.fault(1e6, known) is None
 
 
-def test_a_handshake_that_succeeds_clears_what_was_before(knock, plain_server):
-    knocking = knock(plain_server, None)
-    knocking.handshakes._broken = 100
-    deadline = time.monotonic() + PATIENCE_S
-    while knocking.handshakes.hint and time.monotonic() < deadline:
-        assert knocking.handshakes.fault(1e6, known=False) is None
-        knocking.socket.poll(10)
-    assert not knocking.handshakes.hint
+def test_a_handshake_that_succeeds_clears_what_was_before(knock):
+    with breaking() as port:
+        knocking = knock(port, None)
+        knocking.looks(lambda handshakes: handshakes.hint)
+    with plain(f"tcp://127.0.0.1:{port}"):
+        knocking.looks(lambda handshakes: not handshakes.hint)

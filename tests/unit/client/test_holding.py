@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.holding import Attachment, BufferPool, hold, only_read
+from headrace.pages import WrittenPages
 from headrace_proto.errors import LimitExceeded, ProtocolError
+from tests.footprint import entries
 from tests.shortage import no_descriptors
 
 PAGE = mmap.PAGESIZE
@@ -199,7 +201,7 @@ def test_memory_is_reported_after_its_private_pages_are_dropped(directory):
 
 def test_pages_of_a_block_that_was_only_read_are_not_looked_at(directory, monkeypatch):
     attachment, looks, released = attach(directory), [], Releases()
-    monkeypatch.setattr(attachment._written, "any_in", lambda *pages: looks.append(pages))
+    monkeypatch.setattr(WrittenPages, "any_in", lambda *of: looks.append(of))
     read, written = (attachment.block(SEGMENT, at, PAGE, released) for at in (0, PAGE))
     only_read(read)
     only_read(np.zeros(1))  # of no server
@@ -339,9 +341,10 @@ def test_a_buffer_that_is_too_small_or_far_too_large_waits_for_another_batch():
 
 def test_a_pool_keeps_a_few_buffers_only():
     pool = BufferPool()
+    empty = entries(pool)
     buffers = [pool.buffer(5_000) for _ in range(10)]
     del buffers
-    assert len(pool._free) == 4
+    assert entries(pool) == empty + 4
 
 
 def test_a_buffer_outlives_its_pool():

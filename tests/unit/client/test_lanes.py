@@ -8,10 +8,12 @@ import pytest
 
 from headrace import lanes as lanes_module
 from headrace.lanes import parts_of
+from headrace.segment_layout import SegmentLayout
+from headrace.state_block import BlockMaker
 from headrace.state_values import NUMPY, load
 from headrace_proto.errors import LimitExceeded, ProtocolError
 
-from .serving import LSTM, TAG, columns_of, in_hand, properties, returned_by, states_in
+from .serving import LSTM, TAG, columns_of, in_hand, properties, returned_by, schema_of, states_in
 
 TOLD = properties((LSTM, TAG), "trainer", "lanes")
 NUMBERS = properties((LSTM,), "trainer", "lanes")
@@ -203,7 +205,8 @@ def standing(hands):
 
 
 def flushed(hands, face=NUMPY):
-    parts = parts_of(standing(hands), hands.saving._maker, face)
+    maker = BlockMaker(SegmentLayout(schema_of(TOLD), TOLD).states)
+    parts = parts_of(standing(hands), maker, face)
     return [(part.rows, states_in(TOLD, part.columns, part.block)) for part in parts]
 
 

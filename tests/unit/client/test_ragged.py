@@ -16,7 +16,9 @@ from headrace_proto.messages import Delivery
 from headrace_proto.schema import OFFSETS, Field
 
 
-def batch_of(columns: Mapping[str, np.ndarray], rows: int = 3) -> RaggedBatch:
+def batch_and_block(
+    columns: Mapping[str, np.ndarray], rows: int = 3
+) -> tuple[RaggedBatch, np.ndarray]:
     slots, nbytes = arrange([(c.dtype.name, c.shape, 0) for c in columns.values()])
     block = aligned_bytes(nbytes)
     for slot, column in zip(slots, columns.values(), strict=True):
@@ -24,7 +26,11 @@ def batch_of(columns: Mapping[str, np.ndarray], rows: int = 3) -> RaggedBatch:
     described = [[slot.offset, slot.nbytes, list(slot.shape)] for slot in slots]
     schema = {n: Field(c.dtype.name, (None, *c.shape[1:])) for n, c in columns.items()}
     delivery = Delivery(4, 77, 2, 5, rows, nbytes, described, {})
-    return RaggedBatch(delivery, slots_of(delivery, schema), block, NumpyFramework())
+    return RaggedBatch(delivery, slots_of(delivery, schema), block, NumpyFramework()), block
+
+
+def batch_of(columns: Mapping[str, np.ndarray], rows: int = 3) -> RaggedBatch:
+    return batch_and_block(columns, rows)[0]
 
 
 def ends(*offsets: int) -> np.ndarray:
@@ -49,14 +55,15 @@ def test_users_see_rows_where_values_and_offsets_travel():
 
 
 def test_a_ragged_column_is_values_and_offsets_on_the_memory_of_the_batch():
-    batch = batch_of({"x": np.arange(5), "n": np.arange(3), OFFSETS + "x": ends(0, 2, 2, 5)})
+    columns = {"x": np.arange(5), "n": np.arange(3), OFFSETS + "x": ends(0, 2, 2, 5)}
+    batch, block = batch_and_block(columns)
     assert list(batch) == ["x", "n"] and len(batch) == 2 and OFFSETS + "x" not in batch
     with pytest.raises(KeyError, match="not a column"):
         batch[OFFSETS + "x"]
     x = batch["x"]
     assert isinstance(x, RaggedRows) and x is batch["x"]
     assert x.values.tolist() == [0, 1, 2, 3, 4] and x.offsets.tolist() == [0, 2, 2, 5]
-    assert np.shares_memory(x.values, batch._block) and np.shares_memory(x.offsets, batch._block)
+    assert np.shares_memory(x.values, block) and np.shares_memory(x.offsets, block)
     assert batch["n"].tolist() == [0, 1, 2]
     assert batch.array("x").tolist() == [0, 1, 2, 3, 4]
     assert batch.array("@offsets:x").tolist() == [0, 2, 2, 5]

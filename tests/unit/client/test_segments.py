@@ -6,10 +6,12 @@ import weakref
 import numpy as np
 import pytest
 
+from headrace.segment_keys import keys_later
+from headrace.segment_layout import SegmentLayout
 from headrace.state_values import load
 from headrace_proto.errors import ProtocolError
 
-from .serving import TAG, columns_of, in_hand, properties
+from .serving import TAG, columns_of, delivery_of, in_hand, properties, schema_of
 
 TOLD = properties((["lstm", "float32", [3]], TAG))
 
@@ -87,18 +89,25 @@ def test_an_empty_row_is_not_valid_and_has_no_key():
     assert batch_of().valid.tolist() == [True, True]
 
 
+def keys_in(**given):
+    """The block of a batch, and what finds its keys there."""
+    delivery, block = delivery_of(TOLD, 1, columns_of(TOLD, **given))
+    layout = SegmentLayout(schema_of(TOLD), TOLD)
+    return block, delivery.rows, block.data, layout.places(delivery), layout.index
+
+
 def test_first_keys_are_made_after_the_batch_is_gone_too():
-    batch = batch_of(sequence=np.array([0, 1]))
-    two, all_of_them = batch._named_keys(2), batch._named_keys(9)
-    batch._block[:] = 0xFF  # its memory is another's
+    block, *where = keys_in(sequence=np.array([0, 1]))
+    two, all_of_them = keys_later(*where, upto=2), keys_later(*where, upto=9)
+    block[:] = 0xFF  # its memory is another's
     assert two() == all_of_them() == [b"00000_of_00002:k0", b"00001_of_00002:k1"]
 
 
 @pytest.mark.parametrize("end", [-1, 2**62])
 def test_first_keys_of_strings_that_lie_are_a_protocol_error_when_they_are_made(end):
-    batch = batch_of()
-    batch._block[batch._places[0][0] :][:24].view(np.int64)[:] = 0, 1, end
-    make = batch._named_keys(2)
+    block, rows, view, places, index = keys_in()
+    block[places[0][0] :][:24].view(np.int64)[:] = 0, 1, end
+    make = keys_later(rows, view, places, index, 2)
     with pytest.raises(ProtocolError, match="offsets of an array of strings"):
         make()
 
@@ -158,9 +167,13 @@ def test_nothing_is_converted_before_it_is_asked_for():
 
 
 def test_strings_that_lie_are_a_protocol_error_when_they_are_read():
-    batch = batch_of()
-    offset = batch._places[0][0]
-    batch._block[offset + 8 : offset + 16] = 0xFF
+    def lie(block, places):
+        offset = places[0][0]
+        block[offset + 8 : offset + 16] = 0xFF
+
+    hands = in_hand(TOLD)
+    hands.deliver(columns_of(TOLD), spoil=lie)
+    batch = hands.take()
     with pytest.raises(ProtocolError, match="offsets of an array of strings"):
         _ = batch.key
 

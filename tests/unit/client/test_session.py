@@ -51,6 +51,7 @@ from headrace_proto.messages import (
 )
 from headrace_server.core.handover import Answer, Batch, Finish, Freed, Send
 from tests.examples import some
+from tests.footprint import entries
 from tests.unit.core.prompt import Prompt
 
 HEARTBEAT, TTL = 1.0, 10.0
@@ -213,7 +214,6 @@ def test_a_refused_save_names_the_batch_and_the_first_of_its_keys_also_in_anothe
     assert stale.startswith("batch 0/11 (token 11, 1 row: 00000_of_00002:a) was committed after")
     keys = "00001_of_00002:b, \\xff" + "x" * 76 + ", …"
     assert refused == f"batch 0/12 (token 12, 9 rows: {keys}): its lanes went to another trainer"
-    assert not talk.session._named, "what is answered is forgotten"
 
 
 def test_a_refused_save_is_named_without_keys_where_the_server_sent_what_are_none():
@@ -230,18 +230,30 @@ def test_a_refused_save_is_named_without_keys_where_the_server_sent_what_are_non
     ]
 
 
-def test_no_name_of_a_batch_is_kept_longer_than_the_batch():
-    talk = opened()
-    talk.deliver(*(delivery(i, 10 + i) for i in range(1, 5)))
-    talk.take(), talk.take(), talk.take()
-    talk.session.commit(11)
-    talk.session.give_back(12)
-    talk.hear(Outcome(1, (11,)))
-    assert sorted(talk.session._named) == [13, 14]
-    talk.hear(Unknown(1))
-    talk.said()
-    talk.hear(welcome(2))  # another session: 14, which was not taken, goes back
-    assert sorted(talk.session._named) == [13] == sorted(talk.session._held)
+@pytest.mark.parametrize("again", [False, True])
+def test_nothing_of_a_batch_is_kept_longer_than_the_batch(again):
+    """Of four batches the first is committed, the second goes back, and a save is refused.
+    The trainer leaves the last one, which goes back when another session begins.
+    """
+    talk, kept, number = opened(prefetch=4), [], 1
+    for at in range(1, 800, 4):
+        talk.deliver(*(delivery(i, i) for i in range(at, at + 4)), session=number)
+        talk.take(), talk.take(), talk.take()
+        talk.session.commit(at)
+        talk.session.give_back(at + 1)
+        talk.session.save(at + 2, [], b"states", lambda: [b"00000_of_00002:a"])
+        talk.said()
+        talk.hear(Outcome(number, (at,), (), [[at + 2, "stale", "too late"]]))
+        assert talk.session.refused.pop() and talk.session.held() == 1
+        if again:
+            talk.hear(Unknown(number))
+            talk.said()
+            talk.hear(welcome(number := number + 1))
+        else:
+            talk.session.give_back(talk.take())
+        assert talk.session.held() == 0
+        kept.append(entries(talk.session))
+    assert max(kept[100:]) <= max(kept[:100])
 
 
 def test_a_save_that_is_refused_for_a_reason_tells_it_and_a_strange_one_is_ignored():
