@@ -42,6 +42,7 @@ class Partition:
         kind = Lanes if order == "lanes" else SegmentQueue
         self.machine = kind(2, 8, small, number, states)
         self.input = deque(range(0, len(counts), CHUNK))
+        self.read = False  # whether the machine knows that all is read
         self.orders, self.words, self.out = deque(), deque(), {}
         self.made, self.finished, self.starved = 0, False, False
 
@@ -88,7 +89,8 @@ class Partition:
             counts = self.counts[start : start + CHUNK]
             keys = [(0, start + i) for i in range(len(counts))]
             machine.offer(start, len(counts), {"key": keys, "count": counts, "line": start})
-        elif not self.input and not machine._finished:
+        elif not self.input and not self.read:
+            self.read = True
             machine.finish()
         elif machine.done and not self.finished:
             self.finished = True

@@ -62,6 +62,7 @@ class Partition:
         self.machine = SegmentQueue(*size) if self.order == "arrival" else Lanes(*size)
         self.index = self.machine.next_index
         self.input = deque(range(0, len(self.counts), CHUNK))
+        self.read = False  # whether the machine knows that all is read
         self.orders, self.words, self.out = deque(), deque(), {}
         self.made, self.chunk, self.finished = 0, 100, False
         going = [e for e, n in enumerate(self.next) if 0 < n < self.counts[e]]
@@ -139,7 +140,8 @@ class Partition:
             self.made += 1
         elif machine.hungry and self.input:
             self.offer()
-        elif not self.input and not machine._finished:
+        elif not self.input and not self.read:
+            self.read = True
             machine.finish()
         elif machine.done:
             self.finished = True

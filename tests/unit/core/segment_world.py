@@ -33,7 +33,6 @@ from headrace_server.core.handover import (
     Want,
 )
 from headrace_server.core.lanes import Lanes
-from headrace_server.core.lease import ANSWERED
 from headrace_server.core.segments import SegmentQueue
 from headrace_server.core.sequences import AT_SERVER, AT_TRAINER, BEGUN
 from tests.unit.changes import begun
@@ -77,6 +76,7 @@ class Worker:
             self.machine.sized = bool(sized)
         self.pending = deque()  # saves that are not stored, in order
         self.input = deque(range(0, len(self.counts), CHUNK))
+        self.read = False  # whether the machine knows that all is read
         self.orders, self.words = deque(), deque()
         self.made = made
         self.out = {}  # by number
@@ -231,7 +231,8 @@ class Worker:
             self.starved = False
         elif machine.hungry and self.input:
             self.offer()
-        elif not self.input and not machine._finished:
+        elif not self.input and not self.read:
+            self.read = True
             machine.finish()
         elif machine.done:
             self.finished = True
@@ -333,7 +334,7 @@ class World:
                 batch = self.trainers[answer.session].saved.pop(token, None)
                 ours = token > self.lives << 32
                 if batch is not None and what == "committed" and ours:
-                    assert batch.let_go and self.d._leases.state(token) is ANSWERED
+                    assert batch.let_go and not self.d.leased_batch(answer.session, token)
 
     def word(self, worker):
         kind, *rest = worker.words.popleft()
@@ -547,9 +548,7 @@ class World:
             self.check()
             quiet = quiet + 1 if self.state() == before else 0
             # Claims are judged one by one, and again when another was.
-            assert quiet < 3 + len(self.d._claims.by_token), (
-                f"it is stuck: {self.d.describe(self.now)}"
-            )
+            assert quiet < 3 + self.claims, f"it is stuck: {self.d.describe(self.now)}"
 
     def state(self):
         counts = [(w.made, len(w.out), w.finished, tuple(w.next)) for w in self.workers]
@@ -558,20 +557,26 @@ class World:
             sorted(self.freed),
             sorted(self.trainers),
             dict(self.answers),
-            len(self.d._claims.by_token),
+            self.claims,
         )
+
+    @property
+    def claims(self):
+        """The number of claims that are to be judged."""
+        return self.d.in_doubt - self.d.leased
 
     def check(self):
         for session in self.trainers:
-            assert len(self.d._leases.by_session.get(session, ())) <= self.d._trainers.max_window
+            assert self.d.standing_of(session)["leases"] <= self.max_window
         for worker in self.workers:
             slots = [slot for batch in worker.out.values() for slot in batch.slots.tolist()]
             assert self.ahead or len(slots) == len(set(slots)), (
                 "each segment is in one trainer's hands"
             )
             assert min(worker.machine.sizes().values()) >= 0
-        held = [lease.batch.order for lease in self.d._leases.held()]
-        assert len(held) == len(set(held))
+        orders = [(w.number, number) for w in self.workers for number in w.out]
+        held = [order for order in orders if self.d.holder(*order)]
+        assert len(held) == self.d.standing()["leased"], "no batch is held twice"
         for batch in self.blocks.values():
             assert batch.freed == (batch.order in self.freed)
             if not batch.let_go:
@@ -584,8 +589,6 @@ class World:
         for session in list(self.trainers):
             self.leave(session)
         assert self.freed == set(self.blocks)
-        assert not self.d.leased and not self.d._saving
-        assert not self.d._claims.by_token
-        assert not self.d._leases._leases and not self.d._leases._of_batch
+        assert not self.d.in_doubt and not any(self.d.standing().values())
         for worker in self.workers:
             assert worker.finished and not worker.out and worker.machine.in_flight == 0

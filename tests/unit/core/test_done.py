@@ -8,6 +8,7 @@ import pytest
 
 from headrace_server.core.done import Lines, Numbers
 from tests.examples import some
+from tests.footprint import entries
 
 
 class LineWorld:
@@ -62,7 +63,7 @@ def test_reading_on_from_the_base_less_what_is_listed_gives_the_open_lines(seed:
             assert again - before == set(world.open)
             # No list and no table is longer than it must be.
             assert all(line >= world.base for line in world.passed)
-            assert len(world.lines._chunks) <= len(set(world.open.values())) + 1
+            assert entries(world.lines) <= len(set(world.open.values())) + 1
         world.begin(world.base)
 
 
@@ -124,7 +125,7 @@ def test_making_on_from_the_base_less_what_is_done_gives_the_batches_that_are_no
             assert {n for n in range(made) if n >= base and n not in listed} == set(out)
             assert all(numbers.is_done(n) == (n in really) for n in range(made))
             oldest = min(out, default=made)
-            assert len(numbers._cursors) <= made - base
+            assert entries(numbers) <= made - base + len(numbers.above)
             assert base <= oldest
 
 
@@ -136,9 +137,9 @@ def test_the_base_moves_as_far_as_a_cursor_is_known():
     numbers.made(5, b"after 5")
     numbers.made(6, b"after 6")
     assert numbers.done(6) == (7, b"after 6")
-    assert not numbers._cursors and not numbers._done
+    assert entries(numbers) == 0
     numbers.made(2, b"old")
-    assert not numbers._cursors
+    assert entries(numbers) == 0
 
 
 def test_a_batch_that_is_done_out_of_turn_waits_for_those_before_it():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace_server.core.farewell import Farewell
+from tests.footprint import entries
 
 TTL = 30.0
 
@@ -45,4 +46,4 @@ def test_trainers_that_are_long_gone_are_forgotten():
     farewell = Farewell(TTL)
     for i in range(100):
         farewell.lost(b"%d" % i, 10.0 * i)
-    assert len(farewell._away) <= 4
+    assert entries(farewell) <= 4

@@ -20,9 +20,9 @@ from headrace_server.core.handover import (
     StoreLanes,
     Want,
 )
-from headrace_server.core.lease import OVER
 from headrace_server.core.sequences import AT_TRAINER, NOWHERE
 from tests.examples import some
+from tests.footprint import entries
 
 from .at_segments import TTL, At, lanes
 from .segment_world import World
@@ -360,13 +360,15 @@ def test_a_batch_that_got_lost_goes_to_the_trainer_of_its_lanes_again():
 def test_states_at_a_trainer_begin_anew_in_other_lanes_where_one_of_its_batches_comes_back(how):
     """Sent again, the batch would go on from the states of the one after it."""
     at = lanes(states=AT_TRAINER)
-    first, second, third = at.sent((0, 0), (0, 1), (0, 2), window=3)
+    first, second = at.sent((0, 0), (0, 1), window=2)
+    at.d.seen(1, 1.0)
+    at.d.window(1, 3)
+    at.make(0, 2)
+    (third,) = (send.token for send in at.take(Send))
     at.d.save(1, first)
     at.take()
     if how == "expired":
         at.d.seen(1, TTL)
-        at.d.renew(1, 3, frozenset({second, third}), TTL)
-        at.d._leases.of_session(1)[0].deadline = TTL  # granted before the last heartbeat
         assert at.d.tick(TTL) == []
     elif how == "lost":
         at.d.renew(1, 3, frozenset({third}), 1.0)
@@ -380,7 +382,7 @@ def test_states_at_a_trainer_begin_anew_in_other_lanes_where_one_of_its_batches_
     at.d.save(1, third)
     stale = {token for answer in at.take(Answer) for token in answer.stale}
     assert stale <= {second, third} and second in stale
-    assert at.d._leases.state(third) == OVER
+    assert at.d.leased_batch(1, third) is None and not at.d.holds(1, third)
     assert at.d.last_saved(1, first) is None and at.d.lost_lanes(1, first), "no flush counts"
     at.make(0, 3, stripe=1)
     (send,) = at.take(Send)
@@ -454,13 +456,13 @@ def test_words_of_lanes_mean_nothing_where_there_are_none():
 
 
 def test_trainers_that_come_and_go_leave_nothing_behind():
-    at = lanes(3)
+    at, left, kept = lanes(3), [], []
     for session in range(1, 200):
         at.join(session, window=2)
         at.d.leave(session)
-    assert sorted(e.stripe for e in at.take(Leave)) == list(range(199))
-    assert [vars(at.d._supply)[name] for name in ("_open", "_of")] == [{}, {}]
-    assert not at.d._last_saved and not at.d._trainers.asking
+        left += [effect.stripe for effect in at.take(Leave)]
+        kept.append(entries(at.d))
+    assert sorted(left) == list(range(199)) and kept == kept[:1] * 199
     for partition in range(3):
         at.d.partition_ended(partition)
     assert at.d.ended

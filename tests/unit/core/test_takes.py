@@ -204,17 +204,19 @@ class Takers(World):
         super().__init__(*arguments)
         self.most = arguments[5] or 5
         self.requests = count(1)
+        self.requested = {}  # by session: its last request
         self.rarer = [self.take, self.take, self.withdraw]
 
     def take(self, session):
         rows = self.random.randint(1, self.most)
-        self.d.take(session, next(self.requests), rows, self.trainers[session].got)
+        self.requested[session] = request = next(self.requests)
+        self.d.take(session, request, rows, self.trainers[session].got)
         self.act()
 
     def withdraw(self, session):
-        take = self.d._supply.takes.get(session)
-        if take is not None:
-            self.d.take(session, take.request, 0, 0)
+        request = self.requested.pop(session, None)
+        if request is not None:
+            self.d.take(session, request, 0, 0)
         self.act()
 
 
