@@ -24,6 +24,7 @@ from headrace_server.core.handover import (
 )
 from headrace_server.core.transitions import IllegalEvent
 from tests.examples import some
+from tests.footprint import entries
 
 from .anew import OLD, TTL, At, committed, place, stale
 
@@ -386,6 +387,20 @@ def test_whoever_dies_every_batch_is_kept_once_and_every_commit_is_answered(seed
     assert world.d.ended, world.d.describe(0.0)
     assert not any(world.trainers)
     assert not world.d.in_doubt
+
+
+@pytest.mark.parametrize("verdict", ["no", "done"])
+def test_claims_that_have_ended_leave_nothing_behind_but_tokens_that_are_done(verdict):
+    at, kept = At(), []
+    for number in range(50):
+        at.join(number)
+        at.claim(number, number, number)
+        at.take()
+        at.d.claimed(OLD + number, verdict, number)
+        at.d.leave(number)
+        at.take()
+        kept.append(entries(at.d) - (number if verdict == "done" else 0))
+    assert kept == kept[:1] * 50
 
 
 def test_a_verdict_that_was_not_asked_for_is_an_error_with_the_history_of_the_claim():

@@ -61,6 +61,7 @@ def test_what_is_kept_is_what_is_declared_and_a_restart_has_the_same(
             again = FinalStates(*bounds)
             for entry, (name, index) in sorted(kept.items()):
                 assert again.add(name, index, entry) == []
+            assert again.next == max(kept, default=-1) + 1
             again.next = number
             final = again
         kept[number] = key, 3 * number

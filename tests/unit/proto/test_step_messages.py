@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_proto import limits, step_messages
+from headrace_proto import limits
 from headrace_proto.codec import LAYOUT
 from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import (
@@ -300,25 +300,19 @@ def test_columns_are_packed_as_they_are_whatever_was_packed_before():
     assert packed([[0.0, 8, [1]]]) is None and packed(one) == first
     for number in range(1000):
         packed([[64 * number, 8, [1]]])
-    assert len(step_messages._packed_before) <= step_messages._MOST_PACKED and packed(one) == first
-    packed([[0, 1 << 12, [1] * 2000]] * 10)
-    assert (
-        max(len(known) for _, known in step_messages._packed_before.values())
-        <= step_messages._REMEMBERED_BYTES
-    )
+    assert packed(one) == first
 
 
-def test_columns_of_any_number_of_peers_take_little_memory():
-    most = step_messages._REMEMBERED_BYTES // 24
-    step_messages._known_columns.cache_clear()
+@pytest.mark.parametrize(("count", "least", "most"), [(340, 5e5, 8e6), (1000, 0, 2e5)])
+def test_columns_of_any_number_of_peers_take_little_memory(count, least, most):
+    """The last lists of up to 8 KB are remembered, and longer ones are not."""
     tracemalloc.start()
     try:
         for n in range(250):
-            FROM_TRAINER.decode(
-                FROM_TRAINER.encode(Step(1, 1, saves=(Save(1, 1, [[n, n, []]] * most),)))
-            )
+            columns = [[n, n, []]] * count
+            FROM_TRAINER.decode(FROM_TRAINER.encode(Step(1, 1, saves=(Save(1, 1, columns),))))
+        del columns
         held = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-        step_messages._known_columns.cache_clear()
-    assert 5e5 < held < 8e6
+    assert least < held < most
