@@ -58,12 +58,13 @@ class House(Keeping):
         here = here / life
         here.mkdir()
         self.notebook = Notebook(here / "diary")
+        self.diary = Diary(self.notebook.path)
         self.passed: list[int] = []
         begun = Life(
             config=RunConfig((self.feed,), str(here), ()),
             worker=0,
             number=0,
-            diary=Diary(self.notebook.path),
+            diary=self.diary,
             marks={},
             passed=lambda feed, rows: self.passed.extend(rows),
             functions=lambda feed, functions: None,

@@ -284,7 +284,7 @@ class Stores:
                 for message in store.take_done():
                     self.send(message)
                 if store.fault:
-                    text = f"nothing can be committed to {store.path}: {store.fault}"
+                    text = f"nothing can be committed to {store.fault}"
                     self.send(Waiting(*name, text[:1000]))
             except Exception as error:
                 failed.append((name, error))

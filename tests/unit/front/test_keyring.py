@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -11,6 +12,7 @@ import pytest
 
 from headrace_proto.keys import parse_public
 from headrace_server.cli.keygen import make_pair
+from headrace_server.front import keyring
 from headrace_server.front.keyring import KeyRing
 from tests.shortage import no_descriptors
 
@@ -145,14 +147,19 @@ def test_the_secret_is_in_no_text_of_the_ring(keys: Path):
     assert os.fspath(keys) == str(ring.directory)
 
 
-def test_a_shortage_of_descriptors_takes_no_key_away(keys: Path, tmp_path: Path):
+def test_a_shortage_of_descriptors_takes_no_key_away(
+    keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     ring = KeyRing(keys)
     _, bob = make_pair(tmp_path / "bob", "bob")
     with no_descriptors():
         assert not ring.refresh() and ring.names == ["alice"]
     shutil.copy(bob, keys / "trainers")
-    seen = tuple(sorted(ring._look()))
-    with no_descriptors(), pytest.raises(OSError, match="Too many open files"):
-        ring._take(seen)
-    assert ring.names == ["alice"]
+
+    def none_left(*of: object, **named: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as after_the_look:
+        after_the_look.setattr(keyring, "open", none_left, raising=False)
+        assert not ring.refresh() and ring.names == ["alice"]
     assert ring.refresh() and ring.names == ["alice", "bob"]

@@ -303,16 +303,27 @@ def test_columns_are_packed_as_they_are_whatever_was_packed_before():
     assert packed(one) == first
 
 
-@pytest.mark.parametrize(("count", "least", "most"), [(340, 5e5, 8e6), (1000, 0, 2e5)])
-def test_columns_of_any_number_of_peers_take_little_memory(count, least, most):
+def encoded(n, count):
+    return FROM_TRAINER.encode(Step(1, 1, saves=(Save(1, 1, [[n, n, []]] * count),)))
+
+
+@pytest.mark.parametrize(("count", "least", "most"), [(340, 2e5, 2e6), (1000, 0, 2e5)])
+def test_packed_columns_of_any_number_of_batches_take_little_memory(count, least, most):
     """The last lists of up to 8 KB are remembered, and longer ones are not."""
+    assert least < held_by(lambda: [encoded(n, count) and None for n in range(500)]) < most
+
+
+@pytest.mark.parametrize(("count", "least", "most"), [(340, 5e5, 6e6), (1000, 0, 2e5)])
+def test_columns_of_any_number_of_peers_take_little_memory(count, least, most):
+    messages = [encoded(n, count) for n in range(200)]
+    assert least < held_by(lambda: [FROM_TRAINER.decode(one) and None for one in messages]) < most
+
+
+def held_by(work):
+    """Return how many bytes more are in use after some work."""
     tracemalloc.start()
     try:
-        for n in range(250):
-            columns = [[n, n, []]] * count
-            FROM_TRAINER.decode(FROM_TRAINER.encode(Step(1, 1, saves=(Save(1, 1, columns),))))
-        del columns
-        held = tracemalloc.get_traced_memory()[0]
+        work()
+        return tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert least < held < most

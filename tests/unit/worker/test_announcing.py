@@ -11,9 +11,9 @@ from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import Slot
 from headrace_server.making.run import MadeBatch
 from headrace_server.making.slab import Slab
-from headrace_server.worker import announcing as module
 from headrace_server.worker.announcing import Announcer
 from headrace_server.worker.events import Made, Removed
+from tests.footprint import entries
 
 PAGE = 4096
 
@@ -38,10 +38,16 @@ class Bench:
         self.made = 0
         self.runs = Run(), Run()
 
-    def make(self, partition: int = 0, columns: int = 1, pages: int = 1) -> MadeBatch:
+    def make(
+        self,
+        partition: int = 0,
+        columns: int = 1,
+        pages: int = 1,
+        slots: list[Slot] | None = None,
+    ) -> MadeBatch:
         block = self.slab.allocate(pages * PAGE)
         assert block is not None
-        slots = [Slot("int64", (4,), 64 * i, 32) for i in range(columns)]
+        slots = slots or [Slot("int64", (4,), 64 * i, 32) for i in range(columns)]
         made = MadeBatch(self.made, 4, block, 64 * columns, slots, {"bucket": self.made})
         self.made += 1
         run: Any = self.runs[partition]
@@ -83,13 +89,17 @@ def test_partitions_note_once_how_to_go_on_after_what_was_announced(bench: Bench
 
 def test_columns_are_those_of_their_batch_whichever_were_told_before(bench: Bench):
     def told(slots: list[Slot]) -> Any:
-        return bench.announcer._columns_of(slots)
+        bench.slab.free(bench.make(slots=slots).block)
+        (made,) = bench.told()
+        return made.batch.body.columns
 
     one, other = [Slot("int64", (4,), 0, 32)], [Slot("int64", (2, 2), 64, 32)]
     assert told(one) is told(one) and told(one) == [[0, 32, [4]]] != told(other)
+    kept = []
     for i in range(1000):
         assert told([Slot("int64", (4,), 64 * i, 32)]) == [[64 * i, 32, [4]]]
-    assert len(bench.announcer._known) <= module._MOST_KNOWN and told(other) == [[64, 32, [2, 2]]]
+        kept.append(entries(bench.announcer))
+    assert max(kept[500:]) <= max(kept[:500]) and told(other) == [[64, 32, [2, 2]]]
 
 
 def test_a_batch_that_fits_no_message_is_refused(bench: Bench):

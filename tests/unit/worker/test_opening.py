@@ -14,6 +14,7 @@ from headrace_server.making.plain_memory import PlainMemory
 from headrace_server.making.run import Done, Resting
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.process.diary import IDLE, OPENING
+from headrace_server.worker import opening
 from tests.unit.lives import House, step
 
 Open = Callable[..., House]
@@ -35,14 +36,15 @@ def house(tmp_path: Path) -> Iterator[Open]:
     yield open_
     for one in houses:
         one.stores.close()
-        for reader in one.opener._readers.values():
-            reader.close()
+        one.opener.close()
 
 
-def test_partitions_of_a_feed_share_one_reader(house: Open):
+def test_partitions_of_a_feed_share_one_reader(house: Open, monkeypatch: pytest.MonkeyPatch):
+    open_reader, opened = opening.open_reader, []
+    monkeypatch.setattr(opening, "open_reader", lambda *of: opened.append(of) or open_reader(*of))
     one = house()
     first, second = one.open(0), one.open(1)
-    assert len(one.opener._readers) == 1
+    assert len(opened) == 1
     made = [step(run) for run in (first, second) for _ in range(5)]
     assert [batch.number for batch in made] == [*range(5), *range(5)]
     assert step(first) is Done and step(second) is Done
@@ -105,7 +107,7 @@ def test_how_far_an_index_is_stands_in_the_diary(
     monkeypatch.setattr("headrace_server.reading.sources.tfrecord.scan", scan)
     monkeypatch.setattr("headrace_server.worker.opening._LOG_S", 0.0)
     one = house(hs.read_tfrecord(str(file), {"i": hs.scalar("int64")}).batch(1))
-    one.opener._diary.begin("f", 0, opening=True)
+    one.diary.begin("f", 0, opening=True)
     beats = one.notebook.beats()
     with caplog.at_level("INFO"), pytest.raises(MemoryError):
         one.open()

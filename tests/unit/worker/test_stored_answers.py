@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import pytest
 
 from headrace_proto.errors import ServerError
 from headrace_server.core.changes import Change
+from headrace_server.state.journal import Journal
 from headrace_server.state.statedir import partition_path
-from headrace_server.state.store import StoreDamaged, _Passing
+from headrace_server.state.store import StoreDamaged
 from headrace_server.worker import commits
 from headrace_server.worker.events import Waiting
 from tests.nursery import WarmPopen
@@ -237,12 +239,16 @@ def test_a_store_that_can_not_go_on_is_named_with_why_and_the_others_go_on(
 
     told = threading.Event()
 
-    def broken(changes: object) -> None:
-        assert told.wait(PATIENCE_S)
-        raise RuntimeError("a fault of ours")
+    append = Journal.append
 
-    monkeypatch.setattr(one.stores._stores[A], "_write", broken)
-    one.stores.submit(A, Changed(Change(done=[1])))
+    def broken(journal: Journal, parts: Sequence[Any]) -> int:
+        if b"of A" in b"".join(parts):
+            assert told.wait(PATIENCE_S)
+            raise RuntimeError("a fault of ours")
+        return append(journal, parts)
+
+    monkeypatch.setattr(Journal, "append", broken)
+    one.stores.submit(A, Changed(Change(done=[1], meta={"name": b"of A"})))
     one.stores.answer(A, "never")
     assert one.stores.write() == []
     told.set()
@@ -264,21 +270,21 @@ def test_a_disk_without_room_is_told_as_what_a_partition_waits_for(
 ):
     one = keeping(tmp_path)
     one.stores.open(A)
-    store = one.stores._stores[A]
-    write, room = store._write, threading.Event()
+    append, room = Journal.append, threading.Event()
 
-    def waits(entry: Any) -> None:
+    def waits(journal: Journal, parts: Sequence[Any]) -> int:
         if not room.is_set():
-            raise _Passing("the disk is full")
-        write(entry)
+            raise OSError(errno.EDQUOT, "the quota is used up")
+        return append(journal, parts)
 
-    monkeypatch.setattr(store, "_write", waits)
+    monkeypatch.setattr(Journal, "append", waits)
     one.stores.submit(A, Changed(Change(done=[1])))
     one.stores.answer(A, "told")
     one.wait()
     assert one.stores.send_committed() == [] and len(one.sent) == 1
-    text = f"nothing can be committed to {store.path}: the disk is full"
-    assert one.sent[0] == Waiting(*A, text)
+    waiting, path = one.sent[0], partition_path(tmp_path, *A)
+    assert isinstance(waiting, Waiting) and (waiting.feed, waiting.partition) == A
+    assert waiting.text.startswith(f"nothing can be committed to {path}: the quota is used up")
     room.set()
     while one.sent[-1] != "told":
         one.wait()
