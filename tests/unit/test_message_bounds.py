@@ -9,7 +9,7 @@ from headrace_proto.messages import FROM_TRAINER, Step, Welcome
 _MANY = 3 * limits.MAX_HEADER_ITEMS
 
 
-def test_a_trainer_tells_of_any_number_of_views_that_went_at_once() -> None:
+def test_a_trainer_releases_any_number_of_views_at_once() -> None:
     session = Session("feed", b"0" * 16, 2)
     now = 0.0
     session.outgoing(now)

@@ -104,7 +104,7 @@ def test_a_bad_argument_is_named_with_its_value_and_the_limit(
         (numbered(), ValueError, "has no shape: end it with one of .batch"),
     ],
 )
-def test_what_is_no_pipeline_is_named(pipelines: Any, error: type[Exception], words: str):
+def test_an_object_that_is_no_pipeline_is_named(pipelines: Any, error: type[Exception], words: str):
     with pytest.raises(error) as caught:
         hs.run(pipelines)
     assert words in str(caught.value)
@@ -119,7 +119,7 @@ def test_a_start_that_is_refused_makes_no_state_directory(wrong: dict[str, Any],
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_pattern_that_matches_nothing_is_told_at_once(tmp_path: Path):
+def test_a_pattern_that_matches_nothing_is_refused_at_once(tmp_path: Path):
     pipeline = hs.read_tfrecord(f"{tmp_path}/no-*.tfrecord", {"x": hs.scalar("int64")}).batch(1)
     with pytest.raises(FilesMissing, match=r"no-\*.tfrecord' matches no file"):
         hs.run(pipeline, shm_dir=tmp_path)
@@ -156,7 +156,7 @@ def test_a_module_that_can_not_be_imported_is_a_server_error_that_names_it(
     assert "broken_by_user:f" in str(caught.value) and words in str(caught.value)
 
 
-def test_a_module_whose_import_ends_the_process_is_told_with_its_last_words(module: Path):
+def test_the_error_of_a_module_whose_import_ends_the_process_has_its_last_output(module: Path):
     (module / "fatal_to_import.py").write_text("import ctypes\nctypes.string_at(0)\n")
     with pytest.raises(ServerError) as caught:
         hs.run(numbered().map("fatal_to_import:f").batch(4), shm_dir=module / "memory")
@@ -176,7 +176,7 @@ def test_an_address_in_use_is_named_and_no_traceback_is_shown(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_a_start_that_takes_too_long_says_what_it_waited_for(module: Path):
+def test_the_error_of_a_start_that_takes_too_long_names_what_it_waited_for(module: Path):
     (module / "slow_to_import.py").write_text("import time\ntime.sleep(600)\n")
     pipeline = numbered().map("slow_to_import:f").batch(4)
     for patience_s in (2, 8, 32):  # a crowded machine needs longer to come to the workers at all
@@ -218,7 +218,7 @@ def test_a_new_feed_has_a_partition_for_each_worker_and_keeps_them_in_its_state(
         hs.run(BATCHES, workers=3, partitions=3, **state)
 
 
-def test_a_server_says_when_it_is_over_and_may_be_closed_again(tmp_path: Path):
+def test_a_server_reports_its_end_and_may_be_closed_again(tmp_path: Path):
     server = hs.run(numbered(10).batch(4), shm_dir=tmp_path)
     assert not server.wait(0)
     assert server.addresses == [server.address] and server.address.startswith("tcp://127.0.0.1:")
@@ -324,7 +324,7 @@ def test_it_runs_in_a_script_without_a_guard_and_in_one_given_by_minus_c(tmp_pat
         assert done.returncode == 0
 
 
-def test_functions_of_the_script_itself_need_the_guard_and_the_error_says_so(tmp_path: Path):
+def test_functions_of_the_script_itself_need_the_main_guard_and_the_error_names_it(tmp_path: Path):
     double = 'def double(e):\n    return {"i": e["i"] * 2}\n'
     unguarded = tmp_path / "unguarded.py"
     unguarded.write_text(SCRIPT.format(before=double, map=".map(double)"))
@@ -448,7 +448,7 @@ def test_a_function_with_another_body_is_refused_unless_that_is_allowed(
         served()
 
 
-def test_a_worker_that_restarts_with_another_function_is_told_of(
+def test_a_worker_that_restarts_with_another_function_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     file = tmp_path / "mine.py"
@@ -460,7 +460,7 @@ def test_a_worker_that_restarts_with_another_function_is_told_of(
         eventually(lambda: f"the function {file}:f was changed" in caplog.text)
 
 
-def test_what_was_committed_is_not_done_again_by_a_server_that_is_started_there(tmp_path: Path):
+def test_a_server_started_on_a_state_directory_does_not_repeat_committed_batches(tmp_path: Path):
     state = tmp_path / "state"
     state.mkdir()
     with hs.run(BATCHES, state_dir=state, durability="process") as server:

@@ -71,7 +71,7 @@ def test_without_the_history_an_earlier_headrace_is_absent(
         Environments(tmp_path).packages("earlier headrace tcp tf")
 
 
-def test_what_can_not_be_installed_is_absent_with_the_word_of_pip_and_is_not_tried_again(
+def test_a_package_that_pip_refuses_is_absent_with_the_error_of_pip_and_not_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     tried = []

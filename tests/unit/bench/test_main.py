@@ -30,7 +30,7 @@ def program(file: Path, lines: str) -> str:
     return str(file)
 
 
-def test_what_fails_or_is_absent_is_told_and_the_rest_is_measured(
+def test_failing_and_absent_contestants_are_reported_and_the_others_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     loop = f"echo '{{}}'; while read x; do echo '{json.dumps(WINDOW)}'; done"

@@ -15,7 +15,7 @@ from tests.bench.processes import Usage, mapped_mb, usage
 from tests.bench.steps import LOADED, READY
 
 
-def test_a_peak_that_has_passed_is_told_and_what_is_left_does_not_grow(
+def test_a_passed_peak_of_memory_is_reported_and_does_not_count_as_growth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     looks = []

@@ -105,7 +105,7 @@ def test_the_targets_stand_first_each_with_its_figure():
     ]
 
 
-def test_what_was_measured_alone_is_told_in_words():
+def test_measurements_without_a_peer_are_reported_in_words():
     told = run(Comparison("W1", "a", "b"))
     told.alone["W1 memory: headrace shm tf"] = {
         "peak_mb": 250.0,
@@ -119,7 +119,7 @@ def test_what_was_measured_alone_is_told_in_words():
     assert [one.met for one in told.judged()] == [False, True]
 
 
-def test_times_between_batches_of_several_trainers_are_not_told():
+def test_times_between_batches_of_several_trainers_are_not_reported():
     several = outcome(Comparison("W1", "a", "b", shares=0.5))
     for window in several.ours:
         window["taken"] = [3, 4]
@@ -127,7 +127,7 @@ def test_times_between_batches_of_several_trainers_are_not_told():
     assert row[7] == "shares within 50% met" and row[10:12] == ["", ""]
 
 
-def test_what_is_missed_is_told_with_its_reason_where_one_was_measured(
+def test_missed_targets_are_listed_with_their_reason_where_one_was_measured(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setitem(WHY, ("W1: ours / theirs", "CPU"), "half of it is spent on waiting")
@@ -139,17 +139,17 @@ def test_what_is_missed_is_told_with_its_reason_where_one_was_measured(
     assert "* W1: ours / theirs: rate 2.00, wanted ≥ 3. Why: the reason has not been meas" in text
 
 
-def test_where_nothing_is_missed_that_is_said():
+def test_a_report_without_missed_targets_says_that():
     assert "All 1 targets are met." in table(run(Comparison("W1", "ours", "theirs", 1.0)))
 
 
-def test_what_did_not_run_is_told_with_the_last_word_of_it():
+def test_comparisons_that_did_not_run_are_listed_with_their_last_error():
     broken = run(Comparison("W1", "ours", "theirs"))
     broken.absent["W2: ours / gone"] = "Traceback\n  File x\nImportError: no | module\n\n"
     assert table(broken).splitlines()[-1] == "* W2: ours / gone: ImportError: no / module"
 
 
-def test_an_entry_tells_the_load_and_is_added_at_the_end(tmp_path: Path):
+def test_an_entry_has_the_load_and_is_added_at_the_end(tmp_path: Path):
     log = tmp_path / "log.md"
     log.write_text("# Log\n")
     entry = log_entry(run(Comparison("W1", "ours", "theirs")))
@@ -165,7 +165,7 @@ def test_the_json_holds_every_window():
     assert plain["machine"]["cores"] >= 1
 
 
-def test_a_run_that_was_written_down_tells_the_same_again():
+def test_a_stored_run_gives_the_same_report_again():
     first = run(Comparison("W1", "ours", "theirs", 3.0))
     again = from_json(as_json(first))
     assert table(again) == table(first) and as_json(again) == as_json(first)

@@ -30,7 +30,7 @@ def test_a_contestant_answers_in_json_among_other_words(tmp_path: Path):
     process.close()
 
 
-def test_one_that_ends_is_told_with_what_it_said(tmp_path: Path):
+def test_a_contestant_that_ends_early_is_reported_with_its_output(tmp_path: Path):
     process = Process(program(tmp_path, "echo 'no such thing' >&2; exit 3"), "any", tmp_path)
     with pytest.raises(Failed, match="any: ended with 3: no such thing"):
         process.warm()
@@ -70,7 +70,7 @@ def stopped(pid: int) -> bool:
     return False
 
 
-def test_what_one_leaves_behind_ends_too(tmp_path: Path):
+def test_processes_that_a_contestant_leaves_behind_are_ended(tmp_path: Path):
     lines = (
         f"""sleep 600 >/dev/null & echo $! > {tmp_path}/child; echo '{{"warm": true}}'; read x"""
     )

@@ -80,7 +80,7 @@ def test_strings_are_arrays_of_bytes(values):
     assert got.tolist() == values and all(type(v) is bytes for v in got)
 
 
-def test_a_batch_tells_where_it_comes_from_and_what_is_said_of_it():
+def test_a_batch_has_its_partition_number_and_token_and_a_description():
     batch = batch_of({"x": np.zeros(3)}, meta={"bucket": 2})
     assert (batch.token, batch.partition, batch.number, batch.rows) == (77, 2, 5, 3)
     assert batch.meta == {"bucket": 2}

@@ -48,7 +48,7 @@ def test_segments_are_saved_so_that_the_feed_goes_on():
     assert found["batches"] == 150 - 8
 
 
-def test_what_can_not_be_measured_is_said(capsys: pytest.CaptureFixture[str]):
+def test_the_bench_reports_what_it_can_not_measure(capsys: pytest.CaptureFixture[str]):
     assert main(["tcp://127.0.0.1:1"]) == 2
     assert "--consume" in capsys.readouterr().err
     assert main(["tcp://127.0.0.1:1", "--consume", "--seconds", "0"]) == 2

@@ -83,7 +83,7 @@ def test_a_reference_into_a_slab_that_runs_low_is_copied_and_released_at_once(ha
     assert np.array_equal(block, CONTENT)
 
 
-def test_a_reference_to_memory_that_is_no_more_is_told_apart_from_one_never_attached(
+def test_a_reference_to_removed_memory_is_distinguished_from_one_never_attached(
     hands, memory, tmp_path
 ):
     (tmp_path / SEGMENT).unlink()

@@ -47,7 +47,7 @@ def test_several_taken_in_turn_count_as_if_each_had_been_asked_for(explicit: boo
     assert in_turn.give_back() == one_by_one.give_back()
 
 
-def test_a_commit_is_of_the_named_batches_only_and_a_second_one_says_nothing():
+def test_a_commit_covers_only_the_named_batches_and_a_second_one_sends_nothing():
     commits = after(4)
     assert commits.commit([3, 3]) == [3]
     assert commits.commit([3, 1]) == [1]
@@ -81,7 +81,7 @@ def test_up_to_a_batch_are_those_taken_before_it_that_are_open():
     assert commits.give_back() == [5]
 
 
-def test_the_order_is_that_of_taking_whatever_the_tokens_are():
+def test_batches_are_committed_in_the_order_of_taking_and_not_of_tokens():
     """A batch that another trainer gave back has an early number, and comes late."""
     commits = TakenBatches(True)
     for token in (8, 3, 5):
@@ -144,7 +144,7 @@ def test_the_oldest_batch_of_an_iteration_is_the_one_that_was_trained():
     assert commits.oldest(1) == []
 
 
-def test_what_an_iteration_left_goes_back_when_the_next_begins_and_not_while_it_may_be_trained():
+def test_batches_left_by_an_iteration_go_back_when_the_next_begins_and_not_before():
     commits = TakenBatches(True)
     commits.take(batch(9))  # by the loop itself
     first = run_of(commits, range(1, 4))
@@ -206,7 +206,7 @@ def test_explicit_commits_are_never_doubted():
     assert commits.doubt() == ""
 
 
-def test_the_text_of_a_deadline_says_how_many_batches_are_not_committed_and_how_to():
+def test_the_error_of_a_deadline_counts_uncommitted_batches_and_names_the_call_that_commits():
     commits = after(3)
     commits.commit([1])
     assert commits.explain() == (

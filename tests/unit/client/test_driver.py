@@ -121,7 +121,7 @@ def alone(opened: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
     return opened
 
 
-def test_it_greets_opens_and_says_goodbye(peer: Peer):
+def test_the_driver_sends_hello_opens_a_session_and_sends_bye(peer: Peer):
     with driven(peer.address) as driver:
         peer.welcome()
         until(driver, lambda s: s.welcome)
@@ -146,7 +146,7 @@ def test_an_address_that_the_socket_refuses_is_the_sessions_failure():
         driver.await_news(driver.news, 0.01)
 
 
-def test_heartbeats_and_released_memory_are_said_whatever_the_trainer_does(peer: Peer):
+def test_heartbeats_and_releases_are_sent_while_the_trainer_does_nothing(peer: Peer):
     with driven(peer.address) as driver:
         peer.welcome(heartbeat_s=1.0)
         until(driver, lambda s: s.welcome)
@@ -192,24 +192,24 @@ def test_a_question_for_the_new_address_of_a_server_holds_up_no_heartbeat(
         found.close()
 
 
-def test_a_lazy_thread_hears_what_no_trainer_does(opened: Driver, peer: Peer):
+def test_the_background_thread_reads_messages_that_no_trainer_waits_for(opened: Driver, peer: Peer):
     peer.say(Pulse(7, "to nobody"))
     until(opened, lambda s: s.waiting == "to nobody")
 
 
-def test_a_thread_says_what_there_is_to_say_by_itself(alone: Driver, peer: Peer):
+def test_a_thread_of_the_trainer_sends_its_own_messages(alone: Driver, peer: Peer):
     with alone.changed:
         alone.sessions[0].requests.ask(DrainInput(False))
     alone.exchange()
     assert peer.hear(Drain) == Drain(7, 1)
 
 
-def test_a_thread_that_waits_hears_by_itself(alone: Driver, peer: Peer):
+def test_a_waiting_thread_reads_its_own_messages(alone: Driver, peer: Peer):
     peer.say(Pulse(7, "at last"))
     heard(alone, lambda s: s.waiting == "at last")
 
 
-def test_of_two_threads_that_wait_one_hears_for_both_and_the_other_follows(
+def test_one_of_two_waiting_threads_reads_for_both_and_the_other_takes_over(
     alone: Driver, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
     """1 three wait, 2 one receives the news of two, 3 the third receives its own."""
@@ -251,7 +251,7 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return sleeps
 
 
-def test_a_thread_says_something_while_another_sleeps_at_the_sockets(
+def test_a_thread_can_send_while_another_sleeps_at_the_sockets(
     alone: Driver, peer: Peer, asleep: threading.Event
 ):
     thread = threading.Thread(target=heard, args=(alone, lambda s: s.finished))
@@ -289,7 +289,7 @@ def test_news_that_came_before_a_wait_are_not_waited_for(alone: Driver):
     alone.await_news(news, 1000)
 
 
-def test_what_is_said_soon_is_said_after_a_moment_and_at_once_where_the_wire_rests(
+def test_a_delayed_message_is_sent_after_a_moment_or_at_once_on_an_idle_wire(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
     now = [100.0]  # stands still, however busy the machine is
@@ -436,7 +436,7 @@ def test_a_handler_of_a_signal_amid_a_message_leaves_the_wire_alone(
     assert isinstance(first, Drain) and peer.hear(Retarget)
 
 
-def test_a_process_that_was_suspended_hears_the_server_before_it_judges_its_silence(
+def test_a_resumed_process_reads_from_the_server_before_it_judges_the_silence(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
     """1 it is suspended for an hour, 2 it wakes, 3 it sends a heartbeat at once and no Hello."""
@@ -461,7 +461,7 @@ def test_a_process_that_was_suspended_hears_the_server_before_it_judges_its_sile
         assert not driver.sessions[0].connected, "silence while it ran counts"
 
 
-def test_what_came_while_a_process_was_suspended_is_heard_before_its_silence_is_judged(
+def test_messages_that_came_during_a_suspension_are_read_before_the_silence_is_judged(
     peer: Peer, monkeypatch: pytest.MonkeyPatch, sockets: list[zmq.Socket[bytes]]
 ):
     now = [100.0]

@@ -125,7 +125,9 @@ def test_an_exception_gives_the_batch_in_hand_back(peer: Peer):
     assert raised and not thread.is_alive()
 
 
-def test_other_proportions_hold_from_the_batches_told_or_are_refused_with_the_reason(peer: Peer):
+def test_new_proportions_hold_from_the_returned_batches_on_or_are_refused_with_the_reason(
+    peer: Peer,
+):
     told: list[Any] = []
 
     def train(feed: headrace.Feed) -> None:
@@ -215,7 +217,7 @@ def test_a_commit_of_a_batch_that_went_elsewhere_raises_there_and_once(peer: Pee
     assert told == ["done"]
 
 
-def test_what_can_not_be_committed_is_refused_before_anything_is_said(peer: Peer):
+def test_an_argument_that_can_not_be_committed_is_refused_before_anything_is_sent(peer: Peer):
     told: list[str] = []
 
     def train(feed: headrace.Feed) -> None:
@@ -240,7 +242,9 @@ def test_what_can_not_be_committed_is_refused_before_anything_is_said(peer: Peer
     assert told == ["done"]
 
 
-def test_a_trainer_that_never_commits_is_told_what_it_holds_and_how_to_commit(peer: Peer):
+def test_the_error_of_a_trainer_that_never_commits_names_its_batches_and_the_call_that_commits(
+    peer: Peer,
+):
     told: list[str] = []
 
     def train(feed: headrace.Feed) -> None:
@@ -258,7 +262,7 @@ def test_a_trainer_that_never_commits_is_told_what_it_holds_and_how_to_commit(pe
     ) in told[0]
 
 
-def test_a_batch_whose_feed_is_gone_says_so(peer: Peer):
+def test_the_error_of_a_batch_whose_feed_was_collected_says_that(peer: Peer):
     lost: list[Any] = []
     thread = trained(peer, lambda feed: lost.append(next(feed)), commit="explicit")
     thread.join(PATIENCE_S)

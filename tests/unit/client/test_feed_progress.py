@@ -56,7 +56,7 @@ def test_the_fraction_is_of_all_batches_that_trainers_get(
     assert progress_of(counts(6), announced, world).fraction == fraction
 
 
-def test_a_feed_that_has_ended_is_done_whatever_its_length() -> None:
+def test_an_ended_feed_is_done_even_where_its_length_is_unknown() -> None:
     ended = progress_of(counts(6, 3, still=False), [{"length": "none", "epochs": 3}], 0)
     assert ended == FeedProgress(rows=12, batches=6, epoch=2, epochs=3, fraction=1.0)
     assert str(ended) == "epoch 3 of 3: 12 rows in 6 batches, 100%"

@@ -79,7 +79,9 @@ def test_every_server_is_asked_and_then_greeted_as_the_one_with_its_share(peers:
     assert [link.session_of(p).share for p in range(4)] == [0, 1, 0, 1]
 
 
-def test_share_0_says_which_run_a_rank_is_of_and_the_others_are_told(peers: list[Peer]):
+def test_share_0_assigns_the_run_of_a_rank_and_the_client_passes_it_to_the_others(
+    peers: list[Peer],
+):
     opening = Opening(both(peers), rank=1, world_size=2)
     opening.link.session.owner = 0
     served(peers[0], 1), served(peers[1], 0, sessions=9)

@@ -19,7 +19,7 @@ def said(of: Session, now: float = 0.0) -> list[Hello]:
     return of.outgoing(now)
 
 
-def test_a_session_with_another_server_asks_for_its_share_and_says_no_more_once_it_is_told():
+def test_a_session_with_another_server_requests_its_share_until_it_is_answered():
     first = session()
     other = first.elsewhere("tcp://b:1")
     (hello,), (asks,) = said(first), said(other)

@@ -267,7 +267,7 @@ def test_explicit_batches_are_committed_by_name_as_soon_as_they_are_there():
     assert commits.oldest(2) == [6, 7]
 
 
-def test_what_was_pulled_and_not_committed_by_name_goes_back_when_the_next_iteration_begins():
+def test_batches_pulled_and_not_committed_go_back_when_the_next_iteration_begins():
     site = Site(40, explicit=True)
     iteration = site.iterate()
     pulled(iteration, 5)
@@ -351,7 +351,7 @@ def test_a_group_holds_some_milliseconds_of_training_and_little_memory(
     st.booleans(),
     st.integers(1, 20),
 )
-def test_whatever_is_done_batches_come_in_order_and_count_as_in_a_loop(
+def test_any_sequence_of_calls_gives_batches_in_order_and_counts_as_in_a_loop(
     steps: list[str], commit: bool, ready: int
 ):
     """1. Iterators pull, are dropped and begun anew, a loop takes some, and all is committed.

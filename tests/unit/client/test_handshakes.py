@@ -152,17 +152,19 @@ def breaking_server() -> Iterator[int]:
         yield port
 
 
-def test_a_key_that_is_not_known_is_told_with_what_to_do(knock, locked_server, keys):
+def test_the_error_of_an_unknown_key_names_the_file_to_add(knock, locked_server, keys):
     text = str(knock(locked_server, keys).fault())
     assert load_keys(keys).public in text and "put alice.public into trainers/" in text
 
 
-def test_a_trainer_without_keys_is_told_that_they_are_asked_for(knock, locked_server):
+def test_the_error_of_a_trainer_without_keys_says_that_the_server_requires_them(
+    knock, locked_server
+):
     text = str(knock(locked_server, None).fault())
     assert "asks for keys" in text and "HEADRACE_KEYS" in text and "headrace keygen" in text
 
 
-def test_a_trainer_with_keys_is_told_that_the_server_has_none(knock, plain_server, keys):
+def test_the_error_of_a_trainer_with_keys_says_that_the_server_has_none(knock, plain_server, keys):
     text = str(knock(plain_server, keys).fault())
     assert "has no keys" in text and f"keys={str(keys)!r}" in text
 
@@ -176,7 +178,7 @@ def test_connections_that_are_broken_off_are_a_fault_only_after_some_seconds(
     assert "server.public" in str(knocking.fault(ahead_s=1000))
 
 
-def test_whoever_was_let_in_before_or_has_no_keys_waits_for_the_server(
+def test_a_trainer_that_was_admitted_before_or_has_no_keys_waits_for_the_server(
     knock, breaking_server, keys
 ):
     """It may be a proxy before a server that starts."""

@@ -127,7 +127,7 @@ def test_the_memory_and_its_owner_live_until_the_release():
     assert there == [True, True] and [ref() for ref in kept] == [None, None]
 
 
-def test_a_cycle_of_readers_is_released_by_the_collector_in_whatever_thread():
+def test_a_cycle_of_readers_is_released_by_the_collector_in_any_thread():
     released = Releases()
     cycle = [hold(np.zeros(8, np.uint8), released)]
     cycle.append(cycle)
@@ -177,7 +177,7 @@ def test_a_write_is_seen_by_nobody_else_and_gone_when_the_block_is_used_again(di
     assert (other == 254).all()  # a neighbour keeps what was written to it
 
 
-def test_what_was_written_is_gone_also_where_a_block_ends_amid_a_page(directory):
+def test_writes_are_discarded_also_where_a_block_ends_within_a_page(directory):
     attachment = attach(directory)
     block = attachment.block(SEGMENT, 0, PAGE + 1, lambda: None)
     block[PAGE] = 77
@@ -295,7 +295,7 @@ def test_a_reference_that_leads_elsewhere_is_refused(directory, segment, offset,
     assert released.count == 0
 
 
-def test_a_trainer_that_can_not_see_the_files_is_told_by_an_oserror(directory):
+def test_a_trainer_that_can_not_see_the_files_gets_an_oserror(directory):
     with pytest.raises(FileNotFoundError):
         Attachment(str(directory), str(directory / "trainer-2"))
     with pytest.raises(OSError, match=SEGMENT[:-1] + "7"):

@@ -80,7 +80,7 @@ def test_an_address_that_is_none_is_refused(address):
 
 
 @pytest.mark.parametrize(("prefetch", "told"), [(9, True), (8, True), (7, False)])
-def test_a_prefetch_beyond_what_the_server_lets_a_trainer_hold_is_said(prefetch, told, caplog):
+def test_a_prefetch_beyond_the_limit_of_the_server_is_logged(prefetch, told, caplog):
     with served(properties(), [], prefetch=prefetch, max_credits=8):
         pass
     warned = [line for line in caplog.messages if "at most 7 come beyond" in line]

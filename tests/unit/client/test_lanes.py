@@ -62,7 +62,7 @@ def test_new_sequences_begin_with_zeros(name):
 
 
 @pytest.mark.parametrize("name", FACES)
-def test_new_sequences_begin_with_what_they_are_told(name):
+def test_new_sequences_begin_with_the_states_that_the_server_sends(name):
     given = {
         "state_of": np.array([1, -1, 0]),
         "state_lstm": np.array([[5.0] * 3, [6.0] * 3]),
@@ -232,7 +232,7 @@ def test_nothing_is_handed_over_where_all_have_ended_or_the_session_is_another()
     assert hands.saving.lanes.standing(lambda of: hands.link.session.openings) == []
 
 
-def test_what_is_handed_over_comes_in_parts_of_bounded_size(monkeypatch):
+def test_flushed_states_are_sent_in_parts_of_bounded_size(monkeypatch):
     hands = in_hand(TOLD, columns_of(TOLD, rows=4))
     saved(hands, 1)
     monkeypatch.setattr(lanes_module, "_PART_BYTES", 50)

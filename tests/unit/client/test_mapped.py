@@ -13,7 +13,7 @@ def test_batches_that_are_read_are_listed_in_order_until_they_are_released():
     assert mapped.to_say() == ()
 
 
-def test_a_session_without_shared_memory_says_nothing_of_it():
+def test_a_session_without_shared_memory_sends_nothing_about_it():
     mapped = MappedBatches()
     assert mapped.listed() is None
     mapped.add(1)
@@ -23,7 +23,7 @@ def test_a_session_without_shared_memory_says_nothing_of_it():
     assert mapped.listed() is None and mapped.to_say() == (1,)
 
 
-def test_what_is_released_is_said_in_messages_of_bounded_size_and_in_order():
+def test_releases_are_sent_in_order_in_messages_of_bounded_size():
     mapped = MappedBatches()
     for token in range(2500):
         mapped.release(token)

@@ -194,7 +194,7 @@ def run(
     [(PLAIN, 0), (PLAIN, 1), (PLAIN, 2), (PLAIN, 7), (ARRIVAL, 0)],
     ids=["plain-0", "plain-1", "plain-2", "plain-7", "arrival-0"],
 )
-def test_one_trainer_gets_the_feeds_own_order_whatever_comes_when(
+def test_one_trainer_gets_the_order_of_the_feed_however_arrivals_interleave(
     told: dict[str, Any], prefetch: int
 ) -> None:
     for seed in range(60):
@@ -295,7 +295,7 @@ def test_without_prefetch_one_owner_at_a_time_is_asked_for_a_batch() -> None:
         assert sum(len(owner.out) for owner in served) <= 1
 
 
-def test_what_comes_ahead_is_divided_among_the_owners_that_have_something() -> None:
+def test_the_prefetch_is_divided_among_owners_that_can_deliver() -> None:
     trainer = Trainer(3, 3, 7, PLAIN)
     assert [session.prefetch for session in trainer.sessions] == [3, 3, 3]
     trainer.sessions[1].receive(Ended(7), [], 0.0)
@@ -317,7 +317,7 @@ def test_lanes_are_of_one_owner_until_it_has_no_work_left() -> None:
 @pytest.mark.parametrize("cuts", [0.0, 0.004])
 @steadily
 @given(seed=st.integers(0, 2**32), counts=COUNTS, prefetch=st.sampled_from([0, 1, 2, 5]))
-def test_one_trainer_gets_the_lanes_of_one_server_whatever_crosses_or_is_lost(
+def test_one_trainer_gets_the_lanes_of_one_server_though_messages_cross_or_are_lost(
     states: str, cuts: float, seed: int, counts: list[list[int]], prefetch: int
 ) -> None:
     one = Run(counts, 1, states, prefetch=0, seed=0).to_the_end()

@@ -148,7 +148,7 @@ def test_batches_come_in_order_and_commits_go_where_they_came_from(link: Link, o
     assert settling.end() is None
 
 
-def test_a_wait_for_one_owner_tells_the_others_what_is_committed(link: Link, owners: Owners):
+def test_a_wait_for_one_owner_sends_commits_to_the_others(link: Link, owners: Owners):
     taking = Doing(link.take)
     owners.hear(0, Step)
     owners.deliver(0, 1, 1, 0)
@@ -177,7 +177,7 @@ def test_an_owner_whose_next_batch_comes_later_is_not_waited_for(link: Link, own
     assert taking.end().delivery.token == 1
 
 
-def test_the_feed_has_ended_when_every_owner_has_said_so(link: Link, owners: Owners):
+def test_the_feed_has_ended_when_every_owner_has_reported_it(link: Link, owners: Owners):
     taking = Doing(link.take)
     owners.hear(0, Step)
     owners.say(0, Ended(7))
@@ -234,7 +234,7 @@ def test_a_request_asks_each_owner_or_the_first_as_it_needs(link: Link, owners: 
     assert keeping.end().value == {"feed": "f"}
 
 
-def test_a_deadline_tells_of_the_owner_that_is_waited_for(link: Link, owners: Owners):
+def test_the_error_of_a_deadline_names_the_awaited_owner(link: Link, owners: Owners):
     told = threading.Event()
 
     def answer() -> None:
@@ -255,7 +255,7 @@ def test_a_deadline_tells_of_the_owner_that_is_waited_for(link: Link, owners: Ow
     assert isinstance(error, DeadlineExceeded) and "owner 0 is in augment" in str(error)
 
 
-def test_leaving_says_goodbye_to_each_owner(link: Link, owners: Owners):
+def test_leaving_sends_bye_to_each_owner(link: Link, owners: Owners):
     link.close()
     for owner in (0, 1):
         assert owners.hear(owner, Bye).session == 7 + owner
@@ -275,7 +275,7 @@ def test_an_owner_that_does_not_answer_is_named_as_a_server_that_does_not(peer: 
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_a_server_with_another_number_of_owners_is_told_of_all_that_is_held_there(
+def test_a_server_with_another_number_of_owners_gets_claims_of_all_held_batches(
     link: Link, owners: Owners, number: int
 ):
     """1 batches 0/0 and 0/1 are taken, one is committed, 2 the server restarts with others."""

@@ -59,7 +59,7 @@ def test_a_page_that_was_only_read_shows_what_others_write_to_it(file, tmp_path)
 
 
 @pytest.mark.parametrize("entries", [bytes(8), b"\xff" * 8])
-def test_where_the_kernel_tells_nothing_of_use_any_page_may_have_been_written(
+def test_without_page_information_of_the_kernel_any_page_counts_as_written(
     entries, file, monkeypatch
 ):
     _, _, address = mapped(file)

@@ -32,7 +32,7 @@ def part(*rows):
     ],
     ids=["drain", "retarget", "resize", "stats"],
 )
-def test_a_request_is_said_again_in_any_session_until_it_is_answered(request_, message, anew):
+def test_a_request_is_resent_in_any_session_until_it_is_answered(request_, message, anew):
     requests = Requests()
     requests.ask(request_)
     assert requests.due and requests.to_say(7) == [message(7)]
@@ -63,7 +63,7 @@ def test_another_request_of_the_kind_takes_the_place_of_the_one_before():
     assert requests.answer_to(first) is None, "the answer of before stands no more"
 
 
-def test_requests_of_several_kinds_are_under_way_at_once_and_said_in_their_order():
+def test_requests_of_several_kinds_are_pending_at_once_and_sent_in_order():
     requests = Requests()
     drain, flush = DrainInput(False), FlushStates(77, [part(0)])
     requests.ask(flush)
@@ -75,7 +75,7 @@ def test_requests_of_several_kinds_are_under_way_at_once_and_said_in_their_order
     assert requests.answer_to(flush) == Answered(7, 1)
 
 
-def test_an_answer_that_nobody_asked_for_says_nothing():
+def test_an_answer_to_no_request_is_ignored():
     requests = Requests()
     requests.receive(Answered(7, 1))
     assert requests.answer_to(DrainInput(False)) is None
@@ -95,7 +95,7 @@ def test_a_flush_is_several_messages_with_a_block_each_and_one_answer():
     assert requests.frames_of(first) == [], "blocks are let go when they are answered"
 
 
-def test_a_flush_is_said_again_in_the_same_session_and_is_lost_with_it():
+def test_a_flush_is_resent_in_its_session_and_lost_with_it():
     requests, flush = Requests(), FlushStates(77, [part(0)])
     requests.ask(flush)
     requests.to_say(7)
@@ -113,7 +113,7 @@ def test_the_end_of_a_feed_answers_requests_that_only_change_what_it_would_still
     assert FlushStates(7, []).at_end(7) is None
 
 
-def test_a_further_kind_says_its_messages():
+def test_a_further_kind_of_request_sends_its_messages():
     @dataclass(frozen=True)
     class Question(Request):
         call = "question"

@@ -68,7 +68,9 @@ def test_a_second_save_is_refused_and_the_first_stands():
     ],
 )
 @pytest.mark.parametrize("placement", ["server", "trainer"])
-def test_a_mistake_is_told_at_once_and_sends_nothing(name, value, kind, text, placement):
+def test_an_invalid_state_is_refused_at_once_and_nothing_is_sent(
+    name, value, kind, text, placement
+):
     hands = hands_of(properties((LSTM, TAG), placement, "lanes"))
     batch = hands.batches[0]
     with pytest.raises(kind, match=text):
@@ -94,7 +96,7 @@ def test_a_save_of_several_states_is_all_or_nothing():
         hands.saving.save_token(1, {"lstm": VALUE})
 
 
-def test_of_many_threads_that_save_one_stands():
+def test_one_of_many_concurrent_saves_counts():
     hands = hands_of()
     barrier, refused = threading.Barrier(8), []
 

@@ -105,7 +105,7 @@ def test_an_exception_gives_back_what_is_not_saved():
         (lambda t: {"faults": [[t, "state", "it is saved already"]]}, StateError),
     ],
 )
-def test_what_became_of_a_save_is_raised_once_and_iteration_goes_on(answer, kind):
+def test_a_refused_save_is_raised_once_and_the_iteration_continues(answer, kind):
     told = batches(ONE, 3)
     only_first = lambda token: answer(1) if token == 1 else {"committed": (token,)}  # noqa: E731
     with served(ONE, told, answer=only_first) as (_server, feed):
@@ -124,7 +124,7 @@ def test_what_became_of_a_save_is_raised_once_and_iteration_goes_on(answer, kind
         assert len(refused) == 1
 
 
-def test_what_was_not_raised_by_a_step_is_raised_by_close():
+def test_an_error_that_no_step_raised_is_raised_by_close():
     with served(ONE, batches(ONE, 1), answer=lambda t: {"stale": (t,)}) as (_server, feed):
         save(next(feed))
         with pytest.raises(StaleLease, match="after its lease had ended"):
@@ -139,7 +139,7 @@ def test_faults_that_can_not_be_are_a_protocol_error(faults):
             next(feed)
 
 
-def test_a_deadline_says_which_states_this_trainer_owes():
+def test_the_error_of_a_deadline_lists_the_states_that_this_trainer_has_to_save():
     with served(ONE, batches(ONE, 1)) as (_server, feed):
         next(feed)
         owed = r"has not saved state 'lstm' of 2 segments \(00"
@@ -147,7 +147,7 @@ def test_a_deadline_says_which_states_this_trainer_owes():
             next(feed)
 
 
-def test_a_feed_tells_its_columns_and_states():
+def test_a_feed_lists_its_columns_and_states():
     with served(KEPT, batches(KEPT, 1)) as (_server, feed):
         assert feed.states == {"lstm": Field("float32", (None, 3)), "tag": Field("bytes", (None,))}
         assert list(feed.schema) == ["sequences:x", "context:y", "state:lstm", "state:tag"]
@@ -181,7 +181,7 @@ def test_states_that_stay_are_not_sent_until_the_feed_is_left():
         assert states["lstm"].tolist() == [[3] * 3] * 2 and states["tag"].tolist() == [b"x", b"yy"]
 
 
-def test_what_was_saved_is_handed_over_when_an_exception_leaves_and_does_not_hide_it():
+def test_saved_states_are_flushed_when_an_exception_leaves_and_do_not_hide_it():
     with served(KEPT, batches(KEPT, 3)) as (server, feed):
         save(next(feed))
         next(feed)

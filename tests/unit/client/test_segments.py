@@ -20,7 +20,7 @@ def batch_of(told=TOLD, framework=None, **given):
     return in_hand(told, columns_of(told, **given), framework=framework).batches[0]
 
 
-def test_keys_tell_the_segment_and_next_keys_the_one_after():
+def test_keys_name_the_segment_and_next_keys_the_following_one():
     batch = batch_of(
         key=[b"a:b", b"", b"\xff"],
         rows=3,
@@ -51,7 +51,7 @@ def test_a_batch_goes_with_its_last_user_and_not_with_the_collector_of_cycles():
     assert gone() is None
 
 
-def test_rows_tell_where_they_stand():
+def test_rows_have_their_position_in_their_sequence():
     batch = batch_of(sequence=np.array([0, 1]), length=np.array([2, 1]))
     assert batch.first.tolist() == [True, False] and batch.last.tolist() == [False, True]
     assert batch.sequence.tolist() == [0, 1] and batch.sequence_count.tolist() == [2, 2]
@@ -134,7 +134,7 @@ def test_states_are_those_of_the_batch():
     assert batch.state("lstm") is batch.state("lstm")
 
 
-def test_lanes_are_told_where_rows_keep_them_and_refused_with_a_reason():
+def test_lanes_are_given_where_rows_keep_them_and_else_refused_with_a_reason():
     assert batch_of(properties(order="lanes"), lane=np.array([3, 1])).lane.tolist() == [3, 1]
     with pytest.raises(AttributeError, match=r"batch\.lane: .* order='arrival'"):
         _ = batch_of().lane

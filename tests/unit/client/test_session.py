@@ -114,7 +114,7 @@ def stopping(session=1):
     return Ended(session, "lost", "the server was stopped", returns=True)
 
 
-def test_what_was_given_back_is_given_back_again_in_the_same_session_after_a_reconnection():
+def test_returned_batches_are_returned_again_in_the_same_session_after_a_reconnection():
     """A take would else find these rows only after the next heartbeat."""
     talk = opened()
     talk.deliver(delivery(1, 11))
@@ -141,7 +141,7 @@ def test_a_passed_partition_that_comes_behind_a_lost_delivery_counts_no_delivery
     assert session.last_seq == 2 and session.passed == {0}
 
 
-def test_a_server_that_stops_and_will_be_back_is_greeted_until_it_is_and_hears_what_is_owed():
+def test_a_server_that_announced_its_return_is_greeted_until_it_is_back_and_gets_pending_commits():
     talk = opened()
     talk.deliver(delivery(1, 11), delivery(2, 12))
     talk.take(), talk.session.place(11), talk.session.commit(11)
@@ -256,7 +256,7 @@ def test_nothing_of_a_batch_is_kept_longer_than_the_batch(again):
     assert max(kept[100:]) <= max(kept[:100])
 
 
-def test_a_save_that_is_refused_for_a_reason_tells_it_and_a_strange_one_is_ignored():
+def test_a_refused_save_is_raised_with_its_reason_and_a_refusal_of_an_unknown_one_is_ignored():
     talk = opened()
     talk.deliver(delivery(1, 11))
     talk.take()
@@ -294,7 +294,7 @@ def test_the_frames_of_a_request_go_with_the_message_they_belong_to():
 # Opening
 
 
-def test_hello_is_said_at_once_and_again_every_second_until_it_is_answered():
+def test_hello_is_sent_at_once_and_resent_every_second_until_it_is_answered():
     talk = Talk(rank=1, world_size=4)
     (hello,) = talk.said()
     assert isinstance(hello, Hello)
@@ -318,7 +318,7 @@ def test_a_refusal_is_the_error_that_it_stands_for_and_the_first_one_stays(code,
     assert type(talk.session.failure) is kind and str(talk.session.failure) == "why"
 
 
-def test_what_the_server_waits_for_is_known_before_and_after_the_opening():
+def test_the_servers_reason_for_a_wait_is_known_before_and_after_the_opening():
     talk = Talk()
     talk.hear(Pulse(0, "the workers open the source"))
     assert talk.session.waiting == "the workers open the source"
@@ -326,7 +326,7 @@ def test_what_the_server_waits_for_is_known_before_and_after_the_opening():
     assert talk.session.waiting == "batch 3 is being made"
 
 
-def test_messages_of_another_session_say_nothing():
+def test_messages_of_another_session_are_ignored():
     talk = Talk()
     drain = DrainInput(False)
     talk.session.requests.ask(drain)
@@ -372,7 +372,7 @@ def test_it_is_time_to_speak_when_a_fourth_of_what_may_come_ahead_could_come(pre
     assert not talk.session.much_to_say
 
 
-def test_a_save_that_was_answered_after_all_is_not_said_again():
+def test_a_save_that_was_answered_late_is_not_resent():
     talk = opened()
     talk.deliver(delivery(1, 11), delivery(2, 12))
     for token in (11, 12):
@@ -395,7 +395,7 @@ def test_nothing_is_taken_while_the_server_is_greeted():
     assert talk.session.take() is not None
 
 
-def test_who_was_refused_does_not_greet_again():
+def test_a_refused_session_sends_no_further_hello():
     talk = opened()
     talk.hear(Refused("limit", "enough"))
     talk.session.greet()
@@ -424,7 +424,7 @@ def test_a_delivery_that_got_lost_does_not_narrow_the_window_for_ever():
     assert renew == Renew(1, 5, 4, (4,))  # 1 to 3 are not held: the server knows
 
 
-def test_a_heartbeat_says_the_window_and_what_is_held_once_in_its_time():
+def test_a_heartbeat_sends_the_window_and_the_held_tokens_once_per_interval():
     talk = opened()
     talk.said()
     talk.deliver(delivery(1, 11), delivery(2, 12))
@@ -486,7 +486,7 @@ def test_a_batch_that_brings_no_mapping_is_nonsense_and_changes_nothing(meta):
     assert not talk.session.ready and talk.session.held() == 0
 
 
-def test_a_heartbeat_says_what_is_mapped_where_batches_come_through_memory():
+def test_a_heartbeat_lists_mapped_batches_where_they_come_through_memory():
     talk = opened()
     talk.said()
     talk.deliver(delivery(1, 11))
@@ -502,7 +502,7 @@ def test_a_heartbeat_says_what_is_mapped_where_batches_come_through_memory():
     assert talk.said(HEARTBEAT)[-1] == Renew(2, 2, 1, (21,))
 
 
-def test_a_trainer_that_keeps_very_many_batches_says_nothing_of_them():
+def test_a_heartbeat_lists_no_mapped_batches_where_they_are_too_many():
     talk = opened(63)
     for n in range(1, 4002):
         talk.deliver(delivery(n, n, "slab-0-0-0"))
@@ -515,7 +515,7 @@ def test_a_trainer_that_keeps_very_many_batches_says_nothing_of_them():
 # Commits
 
 
-def test_a_commit_is_said_once_and_settled_when_it_is_answered():
+def test_a_commit_is_sent_once_and_settled_when_it_is_answered():
     talk = opened()
     talk.said()
     talk.deliver(delivery(1, 11))
@@ -530,7 +530,7 @@ def test_a_commit_is_said_once_and_settled_when_it_is_answered():
     assert talk.session.settled and not talk.session.refused
 
 
-def test_a_stale_commit_is_told_once():
+def test_a_stale_commit_is_raised_once():
     talk = opened()
     talk.deliver(delivery(1, 11), delivery(2, 12))
     talk.session.commit(11)
@@ -542,7 +542,7 @@ def test_a_stale_commit_is_told_once():
     assert talk.session.settled
 
 
-def test_what_is_given_back_is_neither_held_nor_committed():
+def test_a_returned_batch_is_neither_held_nor_committed():
     talk = opened()
     talk.said()
     talk.deliver(delivery(1, 11))
@@ -554,7 +554,7 @@ def test_what_is_given_back_is_neither_held_nor_committed():
     assert talk.session.settled and talk.session.held() == 0
 
 
-def test_what_was_never_delivered_is_not_committed_or_given_back():
+def test_a_batch_that_was_never_delivered_is_not_committed_or_returned():
     talk = opened()
     talk.said()
     talk.session.commit(99)
@@ -575,7 +575,7 @@ def test_any_number_of_released_batches_fits_the_messages():
 # The end
 
 
-def test_the_end_is_told_and_batches_that_wait_can_still_be_taken():
+def test_after_the_end_ready_batches_can_still_be_taken():
     talk = opened()
     talk.deliver(delivery(1, 11))
     talk.hear(Ended(1))
@@ -590,7 +590,7 @@ def test_an_end_with_an_error_is_a_failure_and_no_end():
     assert str(talk.session.failure) == "file f: record 3"
 
 
-def test_a_request_is_said_once_in_each_connection_until_it_is_answered():
+def test_a_request_is_sent_once_in_each_connection_until_it_is_answered():
     talk = opened()
     talk.said()
     drain = DrainInput(True)
@@ -618,7 +618,7 @@ def test_a_feed_has_ended_for_a_trainer_when_its_own_commits_were_answered_too()
     assert talk.session.ended
 
 
-def test_retired_segments_are_told_to_whoever_maps_them():
+def test_retired_segments_reach_the_mapping_of_the_session():
     talk = opened()
     talk.hear(Retired(1, ("slab-0-0-0", "slab-0-0-1")))
     assert talk.session.retired == ["slab-0-0-0", "slab-0-0-1"]
@@ -627,7 +627,7 @@ def test_retired_segments_are_told_to_whoever_maps_them():
 # Reconnection
 
 
-def test_silence_counts_only_after_some_heartbeats_without_a_word():
+def test_the_server_counts_as_silent_only_after_several_heartbeats():
     talk = opened()
     assert talk.session.silence(talk.now + 2 * HEARTBEAT) == 0.0
     assert talk.session.silence(talk.now + 3 * HEARTBEAT) == 3.0
@@ -648,7 +648,7 @@ def test_a_lost_server_is_greeted_again_with_what_is_held():
     assert hello.known == "life/trainer-1"
 
 
-def test_a_resumed_session_keeps_what_it_has_and_says_its_commits_again():
+def test_a_resumed_session_keeps_its_batches_and_resends_its_commits():
     talk = opened()
     talk.deliver(delivery(1, 11), delivery(2, 12))
     talk.take()
@@ -704,7 +704,7 @@ def test_a_session_whose_welcome_was_lost_is_a_new_one(other):
     assert talk.session.continues(other)
 
 
-def test_another_schema_after_a_reconnection_is_a_failure_that_says_both():
+def test_another_schema_after_a_reconnection_is_a_failure_that_names_both():
     talk = opened()
     talk.hear(welcome(2, schema=[["y", "int64", [-1]]]))
     assert isinstance(talk.session.failure, ProtocolError)
@@ -712,7 +712,7 @@ def test_another_schema_after_a_reconnection_is_a_failure_that_says_both():
     assert talk.session.welcome.session == 1
 
 
-def test_a_server_that_failed_before_it_knew_its_schema_can_say_why():
+def test_a_server_that_failed_before_it_knew_its_schema_can_give_the_reason():
     talk = opened()
     talk.hear(welcome(2, schema=[]), Ended(2, "data", "no file matches"))
     assert str(talk.session.failure) == "no file matches"
@@ -747,7 +747,7 @@ def test_a_loop_that_holds_all_that_is_left_ends_before_it_has_committed():
     assert over(talk.session) and talk.session.ended
 
 
-def test_a_trainer_that_holds_batches_of_another_owner_is_told_that_none_is_left_here():
+def test_an_owner_is_over_for_a_trainer_that_holds_batches_of_another():
     talk = opened(explicit=True)
     talk.said()
     talk.hear(Pulse(1, "leases", True))
@@ -1086,7 +1086,7 @@ def test_a_session_makes_no_batch_of_a_server_before_its_restart_count():
     assert new.d.counts["batches"] == 0 and new.d.counts["stale"] == 1
 
 
-def test_a_reference_is_read_in_the_memory_of_its_own_session_whatever_comes_after():
+def test_a_reference_is_read_in_the_memory_of_its_own_session_also_after_a_later_one_began():
     session = Session("", b"n", prefetch=2)
     session.outgoing(0.0)
     session.memory = "of session 1"
@@ -1109,7 +1109,7 @@ def test_a_reference_is_read_in_the_memory_of_its_own_session_whatever_comes_aft
         ({}, ()),
     ],
 )
-def test_hello_tells_of_a_batch_from_the_moment_it_is_taken(told, names):
+def test_hello_lists_a_batch_from_the_moment_it_is_taken(told, names):
     talk = Talk()
     talk.said()
     talk.hear(dataclasses.replace(welcome(), properties=told))
@@ -1120,7 +1120,7 @@ def test_hello_tells_of_a_batch_from_the_moment_it_is_taken(told, names):
     assert hello.batches == names and hello.held == (11,)
 
 
-def test_hello_tells_of_batches_in_hand_and_of_those_that_are_not_answered():
+def test_hello_lists_batches_in_hand_and_unanswered_ones():
     talk = opened(5)
     talk.deliver(*(delivery(n, 10 + n) for n in range(1, 5)))
     places = [Handed(10 + n, 0, 10 + n, 1, b"which") for n in range(1, 5)]
@@ -1139,7 +1139,7 @@ def test_hello_tells_of_batches_in_hand_and_of_those_that_are_not_answered():
     assert talk.said(1.0)[0].batches == (places[2],)
 
 
-def test_hello_tells_under_which_start_it_worked_and_the_last_commit_of_each_partition():
+def test_hello_has_the_start_of_the_server_and_the_last_commit_of_each_partition():
     talk = opened(5)
     talk.hear(replace(welcome(2, life="durable"), properties={"epoch": 8, "generation": 0}))
     partitions = enumerate((0, 1, 0, 0, 1), 1)
@@ -1165,7 +1165,7 @@ def test_a_trainer_that_named_no_owner_names_the_one_that_has_its_session_from_t
     assert talk.said(1.0)[0].owner == 1
 
 
-def test_of_very_many_rows_as_many_batches_are_told_as_a_header_holds():
+def test_hello_lists_as_many_batches_as_a_header_holds():
     talk = opened(63)
     talk.deliver(*(delivery(n, n) for n in range(1, 41)))
     for n in range(1, 41):

@@ -29,18 +29,18 @@ def silent(address: str) -> Session:
     return session
 
 
-def test_servers_are_arranged_by_their_shares_whatever_comes_first():
+def test_servers_are_sorted_by_share_in_any_order_of_their_answers():
     two, one = at("b", 1), at("a", 0)
     assert arranged([two, silent("c"), one]) == {0: one, 1: two}
     assert missing_shares([two, one]) == []
 
 
-def test_of_two_addresses_of_one_server_the_later_counts():
+def test_the_later_of_two_addresses_of_one_server_counts():
     name, number = at("name", 0, server="same"), at("1.2.3.4", 0, server="same")
     assert arranged([name, number]) == {0: number}
 
 
-def test_what_is_missing_is_listed():
+def test_missing_shares_are_listed():
     assert missing_shares([silent("a")]) == []
     assert shares_there([silent("a")]) == ""
     assert shares_there([at("b", 0, 1), silent("a")]) == "of feed 'f' share 0/1 is at b"

@@ -28,7 +28,7 @@ def deliver(session, seq, take=0):
     session.receive(Deliver(1, (item,)), [b"\0" * 8], 0.0)
 
 
-def test_a_take_is_said_once_when_its_owner_is_asked_and_what_is_ready_goes_back():
+def test_a_take_is_sent_once_to_its_owner_and_ready_batches_go_back():
     session = opened(prefetch=1)
     deliver(session, 1)
     session.prefetch = 0
@@ -73,7 +73,7 @@ def test_a_take_is_withdrawn_where_another_owner_gave_the_batch():
     assert not session.idle, "it may have enough for fewer rows"
 
 
-def test_a_take_is_said_again_to_a_server_that_does_not_know_it():
+def test_a_take_is_resent_to_a_server_that_does_not_know_it():
     session = opened()
     session.begin_take(5, 3)
     session.want()
@@ -104,6 +104,6 @@ def test_a_size_may_be_an_integer_of_any_kind(size):
         (-(10**30), ValueError, "is too small"),
     ],
 )
-def test_what_is_no_size_is_refused(size, error, text):
+def test_an_invalid_size_is_refused(size, error, text):
     with pytest.raises(error, match=re.escape(text)):
         headrace.sizing.size_of("batch_size", size, "an int of 1 or more")

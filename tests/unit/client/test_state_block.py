@@ -21,7 +21,7 @@ def maker(*states):
     return BlockMaker({state.name: state for state in states})
 
 
-def test_numbers_lie_where_the_layout_says_in_whatever_order_they_are_saved():
+def test_states_lie_where_the_layout_says_in_any_order_of_saving():
     upload = Upload(maker(A, B), 2)
     upload.put(B, np.array([7, 8], np.int8))
     upload.put(A, np.arange(6, dtype=np.float32).reshape(2, 3))

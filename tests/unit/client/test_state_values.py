@@ -109,7 +109,7 @@ def test_a_list_is_cast_where_no_number_changes_its_meaning(dtype, value):
         ("float32", None),
     ],
 )
-def test_what_would_lose_its_meaning_is_refused_by_the_states_name(dtype, value):
+def test_a_lossy_conversion_is_refused_with_the_name_of_the_state(dtype, value):
     with pytest.raises(ValueError, match="state 's'"):
         read(State("s", dtype, (3,)), value)
 
@@ -135,7 +135,7 @@ def test_the_order_of_bytes_is_no_part_of_a_dtype_and_strides_do_not_matter():
     assert (read(LSTM, np.asfortranarray(VALUES)) == VALUES).all()
 
 
-def test_what_only_offers_dlpack_or_an_array_is_read():
+def test_objects_with_only_dlpack_or_array_are_read():
     class Dlpack:
         def __dlpack__(self, **options):
             return VALUES.__dlpack__(**options)

@@ -90,7 +90,7 @@ NUMBERS = hs.from_examples([{"i": i, "n": i % 3, "y": i % 2} for i in range(800)
 
 
 @pytest.mark.parametrize(("workers", "size"), [(0, np.int32(3)), (2, 3)])
-def test_plain_batches_have_another_size_from_the_batch_that_is_told(workers, size) -> None:
+def test_plain_batches_have_the_new_size_from_the_returned_number_on(workers, size) -> None:
     seen = []
 
     def take(feed: headrace.Feed, most: int) -> None:

@@ -24,14 +24,14 @@ def test_states_with_bytes_take_a_message_each_and_those_without_go_together():
     assert uploads.saves_to_say() == []
 
 
-def test_thousands_of_saves_are_said_in_messages_of_bounded_size():
+def test_thousands_of_saves_are_sent_in_messages_of_bounded_size():
     uploads = Uploads()
     for token in range(2500):
         uploads.save(token, [], None)
     assert [len(some) for some in uploads.saves_to_say()] == [1000, 1000, 500]
 
 
-def test_a_save_is_said_again_after_a_reconnection_until_it_is_answered():
+def test_a_save_is_resent_after_a_reconnection_until_it_is_answered():
     uploads = Uploads()
     uploads.save(1, [], b"one")
     uploads.save(2, [], b"two")

@@ -52,7 +52,7 @@ def linked(address: str, timeout_s: float) -> Iterator[Link]:
         link.close()
 
 
-def test_a_refusal_is_raised_as_what_it_says(peer: Peer):
+def test_a_refusal_is_raised_as_the_error_that_its_code_names(peer: Peer):
     with linked(peer.address, PATIENCE_S) as link:
         peer.hear(Hello)
         peer.say(Refused("feed", "there is no feed 'f'"))
@@ -73,7 +73,7 @@ def test_a_trainer_joins_again_where_the_feed_is_taken_back_meanwhile(peer: Peer
     assert (hello.resume, hello.restart) == ("S", True)
 
 
-def test_nobody_there_is_told_when_the_timeout_is_over():
+def test_an_absent_server_is_an_error_when_the_timeout_is_over():
     with linked("tcp://127.0.0.1:9", 0.3) as link:
         with pytest.raises(ConnectionLost, match=r"no server answered .* timeout=0.3 s"):
             link.open()
@@ -84,7 +84,7 @@ def heard(link: Link, what: Callable[[Session], object]) -> None:
     link.wait(lambda: what(link.session), PATIENCE_S, "what the test says")
 
 
-def test_a_server_that_is_not_ready_says_what_it_waits_for(peer: Peer):
+def test_the_error_of_a_server_that_is_not_ready_names_what_it_waits_for(peer: Peer):
     with linked(peer.address, 0.3) as link:
         peer.hear(Hello)
         peer.say(Pulse(0, "the workers are opening the feed's source"))
@@ -93,7 +93,7 @@ def test_a_server_that_is_not_ready_says_what_it_waits_for(peer: Peer):
             link.open()
 
 
-def test_a_wait_for_a_batch_ends_with_the_servers_own_words(peer: Peer):
+def test_the_error_of_a_wait_for_a_batch_has_the_text_of_the_server(peer: Peer):
     with linked(peer.address, PATIENCE_S) as link:
         peer.welcome()
         link.open()
@@ -197,7 +197,7 @@ def test_a_timeout_counts_only_time_in_which_this_process_ran(
     assert re.search(told, str(error)), error
 
 
-def test_a_process_that_wakes_beyond_its_deadline_hears_before_it_gives_up(
+def test_a_process_that_resumes_after_its_deadline_reads_before_it_gives_up(
     peer: Peer, monkeypatch: pytest.MonkeyPatch, sockets: list[zmq.Socket[bytes]]
 ):
     """1 a wait of 0.8 s is suspended, 2 the answer comes, 3 it wakes beyond the deadline."""
@@ -241,7 +241,7 @@ def stop(peer: Peer) -> None:
     peer.say(Ended(7, "lost", "the server was stopped", returns=True))
 
 
-def test_who_waits_for_a_server_that_announced_its_return_is_served_by_the_next(
+def test_a_wait_for_a_server_that_announced_its_return_is_served_by_the_next_one(
     peer: Peer, caplog: pytest.LogCaptureFixture
 ):
     """The log says both, so that nobody takes the wait for a hang."""
@@ -262,7 +262,9 @@ def test_who_waits_for_a_server_that_announced_its_return_is_served_by_the_next(
     ]
 
 
-def test_the_deadline_says_that_the_server_was_stopped_and_announced_its_return(peer: Peer):
+def test_the_error_of_the_deadline_says_that_the_server_stopped_and_announced_its_return(
+    peer: Peer,
+):
     with linked(peer.address, PATIENCE_S) as link:
         peer.welcome()
         link.open()
@@ -274,7 +276,7 @@ def test_the_deadline_says_that_the_server_was_stopped_and_announced_its_return(
         assert "waited for a batch" in str(error.value) and "commits" not in str(error.value)
 
 
-def test_a_trainer_that_leaves_waits_less_and_says_how_many_commits_are_not_answered(
+def test_close_waits_for_less_time_and_counts_unanswered_commits(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("headrace.waits._LEAVE_S", 0.3)
@@ -327,7 +329,7 @@ def test_closing_ends_the_wait_of_another_thread(peer: Peer):
     assert not thread.is_alive() and isinstance(failures[0], FeedClosed)
 
 
-def test_who_asks_gets_the_answer_to_the_own_request(peer: Peer):
+def test_each_request_gets_its_own_answer(peer: Peer):
     with linked(peer.address, PATIENCE_S) as link:
         peer.welcome()
         link.open()
@@ -380,7 +382,7 @@ def test_a_drain_is_answered_by_the_server_or_by_the_end(peer: Peer, answer: Ans
         assert [one.code for one in answers] == [""]
 
 
-def test_a_commit_that_was_refused_is_told_to_who_waits_unless_it_hands_over_states(peer: Peer):
+def test_a_refused_commit_is_raised_by_a_wait_unless_it_flushes_states(peer: Peer):
     with linked(peer.address, PATIENCE_S) as link:
         peer.welcome()
         link.open()

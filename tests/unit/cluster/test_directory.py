@@ -117,7 +117,7 @@ def test_a_server_that_is_lost_again_while_it_goes_back_does_so_again() -> None:
     assert servers.directory.addresses()[0]
 
 
-def test_an_earlier_server_of_a_share_is_refused_whatever_it_asks() -> None:
+def test_an_earlier_server_of_a_share_is_refused_every_request() -> None:
     servers = Servers(1)
     earlier = servers.numbers[0]
     servers.start(0, lost=True)
@@ -175,7 +175,7 @@ def test_a_new_directory_replaces_no_state_before_all_servers_have_reported() ->
     assert begun is not None and begun.owed == {"sums": (2, "S3")}
 
 
-def test_servers_go_back_to_one_snapshot_whatever_they_learn_meanwhile() -> None:
+def test_servers_go_back_to_one_snapshot_though_another_is_reported_meanwhile() -> None:
     servers = Servers(with_states=("sums",))
     servers.report(0, sums="S1")
     assert servers.start(1, lost=True).owed == {"sums": (1, "S1")}

@@ -106,7 +106,7 @@ def test_a_row_is_judged_by_seed_stage_epoch_and_ordinal_and_nothing_else():
     assert all(not np.array_equal(other, whole) for other in others)
 
 
-def test_what_is_kept_never_changes():
+def test_accepted_values_never_change():
     kept = keep(7, 2, 5, ORDINALS[:64], np.full(64, 0.5))
     assert np.packbits(kept).tobytes().hex() == "7fc050c058541a6a"
 

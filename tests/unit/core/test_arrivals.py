@@ -32,7 +32,7 @@ def test_as_many_batches_are_asked_for_as_all_trainers_together_can_take():
     assert a.wants([(1, 3), (2, 3)]) == [Want(0, 6)]
 
 
-def test_what_is_there_already_or_came_back_is_not_asked_for():
+def test_batches_that_are_ready_or_came_back_are_not_requested_again():
     a = arrivals(range(1))
     a.wants([(1, 2)])
     a.made(batch(0, 0))
@@ -100,7 +100,7 @@ def test_a_partition_that_has_made_what_was_asked_for_is_not_starved_by_a_late_w
     assert a.wants([(1, 1)]) == [Want(0, 2)]
 
 
-def test_what_an_ended_partition_was_asked_for_is_asked_of_the_others():
+def test_requests_of_an_ended_partition_go_to_the_others():
     a = arrivals(range(3))
     a.wants([(1, 3)])
     a.end(0)

@@ -33,7 +33,7 @@ def test_an_epoch_has_begun_for_trainers_when_all_before_it_is_committed():
     assert effects(d, EpochBegun) == []
 
 
-def test_a_trainer_that_joins_or_reconnects_hears_of_the_epoch():
+def test_a_trainer_that_joins_or_reconnects_gets_the_epoch():
     d = feed(partitions=(0,))
     d.epoch_begun(0, 3, 3 << 32)
     assert effects(d, EpochBegun) == [EpochBegun(7, 3)]

@@ -230,7 +230,7 @@ def test_cancelling_drops_full_batches_and_open_rows_and_is_harmless_twice():
         shape.offer(1, 1, {"bucket": np.zeros(1, int)})
 
 
-def test_many_buckets_are_told_apart():
+def test_many_buckets_are_distinguished():
     shape = Buckets([1] * 70_000)
     shape.offer(0, 3, {"bucket": np.array([69_999, 0, 65_536])})
     assert [draft.meta["bucket"] for draft in drafts(shape)] == [69_999, 0, 65_536]

@@ -44,7 +44,9 @@ def test_a_batch_of_an_earlier_server_is_committed_under_its_old_token():
 
 
 @pytest.mark.parametrize("verdict_first", [False, True])
-def test_nobody_else_is_given_a_claimed_batch_whatever_comes_first(verdict_first):
+def test_a_claimed_batch_goes_to_no_other_trainer_whether_it_or_the_verdict_comes_first(
+    verdict_first,
+):
     at = At()
     at.join(1, 2, window=9)
     at.claim(1, 5, 0)
@@ -70,7 +72,7 @@ def test_a_batch_that_is_there_already_is_set_aside_and_its_worker_may_make_anot
     assert at.take(StoreCommit) == [StoreCommit(batch, None, OLD + 5)]
 
 
-def test_a_claimed_batch_that_comes_later_is_told_as_taken_too():
+def test_a_claimed_batch_that_is_made_later_is_reported_as_taken_too():
     at = At()
     at.join(1)
     at.claim(1, 5, 0)
@@ -79,7 +81,7 @@ def test_a_claimed_batch_that_comes_later_is_told_as_taken_too():
     assert at.take() == [Taken(batch)]
 
 
-def test_what_was_kept_under_the_earlier_server_is_committed_and_not_done_again():
+def test_a_batch_stored_under_the_earlier_server_is_committed_and_not_done_again():
     at = At(made=1)
     at.join(1)
     at.claim(1, 5, 0)
@@ -91,7 +93,7 @@ def test_what_was_kept_under_the_earlier_server_is_committed_and_not_done_again(
     assert at.take() == [committed(1, 5)]
 
 
-def test_what_can_not_be_done_any_more_is_stale():
+def test_a_claim_that_its_partition_refuses_is_stale():
     at = At()
     at.join(1)
     at.claim(1, 5, 0)
@@ -133,7 +135,7 @@ def test_a_token_of_this_server_is_no_claim():
 
 @pytest.mark.parametrize("made", [False, True])
 @pytest.mark.parametrize("order", [(5, 6), (6, 5)])
-def test_of_two_holders_the_last_one_has_the_batch(made, order):
+def test_the_last_of_two_holders_has_the_batch(made, order):
     at = At()
     at.join(5, 6)
     if made:
@@ -378,7 +380,7 @@ class Worlds:
 
 @settings(max_examples=some(300), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**32), counts=st.lists(st.integers(0, 12), min_size=1, max_size=3))
-def test_whoever_dies_every_batch_is_kept_once_and_every_commit_is_answered(seed, counts):
+def test_after_any_deaths_every_batch_is_stored_once_and_every_commit_is_answered(seed, counts):
     world = Worlds(seed, counts)
     for _ in range(150):
         world.step()

@@ -30,7 +30,7 @@ def test_mean_and_variance_are_the_rate_within_five_sigma(rate):
 
 
 @pytest.mark.parametrize("rate", [0.3, 2.0, 9.9, 10.0, 11.3, 16.5, 90.0])
-def test_every_count_is_as_frequent_as_poisson_says(rate):
+def test_every_count_is_as_frequent_as_a_poisson_distribution_predicts(rate):
     """Chi square over counts expected at least ten times, within five of its sigmas."""
     counts = poisson(rate, 5, 1, 2, ORDINALS)
     k = np.arange(counts.max() + 1)
@@ -51,7 +51,7 @@ def test_counts_never_change():
 
 @steady
 @given(st.lists(st.sampled_from([0.0, 0.4, 3.0, 9.5, 10.0, 77.0, 1e5]), max_size=40), st.data())
-def test_a_row_is_counted_alike_in_whatever_company(rates, data):
+def test_the_copies_of_a_row_do_not_depend_on_the_rows_beside_it(rates, data):
     ordinals = np.arange(len(rates)) * 31
     whole = poisson(rates, 7, 0, 3, ordinals)
     rows = data.draw(st.lists(st.integers(0, max(len(rates) - 1, 0)), max_size=5)) if rates else []
@@ -60,7 +60,7 @@ def test_a_row_is_counted_alike_in_whatever_company(rates, data):
     assert (whole[np.array(rates, float) == 0] == 0).all()
 
 
-def test_seed_stage_and_epoch_tell_counts_apart():
+def test_seed_stage_and_epoch_change_the_counts():
     for rate in (3.0, 30.0):
         drawn = {
             tuple(poisson(rate, *key, ORDINALS[:50]).tolist())

@@ -111,7 +111,7 @@ def test_trainers_that_wait_are_served_in_the_order_in_which_they_asked():
     assert sent(d) == [(3, (0, 0)), (1, (1, 0)), (2, (2, 0))]
 
 
-def test_what_came_back_goes_out_before_what_is_new_and_in_its_order():
+def test_returned_batches_go_out_before_new_ones_and_in_their_order():
     d = filled(5)
     d.join(1, 0.0)
     d.window(1, 3)
@@ -126,7 +126,7 @@ def test_what_came_back_goes_out_before_what_is_new_and_in_its_order():
 # Windows
 
 
-def test_a_trainer_never_holds_more_than_the_server_allows_whatever_it_asks_for():
+def test_a_trainer_never_holds_more_than_the_server_allows():
     d = filled(9, max_window=3)
     d.join(1, 0.0)
     d.window(1, 2**63)
@@ -195,7 +195,7 @@ def test_a_reconnected_session_is_sent_what_it_missed_under_the_same_tokens():
     assert d.take_effects() == []
 
 
-def test_what_is_sent_again_comes_in_order_with_what_was_about_to_be_sent():
+def test_resent_batches_come_in_order_before_those_that_were_about_to_be_sent():
     d = filled(2)
     d.join(1, 0.0)
     d.window(1, 1)
@@ -205,7 +205,7 @@ def test_what_is_sent_again_comes_in_order_with_what_was_about_to_be_sent():
     assert [e.seq for e in kinds(d.take_effects(), Send)] == [1, 2]
 
 
-def test_what_is_saved_before_it_could_be_sent_again_leaves_its_number_to_no_other_batch():
+def test_a_batch_saved_before_its_resend_leaves_its_number_to_no_other():
     """A trainer takes a delivery whose number it knows for one that was sent twice."""
     d = filled(3)
     d.join(1, 0.0)
@@ -217,7 +217,7 @@ def test_what_is_saved_before_it_could_be_sent_again_leaves_its_number_to_no_oth
     assert [(e.seq, e.batch.number) for e in kinds(d.take_effects(), Send)] == [(3, 2)]
 
 
-def test_what_was_lost_and_expired_leaves_no_gap_in_a_session_that_is_resumed():
+def test_lost_and_expired_batches_leave_no_gap_in_a_resumed_session():
     d = filled(4)
     d.join(1, 0.0)
     d.window(1, 2)
@@ -295,7 +295,7 @@ def test_a_batch_whose_lease_has_ended_before_it_was_sent_is_not_sent():
 # The end
 
 
-def test_every_trainer_is_told_the_end_once_and_only_when_all_is_settled():
+def test_every_trainer_gets_the_end_once_and_only_when_all_batches_are_settled():
     d = filled(2)
     d.join(1, 0.0), d.join(2, 0.0)
     d.window(1, 1), d.window(2, 1)
@@ -344,7 +344,7 @@ def test_a_paused_feed_hands_out_nothing_and_commits_still_count():
     assert kinds(d.take_effects(), Finish) == [Finish(1)]
 
 
-def test_a_feed_that_waits_for_earlier_trainers_is_not_said_to_stop():
+def test_the_description_of_a_feed_that_waits_for_earlier_trainers_does_not_say_that_it_stops():
     d = filled(1)
     d.wait_for_others(True)
     d.paused = True
@@ -1020,7 +1020,7 @@ def test_a_batch_that_was_pinned_when_its_round_was_dropped_is_freed_when_it_is_
     assert d.take_effects() == [Freed(send.batch)]
 
 
-def test_what_was_dealt_goes_back_to_the_order_of_the_stream_when_the_mode_changes():
+def test_dealt_batches_return_to_the_order_of_the_stream_when_the_mode_changes():
     d = coordinated(2, 4, bucket=[0, 1, 1, 0].__getitem__)
     d.window(1, 2)
     assert sent(d) == [(1, (1, 0)), (1, (0, 0))]
@@ -1109,7 +1109,7 @@ def test_a_round_is_not_dropped_while_what_came_back_may_complete_it():
 # What is told for the record
 
 
-def test_how_each_lease_ended_that_was_not_committed_is_told_once():
+def test_the_end_of_each_uncommitted_lease_is_reported_once():
     d = filled(6)
     for session in (1, 2, 3):
         d.join(session, 0.0)
@@ -1166,7 +1166,7 @@ def test_a_rank_has_no_batch_left_when_its_rounds_are_handed_out():
     assert d.exhausted(2, 2)
 
 
-def test_uncommitted_batches_stay_with_a_trainer_for_as_long_as_it_says_so():
+def test_uncommitted_batches_stay_with_a_trainer_while_its_heartbeats_list_them():
     """Ten terms of a lease pass over three batches of a trainer that commits explicitly."""
     d = filled(3)
     d.join(1, 0.0)
@@ -1182,7 +1182,7 @@ def test_uncommitted_batches_stay_with_a_trainer_for_as_long_as_it_says_so():
 # An owner that can give nothing
 
 
-def test_who_asks_when_all_is_in_hands_is_told_once_and_a_batch_that_comes_back_ends_it():
+def test_a_trainer_is_reported_idle_once_while_all_is_leased_until_a_batch_comes_back():
     d = Prompt(range(1), TTL, shared=True)
     d.join(1, 0.0), d.join(2, 0.0)
     d.window(1, 1), d.window(2, 9)
@@ -1198,7 +1198,7 @@ def test_who_asks_when_all_is_in_hands_is_told_once_and_a_batch_that_comes_back_
     assert [e for e in effects if isinstance(e, Idle)] == [Idle(2, 2)]
 
 
-def test_who_asks_when_there_is_no_room_is_told_once_which_batch_comes_next():
+def test_a_trainer_without_room_gets_the_next_batch_number_once():
     d = Prompt(range(0, 6, 3), TTL, shared=True)
     d.join(1, 0.0), d.join(2, 0.0)
     d.window(1, 1), d.window(2, 9)
@@ -1217,7 +1217,9 @@ def test_who_asks_when_there_is_no_room_is_told_once_which_batch_comes_next():
 
 
 @pytest.mark.parametrize(("shared", "world"), [(False, 0), (True, 2)])
-def test_which_batch_comes_next_is_told_where_there_are_several_owners_and_no_ranks(shared, world):
+def test_the_next_batch_number_is_sent_only_where_there_are_several_owners_and_no_ranks(
+    shared, world
+):
     d = filled(1, shared=shared)
     d.join(1, 0.0, 0 if world else -1, world)
     d.window(1, 9), d.starved(0)

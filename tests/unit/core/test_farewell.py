@@ -8,7 +8,7 @@ from tests.footprint import entries
 TTL = 30.0
 
 
-def test_nobody_is_waited_for_where_all_have_heard_or_nobody_is_there():
+def test_the_server_waits_for_no_trainer_where_all_acknowledged_the_end_or_none_is_there():
     assert Farewell(TTL).done(0, 100.0)
 
 

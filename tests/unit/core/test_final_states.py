@@ -51,7 +51,7 @@ def test_a_draw_takes_one_of_the_last_of_another_key():
     st.integers(0, 6),
     st.integers(0, 99),
 )
-def test_what_is_kept_is_what_is_declared_and_a_restart_has_the_same(
+def test_the_declared_final_states_are_stored_and_a_restart_has_the_same(
     keys: list[bytes], most: int, max_age: int | None, size: int, cut: int
 ):
     bounds = most, max_age if most else None, size

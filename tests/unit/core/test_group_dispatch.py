@@ -284,7 +284,7 @@ def test_all_members_take_the_same_batches_in_the_same_order(
 
 @settings(max_examples=some(300), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 3), _COUNTS, st.booleans())
-def test_every_batch_is_committed_once_by_all_whatever_befalls_members_and_owner(
+def test_every_batch_is_committed_once_by_all_members_through_deaths_of_members_and_owner(
     seed: int, size: int, counts: list[int], single: bool
 ):
     world = World(seed, size, counts, single)
@@ -432,7 +432,7 @@ def test_states_of_lanes_are_stored_after_the_batch_that_all_members_have_saved(
     ]
 
 
-def test_members_that_all_save_a_later_batch_of_their_lanes_first_are_told_that_both_are_stale():
+def test_both_batches_are_stale_where_all_members_save_the_later_one_first():
     """The earlier batch can not be saved any more, so all go back while the later one is saved."""
     d = segments(AT_TRAINER)
     for session in (1, 2):

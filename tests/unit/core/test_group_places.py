@@ -76,6 +76,6 @@ def test_a_group_takes_as_much_as_its_slowest_member_once_all_are_there():
         ("g" * (LONGEST_NAME + 1), 2, "more than 100 characters"),
     ],
 )
-def test_what_is_no_group_is_refused(name: str, members: int, text: str):
+def test_an_invalid_group_is_refused(name: str, members: int, text: str):
     with pytest.raises(JoinRefused, match=text):
         check_group(name, members)

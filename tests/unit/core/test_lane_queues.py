@@ -46,7 +46,7 @@ def test_a_batch_is_for_the_trainer_of_its_lanes_alone():
     assert q.next(11).number == 0
 
 
-def test_of_a_stripe_as_much_is_asked_for_as_its_trainer_can_take():
+def test_a_stripe_is_asked_for_as_many_batches_as_its_trainer_can_take():
     q, _ = lanes(1, 10)
     assert q.wants([(10, 1)]) == []
     assert q.wants([(10, 3)]) == [Want(0, 3, 0)]
@@ -57,7 +57,7 @@ def test_of_a_stripe_as_much_is_asked_for_as_its_trainer_can_take():
     assert q.wants([(10, 3)]) == [Want(0, 4, 0)]
 
 
-def test_what_got_lost_goes_to_the_same_trainer_again_and_is_not_asked_for():
+def test_a_lost_batch_goes_to_the_same_trainer_again_and_is_not_requested():
     q, _ = lanes(1, 10)
     q.made(batch(0, 0))
     lost = q.next(10)

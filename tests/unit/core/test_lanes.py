@@ -316,7 +316,7 @@ def test_fewer_than_a_batch_that_nobody_holds_are_dropped_without_a_trainer():
     assert machine.done and machine.dropped() == {"remainder": 4}
 
 
-def test_what_is_left_over_waits_for_examples_that_may_still_come_back_to_go_with_it():
+def test_leftover_examples_wait_for_others_that_may_come_back():
     machine = Lanes(2, states="trainer")
     feed = Feed(machine, [3, 3, 4], [3])
     machine.want(3, 0)
@@ -333,7 +333,7 @@ def test_what_is_left_over_waits_for_examples_that_may_still_come_back_to_go_wit
     assert seen == [[(0, 2), (1, 0)], [(2, 0), (1, 1)], [(2, 1), (1, 2)]]
 
 
-def test_what_a_trainer_leaves_goes_on_from_where_it_was_kept_and_before_what_is_fresh():
+def test_examples_of_a_trainer_that_left_continue_from_their_stored_segment_before_fresh_ones():
     machine = Lanes(2, allow_small_batch=True, states="trainer")
     feed = Feed(machine, [5, 5, 5, 5, 5], [5])
     machine.want(4, 0)
@@ -441,7 +441,7 @@ def test_a_batch_that_is_done_before_an_earlier_one_keeps_the_place_of_its_examp
         machine.saved(first)
 
 
-def test_the_batch_that_is_out_for_the_longest_time_is_told_whoever_has_it():
+def test_the_oldest_batch_that_is_out_is_reported_for_any_holder():
     machine = Lanes(1)
     feed = Feed(machine, [9] * 3)
     machine.want(9, 0)

@@ -41,7 +41,7 @@ def test_a_commit_that_could_not_be_stored_is_answered_by_that_when_it_comes_aga
     assert t.fault(token) == (token, "state", "why")
 
 
-def test_whoever_commits_while_a_commit_is_being_stored_is_answered_with_the_first():
+def test_a_repeated_commit_is_answered_with_the_one_that_is_being_stored():
     t = table()
     token = t.grant("a", 1, 1, 0.0).token
     _, lease = t.commit(token, 1)
@@ -53,7 +53,7 @@ def test_whoever_commits_while_a_commit_is_being_stored_is_answered_with_the_fir
     assert t.commit(token, 2) == (CommitVerdict.DUPLICATE, None)
 
 
-def test_an_illegal_event_changes_nothing_and_tells_what_has_happened_to_the_batch():
+def test_an_illegal_event_changes_nothing_and_its_error_has_the_history_of_the_batch():
     t = table()
     first = t.grant("a", 1, 1, 2.0)
     t.take_back(first, "expired")
@@ -164,7 +164,7 @@ def test_the_batch_of_a_token_is_what_a_commit_of_it_would_count_for():
     assert t.batch_of(again.token, 2) is None and t.batch_of(7, 1) is None
 
 
-def test_what_is_held_is_told_in_the_order_of_its_grant():
+def test_held_leases_are_listed_in_the_order_of_their_grant():
     t = table()
     first, second, third = (t.grant(name, 1, n, 0.0) for n, name in enumerate("abc"))
     commit(t, first.token, 1)

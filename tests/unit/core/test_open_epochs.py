@@ -15,7 +15,7 @@ def test_partitions_rest_until_all_of_their_epoch_do_and_begin_the_next_together
     assert not any(epochs.is_ahead(partition) for partition in (0, 2, 4))
 
 
-def test_a_partition_that_tells_again_of_an_epoch_that_is_over_does_not_rest():
+def test_a_partition_that_reports_a_finished_epoch_again_does_not_rest():
     epochs = OpenEpochs([0, 1])
     epochs.rest(0, 0), epochs.rest(1, 0)
     assert epochs.rest(0, 0) == [] and not epochs.is_ahead(0)
@@ -67,7 +67,7 @@ def test_no_partition_is_asked_while_another_is_in_an_earlier_epoch(order, ends)
 
 
 @pytest.mark.parametrize("partition", [0, 1])
-def test_what_is_noted_of_a_partition_that_has_ended_changes_nothing(partition):
+def test_notes_on_an_ended_partition_change_nothing(partition):
     epochs = OpenEpochs([0, 1])
     epochs.end(partition)
     epochs.begin(partition, 5)

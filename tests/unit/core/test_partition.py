@@ -105,7 +105,7 @@ def expected(examples, epochs, drops=lambda e, i: False):
     limits=LIMITS,
     one=st.integers(2, 5),
 )
-def test_every_row_comes_once_per_epoch_in_order_whatever_the_reads(
+def test_every_row_comes_once_per_epoch_in_order_for_any_sizes_of_reads(
     examples, batch_size, smaller, epochs, limits, one
 ):
     def drops(e, i):
@@ -295,7 +295,7 @@ def test_a_closed_partition_reads_no_more_and_gives_out_what_it_has():
 
 
 @pytest.mark.parametrize("cancel", [False, True])
-def test_what_was_to_be_read_next_when_a_partition_was_closed_is_not_read(cancel):
+def test_a_closed_partition_does_not_read_the_planned_rows(cancel):
     machine = Partition(PlainBatches(2, True), 0, None)
     machine.arrived(machine.next_step(3), 3, 3)
     assert machine.next_step(3).draft.rows == 2
@@ -489,7 +489,7 @@ def test_rows_of_an_epoch_are_remembered_by_the_cursor():
         driver = driver.restored(driver.machine.cursor())
 
 
-def test_a_machine_that_was_used_becomes_what_the_state_says():
+def test_a_used_machine_takes_over_a_restored_state():
     driver = Driver(30, batch_size=4, limits=(7,)).run(steps=5)
     state = driver.machine.cursor()
     rest = driver.restored(state).run().batches
@@ -555,7 +555,7 @@ def test_a_state_that_can_not_be_honoured_is_refused_by_its_field_and_changes_no
     assert machine.cursor() == good
 
 
-def test_the_refusal_of_a_shape_that_changed_says_both_and_changes_nothing():
+def test_the_refusal_of_a_changed_shape_names_both_and_changes_nothing():
     state = Driver(30, batch_size=5, limits=(7,)).run(steps=5).machine.cursor()
     driver = Driver(30, batch_size=4, limits=(7,)).run(steps=5)
     before = driver.machine.cursor()

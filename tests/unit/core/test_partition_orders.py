@@ -55,7 +55,7 @@ def test_an_order_that_comes_while_others_are_pending_follows_them():
     assert later.due(100, 7).count == 1 and later.due(100, 7) == given
 
 
-def test_an_order_that_is_told_again_is_known():
+def test_a_repeated_order_is_recognised():
     orders = Orders()
     orders.given(100, 7, "target", [0.5, 0.5], since=9)
     assert orders.known("target", [0.5, 0.5]) and not orders.known("close", True)

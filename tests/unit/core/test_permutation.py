@@ -42,7 +42,7 @@ def test_the_smallest_lengths_work(n):
 
 @given(n=st.integers(1025, MAX_LENGTH), seed=SEEDS, data=st.data())
 @settings(max_examples=some(100), deadline=None, derandomize=True)
-def test_of_many_elements_different_positions_give_different_examples_in_range(n, seed, data):
+def test_different_positions_give_different_examples_in_range_for_many_elements(n, seed, data):
     edges = {0, 1, n - 1, n - 2, isqrt(n), n // 2}
     drawn = data.draw(st.sets(st.integers(0, n - 1), max_size=50))
     positions = np.array(sorted(edges | drawn), np.int64)
@@ -53,7 +53,7 @@ def test_of_many_elements_different_positions_give_different_examples_in_range(n
 
 
 @pytest.mark.parametrize("n", [900, 50_000])
-def test_a_position_gives_the_same_example_whatever_it_is_asked_with(n):
+def test_a_position_gives_the_same_example_alone_and_among_others(n):
     permutation, whole = Permutation(n, 7, 0), order(n)
     positions = np.array([[n - 1, 0, 5], [5, 5, 17]])
     assert np.array_equal(permutation.at(positions), whole[positions])
@@ -105,7 +105,7 @@ def test_neither_examples_nor_distances_of_neighbours_have_a_favourite(n):
             assert abs(chi_square(np.bincount(both, minlength=256))) < 4.5
 
 
-def test_what_is_out_of_range_is_refused():
+def test_a_position_out_of_range_is_refused():
     with pytest.raises(ValueError, match=r"permutation of -1 elements"):
         Permutation(-1, 7, 0)
     with pytest.raises(ValueError, match=r"2\*\*62 can be had"):

@@ -18,7 +18,7 @@ def loaded(*before: DealtRounds) -> PlainRounds:
     return one
 
 
-def test_what_is_dealt_and_not_done_is_stored():
+def test_dealt_and_unfinished_batches_are_stored():
     one, members = PlainRounds(), list[Batch]()
     one.begin_run(1, 3)
     for number in range(3):
@@ -49,7 +49,7 @@ def test_batches_that_will_not_come_are_lacked_by_no_rank():
     assert not one.lacking
 
 
-def test_what_is_left_of_begun_rounds_is_forgotten_where_another_run_begins():
+def test_unfinished_rounds_are_forgotten_where_another_run_begins():
     """Partition 1 was stored after the last run had begun there, partition 0 before."""
     before = DealtRounds(2, 1, 6, [[7, 4, 1], [8, 5, 0], [9, 5, 1]])
     one = loaded(before, DealtRounds(2, 2, 3, [[3, 2, 0]]))

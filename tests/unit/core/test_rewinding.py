@@ -21,7 +21,7 @@ def test_a_touched_feed_without_others_is_taken_back_again():
     assert Rewinding(1, S).judge(b"n", b"p", S, [], 1.0) is Judgement.TAKE_BACK
 
 
-def test_a_trainer_of_a_living_group_joins_once_another_was_heard_of():
+def test_a_trainer_of_a_living_group_joins_once_another_member_has_greeted():
     feed = Rewinding(1, S)
     assert feed.judge(b"n", b"p", S, [PresentTrainer(b"q", S, 0.9)], 1.0) is Judgement.WAIT
     assert feed.judge(b"n", b"p", S, [PresentTrainer(b"q", S, 0.9)], 2.0) is Judgement.WAIT
@@ -43,7 +43,7 @@ def test_the_same_process_and_trainers_without_the_token_are_no_group():
     assert Rewinding(1, S).judge(b"n", b"p", S, members, 1.0) is Judgement.TAKE_BACK
 
 
-def test_trainers_of_another_generation_are_told_apart_from_new_ones():
+def test_trainers_of_another_generation_are_distinguished_from_new_ones():
     feed = Rewinding(2, S)
     assert feed.of_another_generation(1)
     assert feed.of_another_generation(0)
@@ -51,7 +51,7 @@ def test_trainers_of_another_generation_are_told_apart_from_new_ones():
     assert not feed.of_another_generation(-1)
 
 
-def test_a_start_that_the_state_does_not_know_is_told_from_those_before_all_that_it_knows():
+def test_an_unknown_start_is_distinguished_from_starts_before_all_known_ones():
     state = Rewinding(starts=(5, 6, 9))
     assert state.unknown_start([0, 3, 5, 6, 9]) is None
     for forgotten in (7, 8, 10):
@@ -70,7 +70,7 @@ def test_a_used_feed_is_taken_back_to_its_beginning_where_no_other_trainer_is_th
     assert Rewinding(1, S, True).judge(b"n", b"p", BEGINNING, [], 1.0) is Judgement.TAKE_BACK
 
 
-def test_the_beginning_is_refused_once_another_trainer_was_heard_of_since_it_was_asked_for():
+def test_a_return_to_the_beginning_is_refused_once_another_trainer_has_greeted():
     feed = Rewinding(1, S)
     others = [PresentTrainer(b"q", S, 0.9), PresentTrainer(b"r", "", 0.5)]
     assert feed.judge(b"n", b"p", BEGINNING, others, 1.0) is Judgement.WAIT
@@ -91,7 +91,7 @@ def test_trainers_that_start_a_feed_anew_together_are_a_group():
     )
 
 
-def test_trainers_that_have_heard_the_end_use_it_no_more_and_still_are_a_group():
+def test_trainers_that_acknowledged_the_end_do_not_use_the_feed_and_still_form_a_group():
     ended = [PresentTrainer(b"q", "", 2.0, uses=False)]
     assert Rewinding().judge(b"n", b"p", BEGINNING, ended, 1.0) is Judgement.TAKE_BACK
     feed = Rewinding(1, BEGINNING)

@@ -31,7 +31,7 @@ def test_batches_without_buckets_are_all_of_one_kind():
     assert r.add(first) == [] and r.add(second) == [first, second]
 
 
-def test_what_came_back_is_the_ranks_next_round_again():
+def test_a_returned_batch_is_the_next_round_of_its_rank_again():
     r = rounds(1)
     batches = [batch(n) for n in range(3)]
     for b in batches:
@@ -62,7 +62,7 @@ def test_all_that_waits_is_given_up_for_another_world_size():
     assert all((b.rank, b.round, b.waits_in) == (-1, -1, None) for b in left)
 
 
-def test_of_rounds_that_some_ranks_are_done_with_the_rest_is_dealt_anew():
+def test_the_rest_of_a_partly_finished_round_is_dealt_anew():
     r = rounds(2)
     batches = [batch(n) for n in range(6)]
     for b in batches:

@@ -45,7 +45,7 @@ def test_a_commit_is_answered_when_its_worker_has_kept_it_and_not_before():
     assert at.take() == [Answer(1, (send.token,), ())], "it is answered as it was"
 
 
-def test_the_end_is_told_when_the_last_commit_is_kept():
+def test_the_end_is_sent_when_the_last_commit_is_stored():
     at = At()
     at.join(1, window=2)
     at.make(0)

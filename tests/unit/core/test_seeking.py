@@ -66,7 +66,7 @@ def test_in_lanes_the_segment_is_that_of_the_oldest_batch_that_is_out(ahead: boo
     assert lanes.seek(b"a") == [FoundExample(0, 3, 0, first)]
 
 
-def test_what_segments_wait_for_is_counted():
+def test_reasons_for_which_segments_wait_are_counted():
     queue = SegmentQueue(2, capacity=3)
     offered(queue, 0, [b"a", b"b", b"c", b"d", b"e"], [2, 2, 2, 2, 2])
     assert queue.standing() == {"ready": 3, "leased": 0, "full": 2}

@@ -17,7 +17,7 @@ def claim(at, session=1, token=OLD, rows=2, segments=None):
     return place
 
 
-def test_a_claimed_batch_counts_beside_what_is_wanted_and_both_sides_are_told_the_same():
+def test_a_claimed_batch_counts_beside_wanted_ones_at_the_desk_and_at_the_partition():
     at = At(term=1)
     at.join(1, window=1)
     place = claim(at)
@@ -43,7 +43,7 @@ def test_states_of_a_claimed_batch_can_be_checked_before_the_worker_has_spoken()
     assert at.take(Answer) == [Answer(1, (), (OLD,))] and at.d.leased_batch(1, OLD) is None
 
 
-def test_a_claim_whose_rows_are_not_those_it_says_is_none():
+def test_a_claim_whose_row_count_is_wrong_is_refused():
     at = At(term=1)
     at.join(1)
     claim(at, segments=b"s" * 23)
@@ -70,7 +70,7 @@ def reclaimed(batch, token):
     return Handed(token, batch.partition, batch.number, batch.rows, b"s" * 12 * batch.rows)
 
 
-def test_what_was_made_of_states_is_judged_after_they_are_saved_again():
+def test_a_claim_that_depends_on_states_is_judged_after_they_are_saved_again():
     at = At(term=1)
     at.join(1, window=4)
     at.take()
@@ -108,7 +108,7 @@ def test_a_save_that_never_comes_holds_nobody_up_for_longer_than_its_trainer():
     assert len(at.take(Want)) == 1
 
 
-def test_a_partition_is_asked_again_when_its_last_claim_is_judged_whoever_came_meanwhile():
+def test_a_partition_is_asked_again_when_its_last_claim_is_judged_though_others_came_meanwhile():
     at = At(term=1)
     at.join(1, 2)
     at.d.claim(1, Handed(OLD, 0, 3, 2, b"s" * 24), saved=True)

@@ -54,7 +54,7 @@ def test_without_prefetch_each_batch_is_asked_for_after_the_states_of_the_one_be
     assert at.take() == [StoreCommit(batch, "states", token), Freed(batch), Want(1, 1)]
 
 
-def test_no_more_is_asked_for_than_a_trainer_may_hold_whatever_it_wants():
+def test_no_more_batches_are_requested_than_a_trainer_may_hold():
     at = At(max_window=3)
     at.join(1, window=2**63)
     assert at.take() == [Want(0, 3)]
@@ -78,7 +78,7 @@ def test_trainers_are_asked_for_together_and_served_in_the_order_in_which_they_a
     assert [(e.session, e.batch.number) for e in at.take(Send)] == [(2, 0), (1, 1)]
 
 
-def test_what_came_back_is_served_first_and_less_is_asked_for():
+def test_returned_batches_are_served_first_and_fewer_are_requested():
     at = At()
     at.sent((0, 0), (0, 1), window=3)
     at.d.leave(1)
@@ -100,7 +100,7 @@ def test_a_starved_partition_is_stepped_over_and_served_when_it_can_be():
     assert [e.batch.order for e in at.take(Send)] == [(0, 1)]
 
 
-def test_what_an_ended_partition_was_to_make_is_asked_of_another():
+def test_batches_wanted_of_an_ended_partition_are_requested_of_another():
     at = At(2)
     at.join(1, window=1)
     at.d.partition_ended(0)
@@ -171,7 +171,7 @@ def test_a_save_that_comes_again_adds_nothing_and_is_answered_once_it_is_kept():
     assert at.d.counts["batches"] == 1 and at.d.counts["stale"] == 0
 
 
-def test_everyone_who_has_said_a_save_is_answered():
+def test_every_session_that_sent_a_save_is_answered():
     at = At()
     (token,) = at.sent((0, 0))
     at.d.save(1, token)
@@ -297,7 +297,7 @@ def test_a_flush_follows_the_save_of_its_batch_and_only_the_last_one_has_one():
     assert at.d.last_saved(1, second) is None and at.d.last_saved(1, 0) is None
 
 
-def test_a_flush_of_lanes_that_are_gone_is_told_from_a_trainers_mistake():
+def test_a_flush_of_lost_lanes_is_distinguished_from_an_error_of_the_trainer():
     at = lanes()
     first, second = at.sent((0, 0), (0, 1))
     assert not at.d.lost_lanes(1, first), "it has still to save it"
@@ -411,7 +411,7 @@ def test_a_trainer_that_leaves_voids_all_that_was_made_for_it_and_it_is_freed_on
     assert at.d.ended
 
 
-def test_a_save_before_the_trainer_left_is_told_before_the_leave_and_settled_after_it():
+def test_a_save_before_the_trainer_left_is_stored_before_the_leave_and_settled_after_it():
     at = lanes()
     (token,) = at.sent((0, 0))
     at.d.save(1, token)
@@ -434,7 +434,7 @@ def test_lanes_that_ran_dry_are_given_anew_in_another_partition_and_asked_again_
     assert at.take() == [Leave(1, 1), Want(1, 1, 3)]
 
 
-def test_what_a_trainer_left_is_found_though_the_others_lanes_ran_dry_at_that_moment():
+def test_examples_of_a_trainer_that_left_are_found_though_other_lanes_ran_dry_at_that_moment():
     at = lanes()
     at.join(1, 2, window=1)
     at.d.leave(1)
@@ -480,7 +480,7 @@ steadily = settings(max_examples=some(120), deadline=None, derandomize=True)
 )
 @steadily
 @given(seed=st.integers(0, 2**32), counts=COUNTS, size=st.integers(1, 3), tight=st.booleans())
-def test_whatever_trainers_do_every_segment_is_kept_once_in_order_and_the_feed_ends(
+def test_through_any_history_of_trainers_every_segment_is_stored_once_in_order_and_the_feed_ends(
     order, ahead, seed, counts, size, tight
 ):
     capacity = size if tight else None
@@ -500,7 +500,7 @@ def test_whatever_trainers_do_every_segment_is_kept_once_in_order_and_the_feed_e
     tight=st.booleans(),
     small=st.booleans(),
 )
-def test_whoever_dies_every_segment_is_kept_once_in_order_and_the_feed_ends(
+def test_through_any_deaths_every_segment_is_stored_once_in_order_and_the_feed_ends(
     order, seed, counts, size, tight, small
 ):
     world = World(seed, counts, order, False, size, size if tight else None, small)
@@ -569,7 +569,7 @@ def test_one_trainer_without_prefetch_sees_the_same_order_however_slow_the_parti
 # An owner that can give nothing
 
 
-def test_who_asks_is_told_once_that_no_batch_comes_before_states_are_saved():
+def test_a_trainer_is_reported_idle_once_where_no_batch_comes_before_states_are_saved():
     at = At(2, shared=True)
     (token,) = at.sent((0, 0), window=1)
     at.d.window(1, 2)
@@ -593,7 +593,7 @@ def test_who_asks_is_told_once_that_no_batch_comes_before_states_are_saved():
     assert at.take(Idle) == [Idle(1, 4)]
 
 
-def test_a_trainer_that_asks_for_nothing_is_not_told_that_it_gets_none():
+def test_a_trainer_that_asks_for_nothing_is_not_reported_idle():
     at = At(shared=True)
     at.sent((0, 0), window=1)
     at.d.partition_ended(0)
@@ -604,7 +604,7 @@ def test_a_trainer_that_asks_for_nothing_is_not_told_that_it_gets_none():
     assert at.take() == [Passed(1, 2, 0), Idle(1, 2)]
 
 
-def test_while_paused_nobody_is_told_that_trainers_have_to_act():
+def test_while_the_feed_is_paused_no_trainer_is_reported_idle():
     at = At(shared=True)
     at.sent((0, 0), window=1)
     at.d.paused = True
@@ -613,7 +613,7 @@ def test_while_paused_nobody_is_told_that_trainers_have_to_act():
     assert at.take(Idle) == []
 
 
-def test_a_trainer_whose_lanes_ran_dry_is_told_before_it_is_given_others():
+def test_a_trainer_whose_lanes_ran_dry_is_notified_before_it_gets_others():
     """1 all that it asked for is void, 2 it asks again, 3 no partition has others for it."""
     at = At(2, "lanes", shared=True)
     at.join(1, window=3)
@@ -654,7 +654,7 @@ def test_a_window_that_crosses_a_passed_opens_no_lanes_elsewhere(prefetch):
     assert [want.partition for want in at.take(Want)] == [1]
 
 
-def test_of_several_passed_each_lies_beyond_a_window_that_was_said_when_the_one_before_came():
+def test_each_passed_message_lies_beyond_the_window_sent_when_the_one_before_came():
     at = At(3, "lanes", shared=True)
     at.d.partition_ended(0), at.d.partition_ended(1)
     at.join(1, window=1)
@@ -735,7 +735,7 @@ def test_a_trainer_without_a_claim_gets_lanes_where_none_is_judged():
     assert at.take(Want) == [Want(1, 1, 0)]
 
 
-def test_where_trainers_take_turns_each_is_told_once_of_a_partition_that_is_over():
+def test_where_trainers_take_turns_each_is_notified_once_of_an_ended_partition():
     """The trainer gets the message instead of a batch: another owner may have the next one."""
     at = At(2, shared=True)
     at.join(1, 2, window=1)

@@ -60,7 +60,7 @@ class Ranks(At):
         return [(e.session - 10, e.batch.round, e.batch.partition) for e in sends]
 
 
-def test_partitions_are_told_of_the_ranks_once_and_asked_for_whole_rounds():
+def test_partitions_get_the_ranks_once_and_are_asked_for_whole_rounds():
     at = Ranks(2, joined=())
     at.rank(0)
     assert at.take() == [Deal(0, 2, RUN, 0), Deal(1, 2, RUN, 0), Want(0, 1)]
@@ -184,7 +184,7 @@ def test_the_partition_whose_turn_it_is_is_asked_although_another_has_a_round():
     assert len(at.sent()) == 1
 
 
-def test_ranks_of_several_owners_are_told_neither_of_idleness_nor_of_ended_partitions():
+def test_ranks_of_several_owners_get_neither_idle_nor_passed():
     at = Ranks(2, shared=True)
     at.d.starved(0)
     at.d.partition_ended(1)
@@ -257,7 +257,7 @@ def test_a_claimed_member_whose_trainer_leaves_goes_to_the_next_one_of_its_rank(
     assert at.sent() == [(1, 2, 0)]
 
 
-def test_of_two_claims_on_a_member_one_stands():
+def test_one_of_two_claims_on_a_member_stands():
     at = resumed([2, 1])
     at.rank(1)
     claim(at, 1, 2)
@@ -328,7 +328,7 @@ def test_a_claim_of_another_rank_or_of_segments_is_none():
 # Anything
 
 
-def test_ranks_end_together_whatever_dies_and_whatever_crosses():
+def test_ranks_end_together_through_deaths_and_crossing_messages():
     """Owners die and come back, ranks or members too, and other numbers of ranks go on."""
 
     @settings(max_examples=some(150), deadline=None, derandomize=True)

@@ -533,7 +533,7 @@ def test_segments_that_were_handed_out_again_are_not_claimed():
     assert machine.claim(machine.find(FIRST + np.array([0, 2])), np.array([1, 1])) is None
 
 
-def test_what_was_claimed_and_is_released_is_ready_again_with_its_payload_and_place():
+def test_a_released_claim_is_ready_again_with_its_payload_and_place():
     machine = resumed([1, 2, 1], [2, 4, 2])
     batch = machine.claim(machine.find(FIRST + np.array([0, 1])), np.array([1, 2]))
     assert machine.chunks() == {0} and machine.in_flight == 2
@@ -553,7 +553,7 @@ def test_the_payload_of_a_claimed_last_segment_is_let_go_when_it_is_saved():
     assert machine.chunks() == set() and machine.done
 
 
-def test_what_is_released_after_the_end_and_makes_no_full_batch_is_dropped():
+def test_released_examples_that_fill_no_batch_after_the_end_are_dropped():
     machine = resumed([1], [2], size=2, small=False)
     batch = machine.claim(machine.find(FIRST + np.array([0])), np.array([1]))
     machine.finish()

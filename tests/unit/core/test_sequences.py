@@ -226,7 +226,7 @@ def test_the_same_key_in_another_epoch_is_another_key(machine_of):
 
 @settings(max_examples=some(100), deadline=None, derandomize=True)
 @given(st.lists(st.lists(st.sampled_from("abcd"), max_size=4), max_size=8), st.data())
-def test_of_examples_in_flight_no_two_have_one_key(chunks, data):
+def test_no_two_examples_in_flight_have_one_key(chunks, data):
     machine = SegmentQueue(1, data.draw(st.none() | st.integers(1, 4)))
     machine.want(10**6)
     seen = []
@@ -256,7 +256,7 @@ def test_of_examples_in_flight_no_two_have_one_key(chunks, data):
 
 
 @MACHINES
-def test_what_waits_for_a_place_is_dropped_by_a_cancel_and_let_in_without(machine_of):
+def test_examples_that_wait_for_a_place_are_dropped_by_a_cancel_and_else_admitted(machine_of):
     machine = machine_of(1, 2)
     offer(machine, 0, "abcd", [1, 1, 2, 3])
     machine.finish()

@@ -30,7 +30,7 @@ def earlier(keys, lines):
     return begun(zeros, np.arange(n), 3 * ones, ones, np.arange(n), np.array(lines), list(keys))
 
 
-def test_a_batch_tells_of_each_slot_what_all_tables_have():
+def test_a_batch_has_of_each_slot_the_values_of_all_tables():
     slots = Slots(4)
     first = entered(slots, "ab", chunk=7, counts=[2, 1], index=5, line=30)
     slots.segment[first] += [1, 0]

@@ -32,7 +32,7 @@ def test_a_batch_is_ready_then_leased_then_returned_then_settled():
     assert standing(dispatcher) == (1, 1, 0, 0) and dispatcher.standing_of(1) == {}
 
 
-def test_what_was_dealt_to_ranks_counts_with_what_came_back():
+def test_batches_dealt_to_ranks_count_with_returned_ones():
     dispatcher = Dispatcher(range(1), 10.0)
     dispatcher.join(1, 0.0, 0, 2)
     dispatcher.join(2, 0.0, 1, 2)

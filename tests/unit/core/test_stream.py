@@ -84,7 +84,7 @@ def test_a_partition_goes_on_where_an_earlier_server_was_and_may_pass_over_what_
     assert next_of(s, 0) == 9
 
 
-def test_the_batches_of_a_later_server_are_in_the_same_order_whatever_is_done():
+def test_the_batches_of_a_later_server_are_in_the_same_order_whichever_are_done():
     """Partition 0 is far ahead; some batches of partition 1 are done, and 2 ends amid all."""
     s = Stream(range(3))
     s.start(0, 4), s.start(1, 1), s.start(2, 0)
@@ -120,7 +120,7 @@ def test_a_partition_whose_last_batch_was_taken_out_of_its_turn_is_waited_for_no
     assert not s.open
 
 
-def test_what_will_be_made_is_what_was_not_while_the_partition_goes_on():
+def test_batches_not_made_yet_will_be_made_while_the_partition_goes_on():
     s = Stream(range(1))
     s.made(Batch(0, 0, 1))
     assert [s.will_make(n, 0) for n in range(3)] == [False, True, True]

@@ -129,7 +129,7 @@ def test_no_more_is_granted_than_a_trainer_may_hold():
     assert [send.seq for send in at.take(Send)] == [2]
 
 
-def test_who_asks_is_told_of_a_partition_that_is_over_and_asks_again():
+def test_a_trainer_is_notified_of_an_ended_partition_and_asks_again():
     at = At(2, shared=True)
     at.join(1)
     at.d.take(1, 1, 4, 0)
@@ -150,7 +150,7 @@ def test_a_want_that_crossed_a_batch_of_another_size_is_sent_again():
     assert orders(at) == [Want(0, 3)]
 
 
-def test_what_was_asked_for_ahead_of_a_take_is_withdrawn_also_where_it_crosses_the_batch():
+def test_requests_made_before_a_take_are_withdrawn_also_where_they_cross_the_batch():
     """A batch that was asked for before and comes after the take would lack saves since then."""
     at = At()
     at.join(1, 2)
@@ -168,7 +168,7 @@ def test_what_was_asked_for_ahead_of_a_take_is_withdrawn_also_where_it_crosses_t
     assert orders(at) == [Release(0, 1), Want(0, 2)]
 
 
-def test_what_others_ask_for_is_not_withdrawn_by_a_take():
+def test_a_take_does_not_withdraw_requests_of_other_trainers():
     at = At()
     at.join(1, 2)
     at.d.window(1, 1)
@@ -229,7 +229,7 @@ class Takers(World):
     small=st.booleans(),
     deaths=st.booleans(),
 )
-def test_whatever_sizes_trainers_name_every_segment_is_kept_once_and_the_feed_ends(
+def test_for_any_sizes_of_takes_every_segment_is_stored_once_and_the_feed_ends(
     seed, counts, size, tight, small, deaths
 ):
     world = Takers(seed, counts, "arrival", False, size, size if tight else None, small)
@@ -295,7 +295,7 @@ class Taker(World):
     small=st.booleans(),
     sizes=st.lists(st.one_of(st.none(), st.integers(1, 6)), max_size=5),
 )
-def test_one_trainers_stream_is_the_originals_whatever_its_messages_cross(
+def test_one_trainer_gets_the_original_stream_also_where_its_messages_cross(
     seed, counts, size, ahead, small, sizes
 ):
     if not small:  # what batches of the declared size leave is dropped before the first take

@@ -46,7 +46,7 @@ def test_a_trainer_that_does_not_fit_the_others_is_refused(present, world, asked
     assert list(trainers.present) == list(range(1, len(present) + 1))
 
 
-def test_the_first_trainer_sets_the_world_whatever_it_was_before():
+def test_the_first_trainer_sets_the_world_size_anew():
     trainers = At().all
     for asked in ((-1, 0), (0, 2), (1, 3), (MAX_WORLD - 1, MAX_WORLD)):
         trainers.check(1, *asked, 2)

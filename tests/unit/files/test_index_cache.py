@@ -142,7 +142,7 @@ print(IndexCache(sys.argv[1]).get(DataFile("/data/a", 10, "1"), "frames", build)
 """
 
 
-def test_of_several_processes_only_one_builds(tmp_path: Path) -> None:
+def test_only_one_of_several_processes_builds_an_index(tmp_path: Path) -> None:
     log = tmp_path / "log"
     command = [sys.executable, "-c", CHILD, str(tmp_path / "cache"), str(log)]
     children = [
@@ -159,7 +159,7 @@ def test_of_several_processes_only_one_builds(tmp_path: Path) -> None:
     assert log.read_text() == "built"
 
 
-def test_a_builder_says_how_far_it_is_and_at_the_end_all_is_done():
+def test_a_builder_reports_its_progress_up_to_the_whole_file():
     told: list[tuple[str, int]] = []
     cache = IndexCache(None, lambda file, done: told.append((file.path, done)))
 
@@ -172,7 +172,7 @@ def test_a_builder_says_how_far_it_is_and_at_the_end_all_is_done():
     assert told == [("/data/a", 4), ("/data/a", 10)]
 
 
-def test_who_waits_for_another_builder_says_that_it_lives(tmp_path: Path):
+def test_a_process_that_waits_for_a_builder_reports_progress(tmp_path: Path):
     IndexCache(str(tmp_path)).get(FILE, "frames", Builder())
     (entry,) = tmp_path.glob("*.idx")
     entry.unlink()

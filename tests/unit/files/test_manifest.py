@@ -127,7 +127,7 @@ def test_a_file_travels_as_plain_data() -> None:
     assert DataFile(*file.to_plain()) == file
 
 
-def test_a_file_that_is_there_and_can_not_be_read_is_told_as_it_is(tmp_path: Path) -> None:
+def test_the_error_of_an_unreadable_file_is_that_of_the_system(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(FilesMissing, match=r"folder' is a directory: .* as '.*/folder/\*'"):
         resolve([f"{tmp_path}/folder"])

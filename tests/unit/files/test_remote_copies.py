@@ -104,7 +104,7 @@ def test_a_file_that_exceeds_the_limit_alone_is_refused(remote: Any, tmp_path: P
     assert names(tmp_path, ".part") == 0
 
 
-def test_what_a_killed_worker_left_is_removed_and_what_another_writes_is_not(
+def test_partial_copies_of_a_killed_worker_are_removed_and_those_being_written_are_not(
     remote: Any, tmp_path: Path
 ) -> None:
     import fcntl

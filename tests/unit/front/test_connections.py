@@ -146,7 +146,9 @@ def test_a_trainers_connection_outlives_any_number_of_silent_ones(port: Port):
     assert port.public.recv_multipart()[-1] == b"still there"
 
 
-def test_only_connections_of_the_port_are_ended_whatever_has_their_number(port: Port, tmp_path):
+def test_only_connections_of_the_port_are_ended_though_other_files_have_their_numbers(
+    port: Port, tmp_path
+):
     ours, theirs = socket.socketpair()
     file = os.open(tmp_path / "file", os.O_CREAT | os.O_RDWR)
     for number in (ours.fileno(), file, 9999):

@@ -11,13 +11,13 @@ OPEN = ["tcp://0.0.0.0:5557", "tcp://*:5557", "tcp://eth0:1", "tcp://10.0.0.1:1"
 
 
 @pytest.mark.parametrize("address", [*HERE, "tcp://[::1]:5"])
-def test_what_only_this_machine_reaches_needs_nothing(address: str):
+def test_an_address_that_only_this_machine_reaches_needs_no_keys(address: str):
     assert is_local(address)
     check_exposed([address], None, False)
 
 
 @pytest.mark.parametrize("address", [*OPEN, "tcp://[::]:5", "tcp://127.0.0.1.example.org:1"])
-def test_what_others_reach_needs_keys_or_the_word_that_none_are_wanted(address: str):
+def test_an_address_that_others_reach_needs_keys_or_an_explicit_waiver(address: str):
     with pytest.raises(ValueError, match=r"bind=.*keys=DIR.*insecure=True where"):
         check_exposed(["tcp://127.0.0.1:*", address], None, False)
     check_exposed([address], "keys", False)

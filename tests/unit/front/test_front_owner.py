@@ -43,7 +43,7 @@ class World:
         self.owner.open(now)
 
 
-def test_a_name_tells_number_and_life():
+def test_the_name_of_an_owner_has_its_number_and_life():
     assert (number_of(b"12-3"), life_of(b"12-3")) == (12, 3)
 
 
@@ -99,7 +99,7 @@ def test_a_session_that_comes_by_another_connection_leaves_the_first():
     assert w.owner.left(2) == b""
 
 
-def test_it_is_told_of_other_keys_and_of_blocks_that_are_sent():
+def test_an_owner_gets_changed_keys_and_the_blocks_that_were_sent():
     class Tracker:
         done = False
 

@@ -114,7 +114,7 @@ def free() -> Iterator[House]:
     house.close()
 
 
-def test_who_has_a_key_is_heard_and_known(locked: House, keys: Path):
+def test_a_trainer_with_a_known_key_is_admitted_under_its_name(locked: House, keys: Path):
     locked.knock(keys)
     heard = locked.heard()
     assert heard is not None
@@ -123,13 +123,13 @@ def test_who_has_a_key_is_heard_and_known(locked: House, keys: Path):
     assert locked.gate.access() == {"keys": True, "known": ["alice"], "refused": {}}
 
 
-def test_without_keys_everybody_is_heard_and_nothing_is_asked(free: House):
+def test_without_keys_every_trainer_is_admitted(free: House):
     free.knock()
     assert free.heard() == ("", [b"hi"])
     assert free.gate.questions is None and free.gate.names is None
 
 
-def test_a_key_that_is_not_known_is_refused_and_told_with_address_and_key(
+def test_an_unknown_key_is_refused_and_logged_with_address_and_key(
     locked: House, stranger: Path, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.WARNING)
@@ -160,14 +160,16 @@ def test_a_trainer_with_keys_is_refused_where_there_are_none(free: House):
         assert free.refuses("keys_not_used")
 
 
-def test_who_takes_the_server_for_another_is_refused(locked: House, keys: Path, tmp_path: Path):
+def test_a_trainer_with_the_key_of_another_server_is_refused(
+    locked: House, keys: Path, tmp_path: Path
+):
     make_pair(tmp_path / "other", None)
     (keys / "server.public").write_text((tmp_path / "other" / "server.public").read_text())
     locked.knock(keys)
     assert locked.refuses("other_server_key")
 
 
-def test_what_is_no_handshake_is_counted_and_fills_no_log(
+def test_invalid_handshakes_are_counted_and_not_logged(
     locked: House, caplog: pytest.LogCaptureFixture
 ):
     locked.knock_raw(greeting(b"CURVE")[:5]).close()
@@ -175,7 +177,7 @@ def test_what_is_no_handshake_is_counted_and_fills_no_log(
     assert not caplog.messages
 
 
-def test_a_change_of_keys_is_told_once(locked: House, keys: Path):
+def test_a_change_of_keys_is_reported_once(locked: House, keys: Path):
     now = time.monotonic()
     assert not locked.gate.tick(now)
     alice = load_keys(keys).public

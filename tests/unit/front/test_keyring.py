@@ -36,7 +36,7 @@ def test_a_key_is_known_by_the_name_of_its_file(keys: Path):
     assert ring.name_of(public(keys / "server.public")) is None and ring.name_of("") is None
 
 
-def test_who_is_added_comes_and_who_is_taken_away_goes(keys: Path, tmp_path: Path):
+def test_added_trainers_are_admitted_and_removed_ones_are_not(keys: Path, tmp_path: Path):
     ring = KeyRing(keys)
     assert not ring.refresh()
     _, bob = make_pair(tmp_path / "bob", "bob")
@@ -56,7 +56,7 @@ def test_a_key_that_is_replaced_in_its_file_is_no_longer_let_in(keys: Path, tmp_
     assert ring.name_of(old) is None and ring.name_of(public(new)) == "alice"
 
 
-def test_what_a_link_leads_to_may_be_exchanged(keys: Path, tmp_path: Path):
+def test_the_target_of_a_link_may_be_exchanged(keys: Path, tmp_path: Path):
     """As orchestrators do with the files that they mount."""
     first, second = (make_pair(tmp_path / n, "bob")[1] for n in ("1", "2"))
     (tmp_path / "data").symlink_to(first.parent)

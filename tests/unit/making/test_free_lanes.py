@@ -48,7 +48,7 @@ def test_a_batch_has_no_columns_of_states_and_comes_before_the_one_before_is_don
     assert player.step() is Done and player.feed.take_dry() == []
 
 
-def test_what_a_trainer_leaves_goes_on_after_the_last_segment_before_which_all_are_done(
+def test_examples_of_a_trainer_that_left_continue_after_their_last_gapless_done_segment(
     tmp_path: Path,
 ):
     player = Player(free([4, 4]), tmp_path)

@@ -110,7 +110,7 @@ def test_rows_that_are_named_later_move_nothing_that_was_read(tmp_path: Path, na
     assert len(later) == len(set(later)) and len(later) in (55, 60)
 
 
-def test_a_row_that_can_not_be_left_out_alone_goes_out_and_that_is_said(
+def test_a_row_that_can_not_be_left_out_alone_goes_out_and_that_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = Place(pipeline(1), tmp_path)
@@ -135,7 +135,7 @@ def test_a_batch_that_is_passed_over_counts_as_done(tmp_path: Path) -> None:
     assert changes[-1].base == 12
 
 
-def test_a_trace_says_where_the_rows_of_a_batch_came_from(tmp_path: Path) -> None:
+def test_a_trace_has_the_origin_of_the_rows_of_a_batch(tmp_path: Path) -> None:
     place = Place(pipeline(), tmp_path)
     traces: list[tuple[int, int, Trace]] = []
     place.tracing = Tracing(lambda *traced: traces.append(traced))

@@ -122,7 +122,7 @@ def test_with_saves_in_turn_every_full_batch_is_as_it_was_prepared(
     seed=st.integers(0, 2**32),
     kind=st.sampled_from(ORDERS),
 )
-def test_whatever_trainers_do_nothing_depends_on_what_was_prepared(
+def test_no_batch_depends_on_which_ones_were_prepared(
     steps: list[int],
     batch_size: int,
     more: int | None,

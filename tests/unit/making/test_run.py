@@ -298,7 +298,7 @@ def test_where_a_read_fails_there_is_a_cursor_after_what_was_made_before_it(
 
 
 @pytest.mark.parametrize("name", [name for name in PIPELINES if "stream" not in name])
-def test_what_a_partition_makes_does_not_depend_on_who_runs_beside_it(
+def test_the_batches_of_a_partition_do_not_depend_on_partitions_beside_it(
     name: str, place: Callable[..., Place], tmp_path: Path
 ):
     pipeline, partitions = PIPELINES[name](tmp_path), 3

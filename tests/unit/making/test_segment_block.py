@@ -196,7 +196,7 @@ def test_contexts_of_every_kind_are_repeated_in_each_segment(tmp_path: Path):
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "int8", "uint64"])
-def test_the_length_is_clipped_to_each_segment_and_the_total_is_told_as_it_is(
+def test_the_length_is_clipped_to_each_segment_and_the_total_length_is_not(
     dtype: str, tmp_path: Path
 ):
     lengths = [6, 1, 0, 4, 5, -3 if dtype[0] == "i" else 2]
@@ -223,7 +223,7 @@ def test_the_length_is_clipped_to_each_segment_and_the_total_is_told_as_it_is(
     lanes=st.booleans(),
     repeat=st.integers(1, 2),
 )
-def test_whatever_the_sizes_every_segment_comes_once_and_whole(
+def test_every_segment_comes_once_and_whole_for_any_sizes(
     steps: list[int],
     unroll: int,
     batch_size: int,

@@ -107,7 +107,7 @@ def test_a_batch_that_waits_for_states_starves_until_they_come(tmp_path: Path):
     assert second["@sequence"].tolist() == [1, 1] and not player.feed.memory.starved
 
 
-def test_a_key_of_any_bytes_is_said_in_letters(tmp_path: Path):
+def test_the_error_shows_a_key_of_any_bytes_in_letters(tmp_path: Path):
     player = Player(cut(source([2], [b"\xff\n" + b"x" * 5000]), 1), tmp_path)
     player.take()
     text, _ = player.feed.lacks()
@@ -168,13 +168,13 @@ def test_a_source_of_which_all_is_bad_or_filtered_ends_at_once(tmp_path: Path):
     assert endless.take() is Done, "epochs without examples are no feed"
 
 
-def test_a_source_that_can_not_show_its_schema_is_told_to_declare_it(tmp_path: Path):
+def test_the_error_of_a_source_without_a_schema_asks_to_declare_it(tmp_path: Path):
     pipeline = source([1] * 9).filter(f"{__name__}:never")
     with pytest.raises(DataError, match=r"a feed of segments needs to know: declare it.*schema="):
         Player(cut(pipeline.map(f"{__name__}:nothing_known"), 3), tmp_path)
 
 
-def test_what_fills_no_batch_is_dropped_where_small_ones_are_not_allowed(tmp_path: Path):
+def test_rows_that_fill_no_batch_are_dropped_where_small_ones_are_not_allowed(tmp_path: Path):
     player = Player(cut([2, 2, 5], 2, allow_small_batch=False), tmp_path)
     batches, end = player.play(same_states)
     assert end is Done and [keys_of(taken) for taken in batches] == [[b"k0", b"k1"]] * 2

@@ -289,7 +289,7 @@ def test_unique_keys_are_keys_with_a_number_below_ten_to_the_eighth(tmp_path: Pa
     assert 4.5e7 < np.mean(numbers) < 5.5e7
 
 
-def test_one_seed_gives_one_set_of_keys_whatever_the_sizes_and_another_seed_others(tmp_path: Path):
+def test_a_seed_gives_the_same_keys_for_all_sizes_and_another_seed_gives_others(tmp_path: Path):
     keys = uniquely(source({}), tmp_path, 7)
     assert keys == uniquely(source({}), tmp_path, 7, batch_size=1, capacity=1)
     assert not set(keys) & set(uniquely(source({}), tmp_path, 8))
@@ -301,7 +301,7 @@ def test_epochs_have_keys_of_their_own(tmp_path: Path):
     assert len(set(keys)) == len(keys) == 24
 
 
-def test_copies_of_an_example_are_told_apart(tmp_path: Path):
+def test_copies_of_an_example_have_different_keys(tmp_path: Path):
     copied = source({}).resample_at_rate(3.0, seed=1)
     keys = uniquely(copied, tmp_path)
     assert len(set(keys)) == len(keys) > 15

@@ -79,7 +79,7 @@ def test_a_length_that_is_no_integer_is_a_bad_example():
             by_length([3]).facts(chunk_of(n=[1.0, value]), BadRecords())
 
 
-def test_the_length_of_a_sequence_or_what_a_function_says():
+def test_the_length_is_that_of_a_sequence_or_the_result_of_a_function():
     rows = [np.zeros(k, np.float32) for k in (4, 0, 2)]
     ragged = column_from_rows(rows, Field("float32", (None,)))
     chunk = Chunk({"n": ragged}, np.arange(3), Origin.single("a.npz", np.arange(3)))
@@ -110,7 +110,7 @@ def test_a_bucket_out_of_range_is_a_bad_example(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint64", "bool", "int32"])
-def test_classes_come_as_int32_whatever_the_column(dtype):
+def test_classes_come_as_int32_for_every_dtype_of_the_column(dtype):
     shape = shaping(lambda s: s.stratified_sample_unknown_dist("y", [0.5, 0.5], 4))
     chunk, facts = shape.facts(chunk_of(y=np.array([1, 0, 1], dtype)), BadRecords())
     assert facts["label"].tolist() == chunk.facts["label"].tolist() == [1, 0, 1]
@@ -130,7 +130,7 @@ def test_no_rows_have_no_facts_to_ask_a_function_for():
     assert len(chunk) == 0 and facts["bucket"].tolist() == []
 
 
-def test_the_batch_size_is_told_where_all_batches_have_it():
+def test_the_schema_has_the_batch_size_where_all_batches_have_it():
     assert shaping(lambda s: s.batch(3)).batch_size == 3
     assert shaping(lambda s: s.batch(3, True)).batch_size is None
     assert by_length([3]).batch_size == 2

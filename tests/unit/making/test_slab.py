@@ -36,7 +36,7 @@ def test_a_segment_is_a_private_file_of_the_workers_name_with_all_its_pages_take
     assert (s.used_bytes, s.fraction_used) == (PAGE, 1 / 16)
 
 
-def test_what_is_written_to_a_block_is_seen_through_the_file_and_nowhere_else(tmp_path: Path):
+def test_a_write_to_a_block_is_seen_through_the_file_and_nowhere_else(tmp_path: Path):
     s = slab(tmp_path)
     blocks = [s.allocate(PAGE) for _ in range(6)]
     for i, block in enumerate(blocks):
@@ -154,7 +154,7 @@ def test_a_segment_that_could_not_be_made_can_be_given_up_for_a_larger_one(small
     np.testing.assert_equal(s.used_bytes, 0)
 
 
-def test_a_lent_block_counts_for_nothing_and_goes_to_whoever_needs_its_room(tmp_path: Path):
+def test_a_lent_block_takes_no_room_and_goes_to_the_next_allocation_that_needs_it(tmp_path: Path):
     s = slab(tmp_path, pages=4)
     assert s.lend(PAGE) is None, "no segment is made for it"
     kept = s.allocate(PAGE)

@@ -270,7 +270,7 @@ def at_trainer(
     return stateful(steps, batch_size, states, order="lanes", state_placement="trainer", **more)
 
 
-def test_lanes_that_start_are_told_with_each_different_state_once(tmp_path: Path):
+def test_starting_lanes_come_with_each_distinct_state_once(tmp_path: Path):
     constant = {"byte": INITIAL["byte"], "half": INITIAL["half"]}
     batches, end = Player(at_trainer([2, 1, 2, 2], 3, constant), tmp_path).play(no_states)
     assert end is Done
@@ -493,7 +493,7 @@ def test_states_are_stored_and_read_back_whole_or_some_of_them(texts: bool):
         stored_states(declared, wrong)
 
 
-def test_what_is_kept_does_not_hold_on_to_the_block_that_it_came_in():
+def test_handed_states_do_not_keep_the_block_in_which_they_came():
     handed = HandedStates([plain("n", "zeros", "int16", [2], None)])
     before = entries(handed)
     block = np.array([[1, 2], [3, 4]], np.int16)

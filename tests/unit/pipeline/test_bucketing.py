@@ -86,7 +86,7 @@ def test_all_is_kept_without_a_stage(keep_input):
     ("keep_input", "selector"),
     [(False, ["constant", 0.0]), (1, ["constant", 1.0]), ("x", ["column", "x"])],
 )
-def test_what_is_kept_is_a_stage_before_the_shape(keep_input, selector):
+def test_keep_input_is_a_stage_before_the_shape(keep_input, selector):
     (stage,) = by_length(keep_input=keep_input).stages
     assert (stage.kind, stage.options) == ("keep", {"keep": selector})
 
@@ -153,7 +153,7 @@ def test_a_mistake_names_argument_value_and_limit(declare, arguments, error, tex
         ({"max_padded_elements": 9}, ValueError, "max_padded_elements=9 needs input_length"),
     ],
 )
-def test_a_mistake_of_bucket_is_told(arguments, error, text):
+def test_invalid_arguments_of_bucket_are_refused(arguments, error, text):
     with pytest.raises(error, match=text):
         bucket(**arguments)
 
@@ -171,7 +171,7 @@ def test_a_mistake_of_bucket_is_told(arguments, error, text):
         ([2**63], ValueError, r"bucket_boundaries\[0\]=9223372036854775808 is too large"),
     ],
 )
-def test_a_mistake_in_the_boundaries_is_told(boundaries, error, text):
+def test_an_error_in_the_boundaries_is_refused(boundaries, error, text):
     with pytest.raises(error, match=text):
         by_length(bucket_boundaries=boundaries)
 

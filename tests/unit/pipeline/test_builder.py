@@ -80,7 +80,7 @@ def test_pipelines_that_declare_the_same_are_equal_and_hash_alike():
     assert one != "pipeline"
 
 
-def test_the_order_of_features_tells_pipelines_apart():
+def test_pipelines_with_features_in_another_order_differ():
     turned = hs.read_tfrecord("/data/a-*.tfrecord", dict(reversed(FEATURES.items())))
     assert turned.batch(2) != source().batch(2)
 
@@ -168,7 +168,7 @@ def test_the_schema_is_known_until_a_map_that_declares_none():
         ),
     ],
 )
-def test_a_mistake_is_told_by_the_call_that_makes_it(call, kind, text):
+def test_an_invalid_argument_is_refused_by_the_call_that_gets_it(call, kind, text):
     with pytest.raises(kind, match=text):
         call(source())
 

@@ -142,7 +142,7 @@ REFUSED = {
 }
 
 
-def test_what_no_text_stands_for_is_refused_with_the_reason(tmp_path: Path):
+def test_a_function_without_source_text_is_refused_with_the_reason(tmp_path: Path):
     uses = "\nhs.from_examples([{'x': 1}]).map(hs.by_source(f))\n"
     lines = notebook(tmp_path, START, *(cell + uses for cell in REFUSED))
     assert len(lines) == len(REFUSED)

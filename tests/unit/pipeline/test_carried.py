@@ -140,7 +140,7 @@ def test_a_mistake_of_a_call_names_argument_value_and_limit(call, error, text):
         ),
     ],
 )
-def test_a_mistake_of_states_together_is_told_when_they_are_declared(states, more, error, text):
+def test_conflicting_states_are_refused_when_they_are_declared(states, more, error, text):
     with pytest.raises(error, match=text):
         batch(states, **more)
 

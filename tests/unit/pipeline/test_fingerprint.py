@@ -68,7 +68,7 @@ def told(text: str) -> tuple[list[str], list[str]]:
         ("RATE = 16000", "RATE = 16_000\nOTHER = 3\n\ndef g():\n    return OTHER\n"),
     ],
 )
-def test_what_changes_nothing_that_is_done_is_no_change(old: str, new: str) -> None:
+def test_a_change_without_effect_does_not_change_the_fingerprint(old: str, new: str) -> None:
     assert old in BASE
     text = BASE.replace(old, new)
     if new.startswith("(\n"):
@@ -106,7 +106,9 @@ def test_a_change_of_code_is_named(old: str, new: str, words: str) -> None:
         ("np.zeros(3)", "np.zeros(3, 'f4')", "MEAN"),
     ],
 )
-def test_a_value_that_a_function_uses_is_told_apart(old: str, new: str, name: str) -> None:
+def test_a_changed_value_that_a_function_uses_changes_its_fingerprint(
+    old: str, new: str, name: str
+) -> None:
     assert told(BASE.replace(old, new)) == ([], [f"{name}, which mine:f uses, has another value"])
 
 
@@ -134,7 +136,7 @@ def test_decorators_and_closures_are_seen_through() -> None:
     ) == ([], [])
 
 
-def test_what_is_no_function_of_python_has_no_parts_and_two_that_call_each_other_end() -> None:
+def test_builtins_have_no_parts_and_mutual_recursion_ends() -> None:
     assert fingerprint(len) == {}
     assert fingerprint(3) == {}
     assert len(loaded("def f(n):\n    return g(n)\n\ndef g(n):\n    return f(n)\n")) == 2

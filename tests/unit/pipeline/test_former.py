@@ -66,7 +66,7 @@ CALLS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("method", CALLS)
-def test_every_argument_of_the_original_is_here_or_the_error_says_what_became_of_it(
+def test_every_argument_of_tensorflow_is_here_or_its_error_names_the_replacement(
     method: str,
 ) -> None:
     right, original = CALLS[method]
@@ -106,7 +106,7 @@ def test_the_error_names_what_takes_its_place(method: str, given: Any, why: str)
         getattr(SOURCE, method)(**{**CALLS[method][0], **given})
 
 
-def test_what_is_no_argument_of_anything_stays_pythons_error() -> None:
+def test_an_unknown_argument_is_the_error_of_python() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
         SOURCE.bucket("x", 4, 3, colour="red")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="unexpected keyword argument 'allow_small_batch'"):
@@ -126,9 +126,7 @@ def test_what_is_no_argument_of_anything_stays_pythons_error() -> None:
         ("weighted_resample", ({"v": 1}, "x", 1.0)),
     ],
 )
-def test_tensors_by_position_are_told_from_the_arguments_that_are_here(
-    method: str, args: Any
-) -> None:
+def test_tensors_by_position_are_distinguished_from_own_arguments(method: str, args: Any) -> None:
     with pytest.raises(TypeError, match=rf"{method}\(\) takes no tensors, .*all columns"):
         getattr(SOURCE, method)(*args)
 
@@ -146,14 +144,14 @@ def test_tensors_by_position_are_told_from_the_arguments_that_are_here(
         ("batch_sequences_with_states", (*SEGMENTS.values(), 3, 1000), "batch_size"),
     ],
 )
-def test_positions_that_are_not_those_of_the_original_are_told(
+def test_arguments_at_other_positions_than_in_tensorflow_are_refused_with_their_names(
     method: str, args: Any, alike: str
 ) -> None:
     with pytest.raises((TypeError, ValueError), match=rf"After {alike} positions are not"):
         getattr(SOURCE, method)(*args)
 
 
-def test_an_error_of_what_stands_where_it_did_says_nothing_of_positions() -> None:
+def test_the_error_of_an_argument_at_its_original_position_does_not_mention_positions() -> None:
     with pytest.raises(TypeError) as caught:
         SOURCE.bucket("x", "4", 3)  # type: ignore[arg-type]
     assert not re.search("positions", str(caught.value))

@@ -33,7 +33,7 @@ def constant(value):
     return dtype, shape, np.frombuffer(data, numpy_dtype(dtype)).reshape(shape).tolist()
 
 
-def test_zeros_are_of_float32_unless_told():
+def test_zeros_are_float32_by_default():
     assert zeros((2, 256)) == zeros([2, 256], "float32") == Zeros((2, 256), "float32")
     assert plain(zeros((2, 256))) == ("zeros", "float32", [2, 256], None)
 

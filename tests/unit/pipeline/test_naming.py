@@ -75,7 +75,7 @@ def test_the_name_is_module_and_qualified_name():
         (3, "neither a function nor a name"),
     ],
 )
-def test_what_no_import_finds_is_refused_with_the_reason(fn, text):
+def test_a_module_that_can_not_be_imported_is_refused_with_the_reason(fn, text):
     with pytest.raises(TypeError, match=f"^labels: .*{text}"):
         name_of(fn, "labels")
 
@@ -141,12 +141,12 @@ def test_a_file_that_fails_to_load_leaves_nothing_behind(tmp_path, monkeypatch):
         ("/no/such/file.py:f", "/no/such/file.py: there is no such Python file"),
     ],
 )
-def test_what_is_not_found_is_named(name, text):
+def test_a_missing_name_is_in_the_error(name, text):
     with pytest.raises(ImportError, match=text):
         resolve(name)
 
 
-def test_what_the_import_raised_is_told(tmp_path, monkeypatch):
+def test_the_exception_of_an_import_is_in_the_error(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "needs_more.py").write_text("import not_installed_anywhere\n")
     with pytest.raises(ImportError, match=r"not_installed_anywhere.*needs_more\.py:1\)$"):

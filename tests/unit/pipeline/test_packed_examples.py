@@ -73,7 +73,7 @@ def test_dtype_and_shape_are_those_that_the_values_show(values, field):
         max_size=8,
     )
 )
-def test_what_is_packed_and_sent_is_what_was_given(rows):
+def test_packed_examples_are_unpacked_unchanged(rows):
     examples = [
         {"i": i, "m": np.array(m, np.float32).reshape(-1, 2), "b": b, "t": t} for i, m, b, t in rows
     ]
@@ -104,7 +104,7 @@ def test_features_choose_columns_dtypes_and_defaults():
     assert unpacked(packed, "f")[0].tolist() == [b"-", b"-"]
 
 
-def test_no_examples_are_fine_where_features_say_what_they_would_be():
+def test_no_examples_are_accepted_where_features_are_declared():
     packed = pack_examples([], {"x": hs.sequence("int64")})
     assert packed["n"] == 0
     assert packed_fields(packed) == {"x": Field("int64", (None,))}

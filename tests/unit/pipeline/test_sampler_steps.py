@@ -117,7 +117,7 @@ BAD_PROBS = [
 
 
 @pytest.mark.parametrize(("probs", "text"), BAD_PROBS)
-def test_probabilities_that_are_none_are_told_at_once(probs, text):
+def test_invalid_probabilities_are_refused_at_once(probs, text):
     with pytest.raises(ValueError, match=r"target_probs.*" + text):
         source().stratified_sample("x", probs, 4)
     with pytest.raises(ValueError, match=r"probs.*" + text):
@@ -127,7 +127,7 @@ def test_probabilities_that_are_none_are_told_at_once(probs, text):
             source().stratified_sample("x", [0.5, 0.5], 4, probs)
 
 
-def test_proportions_that_can_not_be_reached_are_told_at_once():
+def test_unreachable_proportions_are_refused_at_once():
     with pytest.raises(ValueError, match=r"init_probs has 3 classes and target_probs 2"):
         source().stratified_sample("x", [0.5, 0.5], 4, [0.2, 0.3, 0.5])
     with pytest.raises(ValueError, match=r"init_probs\[1\]=0 but target_probs\[1\]=0.5"):

@@ -98,7 +98,7 @@ def test_names_order_and_defaults_are_those_of_tensorflow():
 @pytest.mark.parametrize(
     "method", [hs.Pipeline.batch_sequences_with_states, hs.Pipeline.sequence_queueing_state_saver]
 )
-def test_what_tensorflow_does_not_have_goes_by_name(method):
+def test_arguments_that_tensorflow_does_not_have_are_keyword_only(method):
     parameters = inspect.signature(method).parameters.values()
     named = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
     padded = any(p.name == "pad" for p in parameters)
@@ -312,7 +312,7 @@ def test_bools_and_a_fixed_number_of_steps_make_sequences_too():
         ({"initial_states": STATES, "num_unroll": 3}, "lacks batch_size$"),
     ],
 )
-def test_what_must_be_given_is_named_when_it_is_missing(given, text):
+def test_a_missing_required_argument_is_named(given, text):
     with pytest.raises(TypeError, match=text):
         source().batch_sequences_with_states("utt", ["audio"], ["label"], **given)
 
@@ -437,13 +437,15 @@ def test_a_mistake_names_argument_value_and_limit(declare, arguments, error, tex
 
 @pytest.mark.parametrize("declare", [batch, saver])
 @pytest.mark.parametrize(("arguments", "error", "text"), ALWAYS)
-def test_a_mistake_is_told_where_the_schema_is_not_known(declare, arguments, error, text):
+def test_an_invalid_argument_is_refused_where_the_schema_is_not_known(
+    declare, arguments, error, text
+):
     with pytest.raises(error, match=text):
         declare(unknown(), **arguments)
 
 
 @pytest.mark.parametrize(("arguments", "error", "text"), KNOWN)
-def test_what_needs_the_schema_is_told_when_it_is_known(arguments, error, text):
+def test_errors_that_need_the_schema_are_raised_when_it_is_known(arguments, error, text):
     declared = options(batch(unknown(), **arguments))
     if "input_length" in arguments:  # whose values are checked as they are read
         assert declared["input_length"] == ["column", arguments["input_length"]]
@@ -472,12 +474,12 @@ def test_what_needs_the_schema_is_told_when_it_is_known(arguments, error, text):
         ({"batch_size": 1001}, ValueError, "capacity=1000 is too small.*the least is 1001"),
     ],
 )
-def test_a_mistake_of_batch_sequences_with_states_is_told(arguments, error, text):
+def test_invalid_arguments_of_batch_sequences_with_states_are_refused(arguments, error, text):
     with pytest.raises(error, match=text):
         batch(**arguments)
 
 
-def test_without_padding_it_must_be_said_how_many_steps_count():
+def test_without_padding_the_input_length_must_be_given():
     with pytest.raises(ValueError, match="input_length=None needs pad=True"):
         batch(input_length=None, pad=False)
     with pytest.raises(TypeError, match="input_length=None is a NoneType; it is a column's name"):
@@ -561,7 +563,7 @@ def test_a_declaration_survives_the_wire():
         {"phase": "random", "phase_seed": 1},
     ],
 )
-def test_what_is_declared_otherwise_is_another_pipeline(changed):
+def test_a_pipeline_with_another_option_is_another_pipeline(changed):
     one, other = batch(), batch(**changed)
     assert one == batch() and hash(one) == hash(batch())
     assert one != other

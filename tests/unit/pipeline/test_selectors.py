@@ -63,12 +63,12 @@ def test_a_sequence_serves_where_its_length_counts(name):
         (None, {"constant": (0, 1)}, TypeError, "name, a function of the columns or a number"),
     ],
 )
-def test_what_is_none_is_told_with_its_argument(value, options, error, text):
+def test_an_invalid_selector_is_refused_with_the_name_of_its_argument(value, options, error, text):
     with pytest.raises(error, match=text):
         checked_value("a", value, KNOWN, **options)
 
 
-def test_a_selector_is_told_in_words():
+def test_a_selector_is_described_in_words():
     assert selector_text(["column", "n"]) == "column 'n'"
     assert selector_text(["function", "m:f"]) == "function m:f"
     assert selector_text(["constant", 0.5]) == "constant 0.5"

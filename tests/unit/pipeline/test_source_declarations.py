@@ -44,13 +44,13 @@ def test_local_paths_are_made_absolute_and_urls_are_kept(tmp_path, monkeypatch):
         (["a", None], TypeError, "paths holds None"),
     ],
 )
-def test_what_is_no_path_is_refused(paths, kind, text):
+def test_an_invalid_path_is_refused(paths, kind, text):
     with pytest.raises(kind, match=text):
         hs.read_parquet(paths)
 
 
 @pytest.mark.parametrize("name", ["arrow", "parquet", "jsonl", "csv", "npz", "tar"])
-def test_files_that_say_what_they_hold_need_no_features(name):
+def test_files_with_a_schema_need_no_features(name):
     read = getattr(hs, f"read_{name}")
     source = declared(read("/a"))
     assert (source.kind, source.paths, source.features) == (name, ("/a",), None)
@@ -136,7 +136,7 @@ def test_a_function_is_named_with_its_arguments():
         (lambda: hs.from_examples({"x": 1}), TypeError, "examples="),
     ],
 )
-def test_a_bad_argument_of_a_source_is_told_at_once(call, kind, text):
+def test_a_bad_argument_of_a_source_is_refused_at_once(call, kind, text):
     with pytest.raises(kind, match=text):
         call()
 
@@ -193,7 +193,7 @@ def test_without_a_default_there_is_none():
         (lambda: hs.sequence("int64", (1,) * 32), ValueError, "32 dimensions"),
     ],
 )
-def test_a_feature_that_can_not_be_is_told_at_once(call, kind, text):
+def test_an_invalid_feature_is_refused_at_once(call, kind, text):
     with pytest.raises(kind, match=text):
         call()
 

@@ -39,7 +39,7 @@ def test_its_signature_is_that_of_the_method():
     assert names == [*method][1:] and names[0] == "batch_size"
 
 
-def test_a_mistake_that_needs_no_column_is_told_when_the_saver_is_made():
+def test_an_error_that_needs_no_column_is_raised_when_the_saver_is_made():
     with pytest.raises(ValueError, match="capacity=3 is too small"):
         hs.SequenceQueueingStateSaver(**LEAST, capacity=3)
     with pytest.raises(TypeError, match="has no argument name: "):

@@ -234,7 +234,7 @@ def gone(pid: int, timeout_s: float = PATIENCE_S) -> bool:
     return ended
 
 
-def test_what_user_code_prints_is_no_event_and_plain_config_arrives_as_it_was_given(
+def test_prints_of_user_code_are_no_events_and_plain_config_arrives_unchanged(
     play: Callable[..., Played],
 ):
     config = {"of": [1, b"2", None], 3: {"four": 5.5}}
@@ -281,7 +281,7 @@ def test_an_order_to_a_child_that_is_gone_does_nothing(play: Callable[..., Playe
     assert one.events == [{"event": "ready"}]
 
 
-def test_ctrl_c_is_the_parents_to_hear(play: Callable[..., Played]):
+def test_ctrl_c_reaches_the_parent_and_not_the_child(play: Callable[..., Played]):
     one = play("echo")
     one.wait_for(1)
     one.child.kill(signal.SIGINT)

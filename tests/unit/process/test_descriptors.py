@@ -37,7 +37,7 @@ def test_a_limit_that_is_too_small_for_one_session_names_the_least_that_does():
         plan(least - 2, 20, 40, 10)
 
 
-def test_shortages_are_told_from_other_errors():
+def test_shortages_are_distinguished_from_other_errors():
     assert is_shortage(OSError(errno.EMFILE, "")) and is_shortage(OSError(errno.ENFILE, ""))
     assert not is_shortage(OSError(errno.ENOENT, ""))
 

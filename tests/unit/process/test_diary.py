@@ -17,13 +17,13 @@ from tests.patience import PATIENCE_S
 REPORT_AT = 4096 + 8 * 16_384
 
 
-def test_a_new_notebook_says_that_its_worker_is_starting(tmp_path: Path):
+def test_a_new_notebook_shows_that_its_worker_is_starting(tmp_path: Path):
     entry = Notebook(tmp_path / "diary").read()
     assert (entry.doing, entry.feed, entry.rows) == (STARTING, "", ())
     assert entry.describe() == "it was starting"
 
 
-def test_what_is_written_is_read(tmp_path: Path):
+def test_an_entry_is_read_as_it_was_written(tmp_path: Path):
     notebook = Notebook(tmp_path / "diary")
     diary = Diary(notebook.path)
     diary.begin("spéech", 3)
@@ -43,7 +43,7 @@ def test_what_is_written_is_read(tmp_path: Path):
     assert notebook.read().doing == STARTING and notebook.beats() == 0
 
 
-def test_what_a_killed_process_wrote_is_there(tmp_path: Path):
+def test_entries_of_a_killed_process_are_there(tmp_path: Path):
     notebook = Notebook(tmp_path / "diary")
     code = (
         "import os, signal, sys, numpy as np\n"
@@ -58,7 +58,7 @@ def test_what_a_killed_process_wrote_is_there(tmp_path: Path):
     assert entry.rows == tuple(range(4096)) and set(entry.where) == {"w"}
 
 
-def test_of_very_many_rows_the_first_are_noted(tmp_path: Path):
+def test_the_diary_notes_the_first_rows_where_they_are_too_many(tmp_path: Path):
     notebook = Notebook(tmp_path / "diary")
     diary = Diary(notebook.path)
     diary.begin("f", 0)
@@ -66,7 +66,9 @@ def test_of_very_many_rows_the_first_are_noted(tmp_path: Path):
     assert notebook.read().rows == tuple(range(16_384))
 
 
-def test_a_place_without_room_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_system_without_room_is_an_error_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     def full(fd: int, start: int, size: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -86,7 +88,7 @@ def notebook(tmp_path: Path) -> Notebook:
     return Notebook(tmp_path / "diary")
 
 
-def test_what_was_written_last_is_read(notebook: Notebook):
+def test_the_last_report_is_read(notebook: Notebook):
     assert notebook.report() == {}
     diary = Diary(notebook.path)
     assert diary.report({"slab": 1}) and diary.report({"slab": 2})
@@ -111,7 +113,7 @@ def test_a_write_that_is_under_way_shows_what_was_there_before(notebook: Noteboo
     assert notebook.report() == {"slab": 1}
 
 
-def test_what_has_no_room_is_not_written(notebook: Notebook):
+def test_a_report_without_room_is_not_written(notebook: Notebook):
     diary = Diary(notebook.path)
     diary.report({"slab": 1})
     assert not diary.report({"x": b"." * 10_000})

@@ -181,7 +181,7 @@ def test_a_message_of_no_frames_or_too_many_is_refused_before_any_of_it_is_writt
     assert worker.receive() == [[b"after"]]
 
 
-def test_what_is_no_frame_is_refused_before_any_of_it_is_written(place: Place):
+def test_an_invalid_frame_is_refused_before_any_of_it_is_written(place: Place):
     worker = place.worker()
     with pytest.raises(TypeError):
         worker.send([b"header", "text"])  # type: ignore[list-item]
@@ -232,7 +232,7 @@ def send_all(channel: Channel, messages: list[list[bytes]]) -> None:
         channel.send(frames)
 
 
-def test_a_message_that_comes_byte_by_byte_is_heard_once_and_with_its_last_byte(place: Place):
+def test_a_message_that_comes_byte_by_byte_is_read_once_with_its_last_byte(place: Place):
     written = wire(b"header", b"", b"payload")
     end = place.stranger(wire(b"7-1"))
     for at in range(len(written)):
@@ -256,7 +256,7 @@ class Trickle:
         return len(data)
 
 
-def test_what_a_partial_write_left_is_written_next_wherever_it_was_cut():
+def test_the_rest_of_a_partial_write_is_written_next_for_any_cut():
     end = Trickle()
     channel = Channel(end)  # type: ignore[arg-type]
     chance = random.Random(6)
@@ -335,7 +335,7 @@ def test_a_worker_waits_until_the_front_has_read(place: Place):
 # Death
 
 
-def test_what_a_worker_wrote_before_it_was_killed_is_all_heard(place: Place):
+def test_all_messages_that_a_worker_wrote_before_it_was_killed_are_read(place: Place):
     """It has also read none of the messages sent to it, so its death resets the connection."""
     with process(
         place,
@@ -360,7 +360,7 @@ def test_what_a_worker_wrote_before_it_was_killed_is_all_heard(place: Place):
     assert place.exchange.tell(b"1-0", [b"late"]) is False
 
 
-def test_of_a_worker_that_is_killed_within_a_message_the_whole_ones_are_heard_and_others_go_on(
+def test_whole_messages_of_a_worker_killed_within_a_message_are_read_and_others_go_on(
     place: Place,
 ):
     other = place.worker(b"0-0")
@@ -384,7 +384,7 @@ def test_of_a_worker_that_is_killed_within_a_message_the_whole_ones_are_heard_an
     assert place.exchange.tell(b"1-0", [b"late"]) is False
 
 
-def test_telling_a_worker_that_is_gone_harms_nobody_before_and_after_its_end_is_heard(
+def test_sending_to_a_dead_worker_is_harmless_before_and_after_its_end_is_noticed(
     place: Place,
 ):
     assert place.exchange.tell(b"0-0", [b"x"]) is False  # it never was there
@@ -413,7 +413,7 @@ def test_a_worker_that_dies_while_much_waits_for_it_leaves_nothing_behind(place:
     assert again.receive() == [[b"anew"]]
 
 
-def test_a_worker_hears_what_the_front_told_before_its_end_and_then_that_it_ended(place: Place):
+def test_a_worker_reads_all_that_the_front_sent_and_then_its_end(place: Place):
     worker = place.worker()
     place.exchange.tell(b"0-0", [b"last"])
     place.exchange.close()
@@ -500,7 +500,7 @@ def test_random_bytes_never_take_the_exchange_down(place: Place):
     ],
     ids=lambda frames: f"{frames[0][:8]!r}x{len(frames)}",
 )
-def test_a_connection_that_does_not_say_who_it_is_is_closed(
+def test_a_connection_that_does_not_identify_itself_is_closed(
     place: Place, first: list[bytes], caplog: pytest.LogCaptureFixture
 ):
     end = place.stranger(wire(*first) + wire(b"something"))
@@ -527,7 +527,7 @@ def test_a_second_connection_of_the_same_name_is_closed_and_the_first_stands(
     assert first.receive() == [[b"you"]]
 
 
-def test_a_worker_that_is_told_what_is_no_message_says_so():
+def test_a_worker_that_gets_invalid_bytes_raises_an_error():
     near, far = socket.socketpair()
     with near, far:
         far.sendall(wire(b"fine") + struct.pack("<I", 4097))
@@ -582,7 +582,9 @@ def test_a_path_that_is_taken_or_missing_is_an_error_that_keeps_no_socket(place:
     assert len(os.listdir("/proc/self/fd")) == files
 
 
-def test_the_cost_of_a_small_round_trip_is_told(place: Place, capsys: pytest.CaptureFixture[str]):
+def test_the_cost_of_a_small_round_trip_is_reported(
+    place: Place, capsys: pytest.CaptureFixture[str]
+):
     """Both ends in one thread: the channel's own cost, without waking anybody."""
     worker = place.worker()
     frames = [b"h" * 100, b"p" * 30]
@@ -662,7 +664,7 @@ def test_payload_waits_for_a_trainer_up_to_its_own_bound_and_then_it_is_cut_off(
     exchange.close()
 
 
-def test_a_trainer_that_says_much_at_once_is_heard_to_its_end_and_others_have_their_turns(
+def test_a_trainer_that_sends_much_at_once_is_read_to_its_end_and_others_have_their_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("headrace_server.process.exchange.TURN_S", 0.0)
@@ -693,7 +695,7 @@ def test_a_trainer_that_says_much_at_once_is_heard_to_its_end_and_others_have_th
 # Too many connections, too few descriptors
 
 
-def test_strangers_make_room_for_others_and_those_that_said_who_they_are_stay(tmp_path: Path):
+def test_strangers_make_room_for_others_and_identified_connections_stay(tmp_path: Path):
     place = Place(tmp_path)
     try:
         worker = place.worker(b"0-0")

@@ -63,7 +63,7 @@ def test_an_error_names_the_place_and_all_that_is_allowed(option: Option, value:
     assert isinstance(caught.value, TypeError) == ("but a" in words)
 
 
-def test_the_text_of_an_option_tells_its_default_and_its_bounds():
+def test_the_text_of_an_option_has_its_default_and_its_bounds():
     assert COUNT.text == "how many (default: 4; 1 … 8)"
     assert TIME.text == "how long (default: 2.5)"
     assert dataclasses.replace(TIME, least=2).text == "how long (default: 2.5; at least 2)"

@@ -17,7 +17,7 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-def test_a_peer_is_told_of_once_and_then_as_a_number(log: pytest.LogCaptureFixture):
+def test_a_peer_is_logged_once_and_then_counted(log: pytest.LogCaptureFixture):
     told = Refusals()
     for k in range(50):
         told.add("unknown_key", "10.0.0.1", "refused one", float(k) / 10)
@@ -51,7 +51,7 @@ def test_a_storm_from_many_peers_makes_few_lines_and_little_memory(
     assert entries(told) <= 30 + 2, "the peers, a count of all and one of those not logged"
 
 
-def test_what_has_no_text_is_only_counted(log: pytest.LogCaptureFixture):
+def test_refusals_without_a_text_are_only_counted(log: pytest.LogCaptureFixture):
     told = Refusals()
     told.add("handshake", "", "", 0)
     told.tick(100)

@@ -69,7 +69,9 @@ def test_a_parent_that_is_none_is_named(tmp_path: Path):
         RunDirectory(str(tmp_path / "nowhere"))
 
 
-def test_what_a_killed_server_left_goes_with_the_next_start_and_a_living_ones_stays(tmp_path: Path):
+def test_memory_of_a_killed_server_is_removed_by_the_next_start_and_that_of_a_living_one_is_not(
+    tmp_path: Path,
+):
     dead, dead_path = holder(tmp_path)
     alive, alive_path = holder(tmp_path)
     try:
@@ -85,7 +87,7 @@ def test_what_a_killed_server_left_goes_with_the_next_start_and_a_living_ones_st
     assert sweep(tmp_path) == [alive_path] and list(tmp_path.iterdir()) == []
 
 
-def test_what_a_sweep_did_not_finish_the_next_one_does(tmp_path: Path):
+def test_an_unfinished_sweep_is_completed_by_the_next_one(tmp_path: Path):
     half = tmp_path / f"headrace-{os.getuid()}-1-00000000"
     half.mkdir()
     (half / "slab-0-0-0").write_bytes(bytes(10))  # its lock went first

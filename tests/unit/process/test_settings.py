@@ -45,7 +45,7 @@ def test_every_field_but_the_pipeline_is_an_option_of_the_type_of_its_kind(setti
 @pytest.mark.parametrize(
     ("function", "settings"), [(hs.run, RunSettings), (hs.replay, ReplaySettings)]
 )
-def test_a_function_has_the_signature_of_its_settings_and_tells_each_in_its_docstring(
+def test_a_function_has_the_signature_of_its_settings_and_documents_each(
     function: Any, settings: type
 ):
     shown = inspect.signature(function)
@@ -99,7 +99,7 @@ def test_limits_go_to_the_processes_as_they_were_given():
     assert RunConfig((), "", ()).lease_ttl_s == Settings.lease_ttl_s == 30.0
 
 
-def test_what_needs_a_state_directory_is_refused_where_it_is_given_and_no_other():
+def test_options_that_need_a_state_directory_are_refused_without_one_and_others_are_not():
     RunSettings(BATCHES, durability="off", record="off", workers=2).refuse_state()
     for given in (
         {"record": "rows"},

@@ -36,7 +36,7 @@ def test_rates_are_added_and_the_same_wait_counts_once(parts: list[Any], whole: 
     assert joined(Rates, parts) == whole
 
 
-def test_of_stores_the_longest_rest_counts_and_each_fault_once():
+def test_the_longest_rest_of_stores_counts_and_each_fault_once():
     one: StoreStatus = {"commits": 1, "since_commit_s": None, "faults": ["b"]}
     two: StoreStatus = {"commits": 2, "since_commit_s": 3.0, "faults": ["a", "b"]}
     whole = {"commits": 3, "since_commit_s": 3.0, "faults": ["a", "b"]}
@@ -73,7 +73,7 @@ def test_statuses_of_servers_become_one_of_the_same_shape():
     assert told["feeds"]["a"].keys() == one["feeds"]["a"].keys()
 
 
-def test_of_many_trainers_the_first_are_listed():
+def test_the_first_of_many_trainers_are_listed():
     many = [trainer(n) for n in range(MOST_TRAINERS)]
     told = joined_feed([feed(trainers=many), feed(trainers=[trainer(1000)], trainers_more=2)])
     assert len(told["trainers"]) == MOST_TRAINERS and told["trainers_more"] == 3

@@ -28,7 +28,7 @@ def test_an_address_is_given_back(address: str):
         "tcp://host:1\n",
     ],
 )
-def test_what_is_none_is_refused_with_an_example(address: str):
+def test_an_invalid_value_is_refused_with_an_example(address: str):
     with pytest.raises(ValueError) as caught:
         check_address("bind", address)
     assert str(caught.value) == f"bind={address!r} is not like tcp://127.0.0.1:5557"

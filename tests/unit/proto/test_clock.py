@@ -103,7 +103,7 @@ def test_a_wait_goes_in_steps_and_looks_once_more_at_its_end(source: Source):
     assert steps == [0.5, 0.5, 0.25, 0.0]
 
 
-def test_a_wait_that_was_suspended_beyond_its_end_still_hears_the_answer(source: Source):
+def test_a_wait_that_was_suspended_beyond_its_end_still_gets_the_answer(source: Source):
     """1. A wait of 0.8 s; 2. the process sleeps amid the first step; 3. the answer is there."""
     answers = iter([None, "the answer"])
 
@@ -119,7 +119,7 @@ def test_a_wait_returns_what_its_step_came_to(source: Source):
     assert Deadline(0.0, source=source).wait(lambda seconds: seconds) == 0.0
 
 
-def test_a_deadline_that_is_looked_at_seldom_says_how_seldom(source: Source):
+def test_a_deadline_counts_at_most_its_gap_between_two_looks(source: Source):
     deadline = Deadline(60.0, gap_s=15.0, source=source)
     source.now += 10
     assert deadline.left_s == 50

@@ -71,7 +71,7 @@ def test_a_message_that_an_earlier_version_did_not_know_is_an_error():
 
 
 @pytest.mark.parametrize("op", [0, -1, 2**63, True, 1.0, "1", None, [1], {"a": 1}, b"1"])
-def test_what_is_no_op_is_an_error(op):
+def test_an_unknown_op_is_an_error(op):
     with pytest.raises(ProtocolError, match="has no op"):
         OLD.decode(pack([op, "x"]))
 
@@ -82,7 +82,7 @@ def test_a_field_without_default_may_not_be_missing():
 
 
 @pytest.mark.parametrize("header", [b"", b"\x90", b"\x80", b"\x01", b"\xc0", pack({"op": 1})])
-def test_what_is_no_list_with_an_op_is_an_error(header):
+def test_a_message_that_is_no_list_with_an_op_is_an_error(header):
     with pytest.raises(ProtocolError, match=r"not valid msgpack|a list that starts with its op"):
         OLD.decode(header)
 
@@ -106,7 +106,7 @@ def test_a_field_without_check_can_not_be_declared():
         Registry("loose").register(1, Loose)
 
 
-def test_what_is_no_plain_data_is_not_packed():
+def test_only_plain_data_is_packed():
     with pytest.raises(TypeError, match="complex is not plain data"):
         pack([1j])
 
@@ -204,7 +204,7 @@ def test_text_that_utf8_can_not_carry_is_sent_in_a_readable_form():
         (b"\x91\x81\xc4\x01k\x90", "the map key b'k', which is not a text"),
     ],
 )
-def test_what_is_no_plain_data_is_refused_wherever_it_stands(wire, why):
+def test_data_that_is_not_plain_is_refused_at_any_depth(wire, why):
     for header in (wire, b"\x94\x03\x90\xc0" + wire):  # alone, and in a field that is ignored
         with pytest.raises(ProtocolError, match=why):
             unpack(header)
@@ -218,7 +218,7 @@ def test_a_list_of_too_many_entries_is_refused():
         unpack(msgpack.packb({str(i): 0 for i in range(limits.MAX_HEADER_ITEMS + 1)}))
 
 
-def test_what_is_unpacked_can_be_called_by_its_name():
+def test_the_error_of_invalid_data_has_the_given_name():
     with pytest.raises(ProtocolError, match="cursor is not valid msgpack"):
         unpack(b"\xc1", "cursor")
 

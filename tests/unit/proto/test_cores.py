@@ -51,7 +51,7 @@ def test_quotas_of_the_first_version_are_seen(tmp_path: Path, own: Path):
     assert cores(tmp_path, own) == 0.25
 
 
-def test_what_can_not_be_read_is_no_quota(tmp_path: Path, own: Path):
+def test_an_unreadable_quota_counts_as_none(tmp_path: Path, own: Path):
     own.write_text("0::/\n")
     told(tmp_path, cpu__max="nonsense", cpu__cfs_quota_us="many")
     assert cores(tmp_path, own) == AFFINITY

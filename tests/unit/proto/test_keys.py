@@ -49,7 +49,7 @@ def test_a_key_may_begin_like_a_comment():
         ("curve-secret " + KEY, "neither a comment nor"),
     ],
 )
-def test_what_is_no_key_is_told_with_its_place_and_without_its_bytes(text: str, told: str):
+def test_the_error_of_an_invalid_key_has_its_path_and_none_of_its_bytes(text: str, told: str):
     with pytest.raises(ValueError, match=r"/k/alice\.secret.*" + told) as caught:
         parse_secret(text, "/k/alice.secret")
     assert KEY[5:15] not in str(caught.value)
@@ -122,7 +122,7 @@ def test_the_servers_own_secret_is_no_trainers(tmp_path: Path):
         load_keys(tmp_path)
 
 
-def test_of_several_secrets_one_is_to_be_named(keys: Path):
+def test_one_of_several_secrets_must_be_named(keys: Path):
     make_pair(keys, "bob")
     with pytest.raises(ValueError, match=r"alice\.secret, bob\.secret: name one"):
         load_keys(keys)

@@ -58,7 +58,7 @@ def columns(draw):
 @given(st.lists(columns(), max_size=5))
 @example([])
 @example([("bool", (0,), b"")])
-def test_what_is_written_to_a_block_is_read_from_it(arrays):
+def test_arrays_written_to_a_block_are_read_from_it(arrays):
     slots, nbytes = arrange([(d, s, sum(map(len, v)) if d == BYTES else 0) for d, s, v in arrays])
     block = aligned_bytes(nbytes)
     end = 0
@@ -183,7 +183,7 @@ odd_dims = odd_ints | st.integers(-1, 5) | st.sampled_from([None, 2.0, "", True,
     st.integers(0, 256) | odd_dims,
     st.binary(min_size=BLOCK, max_size=BLOCK),
 )
-def test_what_passes_the_check_can_be_read(dtype, shape, offset, nbytes, content):
+def test_slots_that_pass_the_check_can_be_read(dtype, shape, offset, nbytes, content):
     fitting = prod(d for d in shape if type(d) is int) if dtype != BYTES else 128
     item = 1 if dtype == BYTES else numpy_dtype(dtype).itemsize
     for size in (nbytes, fitting * item):

@@ -27,7 +27,7 @@ def test_a_schema_comes_out_as_it_went_in_and_in_its_order(schema):
     assert list(back.items()) == list(schema.items())
 
 
-def test_what_a_later_version_says_of_a_field_is_ignored():
+def test_unknown_properties_of_a_field_are_ignored():
     assert schema_from_wire([["x", "int8", [-1], "later"]]) == {"x": Field("int8", (None,))}
 
 
@@ -56,7 +56,7 @@ def test_what_a_later_version_says_of_a_field_is_ignored():
         ([["x", "int8", [None]]], "impossible shape"),
     ],
 )
-def test_what_is_no_schema_is_refused_with_the_reason(wire, why):
+def test_an_invalid_schema_is_refused_with_the_reason(wire, why):
     with pytest.raises(ProtocolError, match=why):
         schema_from_wire(wire)
 

@@ -117,7 +117,7 @@ def test_a_wait_whose_answer_is_late_sleeps_after_its_budget():
     assert 150 < peer.polls < 250, "twice as long as the wait before"
 
 
-def test_who_waits_idle_polls_once_for_each_wait():
+def test_where_nobody_answers_each_wait_polls_once():
     spin, peer = Spin(2), Peer(100 * US)
     peer.wait(spin)
     peer.answers_s = 10.0

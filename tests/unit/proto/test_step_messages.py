@@ -289,7 +289,7 @@ def test_columns_that_came_before_are_the_same_list_again(count):
     assert first.meta == second.meta and first.meta is not second.meta  # a trainer's own
 
 
-def test_columns_are_packed_as_they_are_whatever_was_packed_before():
+def test_columns_are_packed_correctly_after_any_others():
     def packed(columns):
         header = FROM_TRAINER.encode(Step(1, 0, saves=(Save(1, 1, columns),)))
         return header if is_packed(header) else None

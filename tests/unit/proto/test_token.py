@@ -33,6 +33,6 @@ def test_a_token_survives_json(url: str):
         ({"headrace": 1, "feed": "f", "snapshot": NAME, "url": 3}, ValueError, "url is 3"),
     ],
 )
-def test_what_is_no_token_is_refused_by_name(value: object, kind: type, text: str):
+def test_an_invalid_token_is_refused_by_name(value: object, kind: type, text: str):
     with pytest.raises(kind, match=text.replace("[", r"\[")):
         Token.from_plain("resume", value)

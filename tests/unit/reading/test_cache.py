@@ -161,7 +161,9 @@ def test_a_part_that_a_killed_worker_left_is_not_used(tmp_path: Path) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(25))
 @given(stops=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=4))
-def test_whatever_lives_wrote_rows_come_once(tmp_path: Path, stops: list[Any]) -> None:
+def test_rows_come_once_from_the_parts_of_any_number_of_processes(
+    tmp_path: Path, stops: list[Any]
+) -> None:
     directory = tmp_path / str(len(list(tmp_path.iterdir())))
     lives = [Worker(declared(directory)) for _ in stops]
     for epoch, (life, (stop, limit)) in enumerate(zip(lives, stops, strict=True)):
@@ -408,7 +410,7 @@ def counted(shard):
     return ({"i": 10 * shard + i} for i in range(shard * 4))
 
 
-def test_what_a_generator_gives_is_written_by_several_workers(tmp_path: Path) -> None:
+def test_rows_of_a_generator_are_cached_by_several_workers(tmp_path: Path) -> None:
     source = hs.from_function(counted, shards=4).repeat(None).map(spelled)
     plain = Worker(source, 2)
     one, two = (Worker(source.cache(tmp_path), 2, own=[k]) for k in range(2))

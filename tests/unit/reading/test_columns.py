@@ -193,7 +193,7 @@ def test_integers_become_floats_and_floats_narrower_ones() -> None:
     assert column.tolist() == [1.0, 2.5, float(np.float32(0.1))]
 
 
-def test_a_ragged_column_tells_the_lengths_of_its_rows():
+def test_a_ragged_column_has_the_lengths_of_its_rows():
     column = Ragged.from_values(np.arange(6.0), np.array([0, 2, 2, 6]))
     assert column.lengths.tolist() == [2, 0, 4]
 

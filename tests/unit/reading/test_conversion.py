@@ -78,7 +78,7 @@ def plain(n: int) -> list[dict[str, Any]]:
     return [{**row, "s": row["s"].encode()} for row in rows(n)]
 
 
-def test_files_hold_the_examples_in_their_order_and_as_many_as_was_said(tmp_path: Path):
+def test_files_hold_the_examples_in_order_and_as_many_as_were_asked_for(tmp_path: Path):
     done = converted(jsonl(tmp_path / "a.jsonl", 25), tmp_path / "out", rows_per_file=10)
     assert back(tmp_path / "out") == plain(25)
     names = sorted(path.name for path in (tmp_path / "out").glob("*.arrow"))
@@ -145,7 +145,7 @@ def test_a_part_that_was_named_and_not_noted_is_written_again(tmp_path: Path):
     assert back(out) == plain(9) and not list(out.glob("*.part"))
 
 
-def test_what_is_complete_is_left_as_it_is(tmp_path: Path):
+def test_a_complete_conversion_is_left_as_it_is(tmp_path: Path):
     pipeline = jsonl(tmp_path / "a.jsonl", 9)
     converted(pipeline, tmp_path / "out")
     before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out").iterdir()}
@@ -212,7 +212,7 @@ def test_a_file_that_is_not_read_back_as_it_was_is_named_and_not_kept(
     assert back(out) == plain(9)
 
 
-def test_bad_examples_stop_it_or_are_left_out_as_the_pipeline_says(tmp_path: Path):
+def test_bad_examples_stop_the_conversion_or_are_left_out_as_the_pipeline_declares(tmp_path: Path):
     pipeline = jsonl(tmp_path / "a.jsonl", 6)
     with open(tmp_path / "a.jsonl", "a") as file:
         file.write('{"i": "x"}\n')

@@ -112,7 +112,7 @@ CELLS = st.text("a,\"\n\r' é0", max_size=5)
     st.booleans(),
     st.sampled_from(["\n", "\r\n"]),
 )
-def test_what_was_written_is_read_from_any_position(
+def test_a_written_file_is_read_from_any_position(
     rows: list[tuple[int, str, int]], grouped: bool, newline: str
 ) -> None:
     text = io.StringIO()

@@ -100,7 +100,7 @@ def test_bad_records_before_a_good_one_count_and_are_counted_once(tmp_path: Path
     assert ids(reader) == [1, 2, 4, 5, 6, 7, 8]
 
 
-def test_what_a_numbered_source_skips_is_not_read(tmp_path: Path) -> None:
+def test_skipped_rows_of_an_indexed_source_are_not_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", i=np.arange(10))
     asked: list[Any] = []
 

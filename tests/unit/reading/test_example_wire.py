@@ -303,7 +303,7 @@ def test_a_missing_feature_takes_its_default_row_by_row() -> None:
         ),
     ],
 )
-def test_a_record_that_breaks_a_rule_says_which(payload, wanted, reason, text) -> None:
+def test_the_error_of_an_invalid_record_names_the_rule(payload, wanted, reason, text) -> None:
     got_reason, got_text = one_fault(payload, {"x": wanted})
     assert got_reason == reason
     assert text in got_text
@@ -375,7 +375,7 @@ def test_the_feature_lists_of_an_example_are_not_looked_at() -> None:
     assert values([payload], wanted, lists=False) == [{"x": [1]}]
 
 
-def test_what_nobody_wants_may_hold_anything() -> None:
+def test_a_feature_that_is_not_declared_may_hold_anything() -> None:
     payloads = [
         example({"junk": bytes([255 - k]) * 4, "x": feature("int", [k])}) for k in range(30)
     ]

@@ -70,7 +70,7 @@ def test_values_that_only_move_from_row_to_row_change_the_sum():
     assert sum_of(three) != sum_of(four)
 
 
-def test_what_an_empty_array_says_of_its_inner_dimensions_does_not_count():
+def test_the_inner_dimensions_of_an_empty_array_do_not_count():
     one = column_from_rows([np.empty((0, 5))], Field("float32", (None, None)))
     two = column_from_rows([np.empty((0, 7))], Field("float32", (None, None)))
     three = column_from_rows([np.empty((7, 0))], Field("float32", (None, None)))

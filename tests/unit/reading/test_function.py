@@ -145,7 +145,7 @@ def test_no_examples_are_a_source_of_none() -> None:
 
 
 @pytest.mark.parametrize("at", [1, 8])
-def test_what_a_generator_raises_is_told_and_ends_the_stream(at: int) -> None:
+def test_an_exception_of_a_generator_is_reported_and_ends_the_stream(at: int) -> None:
     reader = opened("function", function=HERE + "broken", args=[at])
     with pytest.raises(DataError, match=rf"broken, record {at}: it raised KeyError: 'no such"):
         reader.read(0, b"", 20)
@@ -191,7 +191,7 @@ def test_a_bad_example_is_named_or_skipped(name: str, value: Any, reason: str, t
     all_of(opened("function", features=features, bad=bad, **options))
 
 
-def test_what_a_sequence_raises_is_told_for_that_example_only() -> None:
+def test_an_exception_of_a_sequence_is_reported_for_that_example_only() -> None:
     with pytest.raises(DataError, match="faulty, record 1: it raised OSError: disk on fire"):
         opened("function", function=HERE + "faulty").take(slice(0, 3))
     reader = opened("function", function=HERE + "faulty", bad=BadRecords(skip=True))

@@ -99,7 +99,7 @@ def test_a_group_of_the_source_is_read_whole_though_bad_records_lie_in_it(tmp_pa
     assert groups == 3 and intake.dropped["bad:corrupt_record"] == 11
 
 
-def test_what_is_dropped_is_counted_when_a_read_ends():
+def test_dropped_rows_are_counted_when_a_read_ends():
     intake = intake_of(numbered(30).filter(f"{__name__}:no_threes"))
     intake.begin()
     chunk, position = intake.chunk(Read(0, 0, 0, 30))

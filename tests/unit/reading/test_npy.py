@@ -28,7 +28,7 @@ def saved(array: np.ndarray) -> np.ndarray:
     ),
     st.booleans(),
 )
-def test_what_numpy_saved_is_read_back(array: np.ndarray, fortran: bool) -> None:
+def test_arrays_saved_by_numpy_are_read_back(array: np.ndarray, fortran: bool) -> None:
     if fortran:
         array = np.asfortranarray(array)
     got = npy_array(saved(array))

@@ -146,7 +146,7 @@ def test_every_example_comes_once_per_epoch_over_all_partitions(source, count, e
 
 @given(source=sources(), count=st.integers(1, 5), limits=LIMITS, others=LIMITS)
 @RUN
-def test_what_comes_does_not_depend_on_the_limits(source, count, limits, others):
+def test_the_order_of_rows_does_not_depend_on_the_limits_of_reads(source, count, limits, others):
     for part in partitions(*source, count):
         assert rows(part, 1, limits) == rows(part, 1, others)
 
@@ -323,7 +323,7 @@ def test_the_share_is_known_where_examples_have_numbers():
         (Streamed([]), 2, "0 streams"),
     ],
 )
-def test_an_empty_partition_ends_at_once_and_says_why(reader, count, what, order):
+def test_an_empty_partition_ends_at_once_and_logs_the_reason(reader, count, what, order):
     part = partition_reader(reader, order, 0, count)
     chunk, after = part.read(0, part.start, 5)
     assert (len(chunk), after, list(chunk.columns)) == (0, None, ["x"])

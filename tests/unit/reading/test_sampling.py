@@ -194,7 +194,7 @@ def notices(caplog):
     return [r for r in caplog.records if "stratified_sample rejects" in r.getMessage()]
 
 
-def test_that_most_is_rejected_is_told_once(caplog):
+def test_a_sampler_that_rejects_most_rows_warns_once(caplog):
     caplog.set_level(logging.WARNING)
     stages(lambda s: s.stratified_sample("y", [0.5, 0.5], init_probs=[0.6, 0.4]), y=[0])
     assert not notices(caplog)
@@ -381,7 +381,7 @@ def test_learning_a_schema_leaves_no_trace():
     assert run.state() == before and run.counts == {}
 
 
-def test_what_is_told_of_rows_hides_from_the_functions_of_the_user():
+def test_columns_of_a_sampler_are_hidden_from_user_functions():
     y = np.array([1, 0, 1])
     seen = []
 

@@ -184,7 +184,7 @@ def write_into_ragged(columns):
 @pytest.mark.parametrize(
     ("fn", "vectorized"), [(write_into_v, False), (write_into_x, True), (write_into_ragged, True)]
 )
-def test_what_a_function_sees_can_not_be_written(fn, vectorized):
+def test_a_function_gets_read_only_arrays(fn, vectorized):
     chunk = numbered(3)
     with pytest.raises(DataError, match="read-only"):
         stages(lambda p: p.map(fn, vectorized=vectorized)).apply(chunk, BadRecords())
@@ -247,7 +247,7 @@ def halves(example):
     return {"y": example["x"] if example["x"] < 3 else example["x"] / 2}
 
 
-def test_what_the_first_rows_showed_is_fixed_for_the_run():
+def test_the_schema_of_the_first_rows_is_fixed_for_the_run():
     run = stages(lambda p: p.map(halves))
     run.apply(numbered(3), BadRecords())
     assert run.fields == {"y": Field("int64")}
@@ -376,7 +376,7 @@ def test_a_fault_names_row_function_and_rule(declare, text):
         stages(declare).apply(numbered(4), BadRecords())
 
 
-def test_what_the_function_raised_is_the_cause():
+def test_the_exception_of_the_function_is_the_cause_of_the_error():
     with pytest.raises(DataError) as caught:
         stages(lambda p: p.map(fails_on_odd)).apply(numbered(2), BadRecords())
     assert isinstance(caught.value.__cause__, KeyError)
@@ -497,7 +497,7 @@ def test_nothing_is_learnt_from_a_row_that_is_dropped():
     assert run.fields == {"y": Field("int64")}
 
 
-def test_a_column_that_is_not_there_is_told_before_any_chunk():
+def test_a_missing_column_is_an_error_before_the_first_chunk():
     with pytest.raises(DataError, match="select: there is no column 'z', only x, v, t"):
         stages(lambda p: p.select(["z"]))
     run = stages(lambda p: p.map(halves).select(["z"]))
@@ -505,7 +505,7 @@ def test_a_column_that_is_not_there_is_told_before_any_chunk():
         run.apply(numbered(2), BadRecords())
 
 
-def test_a_function_that_is_not_found_is_told_before_any_chunk():
+def test_a_missing_function_is_an_error_before_the_first_chunk():
     with pytest.raises(ImportError, match=r"there is no 'nothing' in .*test_stages"):
         stages(lambda p: p.map(f"{__name__}:nothing"))
     with pytest.raises(ImportError, match="STEPS is a dict, not a function"):

@@ -30,7 +30,7 @@ def test_ranges_count_up_from_each_start(pieces: list[tuple[int, int]]) -> None:
 
 
 @given(st.lists(_PIECES, min_size=1, max_size=4))
-def test_joined_buffers_hold_every_stretch_where_they_say(
+def test_joined_buffers_hold_every_stretch_at_its_offset(
     parts: list[list[tuple[int, int]]],
 ) -> None:
     arrays = [_arrays(part) for part in parts]

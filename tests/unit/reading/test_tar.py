@@ -101,7 +101,7 @@ def test_declared_features_are_read_and_nothing_else(tmp_path: Path) -> None:
     assert all_of(reader) == [{"txt": b"a", "cls": -1}, {"txt": b"b", "cls": -1}]
 
 
-def test_what_belongs_to_no_example_is_passed_over(tmp_path: Path) -> None:
+def test_entries_that_belong_to_no_example_are_skipped(tmp_path: Path) -> None:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
         for name, kind in (
@@ -128,7 +128,7 @@ def test_what_belongs_to_no_example_is_passed_over(tmp_path: Path) -> None:
     st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
     st.sampled_from(["a.tar", "a.tar.gz"]),
 )
-def test_what_was_packed_is_read_from_any_position(
+def test_a_packed_archive_is_read_from_any_position(
     files: list[tuple[str, bytes]], style: int, name: str
 ) -> None:
     listed = [(f"{i}/x{stem.strip('/')}.bin", data) for i, (stem, data) in enumerate(files)]
@@ -154,7 +154,9 @@ CLS = {"cls": Feature("scalar", "int64")}
 
 
 @pytest.mark.parametrize("name", ["a.tar", "a.tar.gz"])
-def test_an_archive_that_is_cut_off_anywhere_says_so(tmp_path: Path, name: str) -> None:
+def test_the_error_of_a_truncated_archive_says_that_it_is_cut_off(
+    tmp_path: Path, name: str
+) -> None:
     content = packed(*[(f"{i}.cls", b"%d" % i) for i in range(3)])
     for cut in (100, 512, 600, 1024, 1100, 1536, 3 * 1024 - 1, 3 * 1024):
         path = write(tmp_path / name, content[:cut])

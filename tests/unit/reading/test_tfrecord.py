@@ -173,7 +173,9 @@ def readable(reader) -> tuple[list[dict], str]:
     return got, ""
 
 
-def test_a_file_cut_off_anywhere_gives_its_whole_records_then_says_where(tmp_path: Path) -> None:
+def test_a_truncated_file_gives_its_whole_records_and_then_an_error_with_the_place(
+    tmp_path: Path,
+) -> None:
     raw = b"".join(map(frame, SMALL))
     path = tmp_path / "cut"
     for size in range(1, len(raw)):
@@ -224,7 +226,7 @@ def test_damage_in_one_file_does_not_touch_the_next(tmp_path: Path, three: list[
     assert bad.counts == {"truncated_file": 1}
 
 
-def test_of_two_bad_records_the_first_asked_for_is_reported(tmp_path: Path) -> None:
+def test_the_first_requested_of_two_bad_records_is_reported(tmp_path: Path) -> None:
     raw = bytearray(b"".join(map(frame, SMALL)))
     raw[BOUNDS[2] - 1] ^= 1
     raw[BOUNDS[4]] ^= 1
@@ -319,7 +321,7 @@ def test_compressed_files_are_streams_from_any_position(tmp_path, kind, option) 
 
 
 @pytest.mark.parametrize("kind", ["gzip", "zlib"])
-def test_what_compresses_very_well_comes_out_whole(tmp_path: Path, kind: str) -> None:
+def test_data_with_a_high_compression_ratio_is_read_whole(tmp_path: Path, kind: str) -> None:
     big = example({"id": feature("bytes", [bytes(5_000_000)])})
     path = tmp_path / "zeros"
     path.write_bytes(compressed(kind, frame(big) * 2))
@@ -506,7 +508,7 @@ TF_WANTED = {
 @given(
     records=st.lists(tf_rows(), min_size=1, max_size=5), way=st.sampled_from(["", "GZIP", "ZLIB"])
 )
-def test_what_tensorflow_writes_is_read(tf, tmp_path: Path, records, way: str) -> None:
+def test_records_written_by_tensorflow_are_read(tf, tmp_path: Path, records, way: str) -> None:
     plain, steps = str(tmp_path / "plain"), str(tmp_path / "steps")
     with tf.io.TFRecordWriter(plain, way) as one, tf.io.TFRecordWriter(steps, way) as two:
         for record in records * 9:
@@ -535,7 +537,7 @@ def test_what_tensorflow_writes_is_read(tf, tmp_path: Path, records, way: str) -
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
-def test_what_we_read_is_what_tensorflow_parses(tf, tmp_path: Path, data) -> None:
+def test_records_are_parsed_as_tensorflow_parses_them(tf, tmp_path: Path, data) -> None:
     """Any order, packed or not, unknown and missing features: as tf.io.parse_single_example."""
     records = []
     for _ in range(data.draw(st.integers(1, 4))):

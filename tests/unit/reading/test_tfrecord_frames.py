@@ -86,7 +86,7 @@ def test_exactly_the_changed_payloads_fail_their_checksum(sizes: list[int]) -> N
 
 
 @pytest.mark.parametrize("sizes", [(1, 2), (1, 1)], ids=["walked", "guessed"])
-def test_a_scan_says_now_and_then_how_far_it_is(sizes: tuple[int, int]):
+def test_a_scan_reports_its_progress_now_and_then(sizes: tuple[int, int]):
     raw = b"".join(frame(bytes(size)) for size in sizes) * 200_000
     scanned: list[int] = []
     index = scan(as_array(raw), progress=scanned.append)

@@ -65,7 +65,7 @@ def test_windows_and_lanes_are_slices_of_their_file(
     assert all(("targets" in row) == bool(shift) for row in rows)
 
 
-def test_a_numpy_file_says_its_dtype_and_a_slice_of_it_is_a_view(tmp_path: Path) -> None:
+def test_a_numpy_file_has_its_dtype_and_a_slice_of_it_is_a_view(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(100, dtype=np.int32))
     reader = opened(hs.read_tokens(tmp_path / "a.npy", window=10))
     assert str(reader.fields["tokens"]) == "int32[10]"

@@ -74,7 +74,7 @@ def test_columns_functions_and_constants_give_one_value_per_row():
     assert values(0.25, "constant").of(chunk, bad).tolist() == [0.25] * 3
 
 
-def test_of_a_sequence_the_length_counts_where_it_may():
+def test_the_length_of_a_sequence_stands_for_it_where_allowed():
     chunk, bad = chunk_of(3), BadRecords()
     assert values("v", sequence=True).of(chunk, bad).tolist() == [0, 1, 2]
     assert values("words", sequence=True).of(chunk, bad).tolist() == [0, 1, 2]
@@ -92,7 +92,7 @@ def test_of_a_sequence_the_length_counts_where_it_may():
         ("pair", r"gave float32 of shape \[3, 3\]"),
     ],
 )
-def test_what_is_no_value_per_row_makes_the_whole_chunk_bad(what, fault):
+def test_a_function_without_a_value_per_row_makes_the_whole_chunk_bad(what, fault):
     with pytest.raises(
         DataError, match=r"a.npz, record 40 and the 2 after it: bucket: which_"
     ) as e:
@@ -103,7 +103,7 @@ def test_what_is_no_value_per_row_makes_the_whole_chunk_bad(what, fault):
     assert skipping.counts == {"value_failed": 3}
 
 
-def test_columns_that_are_none_stop_the_feed_whatever_the_policy():
+def test_invalid_columns_stop_the_feed_under_every_policy():
     for name, fault in (("lost", "no such column, only n, u"), ("t", "holds strings")):
         with pytest.raises(DataError, match=fault):
             values(name).of(chunk_of(3), BadRecords(skip=True))

@@ -88,7 +88,7 @@ def test_tokens_of_the_snapshots_term_are_never_given_out_again(tmp_path: Path, 
     assert begun.feeds[0].untouched
 
 
-def test_what_can_not_be_gone_on_from_leaves_all_as_it_is(tmp_path: Path, opened: Any):
+def test_a_refused_resume_leaves_all_files_as_they_are(tmp_path: Path, opened: Any):
     durable = opened(tmp_path, "power")
     begun = durable.begin(config(), {})
     name = snapshot(durable, begun.term)

@@ -24,7 +24,7 @@ def changed(**parts: str) -> dict[str, dict[str, str]]:
     return {"mine:f": {**BEFORE["mine:f"], **parts}}
 
 
-def test_what_was_noted_is_read_again_and_what_is_damaged_is_named(tmp_path: Path) -> None:
+def test_stored_fingerprints_are_read_back_and_a_damaged_file_is_named(tmp_path: Path) -> None:
     assert noted_functions(tmp_path) is None
     note_functions(tmp_path, BEFORE)
     assert noted_functions(tmp_path) == {"python": PYTHON, "functions": BEFORE}
@@ -53,6 +53,6 @@ def test_changed_code_is_refused_unless_allowed_and_a_value_is_a_warning(
     assert "another version of Python" in caplog.text
 
 
-def test_what_a_later_worker_tells_is_compared_with_the_first() -> None:
+def test_functions_of_later_workers_are_compared_with_those_of_the_first() -> None:
     assert changed_functions(BEFORE, BEFORE) == ""
     assert "RATE" in changed_functions(BEFORE, changed(RATE="value 2"))

@@ -55,7 +55,7 @@ class Counting:
         self.total += number
 
 
-def test_what_was_appended_comes_back_in_its_order_after_a_close_and_after_a_kill(tmp_path: Path):
+def test_appended_records_come_back_in_order_after_a_close_and_after_a_kill(tmp_path: Path):
     path, copy = tmp_path / "j", tmp_path / "killed"
     create(path, [[b"table"]])
     journal = Journal(path, True)
@@ -165,7 +165,7 @@ def test_a_table_that_was_not_ended_is_as_if_it_had_not_begun(tmp_path: Path):
     assert not (tmp_path / "j.new").exists()
 
 
-def test_a_table_that_is_larger_than_was_said_is_a_mistake_of_the_caller(tmp_path: Path):
+def test_a_table_larger_than_announced_is_an_error_of_the_caller(tmp_path: Path):
     create(tmp_path / "j", [])
     journal = Journal(tmp_path / "j", True)
     with pytest.raises(NoRoom, match="would end at byte"), journal.turn(10, 10) as table:
@@ -303,7 +303,7 @@ def test_after_a_close_a_last_commit_that_is_damaged_or_gone_is_found_too(tmp_pa
     assert found(killed) == found(path) == [b"one", b"last"]
 
 
-def test_what_a_loss_of_power_left_of_unsynced_records_is_never_joined_to_later_ones(
+def test_unsynced_records_that_survived_a_loss_of_power_are_never_joined_to_later_ones(
     tmp_path: Path,
 ):
     """Without ``durable`` a record may be lost and the ones after it be there."""

@@ -24,7 +24,7 @@ def test_a_list_of_before_is_read(tmp_path: Path) -> None:
     assert Omissions.read(file).deadly == {7: "it kills"}
 
 
-def test_of_two_epochs_the_earlier_one_holds() -> None:
+def test_the_earlier_of_two_epochs_holds() -> None:
     one = Omissions()
     for skipped in (Skipped("b", 2), Skipped("a", 1), Skipped("c", 3)):
         one.skip(5, skipped)

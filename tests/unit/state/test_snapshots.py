@@ -27,7 +27,7 @@ def made(shelf: Shelf, content: bytes = b"store", term: int = 3) -> str:
     return shelf.finish(FEED, name, term).snapshot
 
 
-def test_what_was_stored_is_found_again(tmp_path: Path):
+def test_stored_snapshots_are_found_again(tmp_path: Path):
     shelf = Shelf(state(tmp_path))
     name = made(shelf)
     directory, term = Shelf(tmp_path / "state").fetch(FEED, name)

@@ -165,7 +165,7 @@ def test_a_kill_at_any_line_never_gives_a_number_twice(tmp_path: Path):
 @pytest.mark.parametrize(
     "text", ["", "7", "[]", "[[1], [1]]", "[[1, 7], [1, 3]]", "[[1, -1], [1, -1]]", "\xff\xfe"]
 )
-def test_a_damaged_term_is_told_with_the_remedy(text: str, directory: StateDirectory):
+def test_a_damaged_term_is_an_error_with_the_remedy(text: str, directory: StateDirectory):
     file = directory.path / "terms.json"
     file.write_bytes(text.encode("latin-1"))
     with pytest.raises(ServerError, match=r"terms\.json is damaged.*an N larger than any"):
@@ -182,7 +182,7 @@ def test_a_term_beyond_all_tokens_is_refused(directory: StateDirectory):
         directory.raise_term()
 
 
-def test_a_term_that_is_gone_while_states_are_there_is_told(directory: StateDirectory):
+def test_a_missing_term_beside_existing_states_is_an_error(directory: StateDirectory):
     path = partition_path(directory.path, "speech", 0)
     path.parent.mkdir(parents=True)
     path.touch()
@@ -260,7 +260,7 @@ NEVER = {
 
 
 @pytest.mark.parametrize("name", NEVER)
-def test_what_states_can_not_be_used_for_is_refused_whatever_is_allowed(
+def test_an_incompatible_change_of_states_is_refused_even_where_changes_are_allowed(
     name: str, directory: StateDirectory
 ):
     directory.check_feed(feed())

@@ -158,7 +158,7 @@ def child(code: str, *args: Any) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("durability", ["power", "process"])
-def test_what_a_killed_process_has_told_to_be_committed_is_there(durability: str, tmp_path: Path):
+def test_acknowledged_commits_of_a_killed_process_are_there(durability: str, tmp_path: Path):
     chance, path, before = random.Random(durability), tmp_path / "0.journal", -1
     for _ in range(16):
         process = child(CHILD, path, durability)
@@ -203,7 +203,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     return Held(monkeypatch)
 
 
-def test_what_gathers_while_one_record_is_written_is_the_next_one(
+def test_changes_that_gather_while_a_record_is_written_are_the_next_record(
     tmp_path: Path, opened: Callable[..., Opened], held: Held
 ):
     one = opened(tmp_path / "0.journal")
@@ -284,7 +284,7 @@ print(len(done), n)
 
 
 @pytest.mark.parametrize("then", ["again", "closed"])
-def test_no_room_is_waited_out_told_and_costs_nothing_that_was_committed(then: str, tmp_path: Path):
+def test_a_full_disk_is_reported_and_waited_out_and_loses_no_commit(then: str, tmp_path: Path):
     """The limit of a file's size stands for the disk: the next lap can not be written."""
     process = child(LIMITED, tmp_path / "0.journal", then)
     out, _ = process.communicate(timeout=PATIENCE_S)
@@ -537,7 +537,7 @@ def test_load_after_a_submit_is_refused(tmp_path: Path, opened: Callable[..., Op
         one.store.load()
 
 
-def test_the_last_tokens_that_came_stay_whatever_their_numbers(
+def test_the_newest_tokens_stay_for_any_order_of_their_numbers(
     tmp_path: Path, opened: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(module, "TOKENS", 100)

@@ -37,7 +37,7 @@ def processes() -> Iterator[list[Any]]:
         os.close(one.pidfd)
 
 
-def test_a_death_is_told_once_and_none_after_the_end(processes: list[Any]):
+def test_a_death_is_reported_once_and_none_after_the_end(processes: list[Any]):
     """1. One dies; 2. another is to be watched; 3. the watch ends, dies no more."""
     first, second = processes
     watched, dead = [first], queue.Queue[Any]()

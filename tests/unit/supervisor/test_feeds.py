@@ -53,7 +53,7 @@ def test_bad_examples_of_all_owners_together_are_too_many():
     assert len(server.feeds.outcome()) == 1
 
 
-def test_owners_are_told_when_all_have_opened_what_each_knows():
+def test_owners_get_the_marks_of_all_once_all_have_opened():
     server = Server("a")
     server.feeds.opened(0, before={})
     server.feeds.marked(USED, 0, "a", 2)

@@ -45,7 +45,7 @@ class Place(Post):
         return self.child.wait(PATIENCE_S)
 
 
-def test_what_a_worker_is_at_is_told_in_words(place: Place):
+def test_the_activity_of_a_worker_is_described_in_words(place: Place):
     assert place.doing == "it was starting"
     place.worker.idle()
     assert place.doing == "it was between two steps of work"
@@ -82,7 +82,7 @@ def test_looks_are_a_second_apart_or_four_within_a_shorter_patience():
     assert Patience(2, 60).look_s == 0.5
 
 
-def test_a_worker_whose_diary_gets_no_beat_is_ended_and_that_is_told(
+def test_a_worker_whose_diary_gets_no_beat_is_ended_with_a_log_entry(
     place: Place, caplog: pytest.LogCaptureFixture
 ):
     place.worker.begin("speech", 1)
@@ -172,7 +172,7 @@ def test_an_end_is_a_signal_by_name_or_number_or_an_exit_code():
     assert end_of(3) == "ended with exit code 3"
 
 
-def test_an_obituary_has_what_a_child_said_or_else_what_it_printed_last(tmp_path: Path):
+def test_an_obituary_has_the_report_of_a_dying_child_or_else_its_last_output(tmp_path: Path):
     (tmp_path / "talker.py").write_text("import sys\nsys.exit('the last line')\n")
     path = {"PYTHONPATH": str(tmp_path)}
     child = ChildProcess("talker", "c", b"", lambda child, event: None, path)

@@ -57,7 +57,9 @@ TAKEN = (
         ("state_dir", "/state"),
     ],
 )
-def test_a_taken_thing_is_refused_and_the_error_says_whose_it_is(started, argument, value):
+def test_an_address_or_directory_in_use_is_refused_with_the_place_of_its_server(
+    started, argument, value
+):
     server, one = started(*TAKEN)
     assert one.where.startswith(f"{__file__}:")
     with pytest.raises(ServerError) as caught:
@@ -79,7 +81,7 @@ def test_another_address_is_free(started, value):
     del server
 
 
-def test_of_a_server_that_has_failed_the_system_knows_whether_the_address_is_free(started):
+def test_the_address_of_a_failed_server_may_be_tried_again(started):
     server, _ = started(*TAKEN, failed=True)
     refuse_taken([("bind", TAKEN[0])])
     with pytest.raises(ServerError, match="state_dir='/state' is used"):

@@ -100,7 +100,9 @@ def test_rows_that_kill_only_together_fail_the_feed_and_none_is_left_out(skippin
     ("entry", "words"),
     [(alone(-1), "can not be read past it"), (alone(7, needed=True), "depend on its place")],
 )
-def test_what_can_not_be_left_out_fails_the_feed(skipping: Quarantine, entry: Entry, words: str):
+def test_a_deadly_row_that_can_not_be_left_out_fails_the_feed(
+    skipping: Quarantine, entry: Entry, words: str
+):
     for _ in range(2):
         skipping.died(together(*entry.rows), "words")
     verdict = skipping.died(entry, "words")

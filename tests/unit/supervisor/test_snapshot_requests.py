@@ -82,7 +82,7 @@ def test_a_snapshot_is_made_and_a_feed_is_prepared_to_go_back_to_it(supervisor: 
     assert supervisor.notes == [("taken back", f"feed 'a' to snapshot {name}")]
 
 
-def test_what_can_not_be_gone_back_to_is_refused(supervisor: Supervisor):
+def test_an_absent_snapshot_is_refused(supervisor: Supervisor):
     absent = "20260102T030405Z-0123456789ab"
     supervisor.requests.on_take_back(0, feed="a", generation=0, snapshot=absent)
     refusal = supervisor.orders.get(timeout=PATIENCE_S)
@@ -116,7 +116,7 @@ def test_without_a_state_directory_a_feed_goes_back_to_its_beginning_only():
         requests.snapshot("a", 0)
 
 
-def test_what_a_trainer_asked_of_a_life_that_has_ended_is_not_done_in_the_next(
+def test_a_request_to_a_life_that_has_ended_is_not_carried_out_in_the_next(
     supervisor: Supervisor,
 ):
     """1. A feed is to be taken back; 2. another has the server restart first."""
@@ -153,7 +153,7 @@ def test_an_operators_snapshot_is_waited_for_until_its_time_is_over(supervisor: 
     supervisor.may_answer.set()
 
 
-def test_a_trainer_is_not_told_of_its_snapshot_in_the_next_life(supervisor: Supervisor):
+def test_a_trainer_gets_no_answer_to_its_snapshot_in_the_next_life(supervisor: Supervisor):
     """1. A snapshot is being made; 2. the server begins its next life, where it is asked again."""
     supervisor.may_answer.clear()
     supervisor.requests.on_snapshot(0, feed="a", session=3, request=1)
@@ -166,7 +166,7 @@ def test_a_trainer_is_not_told_of_its_snapshot_in_the_next_life(supervisor: Supe
     assert supervisor.orders.empty()
 
 
-def test_a_copy_that_can_not_be_made_is_told_and_leaves_nothing(
+def test_a_snapshot_that_can_not_be_made_is_an_error_and_leaves_no_file(
     supervisor: Supervisor, tmp_path: Path
 ):
     supervisor.answer = {"code": "data", "text": "partition 2: the disk is full"}
@@ -175,7 +175,7 @@ def test_a_copy_that_can_not_be_made_is_told_and_leaves_nothing(
     assert list((tmp_path / "snapshots" / "a").iterdir()) == []
 
 
-def test_a_place_that_can_not_be_written_is_told_to_the_trainer(
+def test_the_trainer_gets_the_error_of_a_directory_that_can_not_be_written(
     supervisor: Supervisor, tmp_path: Path
 ):
     (tmp_path / "snapshots").write_text("a file")

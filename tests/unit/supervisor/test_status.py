@@ -62,7 +62,7 @@ def test_counts_are_added_and_partitions_are_listed_in_order():
     assert [one["partition"] for one in told["partitions"]] == [0, 1, 2]
 
 
-def test_a_feed_has_failed_or_opens_where_one_owner_says_so_and_has_ended_when_all_do():
+def test_a_feed_is_failed_or_opening_if_one_owner_reports_it_and_ended_if_all_do():
     states = [
         (("open", "ended"), "open"),
         (("ended", "ended"), "ended"),
@@ -87,13 +87,13 @@ def test_a_trainer_with_sessions_at_several_owners_appears_once():
     assert first["awaited_s"] == {"0/1": 1.0} and second["leases"] == 1
 
 
-def test_of_many_trainers_the_first_are_listed_and_the_others_counted():
+def test_the_first_of_many_trainers_are_listed_and_the_others_counted():
     many = [trainer(n, f"{n}") for n in range(MOST_TRAINERS)]
     told = stats(feed(trainers=many), feed(trainers=[trainer(1000, "last")], trainers_more=0))
     assert len(told["trainers"]) == MOST_TRAINERS and told["trainers_more"] == 1
 
 
-def test_what_the_front_and_each_owner_refused_is_added_and_a_trainer_is_present_once():
+def test_refusals_of_front_and_owners_are_added_and_a_trainer_counts_once():
     front = {"access": {"keys": True, "known": ["a"], "refused": {"garbage": 5}}}
     refused: list[dict[str, int]] = [{"garbage": 2}, {}, {"garbage": 1}]
     owners = [{"access": {"refused": here, "present": {"a": 1}}} for here in refused]
@@ -173,7 +173,7 @@ def test_time_that_a_worker_did_not_wait_is_work(posts: list[Post]):
     assert (worker["slab_bytes"], worker["slab_limit_bytes"], worker["restarts"]) == (64, 1000, 0)
 
 
-def test_what_segments_wait_for_is_added_over_partitions(posts: list[Post]):
+def test_reasons_for_which_segments_wait_are_added_over_partitions(posts: list[Post]):
     write(posts[0], entry(0, segments={"ready": 1, "leased": 2, "full": 3}))
     write(posts[1], entry(1, segments={"ready": 10, "leased": 20, "full": 30}))
     feed = seen_of(posts, segments={"in_flight": 5, "rewound": 0})["feeds"]["a"]
@@ -181,7 +181,7 @@ def test_what_segments_wait_for_is_added_over_partitions(posts: list[Post]):
     assert feed["segments"] == {"in_flight": 5, "rewound": 0}
 
 
-def test_of_stores_the_last_commit_counts_and_every_fault_is_seen_of(posts: list[Post]):
+def test_a_status_has_the_last_commit_and_every_fault_of_the_stores(posts: list[Post]):
     now = time.monotonic()
     write(posts[0], entry(0, committed_at=now - 50, fault=""), commits=3)
     write(posts[1], entry(1, committed_at=now - 2, fault="1.journal: disk is full"), commits=4)

@@ -150,16 +150,14 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew, "_WORDS_S", 0.1)
 
 
-def test_a_death_by_a_signal_without_a_name_is_told_by_its_number(hasty: None, start: Start):
+def test_a_death_by_a_signal_without_a_name_is_reported_with_its_number(hasty: None, start: Start):
     supervisor = start()
     os.kill(supervisor.pids()["front"], 40)
     assert supervisor.wait(PATIENCE_S)
     assert str(supervisor.failure).startswith("front was killed by signal 40")
 
 
-def test_without_its_front_the_server_has_failed_and_everyone_who_waits_is_told(
-    hasty: None, start: Start
-):
+def test_without_its_front_the_server_has_failed_and_every_wait_ends(hasty: None, start: Start):
     supervisor = start()
     told: list[bool] = []
     waiter = threading.Thread(target=lambda: told.append(supervisor.wait(PATIENCE_S)))
@@ -314,7 +312,7 @@ def test_drain_waits_for_the_commits_of_what_is_out(start: Start):
     assert supervisor.drain(PATIENCE_S)
 
 
-def test_what_is_left_of_a_stopped_supervisor_answers_and_does_nothing(start: Start):
+def test_a_stopped_supervisor_answers_queries_and_does_nothing(start: Start):
     supervisor = start()
     supervisor.stop()
     supervisor.begin_drain()

@@ -87,7 +87,7 @@ def test_partitions_note_once_how_to_go_on_after_what_was_announced(bench: Bench
     assert [run.noted for run in bench.runs] == [1, 1]
 
 
-def test_columns_are_those_of_their_batch_whichever_were_told_before(bench: Bench):
+def test_columns_are_those_of_their_batch_whichever_were_announced_before(bench: Bench):
     def told(slots: list[Slot]) -> Any:
         bench.slab.free(bench.make(slots=slots).block)
         (made,) = bench.told()
@@ -110,7 +110,7 @@ def test_a_batch_that_fits_no_message_is_refused(bench: Bench):
     assert message.batch.partition == 1
 
 
-def test_a_slab_that_is_short_of_room_and_segments_that_went_are_told_along(bench: Bench):
+def test_announcements_carry_a_crowded_slab_and_removed_segments(bench: Bench):
     small = [bench.make() for _ in range(4)]
     assert bench.told()[0].batch.body.crowded is False
     for made in small:

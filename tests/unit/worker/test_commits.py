@@ -72,7 +72,7 @@ def test_with_a_store_a_save_is_answered_when_it_is_committed(at_work: Open):
     assert two.until_sent(1) == [CommitsStored(*NAME, [[0, "", ""]])], "as it was answered before"
 
 
-def test_what_is_written_without_a_thread_is_answered_when_it_is_written(at_work: Open):
+def test_commits_written_without_a_thread_are_answered_when_they_are_written(at_work: Open):
     one, commits, run = at_work(durable=True, wanted=2, durability="process")
     save(commits, run, 0, 70)
     assert one.sent == []

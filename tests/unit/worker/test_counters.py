@@ -22,7 +22,7 @@ def made(partition: int = 0) -> Batch:
     return Batch(partition, 0, 4, BlockPlace("slab-0-0-0", 0, 32, [], False))
 
 
-def test_what_was_dropped_is_the_sum_over_partitions_of_what_each_said_last(counters: Counters):
+def test_dropped_rows_are_the_sum_of_the_last_reports_of_partitions(counters: Counters):
     counters.on_counted(Counted("default", 0, {"dropped": {"bad:x": 1, "filtered": 2}}))
     counters.on_counted(Counted("default", 1, {"dropped": {"filtered": 10}}))
     counters.on_counted(Counted("default", 0, {"dropped": {"bad:x": 3, "filtered": 4}}))
@@ -32,7 +32,7 @@ def test_what_was_dropped_is_the_sum_over_partitions_of_what_each_said_last(coun
     assert counters.bad() == {"x": 3}
 
 
-def test_what_the_dispatcher_counts_is_told_as_it_is_now():
+def test_counts_of_the_dispatcher_are_reported_as_of_now():
     dispatcher = Dispatcher(range(1), 10.0)
     counters = Counters(dispatcher)
     assert counters.totals()["batches"] == 0
@@ -80,7 +80,7 @@ def test_counters_of_segments_are_added_up_beside_the_classes(counters: Counters
     assert told["segments"] == {"in_flight": 5, "rewound": 2} and told["classes"] == {}
 
 
-def test_what_was_made_is_added_up(counters: Counters):
+def test_counts_of_made_batches_are_added_up(counters: Counters):
     counters.on_made(made(0))
     counters.on_made(made(1))
     assert counters.totals()["made"] == {"batches": 2, "rows": 8, "bytes": 64}

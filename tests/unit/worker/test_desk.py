@@ -249,7 +249,7 @@ def test_words_of_segments_become_events():
     assert lanes.take_told() == [Want(1, 2, 1)]
 
 
-def test_who_holds_the_batch_that_is_waited_for_is_said():
+def test_the_holder_of_the_awaited_batch_is_named():
     at = Segments()
     at.make(0, 0)
     at.desk.on_waiting(Waiting("default", 0, "it waits for save_state of 00000_of_00002:a", 0))
@@ -281,7 +281,7 @@ def test_a_flush_goes_to_its_partition_after_the_save_of_its_batch_and_before_th
     assert left == Leave(0, 0)
 
 
-def test_a_flush_that_can_not_be_one_is_told_why_and_goes_nowhere():
+def test_an_invalid_flush_is_refused_with_the_reason_and_not_passed_on():
     at = Segments("lanes", "trainer")
     at.make(0, 0)
     token, block = at.tokens[0], states([0, 3, 16])
@@ -322,7 +322,7 @@ def durable(partitions: int = 2) -> Desk:
     return d
 
 
-def test_a_feed_says_whether_it_outlives_its_server_or_its_workers_alone():
+def test_a_welcome_says_whether_the_feed_outlives_its_server_or_only_its_workers():
     assert durable().properties == {"durable": True, "generation": 0, "epoch": 7}
     memory = desk()
     memory.on_opened(Opened("default", 0, SCHEMA))
@@ -352,7 +352,7 @@ def test_tokens_are_of_the_term_and_batches_go_on_from_where_the_stores_are():
     ]
 
 
-def test_batches_of_an_earlier_server_are_asked_for_and_its_word_is_heard():
+def test_batches_of_an_earlier_server_are_claimed_and_the_verdict_is_followed():
     d = durable()
     d.dispatcher.join(TRAINER, 0.0)
     here, strange = Handed(5, 1, 4, 4), Handed(6, 2, 4, 4)

@@ -49,7 +49,7 @@ def test_the_state_of_a_feed_goes_from_opening_to_its_end(desk: Desk):
     assert (told["state"], told["failure"]) == ("failed", ["data", "it broke"])
 
 
-def test_of_partitions_it_is_told_who_runs_them_and_what_they_lack(desk: Desk):
+def test_the_status_of_a_partition_has_its_worker_and_the_reason_of_its_wait(desk: Desk):
     opened(desk, 0)
     desk.on_waiting(Waiting("a", 0, "rows are rare"))
     desk.on_finished(Finished("a", 1, {"dropped": {}}))
@@ -59,7 +59,7 @@ def test_of_partitions_it_is_told_who_runs_them_and_what_they_lack(desk: Desk):
     ]
 
 
-def test_a_trainer_is_told_of_with_what_it_has_and_what_it_said(desk: Desk):
+def test_the_status_of_a_trainer_has_its_leases_and_its_own_reports(desk: Desk):
     opened(desk, 0, 1)
     desk.dispatcher.join(3, 9.0)
     desk.dispatcher.window(3, 2)
@@ -90,13 +90,13 @@ def test_a_trainer_is_told_of_with_what_it_has_and_what_it_said(desk: Desk):
     assert told["standing"]["leased"] == 1 and told["trainers_more"] == 0
 
 
-def test_of_a_great_many_trainers_the_rest_is_only_counted(desk: Desk):
+def test_trainers_beyond_the_bound_are_only_counted(desk: Desk):
     told = feed_status(desk, [session(n) for n in range(MOST_TRAINERS + 5, 0, -1)], 10.0)
     assert [t["trainer"] for t in told["trainers"]] == list(range(1, MOST_TRAINERS + 1))
     assert told["trainers_more"] == 5
 
 
-def test_an_example_that_is_out_is_told_with_its_holder(desk: Desk):
+def test_an_example_that_is_out_is_shown_with_its_holder(desk: Desk):
     desk.dispatcher.join(3, 5.0)
     desk.dispatcher.window(3, 1)
     desk.dispatcher.made(Batch(0, 0, 4))

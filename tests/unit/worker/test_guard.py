@@ -110,7 +110,7 @@ def test_suspects_are_taken_alone_through_functions_behind_samplers_too(tmp_path
     assert one.passed == [1, 2, 3]
 
 
-def test_what_passes_while_a_partition_is_opened_is_not_said_to_have_passed(tmp_path: Path):
+def test_rows_read_while_a_partition_opens_are_not_reported_as_passed(tmp_path: Path):
     one = world(tmp_path, watched=[1])
     with one.guard.step(0, opening=True):
         one.slice(0, 5)

@@ -29,7 +29,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return clock
 
 
-def test_what_a_partition_lacks_is_reported_after_a_second_and_once_a_second(now: list[float]):
+def test_a_partition_reports_why_it_waits_after_a_second_and_then_once_a_second(now: list[float]):
     sent: list[Any] = []
     run: Any = OneRun()
     lacks = Lacks(sent.append)

@@ -51,7 +51,7 @@ def test_partitions_of_a_feed_share_one_reader(house: Open, monkeypatch: pytest.
     assert one.notebook.read().doing == IDLE
 
 
-def test_a_source_without_an_example_is_told_once(
+def test_a_source_without_an_example_is_logged_once(
     house: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     (tmp_path / "empty.jsonl").touch()
@@ -81,7 +81,9 @@ def test_damage_that_shows_when_a_file_is_opened_is_counted_by_partition_0_alone
     assert sum(house(declared).open(1).dropped().values()) == 0
 
 
-def test_what_stops_an_opening_stays_in_the_diary(house: Open, monkeypatch: pytest.MonkeyPatch):
+def test_the_partition_whose_opening_fails_stays_in_the_diary(
+    house: Open, monkeypatch: pytest.MonkeyPatch
+):
     one = house(durable=True)
 
     def broken(memory: PlainMemory, saved: Any) -> None:

@@ -196,7 +196,7 @@ def test_a_trainer_that_waits_for_answers_gets_them_without_a_batch(
     assert [one.committed for one in post.received(here)] == [(2,)]
 
 
-def test_what_was_gathered_for_a_trainer_that_is_gone_is_forgotten(post: Post):
+def test_gathered_messages_for_a_trainer_that_left_are_dropped(post: Post):
     here = post.trainer(b"here", local=True)
     post.outbox.answer(Answer(here.number, (7,), ()))
     post.deliver(here, 3)
@@ -219,7 +219,7 @@ def test_words_on_a_feed_go_to_its_trainers_and_nobody_elses(post: Post):
     assert (ended.code, len(ended.text)) == ("data", 8000)
 
 
-def test_a_segment_that_goes_is_told_to_those_that_map_it_and_its_file_goes(post: Post):
+def test_trainers_that_map_a_removed_segment_are_notified_and_its_file_is_removed(post: Post):
     here, away = post.trainer(b"here", local=True), post.trainer(b"away", local=False)
     post.outbox.retire(SEGMENT)
     assert not post.path.exists() and post.front.told == [relay.SegmentRetired(SEGMENT)]

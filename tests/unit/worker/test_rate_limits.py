@@ -72,7 +72,7 @@ def test_a_session_is_silenced_beyond_the_limit_and_not_at_it():
     assert b"a" in at.limits.muted and at.said[0][1].code == "limit"
 
 
-def test_what_is_remembered_of_connections_is_bounded(monkeypatch: pytest.MonkeyPatch):
+def test_the_memory_for_bad_connections_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rate_limits, "_REMEMBERED", 5)
     at = At()
     for k in range(50):
@@ -84,7 +84,7 @@ def test_what_is_remembered_of_connections_is_bounded(monkeypatch: pytest.Monkey
     assert at.kept() <= 10
 
 
-def test_whoever_keeps_on_is_remembered_before_those_who_came_and_went(
+def test_connections_that_continue_are_remembered_before_those_that_came_and_went(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(rate_limits, "_REMEMBERED", 5)

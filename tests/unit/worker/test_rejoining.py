@@ -29,7 +29,7 @@ def test_a_trainer_without_a_token_is_let_in():
     Rejoining(feed(), durable=False).admit(hello(), [], 1.0)
 
 
-def test_a_trainer_of_before_is_told_that_its_work_is_undone():
+def test_a_trainer_from_before_the_rewind_is_refused_because_its_work_is_undone():
     desk = Rejoining(feed(2, S), durable=True)
     with pytest.raises(FeedRewound, match=f"was taken back to snapshot {S}"):
         desk.admit(hello(generation=1), [], 1.0)
@@ -40,7 +40,7 @@ def test_a_trainer_of_before_is_told_that_its_work_is_undone():
     "of_start_7",
     [{"term": 7}, {"held": (7 << 32,)}, {"batches": (Handed(7 << 32 | 1, 0, 0, 4),)}],
 )
-def test_a_trainer_of_a_start_that_the_state_does_not_know_is_told_that_its_work_is_undone(
+def test_a_trainer_of_an_unknown_start_is_refused_because_its_work_is_undone(
     of_start_7,
 ):
     first = hello(generation=0)
@@ -57,7 +57,7 @@ def test_a_trainer_that_reconnects_does_not_ask_again():
     assert desk.reports == []
 
 
-def test_the_supervisor_is_asked_once_and_its_refusal_is_told():
+def test_the_supervisor_is_asked_once_and_its_refusal_is_passed_on():
     desk = Rejoining(feed(), durable=True)
     for nonce in (b"a", b"b"):
         with pytest.raises(Later, match="is being taken back"):
@@ -68,7 +68,7 @@ def test_the_supervisor_is_asked_once_and_its_refusal_is_told():
         desk.admit(hello(S), [], 2.0)
 
 
-def test_what_was_committed_counts_against_joining():
+def test_commits_count_against_joining():
     desk = Rejoining(feed(1, S, untouched=True), durable=True)
     desk.admit(hello(S), [], 1.0)
     desk.touched()
@@ -104,7 +104,7 @@ def test_a_feed_is_started_from_its_beginning_unless_others_use_it(durable: bool
     desk.admit(restarting(generation=0), [PresentTrainer(b"q", "", 2.9)], 5.0)  # it reconnects
 
 
-def test_a_trainer_of_before_the_restart_is_told_so():
+def test_a_trainer_from_before_the_restart_is_refused_with_that_reason():
     desk = Rejoining(feed(1, BEGINNING), durable=False)
     with pytest.raises(FeedRewound, match="started again from its beginning"):
         desk.admit(hello(generation=0), [], 1.0)
@@ -124,7 +124,7 @@ def test_a_feed_that_begins_with_a_snapshot_without_commits_is_joined():
     assert desk.reports == []
 
 
-def test_of_several_owners_none_judges_a_token_before_it_knows_what_the_others_have():
+def test_no_owner_judges_a_token_before_it_knows_the_marks_of_the_others():
     """Work at another owner counts as work here does."""
     for used, touched, judged in ((False, False, None), (True, False, Later), (False, True, Later)):
         desk = Rejoining(feed(), durable=True, alone=False)
@@ -139,7 +139,7 @@ def test_of_several_owners_none_judges_a_token_before_it_knows_what_the_others_h
             desk.admit(hello(BEGINNING), [], 1.0)
 
 
-def test_an_owner_tells_once_that_something_was_done():
+def test_an_owner_reports_once_that_its_state_was_touched():
     desk = Rejoining(feed(), durable=True, alone=False)
     desk.opened(used=True)
     desk.touched()

@@ -51,7 +51,7 @@ def at() -> Relay:
     return Relay()
 
 
-def test_connections_take_turns_and_each_is_heard_in_its_order(at: Relay):
+def test_connections_take_turns_and_messages_of_each_stay_in_order(at: Relay):
     for number in range(3):
         at.say(b"a", b"%d" % number)
     at.say(b"b", b"0")
@@ -62,7 +62,7 @@ def test_connections_take_turns_and_each_is_heard_in_its_order(at: Relay):
     assert at.hear() == [(b"a", b"3")]
 
 
-def test_of_a_connection_that_sends_without_end_nothing_waits(
+def test_messages_of_a_connection_that_sends_endlessly_are_bounded(
     at: Relay, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(relay_door, "_MOST_WAITING", 10)

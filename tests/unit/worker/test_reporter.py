@@ -44,7 +44,7 @@ def reporter(reader: Notebook, store: Any = None) -> Reporter:
     return Reporter(Diary(reader.path), slab, lambda name: store)
 
 
-def test_partitions_and_their_sums_are_told(reader: Notebook, clock: Clock):
+def test_a_report_has_partitions_and_their_sums(reader: Notebook, clock: Clock):
     told = reporter(reader, [3, 99.0, "the disk is full"])
     clock.now += 2
     told.look({("a", 0): Run(10)}, {("a", 1): Run(5, segments={"ready": 2})})
@@ -58,7 +58,7 @@ def test_partitions_and_their_sums_are_told(reader: Notebook, clock: Clock):
     assert second["segments"] == {"ready": 2}
 
 
-def test_where_nothing_is_stored_nothing_is_told_of_a_store(reader: Notebook, clock: Clock):
+def test_a_report_without_a_store_has_no_entry_for_it(reader: Notebook, clock: Clock):
     reporter(reader).look({("a", 0): Run()})
     assert "fault" not in reader.report()["partitions"][0]
 

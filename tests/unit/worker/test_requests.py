@@ -98,14 +98,14 @@ def test_where_all_partitions_have_ended_the_answer_is_that_it_came_too_late(own
     assert told == [("tell", Answered(7, 40, [], "server", text))]
 
 
-def test_proportions_that_can_not_be_drawn_are_told_why(owner: Owner):
+def test_proportions_that_can_not_be_drawn_are_refused_with_the_reason(owner: Owner):
     owner.say(Retarget(7, 40, HALVES))
     told = owner.answer(Replied("f", 0, 1, 0, "three classes"), Replied("f", 1, 1, 0, "no"))
     answer = Answered(7, 40, [[0, 0], [1, 0]], "server", "three classes")
     assert told == [("tell", answer)]
 
 
-def test_other_sizes_are_answered_as_other_proportions_and_later_trainers_hear_of_them(
+def test_a_new_batch_size_is_answered_like_new_proportions_and_sent_to_later_trainers(
     owner: Owner,
 ):
     owner.say(Resize(7, 40, (8,)))
@@ -185,7 +185,7 @@ def test_partitions_are_called_once_all_are_open():
     assert owner.outbox.made == [("tell", Answered(7, 8))]
 
 
-def test_a_drain_is_answered_when_partitions_have_been_told_and_they_are_told_once(owner: Owner):
+def test_a_drain_is_answered_when_every_partition_has_been_closed_once(owner: Owner):
     owner.say(Drain(7, 8))
     assert owner.partitions.made == [("close", "f", False)]
     owner.say(Drain(7, 8))
@@ -229,7 +229,7 @@ def test_without_a_state_directory_there_is_no_snapshot():
     assert call == "snapshotted" and "feed 'f' has no state directory" in answer.text
 
 
-def test_partitions_that_say_nothing_of_a_key_in_time_are_told_as_unheard(owner: Owner):
+def test_partitions_that_do_not_answer_about_a_key_in_time_are_listed(owner: Owner):
     owner.partitions.found = [[1, 0, 1, 4, "ready", -1]]
     owner.requests.inspect(owner.desk, 8, b"key".hex())
     owner.act()

@@ -72,14 +72,16 @@ def test_sessions_of_several_owners_in_one_directory_differ_and_each_removes_its
         table.close()
 
 
-def test_who_tells_the_files_content_and_holds_its_lock_shares_the_host(
+def test_a_trainer_that_sends_the_content_of_the_file_and_holds_its_lock_shares_the_host(
     tmp_path: Path, holders: list[Holder]
 ):
     session, _ = local(SessionTable(tmp_path), holders)
     assert session.local
 
 
-def test_who_tells_anything_else_or_holds_no_lock_does_not(tmp_path: Path, holders: list[Holder]):
+def test_a_trainer_that_sends_other_content_or_holds_no_lock_does_not_share_the_host(
+    tmp_path: Path, holders: list[Holder]
+):
     table = SessionTable(tmp_path)
     session = table.open(b"n", "feed", b"c")
     table.attach(session, session.proof)
@@ -90,7 +92,7 @@ def test_who_tells_anything_else_or_holds_no_lock_does_not(tmp_path: Path, holde
         assert not session.local
 
 
-def test_a_local_trainer_is_dead_when_its_lock_is_free_and_that_is_told_once(
+def test_the_death_of_a_local_trainer_whose_lock_is_free_is_reported_once(
     tmp_path: Path, holders: list[Holder]
 ):
     table = SessionTable(tmp_path)
@@ -190,7 +192,7 @@ def test_sessions_are_bounded_past_ones_with_mapped_memory_among_them(
     assert table.open(b"4", "feed", b"x").number == 4
 
 
-def test_a_session_goes_on_for_whoever_has_its_key_and_for_nobody_else(tmp_path: Path):
+def test_a_session_continues_only_for_the_trainer_that_has_its_key(tmp_path: Path):
     table = SessionTable(tmp_path)
     session = table.open(b"1", "feed", b"a", "key of alice", "alice")
     assert session.who == "trainer 1 (alice)"
@@ -228,7 +230,7 @@ def test_a_trainer_that_has_left_costs_a_descriptor_only_while_its_memory_may_be
     table.close()
 
 
-def test_what_bounds_the_trainers_is_named_where_it_is_not_the_option(tmp_path: Path):
+def test_the_error_names_the_limit_of_trainers_where_it_is_not_the_option(tmp_path: Path):
     table = SessionTable(tmp_path, 1, "the limit of open files is 100")
     table.open(b"a", "f", b"a")
     with pytest.raises(LimitExceeded, match=r"1 trainers.*the limit of open files is 100"):
@@ -236,7 +238,9 @@ def test_what_bounds_the_trainers_is_named_where_it_is_not_the_option(tmp_path: 
     table.close()
 
 
-def test_an_illegal_event_changes_nothing_and_tells_what_the_session_has_seen(tmp_path: Path):
+def test_an_illegal_event_changes_nothing_and_its_error_has_the_history_of_the_session(
+    tmp_path: Path,
+):
     table = SessionTable(tmp_path)
     session = table.open(b"a", "f", b"1")
     table.attach(session, b"no proof")

@@ -29,7 +29,7 @@ GOOD: list[Any] = [[0, 40, [2]], [64, 16, [2, 2]]]
         ([GOOD[0], 5], "described wrongly"),
     ],
 )
-def test_states_that_are_none_are_found_by_what_is_said_of_them(columns: Any, words: str):
+def test_invalid_states_are_refused_by_their_description(columns: Any, words: str):
     fault = BLOCKS.fault_of_columns(2, columns, 80)
     assert words in fault and bool(fault) == bool(words)
 

@@ -53,7 +53,7 @@ def keeping() -> Iterator[Open]:
         one.stores.close()
 
 
-def test_of_a_partition_that_is_not_open_nothing_is_kept_and_a_message_is_told_at_once(
+def test_nothing_is_stored_for_a_closed_partition_and_its_message_is_sent_at_once(
     tmp_path: Path, keeping: Open
 ):
     one = keeping(tmp_path)
@@ -63,7 +63,7 @@ def test_of_a_partition_that_is_not_open_nothing_is_kept_and_a_message_is_told_a
     assert not list(tmp_path.iterdir())
 
 
-def test_a_write_that_is_made_at_once_is_told_at_once(tmp_path: Path, keeping: Open):
+def test_an_immediate_write_is_answered_at_once(tmp_path: Path, keeping: Open):
     one = keeping(tmp_path, "process")
     one.stores.open(A)
     one.stores.submit(A, Changed(Change(done=[1])), [70])
@@ -140,9 +140,7 @@ def test_commits_gather_for_a_moment_where_nothing_else_is_to_be_done(
     assert one.stores.due and not one.stores.due_in_s
 
 
-def test_a_message_is_told_when_all_that_was_kept_before_it_is_committed(
-    tmp_path: Path, keeping: Open
-):
+def test_a_message_is_sent_when_all_changes_before_it_are_committed(tmp_path: Path, keeping: Open):
     one = keeping(tmp_path)
     for name in (A, B):
         saved = one.stores.open(name)
@@ -165,7 +163,7 @@ def test_a_message_is_told_when_all_that_was_kept_before_it_is_committed(
     assert not two.stores.open(B).done and not two.stores.knows(B, 70)
 
 
-def test_commits_are_counted_over_all_lives_and_times_tell_since_when(
+def test_commits_are_counted_over_all_lives_with_the_time_since_the_last(
     tmp_path: Path, keeping: Open
 ):
     one = keeping(tmp_path)
@@ -265,7 +263,7 @@ def test_a_store_that_can_not_go_on_is_named_with_why_and_the_others_go_on(
     assert one.sent == ["well"]
 
 
-def test_a_disk_without_room_is_told_as_what_a_partition_waits_for(
+def test_a_full_disk_is_reported_as_the_reason_of_a_wait(
     tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
 ):
     one = keeping(tmp_path)
