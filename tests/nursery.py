@@ -87,6 +87,10 @@ class Nursery:
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # a fork would have none of them
             )
 
+    def take_over(self, own: socket.socket) -> None:
+        """Use the socket of a process that serves already."""
+        self._socket = own
+
     def close(self) -> None:
         if self._socket is not None and self._process is not None:
             self._socket.close()
@@ -340,7 +344,7 @@ def _nurse_itself() -> None:
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST_ORDER)
     if os.fork():
         theirs.close()
-        NURSERY._socket = ours
+        NURSERY.take_over(ours)
         warm_starts()
         return
     ours.close()

@@ -244,14 +244,18 @@ def test_a_trainer_that_prefetches_many_small_batches_prefetches_few_large_ones(
     large = np.zeros(1 << 19, np.float32)
     examples = [{"x": large[:1]} for _ in range(2000)] + [{"x": large} for _ in range(40)]
     with serving(hs.from_examples(examples).batch(1, dynamic_pad=True)) as server:
+
+        def most() -> int:
+            """Return how many batches the server lets the trainer hold now."""
+            (trainer,) = server.stats()["default"]["trainers"]
+            return trainer["leases"] + trainer["window"]
+
         with connect(server) as feed:
-            small = range(1900)
-            assert any(feed._link._ahead.batches == 16 for _ in zip(feed, small, strict=False))
+            assert any(at % 50 == 49 and most() >= 16 for at, _ in zip(range(1900), feed))
             while next(feed)["x"].size == 1:
                 pass
             for _ in range(17):
                 next(feed)
             for _ in range(10):
                 next(feed)
-                feed.stats()  # the server has answered all that was asked before
-                assert sum(len(session.ready) for session in feed._link.sessions) <= 8
+                assert most() <= 9
