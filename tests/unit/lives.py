@@ -35,7 +35,7 @@ class Keeping:
         return self.sent
 
     def wait(self) -> None:
-        """Until the stores have something to tell."""
+        """Wait until the stores report something."""
         assert self.stores.write() == []
         ready, _, _ = select.select([self.stores], [], [], PATIENCE_S)
         assert ready, "the stores say nothing"

@@ -219,7 +219,7 @@ class Run:
     def __init__(
         self, counts: Sequence[Sequence[int]], servers: int, states: str, prefetch: int, seed: int
     ) -> None:
-        """``counts``: of the segments of each example, by partition."""
+        """``counts``: number of segments of each example, by partition."""
         self.counts, self.servers, self.states = counts, servers, states
         self.cells: dict[int, tuple[list[tuple[int, int]], bytes]] = {}  # by token
         self.took: list[Taken] = []

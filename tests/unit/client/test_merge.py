@@ -124,7 +124,7 @@ class Trainer:
         order: str = "feed",
         here: Sequence[int] = (),
     ) -> None:
-        """``owners``: of the only server, or of each of several; ``here``: the local sessions."""
+        """``owners``: their number at each server; ``here``: the local sessions."""
         self.sessions = []
         servers = [owners] if isinstance(owners, int) else owners
         for share, of_server in enumerate(servers):

@@ -244,7 +244,7 @@ def stop(peer: Peer) -> None:
 def test_a_wait_for_a_server_that_announced_its_return_is_served_by_the_next_one(
     peer: Peer, caplog: pytest.LogCaptureFixture
 ):
-    """The log says both, so that nobody takes the wait for a hang."""
+    """The log has both, so that the wait does not look like a hang."""
     with linked(peer.address, PATIENCE_S) as link:
         peer.welcome()
         link.open()

@@ -5,7 +5,7 @@
         └── deliveries ┘
 
 A trainer saves batches in any order, and tokens of others; it returns batches, loses deliveries,
-asks for them again, names sizes, sleeps and leaves.  Whatever crosses, nothing raises, and once all
+asks for them again, names sizes, sleeps and leaves.  No order of messages raises, and once all
 behave the feed ends.
 """
 

@@ -407,7 +407,7 @@ class World:
         self.act()
 
     def lose(self, session):
-        """A delivery got lost; the next heartbeat tells."""
+        """Lose a delivery; the next heartbeat shows it."""
         trainer = self.trainers[session]
         if trainer.wire:
             effect = trainer.wire.popleft()

@@ -279,7 +279,7 @@ def test_a_batch_is_freed_once_when_it_is_settled_and_nobody_reads_it():
 
 
 def test_a_batch_whose_lease_has_ended_before_it_was_sent_is_not_sent():
-    """1 a trainer says Hello again, 2 the server means to send again, 3 a commit is in the queue:
+    """1 a trainer sends Hello again, 2 the server plans a resend, 3 a commit is in the queue:
     the bytes may be free when the message would leave."""
     d = filled(2)
     d.join(1, 0.0)

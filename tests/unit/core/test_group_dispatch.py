@@ -195,7 +195,7 @@ class World:
         return True
 
     def step(self, trainer: Trainer) -> bool:
-        """A trainer hears, or takes a batch, or commits the one in its hands."""
+        """Have a trainer read messages, take a batch, or commit the one that it holds."""
         if trainer.wire:
             send = trainer.wire.popleft()
             if send.seq > trainer.last_seq:

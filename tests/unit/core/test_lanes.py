@@ -1,7 +1,7 @@
 """A row stays in its lane until its example ends; examples of a trainer that left continue
 elsewhere.
 
-``World`` is any number of trainers who take, save, flush and leave as chance has it, beside plain
+``World`` is any number of trainers that take, save, flush and leave at random, beside plain
 books of where every example is.
 """
 

@@ -1,7 +1,7 @@
 """A partition reads and batches every row once per epoch, and goes on from any point.
 
 ``Driver`` plays the worker: it answers reads from a table that stands for the data, and keeps
-the payload of chunks only for as long as the machine says that it is needed.
+the payload of chunks only for as long as the machine needs it.
 """
 
 import msgpack
@@ -21,7 +21,7 @@ LIMITS = st.lists(st.integers(1, 7), min_size=1, max_size=5)
 
 
 class Driver:
-    """A worker of ``examples`` rows, of which stages drop those that ``drops`` says."""
+    """A worker of ``examples`` rows, some of which stages drop (``drops``)."""
 
     def __init__(
         self,

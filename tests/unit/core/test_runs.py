@@ -52,7 +52,7 @@ def test_a_job_that_starts_again_is_another_run():
 
 
 def test_a_rank_that_comes_back_is_of_the_run_of_those_that_live():
-    """1. Rank 0 dies and comes back; rank 1 was not heard of since.
+    """1. Rank 0 dies and comes back; rank 1 has sent nothing since.
     2. A message of rank 1 comes.
     """
     feed = Feed()

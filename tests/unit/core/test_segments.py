@@ -464,7 +464,7 @@ def test_examples_that_are_known_take_their_index_and_refused_ones_take_none():
 @given(seed=st.integers(0, 2**32), size=st.integers(2, 5), n=st.integers(2, 12))
 @steadily
 def test_examples_that_began_before_older_ones_give_each_segment_once_and_in_order(seed, size, n):
-    """Of two trainers the one with the older examples has died, and the other has saved."""
+    """The trainer with the older examples has died, and the other one has saved."""
     chance = Random(seed)
     began = np.array([chance.random() < 0.5 for _ in range(n)])
     machine, counts = SegmentQueue(size, None, True), np.array([chance.randint(2, 5)] * n)

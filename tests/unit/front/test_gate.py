@@ -39,7 +39,7 @@ class House:
         self._trainers: list[Any] = []
 
     def knock(self, keys: Path | None = None) -> Any:
-        """A trainer that says "hi"."""
+        """Connect a trainer that sends "hi"."""
         trainer = self.outside.socket(zmq.DEALER)
         trainer.linger = 0
         if keys is not None:
@@ -50,7 +50,7 @@ class House:
         return trainer
 
     def knock_raw(self, opening: bytes) -> socket.socket:
-        """A connection that begins so, and says nothing more."""
+        """Open a connection that sends these bytes and nothing more."""
         raw = socket.create_connection(("127.0.0.1", self.port))
         raw.sendall(opening)
         return raw
@@ -86,7 +86,7 @@ class House:
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
-    """Of a server, with alice's beside them."""
+    """The keys of a server that knows alice."""
     make_pair(tmp_path / "keys", None)
     make_pair(tmp_path / "keys", "alice")
     return tmp_path / "keys"
@@ -94,7 +94,7 @@ def keys(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def stranger(tmp_path: Path, keys: Path) -> Path:
-    """Bob's, who knows the server; it does not know him."""
+    """The keys of bob, whom the server does not know."""
     make_pair(tmp_path / "bob", "bob")
     (tmp_path / "bob" / "server.public").write_text((keys / "server.public").read_text())
     return tmp_path / "bob"

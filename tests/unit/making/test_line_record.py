@@ -21,7 +21,7 @@ from tests.unit.changes import Example, examples_of, listed
 
 
 class Stored:
-    """What a store makes of changes."""
+    """The content of a store after changes."""
 
     def __init__(self) -> None:
         self.examples: dict[int, Example] = {}
@@ -50,7 +50,7 @@ class Stored:
 
 
 class Truth:
-    """What really became of each line, by what is committed."""
+    """The true progress of each line, by committed changes."""
 
     def __init__(self) -> None:
         self.segments: dict[int, int] = {}  # line → segments that are done

@@ -59,7 +59,7 @@ def moved_on(taken: Taken) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def guesses(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each batch that was prepared: whether it was the one that was wanted."""
+    """Return for each prepared batch whether it was the wanted one."""
     seen: list[bool] = []
     take = Preparing.take
 

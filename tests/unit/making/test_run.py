@@ -136,7 +136,7 @@ def values(place: Place, feed: Run, made: MadeBatch) -> dict[str, Any]:
 
 
 def contents(place: Place, made: MadeBatch) -> tuple[Any, ...]:
-    """The bytes of a batch, and all that is told with them."""
+    """Return the bytes of a batch and its description."""
     block = place.slab.memory(made.block)
     slots = [(s, block[s.offset : s.offset + s.nbytes].tobytes()) for s in made.slots]
     return made.number, made.rows, made.nbytes, slots, dict(made.meta)

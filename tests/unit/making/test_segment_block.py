@@ -78,7 +78,7 @@ def check(
     context: list[str],
     length: str | None = None,
 ) -> None:
-    """Every row is what the definition says, and every segment came once, in its turn."""
+    """Check each row against the definition, and that every segment came once and in order."""
     numbers = {example["k"]: i for i, example in enumerate(examples)}
     seen: dict[bytes, int] = {}
     for taken in batches:

@@ -69,7 +69,7 @@ def value(name: str, key: bytes, segment: int) -> np.ndarray:
 
 
 def initial(name: str, key: bytes) -> Any:
-    """What the first segment sees."""
+    """Return the states of the first segment."""
     number = int(key[1:])
     if name == "own":
         return np.array([number, -number], np.float64)
@@ -85,7 +85,7 @@ def seen(name: str, key: bytes, segment: int) -> Any:
 
 
 def states_after(taken: Taken, names: Any = KINDS) -> dict[str, np.ndarray]:
-    """What a trainer saves for all rows of a batch."""
+    """Return the states that a trainer saves for all rows of a batch."""
     out = {}
     for name in names:
         dtype, shape = KINDS[name]
@@ -214,7 +214,7 @@ def test_states_on_last_segments_are_ignored(tmp_path: Path):
 
 
 class LaneTrainer:
-    """A trainer that keeps the states of its lanes, and what must hold of what it is told."""
+    """A trainer that keeps the states of its lanes, and checks each batch against them."""
 
     def __init__(self, player: Player, stripe: int, names: Any) -> None:
         self.player, self.stripe, self.names = player, stripe, names

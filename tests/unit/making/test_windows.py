@@ -119,7 +119,7 @@ def check(taken: Taken, cut: Cut, examples: list[dict[str, Any]], firsts: dict[A
 
 
 def counting(taken: Taken) -> dict[str, np.ndarray]:
-    """States that say how many segments there were before."""
+    """Return states that count the segments before."""
     assert taken["state:s"][:, 0].tolist() == taken["@sequence"].tolist()
     return {"s": taken["state:s"] + 1}
 

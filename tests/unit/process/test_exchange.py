@@ -276,7 +276,7 @@ def test_the_rest_of_a_partial_write_is_written_next_for_any_cut():
 
 
 def test_the_front_waits_for_no_worker_and_all_arrives_when_it_reads_on(place: Place):
-    """Of 64 MB some hundred kB fit the socket: a front that waited would never come back."""
+    """Some hundred kB of 64 MB fit the socket: a front that waited would never return."""
     silent = place.worker(b"0-0")
     other = place.worker(b"1-0")
     told = [[b"%d" % i, bytes([i]) * (1 << 20)] for i in range(64)]

@@ -51,7 +51,7 @@ class Listing:
 
 
 def test_fields_that_a_later_version_added_are_ignored():
-    """A newer peer may say more at the end of a message, of any plain type."""
+    """A newer peer may add fields of any plain type at the end of a message."""
     assert OLD.decode(NEW.encode(AskMore("x", 2, "new", {"a": [1]}))) == Ask("x", 2)
     assert NEW.decode(pack([3, [["a", 1, "later", [2]]], None, "later"])) == Listing(
         (Item("a", 1),)

@@ -89,7 +89,7 @@ def test_secrets_that_everybody_reads_and_files_that_everybody_writes_are_faults
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
-    """Of a trainer called alice, and a server's public key."""
+    """The keys of a trainer called alice, and the public key of a server."""
     make_pair(tmp_path / "server", None)
     make_pair(tmp_path / "alice", "alice")
     shutil.copy(tmp_path / "server" / "server.public", tmp_path / "alice")

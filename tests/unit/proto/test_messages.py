@@ -1,4 +1,4 @@
-"""Every message survives the wire, and the document for other clients tells the truth."""
+"""Every message survives the wire, and the document for other clients is correct."""
 
 import dataclasses
 import re

@@ -40,7 +40,7 @@ def numbered(n: int) -> Pipeline:
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -154,7 +154,7 @@ BOUNDS = [0, *np.cumsum([len(p) + 16 for p in SMALL]).tolist()]
 
 
 def readable(reader) -> tuple[list[dict], str]:
-    """The examples up to the first that raises, read one by one, and what that one says."""
+    """Return the examples up to the first that raises, read one by one, and its error."""
     got: list[dict] = []
     try:
         if isinstance(reader, IndexedReader):

@@ -1,4 +1,4 @@
-"""A selector gives one value per row, or says which row, column or function is at fault."""
+"""A selector gives one value per row, or an error that names the row, column or function."""
 
 import ml_dtypes
 import numpy as np

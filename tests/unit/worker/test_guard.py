@@ -22,7 +22,7 @@ CALLS: list[int] = []
 
 
 def noting(example: dict[str, Any]) -> dict[str, Any]:
-    """A user function that tells by which rows it was called."""
+    """Make a user function that notes the rows that it gets."""
     CALLS.append(int(example["i"]))
     return example
 

@@ -62,7 +62,7 @@ def test_a_source_without_an_example_is_logged_once(
 
 
 def test_a_source_that_can_not_be_opened_as_declared_has_an_error_with_a_name(house: Open):
-    """The worker tells errors of others with their traceback."""
+    """Other errors are logged with their traceback."""
     complex_ = hs.read_tfrecord(__file__, {"x": hs.scalar("complex64")}).batch(1)
     with pytest.raises(ServerError, match="TFRecord holds no complex numbers"):
         house(complex_).open(0)

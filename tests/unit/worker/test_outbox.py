@@ -33,7 +33,7 @@ NOBODY = b"nobody of that name"
 
 
 class Tracker:
-    """Of a block that the front sends."""
+    """The tracker of a block that the front sends."""
 
     done = False
 
