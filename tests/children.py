@@ -1,10 +1,27 @@
-"""The children of a process, read while its threads come and go."""
+"""The children of a process, read while its threads come and go, and the end of any process."""
 
 from __future__ import annotations
 
+import os
+import select
 from pathlib import Path
 
-__all__ = ["children_of"]
+from tests.patience import PATIENCE_S
+
+__all__ = ["children_of", "gone"]
+
+
+def gone(pid: int, timeout_s: float = PATIENCE_S) -> bool:
+    """Return whether a process, which need not be a child, ends in time."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    ended = bool(poller.poll(int(1000 * timeout_s)))
+    os.close(fd)
+    return ended
 
 
 def children_of(pid: int) -> list[int]:

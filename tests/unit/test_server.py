@@ -6,7 +6,6 @@ import itertools
 import logging
 import os
 import resource
-import select
 import signal
 import socket
 import subprocess
@@ -21,6 +20,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace_proto.errors import FilesMissing, ServerError
+from tests.children import gone
 from tests.nursery import environment, warm_run
 from tests.patience import PATIENCE_S, eventually
 
@@ -290,19 +290,6 @@ def test_a_process_with_more_than_1024_open_files_can_serve():
 
 
 # In which programs
-
-
-def gone(pid: int) -> bool:
-    """Whether a process ends within 10 seconds."""
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    ended = bool(poller.poll(10_000))
-    os.close(fd)
-    return ended
 
 
 SCRIPT = """

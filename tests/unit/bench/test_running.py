@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
 import time
 from pathlib import Path
 
@@ -12,6 +9,7 @@ import pytest
 
 from tests.bench import running
 from tests.bench.running import Failed, Process, Running
+from tests.children import gone
 
 
 def program(directory: Path, lines: str) -> str:
@@ -44,7 +42,7 @@ def test_one_that_is_silent_ends_with_its_children(tmp_path: Path, monkeypatch: 
     with pytest.raises(Failed, match=r"said nothing for 0\.3 s"):
         process.warm()
     process.close()
-    gone(int((tmp_path / "child").read_text()))
+    assert gone(int((tmp_path / "child").read_text()))
 
 
 def test_one_is_stopped_with_its_children_between_its_windows(tmp_path: Path):
@@ -58,7 +56,7 @@ def test_one_is_stopped_with_its_children_between_its_windows(tmp_path: Path):
         assert stopped(child)
         process.window(0.1)
     process.close()
-    gone(child)
+    assert gone(child)
 
 
 def stopped(pid: int) -> bool:
@@ -77,14 +75,7 @@ def test_processes_that_a_contestant_leaves_behind_are_ended(tmp_path: Path):
     process = Process(program(tmp_path, lines), "any", tmp_path)
     process.warm()
     process.close()
-    gone(int((tmp_path / "child").read_text()))
-
-
-def gone(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process = os.pidfd_open(pid)
-        assert select.select([process], [], [], 20)[0], f"{pid} still runs"
-        os.close(process)
+    assert gone(int((tmp_path / "child").read_text()))
 
 
 def test_contestants_live_on_while_they_are_kept_and_a_failure_ends_them_all(

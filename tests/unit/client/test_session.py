@@ -232,7 +232,7 @@ def test_a_refused_save_is_named_without_keys_where_the_server_sent_what_are_non
 
 @pytest.mark.parametrize("again", [False, True])
 def test_nothing_of_a_batch_is_kept_longer_than_the_batch(again):
-    """The first of four batches is committed, the second returned, and the save of the third refused.
+    """The first of four batches is committed, the second returned, the save of the third refused.
     The trainer leaves the last one, which goes back when another session begins.
     """
     talk, kept, number = opened(prefetch=4), [], 1

@@ -68,7 +68,7 @@ def rows_of(draft, starts):
 
 
 def feed(shape, ids, lengths, cuts, taking, each_step=lambda shape: shape):
-    """Offer rows cut into chunks; batches are taken after the chunks for which ``taking`` is true."""
+    """Offer rows in chunks; take batches after those for which ``taking`` is true."""
     edges = [0, *sorted(cuts), len(ids)]
     starts = dict(enumerate(edges[:-1]))
     out = []

@@ -1,11 +1,11 @@
 """The bucketing calls: names, order and defaults of TensorFlow's; a wrong call raises at once."""
 
-import inspect
-
 import numpy as np
 import pytest
 
 import headrace_server as hs
+
+from .signatures import signature
 
 FEATURES = {"x": hs.scalar("int64"), "v": hs.sequence("float32"), "p": hs.scalar("float32")}
 INT32_MAX = 2**31 - 1
@@ -23,15 +23,6 @@ def bucket(**arguments):
 def by_length(**arguments):
     given = {"input_length": "x", "batch_size": 2, "bucket_boundaries": [5, 9], **arguments}
     return source().bucket_by_sequence_length(**given).declaration()
-
-
-def signature(method):
-    parameters = list(inspect.signature(method).parameters.values())[1:]
-    return [
-        p.name if p.default is p.empty else (p.name, p.default)
-        for p in parameters
-        if p.kind is p.POSITIONAL_OR_KEYWORD
-    ]
 
 
 def test_names_order_and_defaults_are_those_of_tensorflow():

@@ -1,11 +1,11 @@
 """The sampling calls: names, order and defaults of TensorFlow's; a wrong call raises at once."""
 
-import inspect
-
 import numpy as np
 import pytest
 
 import headrace_server as hs
+
+from .signatures import signature
 
 FEATURES = {
     "x": hs.scalar("int64"),
@@ -18,15 +18,6 @@ FEATURES = {
 
 def source():
     return hs.read_tfrecord("/data/a-*.tfrecord", FEATURES)
-
-
-def signature(method):
-    parameters = list(inspect.signature(method).parameters.values())[1:]
-    return [
-        p.name if p.default is p.empty else (p.name, p.default)
-        for p in parameters
-        if p.kind is p.POSITIONAL_OR_KEYWORD
-    ]
 
 
 def test_names_order_and_defaults_are_those_of_tensorflow():

@@ -10,6 +10,8 @@ import headrace_server as hs
 from headrace_proto.schema import Field
 from headrace_server.pipeline.segment_options import columns_by_name, fitted
 
+from .signatures import signature
+
 FEATURES = {
     "utt": hs.scalar("string"),
     "audio": hs.sequence("float32", (64,)),
@@ -56,15 +58,6 @@ def options(pipeline):
     shape = pipeline.declaration().shape
     assert shape.kind == "sequences"
     return shape.options
-
-
-def signature(method):
-    parameters = list(inspect.signature(method).parameters.values())[1:]
-    return [
-        p.name if p.default is p.empty else (p.name, p.default)
-        for p in parameters
-        if p.kind is p.POSITIONAL_OR_KEYWORD
-    ]
 
 
 def test_names_order_and_defaults_are_those_of_tensorflow():

@@ -6,7 +6,6 @@ import errno
 import gc
 import hashlib
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import pytest
 
 from headrace_proto.errors import ServerError
 from headrace_server.process.child import ChildProcess, perform
+from tests.children import gone
 from tests.patience import PATIENCE_S
 
 #: What the children of these tests run: a function by the name of their first argument.
@@ -219,19 +219,6 @@ def test_a_child_that_can_not_be_watched_is_ended_at_once(
         Played("echo", None, environment)
     assert sorted(os.listdir("/proc/self/fd")) == open_before
     assert children() == before
-
-
-def gone(pid: int, timeout_s: float = PATIENCE_S) -> bool:
-    """Whether a process, of whomever, ends in time."""
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    ended = bool(poller.poll(timeout_s * 1000))
-    os.close(fd)
-    return ended
 
 
 def test_prints_of_user_code_are_no_events_and_plain_config_arrives_unchanged(

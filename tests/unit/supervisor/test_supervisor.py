@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import select
 import signal
 import threading
 import time
@@ -25,6 +24,7 @@ from headrace_server.state.durable import Durable
 from headrace_server.supervisor import crew
 from headrace_server.supervisor import supervisor as module
 from headrace_server.supervisor.supervisor import Supervisor
+from tests.children import gone
 from tests.patience import PATIENCE_S, eventually
 from tests.shortage import no_descriptors
 
@@ -55,19 +55,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def rows(supervisor: Supervisor) -> list[int]:
     with headrace.connect(supervisor.addresses[0], timeout=PATIENCE_S) as feed:
         return [i for batch in feed for i in batch["i"].tolist()]
-
-
-def gone(pid: int) -> bool:
-    """Whether a process ends."""
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    ended = bool(poller.poll(int(1000 * PATIENCE_S)))
-    os.close(fd)
-    return ended
 
 
 def test_it_starts_a_front_and_the_workers_and_ends_them(start: Start):
