@@ -1,13 +1,20 @@
-"""Trainers that wait for less time than it may take them to connect."""
+"""Waits of trainers that end before their timeout."""
 
 from __future__ import annotations
 
 import contextlib
+import re
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 from headrace.waits import Link
+from headrace_proto.errors import ConnectionLost, DeadlineExceeded
+
+from .patience import PATIENCE_S
+
+_STEP_S = 0.05
 
 
 @contextlib.contextmanager
@@ -24,4 +31,27 @@ def waits_end_after(seconds: float) -> Iterator[None]:
         return wait(link, done, min(timeout_s, seconds), *rest, **named)
 
     with mock.patch.object(Link, "wait", short):
+        yield
+
+
+@contextlib.contextmanager
+def waits_end_with(text: str) -> Iterator[None]:
+    """End every wait of the trainers of this process as soon as its error would match a text.
+
+    The reason of a wait comes with a message of the server, so no length of time is long enough.
+    """
+    wait = Link.wait
+
+    def stepwise(
+        link: Link, done: Callable[[], Any], timeout_s: float, *rest: Any, **named: Any
+    ) -> Any:
+        deadline = time.monotonic() + min(timeout_s, PATIENCE_S)
+        while True:
+            try:
+                return wait(link, done, _STEP_S, *rest, **named)
+            except (DeadlineExceeded, ConnectionLost) as error:
+                if re.search(text, str(error)) or time.monotonic() > deadline:
+                    raise
+
+    with mock.patch.object(Link, "wait", stepwise):
         yield

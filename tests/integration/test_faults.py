@@ -17,7 +17,7 @@ import headrace_server as hs
 from headrace_server.process.rundir import sweep
 from tests.children import children_of
 from tests.patience import PATIENCE_S, eventually
-from tests.waiting import waits_end_after
+from tests.waiting import waits_end_after, waits_end_with
 
 from .processes import Process, serve, trainer
 from .serving import connect, serving, worker_pid
@@ -205,7 +205,7 @@ def test_a_killed_front_ends_the_server_and_trainers_are_told():
         kill(server.pids["front"])
         with pytest.raises(headrace.ServerError, match="front was killed by SIGKILL"):
             server.wait(PATIENCE_S)
-        with waits_end_after(2.0), pytest.raises(headrace.ConnectionLost, match="was lost"):
+        with waits_end_with("was lost"), pytest.raises(headrace.ConnectionLost, match="was lost"):
             for _ in feed:
                 pass
         with waits_end_after(0.1), pytest.raises(headrace.ConnectionLost):
@@ -245,6 +245,7 @@ def test_a_feed_that_waits_tells_for_what_when_its_deadline_passes():
     with serving(numbered(8).batch(4)) as server:
         with trainer(server.address, "--hold", "2") as holder:
             holder.wait_for("holding")
-            with headrace.connect(server.address, timeout=2) as feed:
-                with pytest.raises(headrace.DeadlineExceeded, match="leased, the longest to"):
+            leased = "leased, the longest to"
+            with connect(server) as feed, waits_end_with(leased):
+                with pytest.raises(headrace.DeadlineExceeded, match=leased):
                     next(feed)

@@ -23,6 +23,7 @@ from headrace.segments import SegmentBatch
 from headrace.session import Session
 from headrace_proto.messages import Deliver, Renew
 from tests.patience import PATIENCE_S, eventually
+from tests.waiting import waits_end_with
 
 from .processes import HERE, Process
 from .segment_streams import (
@@ -594,9 +595,12 @@ def test_a_cancelled_feed_of_lanes_refuses_saves_and_counts_exactly(placement):
 def test_the_deadline_of_a_trainer_without_lanes_says_who_has_them():
     examples = of_counts([4, 4])
     with serving(lanes(examples, capacity=2), lease_ttl_s=2.0) as server:
-        with connect(server) as holder, connect(server, timeout=3.5) as waiting:
+        with connect(server) as holder, connect(server) as waiting:
             batch = next(holder)
-            with pytest.raises(headrace.DeadlineExceeded) as caught:
+            with (
+                waits_end_with("leased to trainer"),
+                pytest.raises(headrace.DeadlineExceeded) as caught,
+            ):
                 next(waiting)
             number = next(t["trainer"] for t in trainers_of(server) if t["leases"])
             batch.save_state(

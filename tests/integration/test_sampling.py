@@ -13,6 +13,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.waiting import waits_end_with
 
 from . import user_functions_sampling as functions
 from .serving import connect, drained, serving, worker_pid
@@ -387,7 +388,8 @@ def test_a_class_that_only_has_not_come_yet_is_named_when_the_deadline_passes(
     pipeline = source.stratified_sample_unknown_dist("y", [0, 0.5, 0.5], 8)
     with (
         serving(pipeline) as server,
-        headrace.connect(server.address, timeout=4) as feed,
+        connect(server) as feed,
+        waits_end_with("waits for class 1"),
         pytest.raises(headrace.DeadlineExceeded, match=r"waits for class 1 \(0 of \d rows"),
     ):
         next(feed)

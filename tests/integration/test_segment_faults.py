@@ -34,6 +34,7 @@ from headrace_proto.messages import (
     Welcome,
 )
 from tests.patience import PATIENCE_S
+from tests.waiting import waits_end_with
 
 from .processes import HERE, Process
 from .segment_streams import (
@@ -207,16 +208,17 @@ def test_whoever_waits_for_a_trainer_that_never_saves_is_told_what_for_and_since
     ledger = Ledger(of_counts([3, 3]))
     with serving(chained(list_of(ledger), batch_size=2, capacity=2), lease_ttl_s=2.0) as server:
         with connect(server) as other:
-            with connect(server, timeout=3.5) as lazy:
+            with connect(server) as lazy:
                 batch = next(lazy)
-                with headrace.connect(server.address, prefetch=0, timeout=3.5) as waiting:
+                with serving_connect(server, prefetch=0) as waiting:
 
                     def fails(feed: headrace.Feed) -> str:
                         with pytest.raises(headrace.DeadlineExceeded) as caught:
                             next(feed)
                         return str(caught.value)
 
-                    of_lazy, of_waiting = at_once([lambda: fails(lazy), lambda: fails(waiting)])
+                    with waits_end_with("leased to trainer"):
+                        of_lazy, of_waiting = at_once([lambda: fails(lazy), lambda: fails(waiting)])
                 number = next(t["trainer"] for t in trainers_of(server) if t["leases"])
                 assert batch.rows == 2
             train(other, ledger)

@@ -17,6 +17,7 @@ import headrace
 import headrace_server as hs
 from headrace.segments import SegmentBatch
 from tests.patience import PATIENCE_S
+from tests.waiting import waits_end_with
 
 from .processes import HERE, Process
 from .segment_streams import (
@@ -287,10 +288,11 @@ def test_a_rank_that_keeps_states_and_is_interrupted_in_next_has_as_many_steps(s
 def test_a_rank_that_waits_names_the_one_that_is_missing():
     examples = of_counts([2, 2])
     with serving(chained(examples, batch_size=1)) as server:
-        with headrace.connect(server.address, rank=0, world_size=2, timeout=1.5) as feed:
+        with connect(server, rank=0, world_size=2) as feed:
             batch = next(feed)
             save_all(batch, {"chain": batch.state("chain")})
-            with pytest.raises(headrace.DeadlineExceeded, match=r"1 ranks have not joined: 1"):
+            missing = "1 ranks have not joined: 1"
+            with waits_end_with(missing), pytest.raises(headrace.DeadlineExceeded, match=missing):
                 next(feed)
 
 

@@ -16,6 +16,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S, eventually
+from tests.waiting import waits_end_with
 
 from .serving import connect, serving
 
@@ -176,7 +177,8 @@ def test_each_rank_gets_its_batch_of_every_round(world_size: int) -> None:
 def test_a_rank_waits_for_the_others_and_says_so() -> None:
     with (
         serving(numbered(8, 1)) as server,
-        headrace.connect(server.address, rank=0, world_size=2, timeout=1.5) as feed,
+        connect(server, rank=0, world_size=2) as feed,
+        waits_end_with("have not joined"),
     ):
         next(feed)
         with pytest.raises(headrace.DeadlineExceeded, match="have not joined"):

@@ -14,6 +14,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
+from tests.waiting import waits_end_with
 
 from .processes import trainer
 from .segment_streams import at_once
@@ -173,8 +174,9 @@ def test_all_members_leave_and_others_get_what_they_had_not_committed():
 
 def test_the_deadline_names_how_many_members_are_there():
     with serving(numbers(8), lease_ttl_s=1) as server:
-        with headrace.connect(server.address, timeout=1.5, group="g", members=3) as feed:
-            with pytest.raises(headrace.DeadlineExceeded, match="1 of 3 members of group 'g'"):
+        with connect(server, group="g", members=3) as feed:
+            there = "1 of 3 members of group 'g'"
+            with waits_end_with(there), pytest.raises(headrace.DeadlineExceeded, match=there):
                 next(feed)
 
 

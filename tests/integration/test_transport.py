@@ -16,6 +16,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S, eventually
+from tests.waiting import waits_end_with
 
 from . import user_functions
 from .processes import Process
@@ -211,7 +212,8 @@ def test_prefetched_batches_are_there_without_asking() -> None:
     with (
         serving(numbered(12)) as server,
         connect(server, prefetch=3) as one,
-        headrace.connect(server.address, prefetch=0, timeout=1.5) as two,
+        connect(server, prefetch=0) as two,
+        waits_end_with("4 batches are leased"),
     ):
         next(one)
         got: list[Any] = []

@@ -31,7 +31,7 @@ from headrace_proto.messages import (
     Welcome,
 )
 from tests.patience import PATIENCE_S
-from tests.waiting import waits_end_after
+from tests.waiting import waits_end_with
 
 from .peer import Peer
 
@@ -244,7 +244,7 @@ def test_the_error_of_a_deadline_names_the_awaited_owner(link: Link, owners: Own
                     owners.say(owner, Pulse(7 + owner, f"owner {owner} is in augment"))
             told.wait(0.05)
 
-    with waits_end_after(1.0):
+    with waits_end_with("is in augment"):
         taking = Doing(link.take)
         owners.hear(0, Step)
         answering = threading.Thread(target=answer)

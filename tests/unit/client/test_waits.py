@@ -38,7 +38,7 @@ from headrace_proto.messages import (
     Welcome,
 )
 from tests.patience import PATIENCE_S
-from tests.waiting import waits_end_after
+from tests.waiting import waits_end_after, waits_end_with
 
 from .peer import Peer
 
@@ -110,7 +110,8 @@ def test_a_server_that_falls_silent_is_lost(peer: Peer):
     with linked(peer.address, PATIENCE_S) as link:
         peer.welcome(heartbeat_s=0.2)
         link.open()
-        with waits_end_after(1.0), pytest.raises(ConnectionLost, match="nothing was heard of it"):
+        silent = "nothing was heard of it"
+        with waits_end_with(silent), pytest.raises(ConnectionLost, match=silent):
             link.take()
 
 
