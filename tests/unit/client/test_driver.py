@@ -391,26 +391,16 @@ def test_where_a_connection_ends_amid_messages_the_others_wait_for_the_greeting(
     assert len(sent) == 1 and len(session.uploads) == 1
 
 
-def test_a_handler_of_a_signal_may_wait_while_its_thread_sleeps(
-    alone: Driver, peer: Peer, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_handler_of_a_signal_may_wait_while_its_thread_sleeps(alone: Driver, peer: Peer):
     def handled(sleep: Sleep, at_most_s: float) -> None:
-        monkeypatch.undo()
+        patch.undo()
         peer.say(Pulse(7, "to a handler"))
         assert not alone.sessions[0].waiting
-        with no_looks():
-            heard(alone, lambda s: s.waiting == "to a handler")
+        heard(alone, lambda s: s.waiting == "to a handler")
 
-    @contextlib.contextmanager
-    def no_looks() -> Iterator[None]:
-        look, alone._look = alone._look, lambda left: None  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            alone._look = look  # type: ignore[method-assign]
-
-    monkeypatch.setattr(Sleep, "wait", handled)
-    alone.await_news(alone.news, 1.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Sleep, "wait", handled)
+        alone.await_news(alone.news, 1.0)
     peer.say(Pulse(7, "for the next"))
     heard(alone, lambda s: s.waiting == "for the next")
 

@@ -14,11 +14,15 @@ from collections.abc import Iterator
 import pytest
 
 from headrace_proto.clock import Deadline
+from headrace_server.watch import answers
 from headrace_server.watch import http as module
 from headrace_server.watch.http import HttpOptions, HttpService
 from tests.patience import PATIENCE_S, eventually
 
 from .watched import Watched
+
+#: Number of connections that are answered at once.
+THREADS = 16
 
 
 @pytest.fixture
@@ -144,7 +148,7 @@ def test_many_that_say_nothing_keep_others_out_for_no_longer_than_their_own_time
                 assert time.monotonic() < deadline
         assert status == 200
         threads = [t for t in threading.enumerate() if t.name == "headrace-http-one"]
-        assert len(threads) <= module._THREADS
+        assert len(threads) <= THREADS
     finally:
         for connection in idle:
             connection.close()
@@ -174,9 +178,7 @@ def test_a_peer_that_has_just_come_is_not_cut_off_for_the_next_one(
 ):
     for name in ("_HEAD_S", "_TURN_S", "_PATIENCE_S"):
         monkeypatch.setattr(module, name, 600.0)
-    first = [
-        socket.create_connection(place(service), timeout=PATIENCE_S) for _ in range(module._THREADS)
-    ]
+    first = [socket.create_connection(place(service), timeout=PATIENCE_S) for _ in range(THREADS)]
     last = socket.create_connection(place(service), timeout=PATIENCE_S)
     try:
         first[0].settimeout(0.2)
@@ -243,10 +245,10 @@ def test_many_at_once_are_all_answered(service: HttpService):
 def test_what_can_not_be_answered_is_an_error_and_not_the_end(
     service: HttpService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    def broken(query: str) -> None:
+    def broken(*of: object, **named: object) -> str:
         raise RuntimeError("a fault")
 
-    monkeypatch.setitem(service._answers._get, "/metrics", broken)
+    monkeypatch.setattr(answers, "exposition", broken)
     status, body = asked(service, "/metrics")
     assert status == 500 and b"a fault" not in body and "a fault" in caplog.text
     assert asked(service)[0] == 200
