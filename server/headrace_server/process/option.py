@@ -33,6 +33,8 @@ KINDS: dict[str, tuple[str, Any, Callable[[Any], Any]]] = {
 _METAVARS = {"text": "TEXT", "path": "DIR", "integer": "N", "seconds": "SECONDS", "share": "I/N"}
 #: Upper bound of numbers that declare none; a wait of as many seconds is one that the system takes.
 _MOST = 10**9
+#: Linux takes paths of fewer bytes than the first (PATH_MAX), and names of at most the second.
+_MOST_PATH, _NAME = 4096, 255
 
 
 def described(doc: str | None) -> tuple[str, dict[str, str]]:
@@ -130,9 +132,7 @@ class Option:
                 raise TypeError(f"{where} is not {kind}, but {kind_of(value)}")
             value = form(value)
         if self.kind == "path":
-            refuse_surrogates(where, value)
-            if not value or "\0" in value:
-                raise ValueError(f"{where} is no path: one has a character, and none is NUL")
+            _check_path(value, where)
         least = 0 if self.kind == "seconds" and self.least is None else self.least
         if least is not None and not least <= value <= self.most:
             unit = " seconds" if self.kind == "seconds" else ""
@@ -140,3 +140,14 @@ class Option:
         if self.choices and value not in self.choices:
             raise ValueError(f"{where} is not one of {', '.join(self.choices)}")
         return value
+
+
+def _check_path(path: str, where: str) -> None:
+    refuse_surrogates(where, path)
+    if not path or "\0" in path:
+        raise ValueError(f"{where} is no path: one has a character, and none is NUL")
+    if len(name := path.encode()) >= _MOST_PATH or max(map(len, name.split(b"/"))) > _NAME:
+        raise ValueError(
+            f"{where} is no path: one has less than {_MOST_PATH} bytes, and at most {_NAME} "
+            "between two slashes"
+        )

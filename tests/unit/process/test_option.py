@@ -52,6 +52,14 @@ def test_a_value_has_the_form_of_its_kind(option: Option, value: Any, form: Any)
         (PLACE, 7, "is not a path, but an int"),
         (PLACE, "", "is no path: one has a character, and none is NUL"),
         (PLACE, "a\0b", "is no path: one has a character, and none is NUL"),
+        (
+            *(PLACE, "a/" + 256 * "b"),
+            "is no path: one has less than 4096 bytes, and at most 255 between two slashes",
+        ),
+        (
+            *(PLACE, 2048 * "a/"),
+            "is no path: one has less than 4096 bytes, and at most 255 between two slashes",
+        ),
         (PLACE, "a\udcff", "is not a text that UTF-8 can hold"),
         (CHOICE, "c", "is not one of a, b"),
     ],
