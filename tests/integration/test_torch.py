@@ -82,9 +82,11 @@ def losses(
     feed: str,
     directory: Path,
     kill: int = 0,
+    *,
+    ends: int | None = None,
     **environment: str,
 ) -> dict[int, str]:
-    """Train, and return the loss of each step."""
+    """Train, and return the loss of each step; ``ends``: the exit code."""
     directory.mkdir(exist_ok=True)
     done = warm_run(
         *(TRAINING, loop, address, feed, directory, *([str(kill)] if kill else [])),
@@ -93,7 +95,8 @@ def losses(
         timeout_s=100,
         **environment,
     )
-    assert done.returncode == (-9 if kill else 0), done.stderr[-3000:]
+    ends = (-9 if kill else 0) if ends is None else ends
+    assert done.returncode == ends, done.stderr[-3000:]
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"step"')]
     return {line["step"]: line["loss"] for line in lines}
 
@@ -140,8 +143,13 @@ def test_a_killed_run_goes_on_to_the_same_losses(
 
 @pytest.mark.slow
 @pytest.mark.tools
-@pytest.mark.parametrize("feed", ["plain", "segments"])
-def test_killed_ranks_go_on_to_the_same_losses(feed: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("feed", "killed"),
+    [("plain", {0, 1}), ("segments", {0, 1}), ("plain", {1}), ("segments", {0}), ("lanes", {1})],
+    ids=lambda value: value if isinstance(value, str) else f"ranks {value}",
+)
+def test_killed_ranks_go_on_to_the_same_losses(feed: str, killed: set[int], tmp_path: Path) -> None:
+    """Where one rank is killed, the step of the other fails, and both are started again."""
     pytest.importorskip("torch")
     feeds = {f"{feed}-{kill}": FEEDS[feed]() for kill in (0, 3)}
     with serving(feeds, state_dir=tmp_path) as server, ThreadPoolExecutor(2) as pool:
@@ -156,12 +164,17 @@ def test_killed_ranks_go_on_to_the_same_losses(feed: str, tmp_path: Path) -> Non
                     server.address,
                     f"{feed}-{kill}",
                     directory,
-                    until,
+                    until if rank in killed else 0,
+                    ends=1 if until and rank not in killed else None,
                     **{**master, "RANK": str(rank), "WORLD_SIZE": "2"},
                 )
                 for rank in range(2)
             ]
-            return [run.result() for run in begun]
+            done = [run.result() for run in begun]
+            if not until:
+                weights = [(directory / f"weights-{rank}").read_bytes() for rank in range(2)]
+                assert weights[0] == weights[1]
+            return done
 
         whole = trained(0, 0)
         before, after = trained(3, 3), trained(3, 0)

@@ -208,6 +208,8 @@ def parallel(net: Net, dataset: FeedDataset, directory: Path) -> None:
                 torch.save(saved, f"{path}.new")
                 os.replace(f"{path}.new", path)
             torch.distributed.barrier()
+    weights = b"".join(weight.detach().numpy().tobytes() for weight in net.parameters())
+    (directory / f"weights-{torch.distributed.get_rank()}").write_bytes(weights)
     torch.distributed.destroy_process_group()
 
 
