@@ -47,6 +47,12 @@ _LOST = (
     "states do not count"
 )
 
+#: For users of torch, whose libraries ask for a batch before the step on the last one.
+_FETCHED_AHEAD = (
+    ".  Save them before asking for the next batch; for Lightning, which fetches ahead, "
+    "headrace.lightning.FeedDataModule does so"
+)
+
 
 class Saving:
     """The batches in hand of one feed, and the saves of their states."""
@@ -259,10 +265,11 @@ class Saving:
             more = ", …" if batch.rows > len(names) else ""
             keys = f" ({', '.join(names)}{more})"
         others = f", and states of {len(batches) - 1} later batches" if len(batches) > 1 else ""
+        remedy = _FETCHED_AHEAD if self._framework.name == "torch" else ""
         return (
             f".  This trainer has not saved state{'s' if len(owed) > 1 else ''} {', '.join(owed)} "
             f"of {batch.rows} segments{keys} that it took {now - batch._taken_at:.0f} s ago as "
-            f"batch {batch.partition}/{batch.number}{others}"
+            f"batch {batch.partition}/{batch.number}{others}{remedy}"
         )
 
 

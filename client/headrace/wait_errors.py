@@ -47,7 +47,17 @@ def too_late(
     return DeadlineExceeded(
         f"waited timeout={timeout_s:g} s{slept} for {what} of feed {session.welcome.feed!r} "
         f"at {place}; {reason}; this trainer holds {held} batches{full}"
-        f"{link.explain(now)}"
+        f"{link.explain(now) or _needs_ranks(link, session)}"
+    )
+
+
+def _needs_ranks(link: Link, session: Session) -> str:
+    """Return a remedy for trainers that wait for each other in each step, or nothing."""
+    if session.rank >= 0 or link.properties.get("shape") != "sequences":
+        return ""
+    return (
+        ".  If trainers average gradients, connect them with rank= and world_size=: else one can "
+        "wait here for a state that another saves only after their common step"
     )
 
 

@@ -1,6 +1,6 @@
 """A worker of MultiWorkerMirroredStrategy, which trains on a feed as its rank.
 
-    python mirrored_trainer.py ADDRESS FEED LOOP    with TF_CONFIG in the environment
+    python mirrored_trainer.py ADDRESS FEED LOOP [STEP]    with TF_CONFIG in the environment
 
 Prints a JSON line: its steps in each epoch, what it trained on, and all weights at the end.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from typing import Any
 
@@ -19,6 +20,9 @@ import tensorflow as tf
 import headrace
 
 EPOCHS, UNROLL = 3, 4
+RANK = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+#: The step at which worker 1 holds its batch for ever, in a loop over segments; 0: none.
+HOLD = int(sys.argv[4]) if len(sys.argv) > 4 else 0
 
 #: The trained rows: their numbers, or keys and segments.
 TRAINED: list[Any] = []
@@ -86,6 +90,9 @@ def segments(strategy: Any, feed: Any, in_graph: bool = False) -> list[Any]:
     for _ in range(EPOCHS):
         STEPS.append(0)
         for batch in data:
+            if sum(STEPS) + 1 == HOLD and RANK == 1:
+                print(json.dumps({"event": "holding"}), flush=True)
+                signal.pause()
             after = step(batch)
             if not in_graph:
                 feed.save_states(batch["token"], {"h": after})
@@ -143,20 +150,20 @@ def _trained(keys: Any, valid: Any) -> None:
 
 
 def main() -> None:
-    address, name, way = sys.argv[1:]
+    address, name, way = sys.argv[1:4]
     keras.utils.set_random_seed(5)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    ranks = {
-        "rank": json.loads(os.environ["TF_CONFIG"])["task"]["index"],
-        "world_size": strategy.num_replicas_in_sync,
-    }
+    ranks = {"rank": RANK, "world_size": strategy.num_replicas_in_sync}
     explicit = {"commit": "explicit"} if way == "loop" else {}
     with headrace.connect(
         address, feed=name, framework="tf", timeout=60, **ranks, **explicit
     ) as feed:
         weights = globals()[way](strategy, feed)
     flat = [np.asarray(weight, np.float32).tobytes().hex() for weight in weights]
-    print(json.dumps({"steps": STEPS, "trained": TRAINED, "weights": flat}), flush=True)
+    print(
+        json.dumps({"event": "trained", "steps": STEPS, "trained": TRAINED, "weights": flat}),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -32,7 +32,9 @@ class Process:
         before: Sequence[str] = (),
         warm: bool = True,
         imports: Sequence[str] = (),
+        **more: str,
     ) -> None:
+        """``more``: of its environment."""
         self._process = (
             functools.partial(WarmPopen, imports=imports) if warm else subprocess.Popen
         )(
@@ -40,7 +42,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=environment(),
+            env=environment(**more),
             cwd=cwd,
         )
         self.pid = self._process.pid

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
@@ -148,6 +149,17 @@ def test_a_pass_over_segments_waits_for_no_state_that_its_own_loop_holds(
     assert len(keys) == len(set(keys)) == 1 + 2 + 3 + 4 + 5
     assert sorted(key for batch in module.validated for key in batch) == keys
     assert trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+
+
+def test_a_feed_of_segments_without_the_data_module_ends_with_the_remedy(
+    lightning: Any, server: hs.Server, tmp_path: Path
+) -> None:
+    """Lightning asks for the second batch before the step on the first one."""
+    module, trainer = module_of(lightning), trainer_of(lightning, tmp_path)
+    where = {"feed": "segments", "framework": "torch", "timeout": 1}
+    with headrace.connect(server.address, **where) as feed:
+        with pytest.raises(headrace.DeadlineExceeded, match=r"headrace\.lightning\.FeedDataModule"):
+            trainer.fit(module, feed)
 
 
 def test_a_pass_over_lanes_without_states_commits_what_was_trained(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ import numpy as np
 import pytest
 
 import headrace_server as hs
-from tests.nursery import warm_run
+from tests.patience import eventually
 from tests.ports import free_port
 
-from .serving import serving
+from .processes import Process
+from .serving import serving, trainers_of
 
 pytestmark = pytest.mark.tf
 
@@ -24,12 +26,19 @@ EPOCHS, UNROLL = 3, 4  # as in the program, which imports TensorFlow
 
 
 def rows(n: int = 32) -> hs.Pipeline:
+    """Return rows of several epochs, without a shape."""
     random = np.random.default_rng(1)
-    examples = [{"x": random.normal(size=4).astype("float32"), "i": i} for i in range(n)]
-    return hs.from_examples(examples).shuffle(seed=2).repeat(EPOCHS, across_batches=False).batch(4)
+    examples = [
+        {"x": random.normal(size=4).astype("float32"), "i": i, "kind": i % 2} for i in range(n)
+    ]
+    return hs.from_examples(examples).shuffle(seed=2).repeat(EPOCHS, across_batches=False)
 
 
-def segments() -> hs.Pipeline:
+def buckets() -> hs.Pipeline:
+    return rows(96).bucket("kind", 4, 2)
+
+
+def segments(**order: str) -> hs.Pipeline:
     random = np.random.default_rng(1)
     examples = [
         {"key": f"e{i}", "x": random.normal(size=(length, 1)).astype("float32")}
@@ -37,26 +46,42 @@ def segments() -> hs.Pipeline:
     ]
     source = hs.from_examples(examples).shuffle(seed=2).repeat(EPOCHS, across_batches=False)
     states = {"h": hs.zeros((3,), "float32")}
-    return source.batch_sequences_with_states("key", ["x"], [], None, states, UNROLL, 4)
+    return source.batch_sequences_with_states("key", ["x"], [], None, states, UNROLL, 4, **order)
 
 
-def trained(pipeline: hs.Pipeline, loop: str) -> list[dict[str, Any]]:
-    """Return the reports of two workers at their end."""
-    workers = [f"127.0.0.1:{free_port()}" for _ in range(2)]
-    with serving(pipeline, partitions=2) as server, ThreadPoolExecutor(2) as pool:
+SHAPES: dict[str, Callable[[], hs.Pipeline]] = {
+    "rows": lambda: rows().batch(4),
+    "buckets": buckets,
+    "segments": segments,
+    "lanes": lambda: segments(order="lanes"),
+}
 
-        def worker(rank: int) -> dict[str, Any]:
-            task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
-            done = warm_run(
-                *(PROGRAM, server.address, "default", loop),
-                imports=["tensorflow", "keras"],
-                TF_CONFIG=json.dumps(task),
+
+@contextlib.contextmanager
+def workers(server: hs.Server, loop: str, *more: str) -> Iterator[list[Process]]:
+    """Start two workers; they are killed at the end, where they have not ended."""
+    ports = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                Process(
+                    *(str(PROGRAM), server.address, "default", loop, *more),
+                    imports=["tensorflow", "keras"],
+                    TF_CONFIG=json.dumps(
+                        {"cluster": {"worker": ports}, "task": {"type": "worker", "index": rank}}
+                    ),
+                )
             )
-            assert done.returncode == 0, done.stderr[-3000:]
-            told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-            return told
+            for rank in range(2)
+        ]
 
-        return list(pool.map(worker, (0, 1)))
+
+def trained(server: hs.Server, loop: str) -> list[dict[str, Any]]:
+    """Return the reports of two workers at their end."""
+    with workers(server, loop) as both:
+        said = [worker.wait_for("trained") for worker in both]
+        assert [worker.finish() for worker in both] == [0, 0]
+    return said
 
 
 @pytest.mark.parametrize(
@@ -65,21 +90,46 @@ def trained(pipeline: hs.Pipeline, loop: str) -> list[dict[str, Any]]:
         ("segments", "segments"),
         pytest.param("segments", "segments_in_graph", marks=pytest.mark.tools),
         pytest.param("segments", "segments_in_fit", marks=pytest.mark.tools),
+        pytest.param("lanes", "segments", marks=pytest.mark.tools),
         pytest.param("rows", "loop", marks=pytest.mark.tools),
+        pytest.param("buckets", "loop", marks=pytest.mark.tools),
     ],
 )
 def test_two_workers_take_equal_steps_and_end_with_equal_weights(shape: str, loop: str) -> None:
     pytest.importorskip("tensorflow")
     if loop == "segments_in_fit" and find_spec("tf_keras") is None:
         pytest.skip("tf_keras is not installed")
-    pipeline = {"rows": rows, "segments": segments}[shape]()
-    first, second = trained(pipeline, loop)
+    with serving(SHAPES[shape](), partitions=2) as server:
+        first, second = trained(server, loop)
     assert first["steps"] == second["steps"] and len(first["steps"]) == EPOCHS
     assert min(first["steps"]) > 2
     assert first["weights"] == second["weights"]
     both = [*first["trained"], *second["trained"]]
-    if shape == "segments":  # each of every epoch, once
+    if loop.startswith("segments"):  # each of every epoch, once
         assert len(both) == EPOCHS * len(set(both))
     else:
         assert max(both.count(row) for row in both) <= EPOCHS
         assert len(both) == 2 * 4 * sum(first["steps"])
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("shape", ["segments", "lanes"])
+def test_a_killed_job_goes_on_and_every_segment_is_trained_once(shape: str) -> None:
+    """1. One worker dies with a batch in hand, and the other one is in the same step.
+    2. Whatever runs the job kills the other one, too: TensorFlow would wait for minutes.
+    3. Both begin again, and go on in step where the feed is.
+    """
+    pytest.importorskip("tensorflow")
+    with serving(SHAPES[shape](), partitions=2) as server:
+        with workers(server, "segments", "4") as (lives, dies):
+            dies.wait_for("holding")
+            dies.kill()
+            lives.kill()
+        eventually(lambda: not trainers_of(server))
+        before = server.stats()["default"]["rows"]
+        first, second = trained(server, "segments")
+        after = server.stats()["default"]["rows"]
+    assert first["steps"] == second["steps"] and min(first["steps"]) > 2
+    assert first["weights"] == second["weights"]
+    both = [*first["trained"], *second["trained"]]
+    assert 0 < before < after == EPOCHS * len(set(both)) == before + len(both)

@@ -231,6 +231,8 @@ def test_whoever_waits_for_a_trainer_that_never_saves_is_told_what_for_and_since
     assert "00000_of_00003:k000, 00000_of_00003:k001" in of_lazy, of_lazy
     assert "s ago as batch 0/0" in of_lazy, of_lazy
     assert "has not saved" not in of_waiting
+    assert "connect them with rank= and world_size=" in of_waiting
+    assert "rank=" not in of_lazy
 
 
 # A worker that dies
