@@ -23,7 +23,7 @@ WIDTH = 64
 #: Bytes of a batch's examples: label, x, id.
 NBYTES = BATCH * (8 + 4 * WIDTH + 10)
 #: Numbers of prefetched batches that a trainer may ask for in place of "auto".
-BY_HAND = (8, 16, 32)
+BY_HAND = (1, 2, 4, 8, 16, 32)
 #: Names of the one W1 file, so that a first pass lasts long enough to be timed.
 LINKS = 8
 
