@@ -71,6 +71,16 @@ WHY: dict[tuple[str, str], str] = {
         "the journal takes 0.6 ms once in 120 (now in pieces of 0.2 to 0.3 ms), and a chunk of "
         "54 MB is verified once in some 330"
     ),
+    ("W1: headrace fit / headrace fit, prefetch 16", "rate"): (
+        "pairs spread from 0.75 to 1.28.  Alone, right after that run, it was 0.99 (0.94–1.00)"
+    ),
+    ("W3: headrace images shm / Grain images, 2 workers", "rate"): (
+        "three quarters of the worker's time are one copy of 19 MB, as beside the ring"
+    ),
+    ("W4: headrace arrival, durable, process / headrace arrival", "rate"): (
+        "a step takes 1.26 ms of both cores, without a state directory 1.01; the difference was "
+        "not taken apart"
+    ),
     ("W4: headrace arrival, durable / headrace arrival", "rate"): _DURABLE,
     (f"W4: headrace arrival, durable, two in flight / {_TWO}", "rate"): _DURABLE,
     ("W4: headrace lanes tcp / earlier headrace lanes tcp", "rate"): (
