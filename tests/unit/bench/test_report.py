@@ -132,7 +132,7 @@ def test_missed_targets_are_listed_with_their_reason_where_one_was_measured(
 ):
     monkeypatch.setitem(WHY, ("W1: ours / theirs", "CPU"), "half of it is spent on waiting")
     text = table(run(Comparison("W1", "ours", "theirs", 3.0, cpu=0.4)))
-    assert "Of 2 targets 0 are met. Missed:" in text
+    assert "0 of 2 targets are met. Missed:" in text
     assert (
         "* W1: ours / theirs: CPU 0.50, wanted ≤ 0.4. Why: half of it is spent on waiting." in text
     )
