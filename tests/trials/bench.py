@@ -166,6 +166,9 @@ class _Stores:
     def settled(self, name: tuple[str, int]) -> bool:
         return True
 
+    def hurry(self) -> None:
+        pass
+
 
 class PlayedPartitions:
     """Partitions that read no files and carry out calls at once."""

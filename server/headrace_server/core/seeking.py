@@ -7,8 +7,11 @@ out            it is in a batch that was made and is not saved
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
 
 from .slots import Segments, Slots
 
@@ -28,6 +31,24 @@ class FoundExample:
         if self.out is not None:
             return "out"
         return "ready" if self.segment else "not begun"
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedExamples:
+    """Facts of a chunk's examples while some of them wait."""
+
+    keys: Sequence[Hashable]
+    counts: np.ndarray
+    columns: np.ndarray  # columns of the tables
+    line: int  # of its first example
+    known: np.ndarray | None  # by row: BEGUN or REFUSED (sequences.py); None: all are new
+
+    def seek(self, key: Hashable, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Return epoch and number of segments of each example with this key."""
+        for row in range(start, stop):
+            epoch, name = cast("tuple[int, Hashable]", self.keys[row])
+            if name == key and (self.known is None or not self.known[row]):
+                yield epoch, int(self.counts[row])
 
 
 def found_in(slots: Slots, key: Hashable, out: Iterable[Segments]) -> Iterator[FoundExample]:

@@ -12,16 +12,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter, deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from .changes import CHUNK, INDEX, Examples
 from .fifo import Fifo, OldestFirst
 from .plan import Shaper
-from .seeking import FoundExample, found_in
+from .seeking import FoundExample, OfferedExamples, found_in
 from .slots import Segments, Slots
 
 #: First insertion index, as in TensorFlow …
@@ -30,24 +29,6 @@ FIRST_INDEX = -(2**63)
 PARTITION_BITS = 12
 #: Number of admitted, unbegun examples above which no reads happen ahead.
 READ_AHEAD = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class _Offered:
-    """Facts of a chunk's examples while some of them wait."""
-
-    keys: Sequence[Hashable]
-    counts: np.ndarray
-    columns: np.ndarray  # columns of the tables
-    line: int  # of its first example
-    known: np.ndarray | None  # by row: one of the marks below; None: all are new
-
-    def seek(self, key: Hashable, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Return epoch and number of segments of each example with this key."""
-        for row in range(start, stop):
-            epoch, name = cast("tuple[int, Hashable]", self.keys[row])
-            if name == key and (self.known is None or not self.known[row]):
-                yield epoch, int(self.counts[row])
 
 
 #: Places of the states of segments.
@@ -87,7 +68,7 @@ class Sequences(Shaper):
         #: Insertion index of the next example.
         self.next_index = FIRST_INDEX + (partition << (63 - PARTITION_BITS))
         self._waiting: deque[tuple[int, int, int]] = deque()  # chunk, start, stop
-        self._offered: dict[int, _Offered] = {}
+        self._offered: dict[int, OfferedExamples] = {}
         self._fresh = Fifo()
         self._back = OldestFirst()  # examples that were handed out and whose next segment is ready
         self.cancelled = False
@@ -126,7 +107,9 @@ class Sequences(Shaper):
         if rows:
             counts, line = np.asarray(facts["count"], np.int64), facts.get("line", 0)
             columns = self._slots.columns(chunk, counts, line)
-            self._offered[chunk] = _Offered(facts["key"], counts, columns, line, facts.get("known"))
+            self._offered[chunk] = OfferedExamples(
+                facts["key"], counts, columns, line, facts.get("known")
+            )
             self._waiting.append((chunk, 0, rows))
             self._uses[chunk] = rows
             self._admit()
@@ -185,7 +168,7 @@ class Sequences(Shaper):
                 self._fresh.put(self._slots.enter(columns, keys))
                 self.in_flight += len(keys)
 
-    def _let_in(self, chunk: int, offered: _Offered, start: int, end: int) -> list[int]:
+    def _let_in(self, chunk: int, offered: OfferedExamples, start: int, end: int) -> list[int]:
         """Admit rows out of a range, each with its insertion index; return them."""
         keys, known, reserve = offered.keys, offered.known, self._slots.reserve
         rows = []

@@ -124,10 +124,9 @@ class Desk:
         self._add_epochs()
         self.states_stay = message.properties.get("placement") == "trainer"
         states = message.properties.get("states", ())
-        fields = [Field(dtype, tuple(shape)) for _, dtype, shape in states]
         # Flushed states of any size are stored, as the server has promised.
         most = sys.maxsize if self.states_stay else self._run.max_state_bytes
-        self.states = StateBlocks(fields, most)
+        self.states = StateBlocks([Field(dtype, tuple(dims)) for _, dtype, dims in states], most)
         here = self.partitions[message.partition]
         if not here.open:
             here.open, here.share = True, message.share
