@@ -7,8 +7,10 @@ A test whose subject is a process (its death, its memory, its signals, several w
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -17,10 +19,12 @@ import headrace
 import headrace_server as hs
 from headrace_proto import limits
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Bye, Hello, Pulse, Welcome
+from headrace_server.state.durable import term_by_clock
 from tests.patience import PATIENCE_S, eventually
 
 __all__ = [
     "arrived",
+    "await_next_term",
     "connect",
     "drained",
     "greeted",
@@ -70,6 +74,12 @@ def arrived(server: hs.Server, feed: headrace.Feed, batches: int) -> None:
     _ = feed.progress  # answered once all commits are
     eventually(lambda: trainers_of(server)[0]["leases"] >= batches)
     feed.stats()  # its answer comes after the batches
+
+
+def await_next_term(state: Path) -> None:
+    """Return when the clock gives another term than that of the last start of a directory."""
+    (_, *_, last), _ = json.loads((state / "terms.json").read_text())
+    eventually(lambda: term_by_clock() > last)
 
 
 @contextlib.contextmanager

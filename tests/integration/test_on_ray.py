@@ -30,6 +30,7 @@ from headrace_server.supervisor.crew import Crew
 from tests.patience import PATIENCE_S, eventually
 
 from .ray_stand_in import Call, Handle, RayStandIn, ray_stand_in
+from .serving import await_next_term
 
 _LESS = {"workers": 0, "partitions": 4, "insecure": True}
 
@@ -188,12 +189,14 @@ def test_a_trainer_learns_that_an_older_state_directory_is_all_that_is_left(
         connect(servers.address, commit="explicit") as feed,
     ):
         (server,), directory = cluster.servers, cluster.named["headrace", "numbers"]
-        (state,), node = states(tmp_path), int(server.node.removeprefix("node"))
+        (first,), node = states(tmp_path), int(server.node.removeprefix("node"))
         next(feed).commit()
-        shutil.copytree(state, tmp_path / "left")
+        shutil.copytree(first, tmp_path / "left")
         lose(server)
         next(feed).commit()
-        shutil.copytree(tmp_path / "left", state)
+        (second,) = states(tmp_path)
+        shutil.copytree(tmp_path / "left", first)
+        await_next_term(second)
         cluster.reconstructed, cluster.nodes = True, itertools.count(node)
         directory.object = Directory(1, [], restarted=True)
         lose(server)

@@ -20,6 +20,7 @@ import headrace_server as hs
 from tests.patience import PATIENCE_S
 
 from .segment_streams import chained, of_counts
+from .serving import await_next_term
 
 N = 40
 
@@ -52,6 +53,7 @@ class Place:
         shutil.copytree(self.state, self._copy)
 
     def put_back(self) -> None:
+        await_next_term(self.state)
         shutil.rmtree(self.state)
         shutil.copytree(self._copy, self.state)
 

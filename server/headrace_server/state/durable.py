@@ -32,12 +32,13 @@ from .statedir import StateDirectory
 
 #: 1 January 2026, in seconds since 1970: terms by the clock count from there …
 _SINCE_S = 1_767_225_600
-#: … in steps of an eighth of a second: two starts of one directory are never as close.  31 bits of
-#: them last until 2034; after that a term is one more than the one before.
+#: … in steps of an eighth of a second, since 31 bits of these last until 2034; after that a term is
+#: one more than the one before.  A directory that is put back to an earlier state has to be started
+#: later than this after the start that it forgets, by one step for each worker and share.
 _STEPS = 8
 
 
-def _by_clock() -> int:
+def term_by_clock() -> int:
     """Return the least term for a start that begins now."""
     return max(0, int(_STEPS * (time.time() - _SINCE_S)))
 
@@ -139,7 +140,7 @@ class Durable:
 
     def next_term(self, config: RunConfig, beyond: int = 0) -> RunConfig:
         """Return the same config under a larger term, which is stored."""
-        term = self._state.raise_term(beyond, _by_clock(), config.share)
+        term = self._state.raise_term(beyond, term_by_clock(), config.share)
         if self._mirrored is not None:
             self._mirrored.begun(self.path)
         starts, start = self._state.starts, self._state.count

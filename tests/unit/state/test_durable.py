@@ -33,7 +33,7 @@ def snapshot(durable: Durable, term: int) -> str:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     """How far the clock is."""
     now = [0]
-    monkeypatch.setattr(module, "_by_clock", lambda: now[0])
+    monkeypatch.setattr(module, "term_by_clock", lambda: now[0])
     return now
 
 

@@ -134,6 +134,7 @@ def test_references_that_do_not_fit_one_header_go_one_by_one_and_answers_by_them
     here = post.trainer(b"here", local=True)
     post.outbox.answer(Answer(here.number, (7,), ()))
     post.deliver(here, 16, columns=1000)
+    post.outbox.hurry(here.number)
     post.outbox.flush()
     *batches, answers = post.received(here)
     assert [d.seq for message in batches for d in message.items] == list(range(1, 17))
