@@ -42,7 +42,6 @@ class _Take:
 class Arrivals(SegmentSupply):
     """The batches of ``order="arrival"`` that no trainer has."""
 
-    claims_wait = True
     ranked = SegmentRounds
 
     def _set_up(self) -> None:

@@ -20,17 +20,11 @@ from .hands import Hands
 from .supply import Supply
 from .transitions import Lifecycle, Transitions
 
-QUEUED, ASKED, DOUBTFUL, ALLOWED, ENDED = STATES = (
-    "queued",
-    "asked",
-    "doubtful",
-    "allowed",
-    "ended",
-)
+QUEUED, ASKED, ALLOWED, ENDED = STATES = ("queued", "asked", "allowed", "ended")
 STANDS, DONE, GONE = "the lease stands again", "its commit was stored", "the batch goes to others"
 
-_WAITS_FOR_NONE = "waits for no batch", (QUEUED, DOUBTFUL, ENDED)
-_JUDGED_LATE = ("was not asked about", (QUEUED, DOUBTFUL, ALLOWED, ENDED))
+_WAITS_FOR_NONE = "waits for no batch", (QUEUED, ENDED)
+_JUDGED_LATE = "was not asked about", (QUEUED, ALLOWED, ENDED)
 
 CLAIM = Transitions(
     "claim",
@@ -41,15 +35,12 @@ CLAIM = Transitions(
         "yes, to be made": {ASKED: (ALLOWED, None)},
         "done": {ASKED: (ENDED, DONE)},
         "no": {ASKED: (ENDED, GONE)},
-        "no, not yet": {ASKED: (DOUBTFUL, None)},
-        "ask again": {DOUBTFUL: (QUEUED, None)},
         "made": {ASKED: (ASKED, None), ALLOWED: (ENDED, STANDS)},
         "never made": {ASKED: (ASKED, None), ALLOWED: (ENDED, GONE)},
     },
     errors={
-        "ask": ("was asked about already", (ASKED, DOUBTFUL, ALLOWED, ENDED)),
-        **dict.fromkeys(("yes", "yes, to be made", "done", "no", "no, not yet"), _JUDGED_LATE),
-        "ask again": ("is not in doubt", (QUEUED, ASKED, ALLOWED, ENDED)),
+        "ask": ("was asked about already", (ASKED, ALLOWED, ENDED)),
+        **dict.fromkeys(("yes", "yes, to be made", "done", "no"), _JUDGED_LATE),
         **dict.fromkeys(("made", "never made"), _WAITS_FOR_NONE),
     },
 )
@@ -131,7 +122,7 @@ class Claims(ABC):
         """Note that no more batches of a partition will come."""
         return ()
 
-    def arrived(self, partition: int, token: int, stored: bool = False) -> None:
+    def arrived(self, partition: int, token: int) -> None:
         """Note that a commit is stored or will not come, for which other claims may have waited."""
         return
 

@@ -103,7 +103,7 @@ class Dispatcher(Borders):
         fault = (token, code, text) if code else None
         for one in sorted({session, *lease.asked}) if lease.asked else (session,):
             self._answer(one, token, fault)
-        self._claims.arrived(partition, token, stored=True)
+        self._claims.arrived(partition, token)
         self._changed = True
 
     def claimed(self, token: int, verdict: str, number: int) -> None:

@@ -22,7 +22,7 @@ from headrace_proto import limits
 from .handover import Batch, Effect, Leave, Line, Want
 from .segment_rounds import SegmentRounds
 from .segment_supply import Asking, SegmentSupply
-from .sequences import AT_SERVER, NOWHERE
+from .sequences import NOWHERE
 from .trainers import Trainer
 
 
@@ -52,7 +52,6 @@ class LaneQueues(SegmentSupply):
         self._leaves = dict.fromkeys(self.partitions, 0)
         #: By session: partitions without work for it, and the number of the Passed that told it.
         self._left: dict[int, dict[int, int]] = {}
-        self.claims_wait = self.states == AT_SERVER
 
     def made(self, batch: Batch) -> bool:
         self._note_made(batch)

@@ -43,7 +43,6 @@ class SegmentSupply(Supply):
     """The common part of both orders and of rounds.  ``states``: where states are kept."""
 
     run = 0  # number of the ranks' run
-    claims_wait = False  # whether a claim may name rows that depend on another's commit
     ranked: type[SegmentSupply]  # the class of supply for ranks
 
     def __init__(self, partitions: Sequence[int], hands: Hands, states: str = AT_SERVER) -> None:

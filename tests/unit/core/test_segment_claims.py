@@ -122,3 +122,16 @@ def test_a_partition_is_asked_again_when_its_last_claim_is_judged_though_others_
     assert at.take(Want) == []
     at.d.claimed(OLD + 2, "no", 0)
     assert at.take(Want) == [Want(0, 4)]
+
+
+def test_claims_are_judged_in_the_order_of_tokens_once_all_trainers_have_greeted():
+    at = At(term=1)
+    at.d.wait_for_others(True)
+    at.join(1, 2)
+    at.d.claim(2, Handed(OLD + 1, 0, 4, 2, b"s" * 24))
+    at.d.claim(1, Handed(OLD, 0, 3, 2, b"s" * 24), saved=True)
+    assert at.take(Claim) == [], "one that comes may have saved the states from which they are made"
+    at.d.wait_for_others(False)
+    assert [e.place.token for e in at.take(Claim)] == [OLD]
+    at.d.claimed(OLD, "no", 0)
+    assert [e.place.token for e in at.take(Claim)] == [OLD + 1]
