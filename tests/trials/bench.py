@@ -47,7 +47,6 @@ from headrace_server.worker.events import (
     Flushed,
     Made,
     Opened,
-    Replied,
 )
 from headrace_server.worker.house import House
 from headrace_server.worker.outbox import Outbox
@@ -242,14 +241,13 @@ class PlayedPartitions:
     def abandon(self, feed: str) -> None:
         self._open[feed] = []
 
-    def change(self, feed: str, question: int, change: Callable[[Any], int]) -> None:
+    def change(self, feed: str, change: Callable[[Any], int]) -> tuple[list[list[int]], str]:
         fault = ""
         try:
             change(self)
         except ValueError as error:
             fault = str(error)
-        since = 0 if self._open[feed] else None
-        self.events.append(Replied(feed, 0, question, since, fault))
+        return [[0, 0]] if self._open[feed] else [], fault
 
     def set_target_probs(self, probs: Sequence[float]) -> int:
         if len(probs) != 2:
@@ -261,12 +259,12 @@ class PlayedPartitions:
             raise ValueError("there is one size")
         return 0
 
-    def sizes(self, feed: str, question: int) -> None:
-        for partition in self._open[feed]:
-            self.events.append(Replied(feed, partition, question, [{"ready": 0}, 0, True]))
+    def sizes(self, feed: str) -> list[tuple[dict[str, int], int, bool]]:
+        return [({"ready": 0}, 0, bool(self._open[feed]))]
 
-    def copy(self, feed: str, partition: int, question: int, directory: str) -> None:
-        self.events.append(Replied(feed, partition, question))
+    def copy(self, feed: str, directory: str, then: Callable[[int, str], object]) -> None:
+        for partition in self._open[feed]:
+            then(partition, "")
 
     def _fill(self, feed: str) -> None:
         """Make batches of a feed without states ahead."""

@@ -3,8 +3,8 @@
     ask(everyone, then) ─► number ─► answer(number, who, …) by each ─► take_done() ─► Gathered
                                      or it is overdue, or given up  ─►
 
-Owners ask their partitions, and the supervisor asks its owners.  The shells carry questions and
-answers; this module counts who has answered.
+The supervisor asks its owners, and an owner its partitions about a key.  The shells carry questions
+and answers; this module counts who has answered.
 """
 
 from __future__ import annotations

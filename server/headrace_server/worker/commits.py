@@ -36,7 +36,7 @@ from ..making.run import Run
 from ..state.mirror import Mirror
 from ..state.statedir import SUFFIX, partition_path
 from ..state.store import Store
-from .events import ClaimJudged, CommitsStored, Flushed, Replied, StateFlush, Waiting
+from .events import ClaimJudged, CommitsStored, Flushed, StateFlush, Waiting
 
 logger = logging.getLogger("headrace.worker")
 
@@ -79,7 +79,7 @@ class Stores:
         self._commits = 0  # … commits of them …
         self._write_at = inf  # … and when they are due
         self._hurried = False  # whether a trainer waits for answers alone
-        self._copied: deque[Replied] = deque()
+        self._copied: deque[Callable[[], object]] = deque()  # calls that answer ended copies
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
@@ -246,27 +246,22 @@ class Stores:
         else:
             messages.append(CommitsStored(*name, [stored]))
 
-    def copy(self, name: _Name, run: Run | None, question: int, directory: str) -> None:
-        """Copy a partition's store in a thread, with gathered changes; a reply follows."""
-        if run is not None:
-            run.note_places()
-            self.submit(name, run)
-        self.write()
-        target = Path(directory, f"{name[1]}{SUFFIX}")
-        threading.Thread(
-            target=self._copy, args=(name, question, target), name="headrace-copy", daemon=True
-        ).start()
+    def copy(self, feed: str, directory: str, then: Callable[[int, str], object]) -> None:
+        """Copy the stores of a feed, each in a thread; call ``then`` with each and any fault."""
+        for (of, partition), store in self._stores.items():
+            if of == feed:
+                target = Path(directory, f"{partition}{SUFFIX}")
+                copy = partial(self._copy, store, target, partial(then, partition))
+                threading.Thread(target=copy, name="headrace-copy", daemon=True).start()
 
-    def _copy(self, name: _Name, question: int, target: Path) -> None:
+    def _copy(self, store: Store, target: Path, then: Callable[[str], object]) -> None:
         fault = ""
         try:
-            if name not in self._stores:
-                raise ServerError("it is not open")
             target.unlink(missing_ok=True)  # an unfinished copy
-            self._stores[name].copy_to(target)
+            store.copy_to(target)
         except Exception as error:
             fault = str(error)[:1000] or type(error).__name__
-        self._copied.append(Replied(*name, question, None, fault))
+        self._copied.append(partial(then, fault))
         with contextlib.suppress(OSError):  # closed meanwhile
             os.eventfd_write(self._wake_fd, 1)
 
@@ -277,7 +272,7 @@ class Stores:
         """
         os.eventfd_read(self._wake_fd)
         while self._copied:
-            self.send(self._copied.popleft())
+            self._copied.popleft()()
         failed: list[tuple[_Name, Exception]] = []
         for name, store in self._stores.items():
             try:

@@ -22,7 +22,7 @@ from ..core.dispatch import Dispatcher
 from ..core.handover import Answer, Batch
 from ..process.counts import added
 from ..process.statuses import PartitionCounts, joined
-from .events import Counted, Replied
+from .events import Counted
 
 
 @dataclass(slots=True)
@@ -99,10 +99,9 @@ class Counters:
         counts["rows"] += batch.rows
         counts["bytes"] += batch.body.nbytes
 
-    def on_counted(self, message: Counted | Replied) -> None:
-        """Take the totals of a partition, where a message has them."""
-        if message.counts is not None:
-            self._counts[message.partition] = message.counts
+    def on_counted(self, message: Counted) -> None:
+        """Take the totals of a partition."""
+        self._counts[message.partition] = message.counts
 
     def on_answer(self, answer: Answer) -> None:
         """Count refused commits."""

@@ -10,8 +10,6 @@ Waiting           a partition makes no batch, and lacks something
 Starved, Dry      wanted batches can not be made now, or no more
 Kept, Flushed     commits or states of trainers are stored, or refused
 Claimed           whether a trainer still has a batch from before a restart
-Replied           the answer to a question: the first batch of other proportions of classes, or
-                  that a store was copied
 Removed           segments of the slab were removed
 
 An event that depends on the store is sent once the store has written it.
@@ -101,22 +99,6 @@ class Removed:
     """Names of segments that the slab has removed."""
 
     segments: Sequence[str]
-
-
-@record
-class Replied:
-    """The answer of a partition to a question to all of them, or the reason for none.
-
-    ``value``: the first batch that other proportions reach, None if all batches were made before;
-    or counts of what waits.
-    """
-
-    feed: str
-    partition: int
-    question: int
-    value: Any = None
-    fault: str = ""
-    counts: dict[str, Any] | None = None  # as in Counted, the change included
 
 
 @record

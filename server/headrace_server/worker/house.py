@@ -59,7 +59,6 @@ from .events import (
     NextEpoch,
     Opened,
     Removed,
-    Replied,
     Starved,
     Waiting,
 )
@@ -133,7 +132,6 @@ class House:
             Starved: lambda desk, event: desk.dispatcher.starved(event.partition),
             Dry: lambda desk, event: desk.dispatcher.dry(event.stripe),
             ClaimJudged: lambda desk, e: desk.dispatcher.claimed(e.token, e.verdict, e.number),
-            Replied: self._on_replied,
             Flushed: lambda desk, e: outbox.tell(Answered(e.session, e.request)),
         }
 
@@ -214,10 +212,6 @@ class House:
             action(*arguments)
         else:
             self.deferred.append((action, arguments))
-
-    def _on_replied(self, desk: Desk, event: Replied) -> None:
-        desk.counters.on_counted(event)
-        self._requests.answered(event)
 
     # The supervisor
 

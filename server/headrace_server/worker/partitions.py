@@ -34,7 +34,6 @@ from .events import (
     Finished,
     NextEpoch,
     Opened,
-    Replied,
 )
 from .lacks import Lacks
 from .opening import Life, Opener
@@ -344,26 +343,31 @@ class Partitions:
             del self._running[name]
             self.ahead.end(name)
 
-    def change(self, feed: str, question: int, change: Callable[[Run], int]) -> None:
-        """Change what the partitions of a feed make; each replies from which batch on."""
-        for name, _ in _of(feed, self._made):
-            self._send(Replied(*name, question))
+    def change(self, feed: str, change: Callable[[Run], int]) -> tuple[list[list[int]], str]:
+        """Change what the partitions of a feed make, except those that have made all batches.
+
+        Return each with its first changed batch, and the first fault.
+        """
+        since, faults = [], [""]
         for name, run in _of(feed, self._running):
-            fault = ""
+            number = 0
             try:
-                since = change(run)
+                number = change(run)
                 self.stores.submit(name, run)
                 self.store()
             except Exception as error:  # the numbers come from a trainer
-                since, fault = 0, str(error)
-            self._send(Replied(*name, question, since, fault, run.stats()))
+                faults.append(str(error))
+            since.append([name[1], number])
+            self._send(Counted(*name, run.stats()))
+        return since, faults[:2][-1]
 
-    def sizes(self, feed: str, question: int) -> None:
-        """Reply with the waiting rows of each partition, its epoch, and whether it is open."""
-        for runs in (self._running, self._made):
-            for name, run in _of(feed, runs):
-                due = run.epoch_due(runs is self._made)
-                self._send(Replied(*name, question, [run.sizes(), *due]))
+    def sizes(self, feed: str) -> list[tuple[dict[str, int], int, bool]]:
+        """Return the waiting rows of each partition, its epoch, and whether it is open."""
+        return [
+            (run.sizes(), *run.epoch_due(runs is self._made))
+            for runs in (self._running, self._made)
+            for _, run in _of(feed, runs)
+        ]
 
     def seek(self, feed: str, key: bytes) -> list[list[Any]]:
         """Return a key's examples: [partition, epoch, segment, of how many, where, batch]."""
@@ -373,10 +377,16 @@ class Partitions:
             for example in run.seek(key)
         ]
 
-    def copy(self, feed: str, partition: int, question: int, directory: str) -> None:
-        """Copy a partition's store, with gathered changes; a reply follows."""
-        run = self._running.get((feed, partition))
-        self.stores.copy((feed, partition), run, question, directory)
+    def copy(self, feed: str, directory: str, then: Callable[[int, str], object]) -> None:
+        """Copy the stores of a feed, with gathered changes.
+
+        ``then`` is called with each partition, once it is copied, and with the fault, if any.
+        """
+        for name, run in _of(feed, self._running):
+            run.note_places()
+            self.stores.submit(name, run)
+        self.store()
+        self.stores.copy(feed, directory, then)
 
     def _fail(self, feed: str, partition: int, error: Exception) -> None:
         """Report that a feed can not go on; the traceback of an unforeseen error is logged."""

@@ -2,12 +2,12 @@
 
     trainer     ─ Retarget, Resize ──────┐
                   Drain, Stats ──────────┤
-    supervisor  ─ copy, inspect, close ──┴─► all partitions ─► answered() by each ─► one answer
+    supervisor  ─ copy, inspect, close ──┴─► all partitions ─► one answer
     trainer     ─ Snapshot ─► supervisor, which asks all owners for copies
     trainer     ─ Flush    ─► the partition of its lanes
 
-The house calls partitions after the effects that the desk decided before.  A question to the
-partitions of a feed that fails is answered with the answers that have come.
+The house calls partitions after the effects that the desk decided before, and once all are open.
+Where a feed has failed, its trainers are told of that in place of an answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from math import inf
 from typing import Any
 
 from headrace_proto.clock import AwakeClock
@@ -29,19 +28,19 @@ from ..process.child import Pipe
 from ..process.config import MOST_FOUND
 from ..process.counts import added
 from .desk import Desk
-from .events import Replied, StateFlush
+from .events import StateFlush
 from .feed_status import example_status
 from .outbox import Outbox
 from .partitions import Partitions
 from .sessions import Session
 from .state_blocks import LANES_LOST
 
-#: Time for partitions that run user code to answer; then they are listed as unheard.
+#: Time for a worker that runs user code to answer; then its partitions are listed as unheard.
 _PATIENCE_S = 3.0
 _TOO_LATE = "all batches of the feed were made before"
 
-# answers, and partitions that have not answered
-_Then = Callable[[dict[int, Any], list[int]], object]
+#: Takes the answers to a question about a key, and feeds that have not answered.
+_Then = Callable[[dict[str, list[Any]], list[str]], object]
 
 
 @dataclass(eq=False)
@@ -57,7 +56,8 @@ class FeedRequests:
     def __post_init__(self) -> None:
         self._calls: defaultdict[str, list[Callable[[], object]]] = defaultdict(list)  # by feed
         self.open: set[str] = set()  # feeds with calls or questions
-        self._asking: defaultdict[str, Asking[int, Any, _Then]] = defaultdict(Asking)  # by feed
+        #: Questions about keys, which the feed's partitions answer together.
+        self._asking: Asking[str, list[Any], _Then] = Asking()
         self.handlers: dict[type, Callable[[Session, Desk, Any, list[bytes]], object]] = {
             Flush: self._flush,
             Snapshot: self._snapshot,
@@ -141,25 +141,23 @@ class FeedRequests:
     ) -> None:
         """Change the batches of all partitions; answer with the first changed batch of each."""
 
-        def answer(answers: dict[int, Replied], unheard: list[int]) -> None:
-            if desk.failure is None:  # else all trainers are told of the failure
-                since = [[p, one.value] for p, one in answers.items() if one.value is not None]
-                fault = next((one.fault for one in answers.values() if one.fault), "")
+        def call() -> None:
+            since, fault = self.partitions.change(desk.name, change)
+            if desk.failure is None:
                 fault = fault[:1000] if since else _TOO_LATE
                 code = "server" if fault else ""
                 if not fault:
                     done()
                 self.outbox.tell(Answered(session.number, request, sorted(since), code, fault))
 
-        question = self._asking[desk.name].ask(desk.partitions, answer)
-        self._call(desk, partial(self.partitions.change, desk.name, question, change))
+        self._call(desk, call)
 
     def _stats(self, session: Session, desk: Desk, message: Stats, frames: list[bytes]) -> None:
         """Answer a trainer with the counts of ready, in-flight and committed batches."""
 
-        def answer(answers: dict[int, Replied], unheard: list[int]) -> None:
+        def call() -> None:
             if desk.failure is None:
-                sizes, epochs, still = zip(*(one.value for one in answers.values()), strict=True)
+                sizes, epochs, still = zip(*self.partitions.sizes(desk.name), strict=True)
                 counts = added([desk.dispatcher.sizes(), *sizes])
                 least = desk.dispatcher.current_epoch
                 if least is None:
@@ -168,8 +166,7 @@ class FeedRequests:
                 counts |= {"epoch": least, "open": not desk.over}
                 self.outbox.tell(Answered(session.number, message.request, counts))
 
-        question = self._asking[desk.name].ask(desk.partitions, answer)
-        self._call(desk, partial(self.partitions.sizes, desk.name, question))
+        self._call(desk, call)
 
     def close(self, desk: Desk, cancel: bool, answer: Callable[[], object]) -> None:
         """Close a feed's input; answer when its partitions have closed theirs.
@@ -191,58 +188,62 @@ class FeedRequests:
 
     def copy(self, desk: Desk, request: int, directory: str) -> None:
         """Copy the stores of all partitions."""
+        left, faults = {*desk.partitions}, list[str]()
 
-        def answer(answers: dict[int, Replied], unheard: list[int]) -> None:
-            faults = [f"partition {p}: {one.fault}" for p, one in answers.items() if one.fault]
+        def copied(partition: int, fault: str) -> None:
+            left.discard(partition)
+            if fault:
+                faults.append(f"partition {partition}: {fault}")
+            if not left:
+                answer()
+
+        def answer() -> None:
             code, text = desk.failure or (("server", faults[0]) if faults else ("", ""))
             self.pipe.report("answer", request=request, code=code, text=text)
 
-        question = self._asking[desk.name].ask(desk.partitions, answer)
-        for partition in desk.partitions:
-            copy = partial(self.partitions.copy, desk.name, partition, question, directory)
-            self._call(desk, copy)
+        def call() -> None:
+            if desk.failure is None:
+                self.partitions.copy(desk.name, directory, copied)
+            else:
+                answer()
+
+        self._call(desk, call)
 
     def inspect(self, desk: Desk, request: int, key: str) -> None:
         """Answer with the places of the examples of a key (hexadecimal), and their trainers."""
 
-        def answer(answers: dict[int, list[Any]], unheard: list[int]) -> None:
-            now = self.clock()
-            found = [example for examples in answers.values() for example in examples]
-            found = [example_status(desk, example, now) for example in found[:MOST_FOUND]]
-            self.pipe.report("answer", request=request, found=found, unheard=unheard)
+        def answer(answers: dict[str, list[Any]], unheard: list[str]) -> None:
+            found, now = answers.get(desk.name, [])[:MOST_FOUND], self.clock()
+            self.pipe.report(
+                "answer",
+                request=request,
+                found=[example_status(desk, example, now) for example in found],
+                unheard=[*desk.partitions] if unheard else [],
+            )
 
         if desk.over:
             answer({}, [])
             return
-        asking = self._asking[desk.name]
-        question = asking.ask(desk.partitions, answer, self.clock() + _PATIENCE_S)
+        question = self._asking.ask([desk.name], answer, self.clock() + _PATIENCE_S)
 
         def seek() -> None:
             found = self.partitions.seek(desk.name, bytes.fromhex(key))
-            for partition in desk.partitions:
-                mine = [example for example in found if example[0] == partition]
-                asking.answer(question, partition, mine)
+            self._asking.answer(question, desk.name, found)
 
         self._call(desk, seek)
 
     # Partitions
-
-    def answered(self, event: Replied) -> None:
-        """Take a partition's answer to a question."""
-        self._asking[event.feed].answer(event.question, event.partition, event)
 
     def _call(self, desk: Desk, call: Callable[[], object]) -> None:
         self._calls[desk.name].append(call)
         self.open.add(desk.name)
 
     def act(self, desk: Desk) -> None:
-        """Call the partitions of a feed once all are open; answer questions that are complete."""
+        """Call the partitions of a feed once all are open; answer questions about keys."""
         if desk.name in self._calls and desk.opened:
             for call in self._calls.pop(desk.name):
                 self.do(call)
-        asking = self._asking[desk.name]
-        if asking.open:
-            for done in asking.take_done(self.clock() if desk.failure is None else inf):
-                done.then(done.answers, done.waiting)
-        if not asking.open and desk.name not in self._calls:
+        for done in self._asking.take_done(self.clock()):
+            done.then(done.answers, done.waiting)
+        if not self._asking.open and desk.name not in self._calls:
             self.open.discard(desk.name)

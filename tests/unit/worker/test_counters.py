@@ -10,7 +10,7 @@ from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import Answer, Batch
 from headrace_server.process.relay import BlockPlace
 from headrace_server.worker.counters import Counters, Tally
-from headrace_server.worker.events import Counted, Finished, Replied
+from headrace_server.worker.events import Counted, Finished
 
 
 @pytest.fixture
@@ -67,7 +67,6 @@ def test_classes_are_added_up_and_changes_of_targets_stay_each_partitions_own(co
     counters.on_counted(Counted("default", 0, classes([9, 9], 9)))
     counters.on_counted(Counted("default", 0, classes([1, 2], 0)))
     counters.on_counted(Finished("default", 1, classes([10, 20], 1)))
-    counters.on_counted(Replied("default", 0, 1))  # without a word of counts
     assert counters.totals()["classes"] == {"accepted": [11, 22], "changes": [[[0]], [[1]]]}
 
 

@@ -1,4 +1,4 @@
-"""A request that concerns all partitions of a feed is answered once, when each has spoken."""
+"""A request that concerns all partitions of a feed is answered once, for all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import headrace_server as hs
 from headrace_proto.messages import Answered, Drain, Resize, Retarget, Snapshot, Stats
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.worker.desk import Desk
-from headrace_server.worker.events import Opened, Replied, StateFlush
+from headrace_server.worker.events import Opened, StateFlush
 from headrace_server.worker.requests import FeedRequests
 from headrace_server.worker.sessions import Session
 
@@ -58,17 +58,17 @@ class Owner:
         self.requests.act(self.desk)
 
     def changes(self) -> list[tuple[Any, ...]]:
-        """Return the calls by which the first question changes a run."""
+        """Return the calls by which the first request changes a run."""
         ((*asked, change),) = self.partitions.made
         run: Any = Calls()
         change(run)
-        assert asked == ["change", "f", 1]
+        assert asked == ["change", "f"]
         return cast("list[tuple[Any, ...]]", run.made)
 
-    def answer(self, *events: Any) -> list[tuple[Any, ...]]:
-        for event in events:
-            self.requests.answered(event)
-        self.act()
+    def answer(self, message: Any, found: Any) -> list[tuple[Any, ...]]:
+        """Ask partitions that answer so; return the messages to the trainer."""
+        self.partitions.found = found
+        self.say(message)
         return self.outbox.made
 
 
@@ -78,29 +78,19 @@ def owner() -> Owner:
 
 
 def test_other_proportions_are_answered_when_all_partitions_have_taken_them(owner: Owner):
-    owner.say(Retarget(7, 40, HALVES))
+    told = owner.answer(Retarget(7, 40, HALVES), ([[1, 12], [0, 5]], ""))
     assert owner.changes() == [("set_target_probs", [*HALVES])]
-    assert owner.answer(Replied("f", 1, 1, 12), Replied("f", 1, 1, 99)) == []
-    told = owner.answer(Replied("f", 0, 1, 5))
     assert told == [("tell", Answered(7, 40, [[0, 5], [1, 12]]))]
 
 
-def test_a_partition_that_has_made_all_its_batches_names_none(owner: Owner):
-    owner.say(Retarget(7, 40, HALVES))
-    told = owner.answer(Replied("f", 0, 1, None), Replied("f", 1, 1, 3))
-    assert told == [("tell", Answered(7, 40, [[1, 3]]))]
-
-
 def test_where_all_partitions_have_ended_the_answer_is_that_it_came_too_late(owner: Owner):
-    owner.say(Retarget(7, 40, HALVES))
-    told = owner.answer(Replied("f", 0, 1, None), Replied("f", 1, 1, None))
+    told = owner.answer(Retarget(7, 40, HALVES), ([], ""))
     text = "all batches of the feed were made before"
     assert told == [("tell", Answered(7, 40, [], "server", text))]
 
 
 def test_proportions_that_can_not_be_drawn_are_refused_with_the_reason(owner: Owner):
-    owner.say(Retarget(7, 40, HALVES))
-    told = owner.answer(Replied("f", 0, 1, 0, "three classes"), Replied("f", 1, 1, 0, "no"))
+    told = owner.answer(Retarget(7, 40, HALVES), ([[0, 0], [1, 0]], "three classes"))
     answer = Answered(7, 40, [[0, 0], [1, 0]], "server", "three classes")
     assert told == [("tell", answer)]
 
@@ -108,25 +98,22 @@ def test_proportions_that_can_not_be_drawn_are_refused_with_the_reason(owner: Ow
 def test_a_new_batch_size_is_answered_like_new_proportions_and_sent_to_later_trainers(
     owner: Owner,
 ):
-    owner.say(Resize(7, 40, (8,)))
-    assert owner.changes() == [("set_batch_sizes", (8,))]
-    owner.answer(Replied("f", 1, 1, 12))
-    assert "resized" not in owner.desk.properties
-    told = owner.answer(Replied("f", 0, 1, 5))
-    assert told == [("tell", Answered(7, 40, [[0, 5], [1, 12]]))]
-    assert owner.desk.properties["resized"] is True
-    owner.outbox.made.clear()
-    owner.say(Resize(7, 41, (9, 9)))
-    assert owner.answer(Replied("f", 0, 2, 0, "two sizes"), Replied("f", 1, 2, 0)) == [
+    assert owner.answer(Resize(7, 41, (9, 9)), ([[0, 0], [1, 0]], "two sizes")) == [
         ("tell", Answered(7, 41, [[0, 0], [1, 0]], "server", "two sizes"))
     ]
+    assert "resized" not in owner.desk.properties
+    owner.outbox.made.clear()
+    owner.partitions.made.clear()
+    told = owner.answer(Resize(7, 40, (8,)), ([[0, 5], [1, 12]], ""))
+    assert owner.changes() == [("set_batch_sizes", (8,))]
+    assert told == [("tell", Answered(7, 40, [[0, 5], [1, 12]]))]
+    assert owner.desk.properties["resized"] is True
 
 
 def test_counts_of_all_partitions_are_added_to_those_of_the_hand_over(owner: Owner):
-    owner.say(Stats(7, 40))
-    assert owner.partitions.made == [("sizes", "f", 1)]
-    assert owner.answer(Replied("f", 1, 1, [{"incomplete": 5}, 3, True])) == []
-    told = owner.answer(Replied("f", 0, 1, [{"ready": 1, "incomplete": 7}, 1, False]))
+    sizes = [({"incomplete": 5}, 3, True), ({"ready": 1, "incomplete": 7}, 1, False)]
+    told = owner.answer(Stats(7, 40), sizes)
+    assert owner.partitions.made == [("sizes", "f")]
     counts = {"ready": 1, "in_flight": 0, "incomplete": 12}
     committed = {"batches": 0, "rows": 0, "epoch": 3, "open": True}
     assert told == [("tell", Answered(7, 40, counts | committed))]
@@ -140,20 +127,22 @@ def test_a_feed_is_in_the_least_epoch_of_its_partitions_that_go_on(
     owner: Owner, first: tuple[int, bool], second: tuple[int, bool], epoch: int
 ):
     owner.desk.counters.go_on(0, 5, 17, earlier_server=True)
-    owner.say(Stats(7, 40))
-    told = owner.answer(Replied("f", 0, 1, [{}, *first]), Replied("f", 1, 1, [{}, *second]))
+    told = owner.answer(Stats(7, 40), [({}, *first), ({}, *second)])
     value = told[0][1].value
     assert (value["epoch"], value["batches"], value["rows"]) == (epoch, 5, 17)
 
 
 def test_a_feed_that_fails_answers_the_supervisor_and_no_trainer(owner: Owner):
-    owner.say(Retarget(7, 40, HALVES))
     owner.requests.copy(owner.desk, 3, "there")
-    owner.desk.fail("data", "it broke")
     owner.act()
-    failed = {"request": 3, "code": "data", "text": "it broke"}
-    assert owner.outbox.made == [] and owner.pipe.made == [("report", "answer", failed)]
-    assert owner.answer(Replied("f", 0, 1, 5), Replied("f", 1, 1, 5)) == []
+    owner.desk.fail("data", "it broke")
+    owner.requests.copy(owner.desk, 4, "there")
+    assert owner.answer(Retarget(7, 40, HALVES), ([[0, 5], [1, 5]], "")) == []
+    ((*_, copied),) = (call for call in owner.partitions.made if call[0] == "copy")
+    copied(0, "")
+    copied(1, "")
+    failed = {"code": "data", "text": "it broke"}
+    assert owner.pipe.made == [("report", "answer", {"request": n, **failed}) for n in (4, 3)]
 
 
 @pytest.mark.parametrize(("fault", "code", "text"), [("", "", ""), ("full", "server", "full")])
@@ -162,10 +151,11 @@ def test_a_copy_is_answered_when_all_stores_are_copied(
 ):
     owner.requests.copy(owner.desk, 3, "there")
     owner.act()
-    assert owner.partitions.made == [("copy", "f", p, 1, "there") for p in range(2)]
-    owner.answer(Replied("f", 1, 1, None, fault))
+    ((*asked, copied),) = owner.partitions.made
+    assert asked == ["copy", "f", "there"]
+    copied(1, fault)
     assert owner.pipe.made == []
-    owner.answer(Replied("f", 0, 1))
+    copied(0, "")
     text = text and f"partition 1: {text}"
     assert owner.pipe.made == [("report", "answer", {"request": 3, "code": code, "text": text})]
 
@@ -180,8 +170,9 @@ def test_partitions_are_called_once_all_are_open():
     assert owner.partitions.made == [] and owner.pipe.made == [] and owner.outbox.made == []
     owner.desk.on_opened(Opened("f", 1, SCHEMA))
     owner.act()
-    copies = [("copy", "f", partition, 1, "there") for partition in range(2)]
-    assert owner.partitions.made == [*copies, ("seek", "f", b"key"), ("close", "f", False)]
+    copy, *others = owner.partitions.made
+    assert copy[:3] == ("copy", "f", "there")
+    assert others == [("seek", "f", b"key"), ("close", "f", False)]
     assert owner.outbox.made == [("tell", Answered(7, 8))]
 
 
