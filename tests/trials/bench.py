@@ -40,14 +40,8 @@ from headrace_server.process.relay import (
     Sent,
     TrainerMessage,
 )
-from headrace_server.worker.events import (
-    ClaimJudged,
-    CommitsStored,
-    Finished,
-    Flushed,
-    Made,
-    Opened,
-)
+from headrace_server.worker.desk import Desk
+from headrace_server.worker.events import Opened
 from headrace_server.worker.house import House
 from headrace_server.worker.outbox import Outbox
 from headrace_server.worker.relay_door import RelayDoor
@@ -175,6 +169,7 @@ class PlayedPartitions:
     def __init__(self) -> None:
         self.events: deque[Any] = deque()
         self.flight: dict[str, Any] = {}
+        self.removed: list[str] = []
         self.stores, self.ahead = _Stores(), self
         self._blocks: set[tuple[str, int, int]] = set()
         self._numbers: Counter[tuple[str, int]] = Counter()  # of batches that were made
@@ -183,7 +178,8 @@ class PlayedPartitions:
         self._open: dict[str, list[int]] = {}  # by feed: partitions that make batches
 
     def open(self, feed: str, partition: int) -> None:
-        self.events.append(Opened(feed, partition, _SCHEMA, _properties(feed)))
+        opened = Opened(partition, _SCHEMA, _properties(feed))
+        self.events.append((feed, Desk.on_opened, opened))
         self._open.setdefault(feed, []).append(partition)
         self._fill(feed)
 
@@ -198,7 +194,8 @@ class PlayedPartitions:
 
     def save(self, feed: str, effect: StoreCommit) -> None:
         batch = effect.batch
-        self.events.append(CommitsStored(feed, batch.partition, [[batch.number, "", ""]]))
+        stored = [[batch.number, "", ""]]
+        self.events.append((feed, Desk.on_stored, batch.partition, stored))
 
     def count(self) -> None:
         pass
@@ -206,7 +203,7 @@ class PlayedPartitions:
     def flush(self, feed: str, effect: StoreLanes) -> None:
         flush = effect.payload[0]
         if not flush.more:
-            self.events.append(Flushed(feed, flush.session, flush.request))
+            self.events.append((feed, Desk.on_flushed, flush.session, flush.request))
 
     def want(self, feed: str, effect: Want) -> None:
         partition, upto, stripe = effect.partition, effect.upto, effect.stripe
@@ -231,11 +228,11 @@ class PlayedPartitions:
 
     def claim(self, feed: str, effect: Claim) -> None:
         token = effect.place.token
-        self.events.append(ClaimJudged(feed, effect.partition, token, ("no", "done")[token % 2]))
+        self.events.append((feed, Desk.on_judged, token, ("no", "done")[token % 2], 0))
 
     def close(self, feed: str, cancel: bool) -> None:
         for partition in self._open[feed]:
-            self.events.append(Finished(feed, partition, {}))
+            self.events.append((feed, Desk.on_finished, partition, {}))
         self._open[feed] = []
 
     def abandon(self, feed: str) -> None:
@@ -279,7 +276,8 @@ class PlayedPartitions:
         self._blocks.add((feed, partition, number))
         place = _SEGMENT, 4096 * (number % 16), 4096
         body = BlockPlace(*place, [[0, 8 * ROWS, [ROWS]]], False)
-        self.events.append(Made(feed, Batch(partition, number, ROWS, body, meta)))
+        batch = Batch(partition, number, ROWS, body, meta)
+        self.events.append((feed, Desk.on_made, batch))
 
 
 class Bench:
@@ -303,8 +301,8 @@ class Bench:
             self._door, directory, self._sessions, near, config.slab_bytes, config.max_credits
         )
         self._clock = AwakeClock()
-        self._partitions = PlayedPartitions()
-        parts: Any = self._partitions
+        self.partitions = PlayedPartitions()
+        parts: Any = self.partitions
         pipe: Any = _Pipe()
         self.house = House(
             *(config, 0, parts, pipe, self._clock, self._door),
@@ -314,7 +312,7 @@ class Bench:
         self.house.all_are_back()
         for desk in self.house.desks.values():
             for partition in desk.partitions:
-                self._partitions.open(desk.name, partition)
+                self.partitions.open(desk.name, partition)
         self._act()
         self.house.obey({"order": "all_opened", "used": [], "touched": []})
         self._act()
@@ -371,10 +369,10 @@ class Bench:
         while True:
             self.house.act()
             self.house.dealing.deliver_stored()
-            if not self._partitions.events:
+            if not self.partitions.events:
                 break
-            while self._partitions.events:
-                self.house.hear(self._partitions.events.popleft())
+            while self.partitions.events:
+                self.house.hear(self.partitions.events.popleft())
         self._outbox.flush()
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Announcements of the batches that a worker makes, and of segments that it removed.
+"""Announcements of the batches that a worker makes.
 
-announce(partition, batch) ─► Made ─► desk        note() ─► partitions
+announce(partition, batch) ─► desk        note() ─► partitions
 
 A partition notes its cursor, which is long where many rows wait, after some batches and before the
 worker rests.  A later process makes the batches since then again, and skips the done ones.
@@ -18,7 +18,8 @@ from ..core.handover import Batch
 from ..making.run import MadeBatch, Run
 from ..making.slab import Slab
 from ..process.relay import BlockPlace
-from .events import Made, Removed
+from .desk import Desk
+from .events import Event
 
 #: Fraction of the slab in use above which trainers copy batches out instead of holding them.
 _CROWDED = 0.5
@@ -35,7 +36,7 @@ _Name = tuple[str, int]
 class Announcer:
     """The announcements of one worker."""
 
-    def __init__(self, slab: Slab, send: Callable[..., None]) -> None:
+    def __init__(self, slab: Slab, send: Callable[[Event], None]) -> None:
         self._slab = slab
         self._send = send
         self._unnoted: set[Run] = set()  # that have made batches ahead …
@@ -48,13 +49,10 @@ class Announcer:
         columns, crowded = self._columns_of(made.slots), slab.fraction_used > _CROWDED
         place = BlockPlace(slab.name_of(block), block.offset, made.nbytes, columns, crowded)
         batch = Batch(partition, made.number, made.rows, place, made.meta, made.epoch, made.turn)
-        self._send(Made(feed, batch))
+        self._send((feed, Desk.on_made, batch))
         if run.made_ahead:
             self._unnoted.add(run)
             self._count += 1
-        if slab.removed:
-            self._send(Removed(tuple(slab.removed)))
-            slab.removed.clear()
 
     def note(self, least: int = 1) -> None:
         """Have partitions note how to go on, if ``least`` batches were announced since they did."""

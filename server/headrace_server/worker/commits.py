@@ -36,7 +36,9 @@ from ..making.run import Run
 from ..state.mirror import Mirror
 from ..state.statedir import SUFFIX, partition_path
 from ..state.store import Store
-from .events import ClaimJudged, CommitsStored, Flushed, StateFlush, Waiting
+from .desk import Desk
+from .events import Event
+from .state_blocks import StateFlush
 
 logger = logging.getLogger("headrace.worker")
 
@@ -55,7 +57,7 @@ class _Gathered:
     tokens: list[int] = field(default_factory=list)  # tokens of commits …
     rows: int = 0  # … and their rows
     notes: dict[str, bytes] = field(default_factory=dict)
-    messages: list[object] = field(default_factory=list)  # to be sent once the changes are written
+    messages: list[Event] = field(default_factory=list)  # to be sent once the changes are written
 
 
 @dataclass(eq=False)
@@ -64,7 +66,7 @@ class Stores:
 
     directory: str
     durability: str
-    send: Callable[[object], None]
+    send: Callable[[Event], None]
     term: int = 0  # the term of this start, which its tokens contain
     mirrors: Mapping[str, str] = field(default_factory=dict)  # their sockets, by feed
 
@@ -230,21 +232,20 @@ class Stores:
         """Whether a store has still changes to write or to answer."""
         return not all(store.settled for store in self._stores.values())
 
-    def answer(self, name: _Name, message: object) -> None:
-        """Send a message once all earlier changes are written."""
+    def answer(self, name: _Name, message: Event) -> None:
+        """Send an event once all earlier changes are written."""
         if self.settled(name):
             self.send(message)
         else:
             self._of(name).messages.append(message)
 
     def answer_commit(self, name: _Name, stored: list[Any]) -> None:
-        """Answer a commit, [number, code, text], once it is written: several by one message."""
+        """Answer a commit, [number, code, text], once it is written: several by one event."""
         messages = self._of(name).messages
-        last = messages[-1] if messages else None
-        if isinstance(last, CommitsStored):
-            last.batches.append(stored)
+        if messages and messages[-1][1] is Desk.on_stored:
+            messages[-1][-1].append(stored)
         else:
-            messages.append(CommitsStored(*name, [stored]))
+            messages.append((name[0], Desk.on_stored, name[1], [stored]))
 
     def copy(self, feed: str, directory: str, then: Callable[[int, str], object]) -> None:
         """Copy the stores of a feed, each in a thread; call ``then`` with each and any fault."""
@@ -280,7 +281,7 @@ class Stores:
                     self.send(message)
                 if store.fault:
                     text = f"nothing can be committed to {store.fault}"
-                    self.send(Waiting(*name, text[:1000]))
+                    self.send((name[0], Desk.on_waiting, name[1], text[:1000]))
             except Exception as error:
                 failed.append((name, error))
         return failed
@@ -315,7 +316,7 @@ def _owned(path: Path) -> int:
 class Commits:
     """The commits of one worker's partitions."""
 
-    def __init__(self, stores: Stores, send: Callable[[object], None]) -> None:
+    def __init__(self, stores: Stores, send: Callable[[Event], None]) -> None:
         self._stores = stores
         self._send = send
 
@@ -341,7 +342,8 @@ class Commits:
             run.flushed(flush.number, list(flush.rows), states, flush.columns)
             self._stores.submit(name, run)
         if not flush.more:
-            self._stores.answer(name, Flushed(name[0], flush.session, flush.request))
+            flushed = name[0], Desk.on_flushed, flush.session, flush.request
+            self._stores.answer(name, flushed)
 
     def claim(self, name: _Name, run: Run, place: Any) -> None:
         """Judge the claim of a batch; a place with the number -1 was committed by its trainer."""
@@ -353,4 +355,4 @@ class Commits:
         else:
             known = run.claim(place.number, place.segments)
             verdict = "no" if known is None else "yes"
-        self._send(ClaimJudged(*name, place.token, verdict, known or 0))
+        self._send((name[0], Desk.on_judged, place.token, verdict, known or 0))

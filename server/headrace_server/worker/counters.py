@@ -22,7 +22,6 @@ from ..core.dispatch import Dispatcher
 from ..core.handover import Answer, Batch
 from ..process.counts import added
 from ..process.statuses import PartitionCounts, joined
-from .events import Counted
 
 
 @dataclass(slots=True)
@@ -99,9 +98,9 @@ class Counters:
         counts["rows"] += batch.rows
         counts["bytes"] += batch.body.nbytes
 
-    def on_counted(self, message: Counted) -> None:
-        """Take the totals of a partition."""
-        self._counts[message.partition] = message.counts
+    def on_counted(self, partition: int, counts: dict[str, Any]) -> None:
+        """Take the totals of a partition, see ``Run.stats``."""
+        self._counts[partition] = counts
 
     def on_answer(self, answer: Answer) -> None:
         """Count refused commits."""

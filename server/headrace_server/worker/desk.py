@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from headrace_proto.messages import Hello
+from headrace_proto.messages import Answered, Hello
 from headrace_proto.schema import Field
 
 from ..core.dispatch import Dispatcher
 from ..core.farewell import Farewell
 from ..core.group_dispatch import GroupDispatcher
 from ..core.group_places import check_group
-from ..core.handover import JoinRefused
+from ..core.handover import Batch, JoinRefused
 from ..core.plan import RESIZED
 from ..core.recalls import Acknowledged
 from ..core.rounds import DealtRounds
@@ -28,9 +29,9 @@ from ..core.segment_rounds import check_rows
 from ..flight.recorder import Recorder
 from ..process.config import FeedConfig, RunConfig
 from .counters import Counters
-from .events import CommitsStored, Counted, Finished, Made, Opened, StateFlush, Waiting
+from .events import Opened
 from .rejoining import Later, Rejoining, Reports
-from .state_blocks import LANES_LOST, StateBlocks
+from .state_blocks import LANES_LOST, StateBlocks, StateFlush
 from .usage import FeedUse, Usage
 
 logger = logging.getLogger("headrace.trainers")
@@ -59,9 +60,10 @@ class Desk:
         run: RunConfig,
         owner: int = 0,
         flight: Recorder | None = None,
+        tell: Callable[[Any], object] = lambda message: None,
     ) -> None:
-        """``owner``: the worker whose partitions these are.  ``flight``: None records nothing."""
-        self.name = config.name
+        """``flight``: None records nothing.  ``tell`` sends a message to its trainer."""
+        self.name, self.owner = config.name, owner
         self.partitions = {number: _Partition() for number in run.partitions_of(config, owner)}
         self.owners = run.owners_of(config)
         self.of_feed = config.partitions  # partitions at all owners
@@ -97,6 +99,7 @@ class Desk:
         self._shape = config.declaration.shape.options
         self._policy = config.declaration.policy
         self.flight = flight
+        self._tell = tell
         self._run = run
         self._config = config
         self.runs = Runs(term)
@@ -196,30 +199,50 @@ class Desk:
         ended = self.failure is None and self.dispatcher.ended
         return self._used.total(ended, self.dispatcher.counts["batches"])
 
-    def on_made(self, message: Made) -> None:
-        batch = message.batch
+    def on_made(self, batch: Batch) -> None:
         self.partitions[batch.partition].waits = ""
         self.counters.on_made(batch)
         self.dispatcher.made(batch)
 
-    def on_counted(self, message: Counted) -> None:
-        self.counters.on_counted(message)
+    def on_counted(self, partition: int, counts: dict[str, Any]) -> None:
+        self.counters.on_counted(partition, counts)
         self._check_bad()
 
-    def on_finished(self, message: Finished) -> None:
-        here = self.partitions[message.partition]
+    def on_finished(self, partition: int, counts: dict[str, Any]) -> None:
+        """Note that all batches of a partition were made."""
+        here = self.partitions[partition]
         here.done, here.waits = True, ""
-        self.on_counted(message)
-        self.dispatcher.partition_ended(message.partition)
+        self.on_counted(partition, counts)
+        self.dispatcher.partition_ended(partition)
 
-    def on_waiting(self, message: Waiting) -> None:
-        here = self.partitions[message.partition]
-        here.waits, here.waits_on = message.text, message.batch
+    def on_next_epoch(self, partition: int, epoch: int, turn: int) -> None:
+        self.dispatcher.epoch_begun(partition, epoch, turn)
 
-    def on_kept(self, message: CommitsStored) -> None:
-        self.partitions[message.partition].waits = ""
-        for number, code, text in message.batches:
-            self.dispatcher.kept(message.partition, number, code, text)
+    def on_border(self, partition: int, epoch: int) -> None:
+        self.dispatcher.epoch_rests(partition, epoch)
+
+    def on_waiting(self, partition: int, text: str, batch: int = -1) -> None:
+        """Note what the next batch lacks; ``batch``: the one whose states it waits for."""
+        here = self.partitions[partition]
+        here.waits, here.waits_on = text, batch
+
+    def on_starved(self, partition: int) -> None:
+        self.dispatcher.starved(partition)
+
+    def on_dry(self, stripe: int) -> None:
+        self.dispatcher.dry(stripe)
+
+    def on_stored(self, partition: int, batches: list[list[Any]]) -> None:
+        """Take the numbers of stored commits, or refused ones by an error's code and text."""
+        self.partitions[partition].waits = ""
+        for number, code, text in batches:
+            self.dispatcher.kept(partition, number, code, text)
+
+    def on_judged(self, token: int, verdict: str, number: int) -> None:
+        self.dispatcher.claimed(token, verdict, number)
+
+    def on_flushed(self, session: int, request: int) -> None:
+        self._tell(Answered(session, request))
 
     def run_of(self, hello: Hello, now: float) -> int:
         """Return the run of a new trainer, 0 without a rank.  Later where it is not known yet."""
@@ -375,26 +398,3 @@ class Desk:
         elif self.owners > 1 and bad != self._bad:
             self._bad = bad
             self.reports.append(("bad", {"bad": bad}))
-
-    def state(self) -> str:
-        """Return its state in one word."""
-        if self.failure is not None:
-            return "failed"
-        if self.over:
-            return "ended"
-        if not self.opened:
-            return "opening"
-        return "closing" if self.closing is not None else "open"
-
-    def partitions_status(self) -> list[dict[str, Any]]:
-        """Return for each partition whether it is open or done, and what it waits for."""
-        return [
-            {
-                "partition": partition,
-                "worker": self._run.worker_of(partition),
-                "open": one.open,
-                "done": one.done,
-                "waits": one.waits,
-            }
-            for partition, one in self.partitions.items()
-        ]

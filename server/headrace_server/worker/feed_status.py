@@ -29,15 +29,35 @@ def feed_status(desk: Desk, sessions: Iterable[Session], now: float) -> FeedStat
     status = {
         **desk.counters.totals(),
         "sent": desk.counters.sent(session.tally for session in mine),
-        "state": desk.state(),
+        "state": state_of(desk),
         "failure": list(desk.failure) if desk.failure is not None else None,
         "waiting": desk.describe(now)[:_LONGEST_TEXT],
         "standing": desk.dispatcher.standing(),
-        "partitions": desk.partitions_status(),
+        "partitions": [
+            {
+                "partition": partition,
+                "worker": desk.owner,
+                "open": one.open,
+                "done": one.done,
+                "waits": one.waits,
+            }
+            for partition, one in desk.partitions.items()
+        ],
         "trainers": [_trainer(desk, session, now) for session in mine[:MOST_TRAINERS]],
         "trainers_more": len(mine[MOST_TRAINERS:]),
     }
     return cast(FeedStatus, status)
+
+
+def state_of(desk: Desk) -> str:
+    """Return the state of a feed in one word."""
+    if desk.failure is not None:
+        return "failed"
+    if desk.over:
+        return "ended"
+    if not desk.opened:
+        return "opening"
+    return "closing" if desk.closing is not None else "open"
 
 
 def _trainer(desk: Desk, session: Session, now: float) -> TrainerStatus:

@@ -46,22 +46,7 @@ from ..process.exchange import Exchange
 from ..process.relay import Ready
 from .dealing import Dealing
 from .desk import Desk
-from .events import (
-    AtBorder,
-    ClaimJudged,
-    CommitsStored,
-    Counted,
-    Dry,
-    Failed,
-    Finished,
-    Flushed,
-    Made,
-    NextEpoch,
-    Opened,
-    Removed,
-    Starved,
-    Waiting,
-)
+from .events import Event
 from .feed_status import feeds_status, users_of
 from .outbox import Outbox
 from .partitions import Partitions
@@ -95,7 +80,9 @@ class House:
         partitions, outbox = self.partitions, self.outbox
         self.dealing = Dealing(partitions, outbox)
         self.desks = {
-            feed.name: Desk(feed, self.config, self.worker, partitions.flight.get(feed.name))
+            feed.name: Desk(
+                feed, self.config, self.worker, partitions.flight.get(feed.name), outbox.tell
+            )
             for feed in self.config.feeds
         }
         self._requests = FeedRequests(partitions, self.do, outbox, self.pipe, self.clock)
@@ -119,22 +106,6 @@ class House:
         #: Calls to partitions, for when their step has ended; None between steps.
         self.deferred: list[Deferred] | None = None
         requests, desks = self._requests, self.desks
-        self._events: dict[type, Callable[[Desk, Any], object]] = {
-            Made: Desk.on_made,
-            Counted: Desk.on_counted,
-            Opened: Desk.on_opened,
-            NextEpoch: lambda desk, e: desk.dispatcher.epoch_begun(e.partition, e.epoch, e.turn),
-            AtBorder: lambda desk, e: desk.dispatcher.epoch_rests(e.partition, e.epoch),
-            Finished: Desk.on_finished,
-            Failed: lambda desk, event: desk.fail(event.code, event.text),
-            Waiting: Desk.on_waiting,
-            CommitsStored: Desk.on_kept,
-            Starved: lambda desk, event: desk.dispatcher.starved(event.partition),
-            Dry: lambda desk, event: desk.dispatcher.dry(event.stripe),
-            ClaimJudged: lambda desk, e: desk.dispatcher.claimed(e.token, e.verdict, e.number),
-            Flushed: lambda desk, e: outbox.tell(Answered(e.session, e.request)),
-        }
-
         #: Effects that the partitions carry out, by the name of the feed.
         self._calls: dict[type, Callable[[str, Any], object]] = {
             StoreCommit: partitions.save,
@@ -195,16 +166,12 @@ class House:
             desk.dispatcher.wait_for_others(False)
             desk.dispatcher.paused = self._paused
 
-    def hear(self, event: Any) -> None:
-        """Take an event of the partitions."""
-        if isinstance(event, Removed):
-            for segment in event.segments:
-                self.outbox.retire(segment)
-            return
-        desk = self.desks[event.feed]
-        if desk.failure is not None:
-            return
-        self._events[type(event)](desk, event)
+    def hear(self, event: Event) -> None:
+        """Take an event of the partitions, unless its feed has failed."""
+        feed, call, *values = event
+        desk = self.desks[feed]
+        if desk.failure is None:
+            call(desk, *values)
 
     def do(self, action: Callable[..., object], *arguments: Any) -> None:
         """Call the partitions, after their current step."""
@@ -281,6 +248,8 @@ class House:
                 self._act_on_end(desk)
         if self._pausing or not self._told_open:
             self._report()
+        while self.partitions.removed:
+            self.outbox.retire(self.partitions.removed.pop())
 
     def _on_answer(self, desk: Desk, effect: Answer) -> None:
         desk.counters.on_answer(effect)

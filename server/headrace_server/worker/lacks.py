@@ -1,7 +1,7 @@
 """Reports of what partitions lack that make no batch.
 
-made() ─► nothing for a second ─► wait() ─► Waiting, once a second
-full(), starve() ─► Starved, once until a batch is made
+made() ─► nothing for a second ─► wait() ─► desk, once a second
+full(), starve() ─► desk, once until a batch is made
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from ..making.run import Run
-from .events import Starved, Waiting
+from .desk import Desk
+from .events import Event
 
 #: Seconds without a batch after which a partition reports what it lacks, and between two reports.
 _SILENT_S = 1.0
@@ -21,7 +22,7 @@ _Name = tuple[str, int]
 class Lacks:
     """The reports of one worker."""
 
-    def __init__(self, send: Callable[[object], None]) -> None:
+    def __init__(self, send: Callable[[Event], None]) -> None:
         self._send = send
         self._reported: dict[_Name, float] = {}  # time of a partition's last batch or report
         self._full: set[str] = set()  # feeds that were told that the slab is full
@@ -42,17 +43,17 @@ class Lacks:
         if not text:
             text, batch = run.lacks()
         if text:
-            self._send(Waiting(*name, text[:1000], batch))
+            self._send((name[0], Desk.on_waiting, name[1], text[:1000], batch))
 
     def full(self, running: Mapping[_Name, Run]) -> None:
         """Report once to each feed that the slab is full until trainers commit."""
         for name, run in running.items():
             if run.made_ahead and name[0] not in self._full:
                 self._full.add(name[0])
-                self._send(Starved(*name))
+                self._send((name[0], Desk.on_starved, name[1]))
 
     def starve(self, name: _Name, starved: bool) -> None:
         """Note that a partition rests, and whether it waits for states."""
         if starved and name not in self.starved:
             self.starved.add(name)
-            self._send(Starved(*name))
+            self._send((name[0], Desk.on_starved, name[1]))

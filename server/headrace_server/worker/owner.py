@@ -38,6 +38,7 @@ from ..process.config import RunConfig
 from ..process.exchange import SPARE, Exchange
 from ..process.in_thread import ThreadEnded
 from ..process.relay import Began
+from .events import Event
 from .house import Deferred, House
 from .opening import Life
 from .outbox import Outbox
@@ -274,7 +275,7 @@ class Owner:
                 self._partitions.end()
                 self._poller.close()
 
-    def _hear_partition(self, event: Any) -> None:
+    def _hear_partition(self, event: Event) -> None:
         with self._lock:
             self._house.hear(event)
 

@@ -26,15 +26,8 @@ from ..making.run import Blocked, Busy, Done, MadeBatch, Resting, Run
 from ..making.slab import Slab
 from .announcing import MOST_UNNOTED, Announcer
 from .commits import Commits, Stores
-from .events import (
-    AtBorder,
-    Counted,
-    Dry,
-    Failed,
-    Finished,
-    NextEpoch,
-    Opened,
-)
+from .desk import Desk
+from .events import Event, Opened
 from .lacks import Lacks
 from .opening import Life, Opener
 from .reporter import Reporter
@@ -50,7 +43,7 @@ _Name = tuple[str, int]
 class Partitions:
     """All partitions of one life of one worker."""
 
-    def __init__(self, begun: Life, send: Callable[[Any], None]) -> None:
+    def __init__(self, begun: Life, send: Callable[[Event], None]) -> None:
         """``send`` hands events to the desks."""
         config, worker, life = begun.config, begun.worker, begun.number
         self._diary = begun.diary
@@ -59,6 +52,7 @@ class Partitions:
         self._worker = worker
         directory = Path(config.directory)
         self._slab = Slab(directory, worker, life, config.slab_bytes, config.segment_bytes)
+        self.removed = self._slab.removed  # names of segments that trainers are to unmap
         self.stores = Stores(*config.journals, self._send, config.term, config.mirrors)
         self._reporter = Reporter(begun.diary, self._slab, self.stores.progress)
         self.commits = Commits(self.stores, self._send)
@@ -107,14 +101,14 @@ class Partitions:
 
     def send_committed(self) -> None:
         """Send the messages that waited for the stores."""
-        for failed, error in self.stores.send_committed():
-            self._fail(*failed, error)
+        for (feed, _), error in self.stores.send_committed():
+            self._fail(feed, error)
 
     def store(self) -> bool:
         """Write gathered commits after all batches that trainers wait for; return whether any."""
         gathers = self.stores.gathers
-        for failed, error in self.stores.write():
-            self._fail(*failed, error)
+        for (feed, _), error in self.stores.write():
+            self._fail(feed, error)
         return gathers
 
     def reads_next(self, name: _Name) -> bool:
@@ -155,7 +149,7 @@ class Partitions:
         except MemoryError:
             raise  # the next life repeats the step, and the diary has the rows
         except Exception as error:
-            self._fail(feed, partition, error)
+            self._fail(feed, error)
             return None
         if step is Resting:
             self.ahead.wait(name)
@@ -163,9 +157,9 @@ class Partitions:
         else:
             self._lacks.starved.discard(name)
         for stripe in run.take_dry():
-            self._send(Dry(feed, stripe))
+            self._send((feed, Desk.on_dry, stripe))
         if step is Resting and run.at_border:
-            self._send(AtBorder(feed, partition, run.epoch))
+            self._send((feed, Desk.on_border, partition, run.epoch))
         if isinstance(step, MadeBatch):
             return step
         self._announcer.note()
@@ -174,18 +168,19 @@ class Partitions:
 
     def _report(self, name: _Name, run: Run, step: object) -> None:
         """Report a step that has made no batch."""
+        feed, partition = name
         if step is Busy:
             if not run.reads_next:  # it has read
-                self._send(Counted(*name, run.stats()))
+                self._send((feed, Desk.on_counted, partition, run.stats()))
             self._lacks.wait(name, run)
             if not run.across_batches and run.epoch > self._epochs.get(name, 0):
                 self._epochs[name] = run.epoch
-                self._send(NextEpoch(*name, run.epoch, run.next_turn))
+                self._send((feed, Desk.on_next_epoch, partition, run.epoch, run.next_turn))
         elif step is Done:
             self._made[name] = self._running.pop(name)
             self.ahead.end(name)
             self.stores.submit(name, run)
-            self.stores.answer(name, Finished(*name, run.stats()))
+            self.stores.answer(name, (feed, Desk.on_finished, partition, run.stats()))
         elif step is Blocked:
             text = f"the slab of worker {self._worker} is full: {self._slab.used_bytes} bytes wait "
             self._lacks.wait(name, run, text + "for trainers (slab_bytes bounds it)")
@@ -201,7 +196,7 @@ class Partitions:
         try:
             self._announcer.announce(name, run, made)
         except ProtocolError as error:
-            self._fail(feed, partition, error)
+            self._fail(feed, error)
             return False
         return True
 
@@ -215,25 +210,23 @@ class Partitions:
         try:
             self._diary.begin(feed, partition, opening=True)
             run = self._opener.open(self._feeds[feed], partition)
-            self._send(
-                Opened(
-                    feed,
-                    partition,
-                    schema_to_wire(run.maker.schema),
-                    dict(run.maker.properties),
-                    next=run.next_number,
-                    turn=-1 if run.across_batches else run.next_turn,
-                    epoch=0 if run.across_batches else run.epoch,
-                    share=run.share,
-                    used=self.stores.used(name),
-                    rounds=self.stores.rounds(name),
-                    done=run.memory.done_numbers,
-                )
+            opened = Opened(
+                partition,
+                schema_to_wire(run.maker.schema),
+                dict(run.maker.properties),
+                next=run.next_number,
+                turn=-1 if run.across_batches else run.next_turn,
+                epoch=0 if run.across_batches else run.epoch,
+                share=run.share,
+                used=self.stores.used(name),
+                rounds=self.stores.rounds(name),
+                done=run.memory.done_numbers,
             )
+            self._send((feed, Desk.on_opened, opened))
         except MemoryError:
             raise
         except Exception as error:
-            self._fail(feed, partition, error)
+            self._fail(feed, error)
             return
         self._running[name] = run
         self.ahead.open(name, run)
@@ -325,8 +318,8 @@ class Partitions:
 
     def count(self) -> None:
         """Send the totals of all partitions at work."""
-        for name, run in self._running.items():
-            self._send(Counted(*name, run.stats()))
+        for (feed, partition), run in self._running.items():
+            self._send((feed, Desk.on_counted, partition, run.stats()))
 
     def close(self, feed: str, cancel: bool) -> None:
         """End the input of a feed: make batches of the rows read, or with ``cancel`` drop them."""
@@ -358,7 +351,7 @@ class Partitions:
             except Exception as error:  # the numbers come from a trainer
                 faults.append(str(error))
             since.append([name[1], number])
-            self._send(Counted(*name, run.stats()))
+            self._send((feed, Desk.on_counted, name[1], run.stats()))
         return since, faults[:2][-1]
 
     def sizes(self, feed: str) -> list[tuple[dict[str, int], int, bool]]:
@@ -388,13 +381,13 @@ class Partitions:
         self.store()
         self.stores.copy(feed, directory, then)
 
-    def _fail(self, feed: str, partition: int, error: Exception) -> None:
+    def _fail(self, feed: str, error: Exception) -> None:
         """Report that a feed can not go on; the traceback of an unforeseen error is logged."""
         text = str(error)
         if not isinstance(error, HeadraceError):
             text = f"{type(error).__name__}: {text}"
             logger.error("%s", "".join(traceback.format_exception(error)))
-        self._send(Failed(feed, partition, code_of(error), text[:8000]))
+        self._send((feed, Desk.fail, code_of(error), text[:8000]))
         self.abandon(feed)
 
 

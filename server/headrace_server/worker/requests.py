@@ -28,12 +28,11 @@ from ..process.child import Pipe
 from ..process.config import MOST_FOUND
 from ..process.counts import added
 from .desk import Desk
-from .events import StateFlush
 from .feed_status import example_status
 from .outbox import Outbox
 from .partitions import Partitions
 from .sessions import Session
-from .state_blocks import LANES_LOST
+from .state_blocks import LANES_LOST, StateFlush
 
 #: Time for a worker that runs user code to answer; then its partitions are listed as unheard.
 _PATIENCE_S = 3.0

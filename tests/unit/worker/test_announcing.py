@@ -1,4 +1,4 @@
-"""Each batch is announced with its place, and segments that were removed after it."""
+"""Each batch is announced with its place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace_proto.layout import Slot
 from headrace_server.making.run import MadeBatch
 from headrace_server.making.slab import Slab
 from headrace_server.worker.announcing import Announcer
-from headrace_server.worker.events import Made, Removed
+from headrace_server.worker.desk import Desk
 from tests.footprint import entries
 
 PAGE = 4096
@@ -68,9 +68,9 @@ def test_a_batch_is_announced_with_its_description_and_its_place(bench: Bench):
     for partition in (0, 1, 0):
         bench.make(partition)
     told = bench.told()
-    assert all(isinstance(event, Made) for event in told)
-    assert [event.batch.partition for event in told] == [0, 1, 0]
-    batches = [event.batch for event in told]
+    assert [event[:2] for event in told] == [("f", Desk.on_made)] * 3
+    batches = [event[-1] for event in told]
+    assert [batch.partition for batch in batches] == [0, 1, 0]
     assert [batch.number for batch in batches] == [0, 1, 2]
     assert [batch.body.offset for batch in batches] == [0, PAGE, 2 * PAGE]
     assert [batch.meta for batch in batches] == [{"bucket": n} for n in range(3)]
@@ -90,8 +90,8 @@ def test_partitions_note_once_how_to_go_on_after_what_was_announced(bench: Bench
 def test_columns_are_those_of_their_batch_whichever_were_announced_before(bench: Bench):
     def told(slots: list[Slot]) -> Any:
         bench.slab.free(bench.make(slots=slots).block)
-        (made,) = bench.told()
-        return made.batch.body.columns
+        ((*_, batch),) = bench.told()
+        return batch.body.columns
 
     one, other = [Slot("int64", (4,), 0, 32)], [Slot("int64", (2, 2), 64, 32)]
     assert told(one) is told(one) and told(one) == [[0, 32, [4]]] != told(other)
@@ -106,16 +106,15 @@ def test_a_batch_that_fits_no_message_is_refused(bench: Bench):
     with pytest.raises(ProtocolError, match="limit"):
         bench.make(0, columns=8000)
     bench.make(1)
-    (message,) = bench.told()
-    assert message.batch.partition == 1
+    ((*_, batch),) = bench.told()
+    assert batch.partition == 1
 
 
-def test_announcements_carry_a_crowded_slab_and_removed_segments(bench: Bench):
+def test_announcements_carry_a_crowded_slab(bench: Bench):
     small = [bench.make() for _ in range(4)]
-    assert bench.told()[0].batch.body.crowded is False
+    assert bench.told()[0][-1].body.crowded is False
     for made in small:
         bench.slab.free(made.block)
     bench.make(pages=8)
-    made, removed = bench.told()
-    assert made.batch.body.crowded is True
-    assert removed == Removed(("slab-0-0-0",))
+    ((*_, batch),) = bench.told()
+    assert batch.body.crowded is True and bench.slab.removed == ["slab-0-0-0"]

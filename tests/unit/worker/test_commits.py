@@ -11,7 +11,8 @@ import pytest
 import headrace_server as hs
 from headrace_server.core.handover import Batch, StoreCommit
 from headrace_server.worker.commits import Commits
-from headrace_server.worker.events import CommitsStored, Flushed, StateFlush
+from headrace_server.worker.desk import Desk
+from headrace_server.worker.state_blocks import StateFlush
 from tests.unit.lives import House, step
 
 NAME = ("f", 0)
@@ -54,7 +55,7 @@ def test_a_save_that_is_refused_is_answered_with_why(at_work: Open):
     one, commits, run = at_work(durable=False, wanted=1)
     save(commits, run, 0)
     save(commits, run, 0)
-    told = [kept for event in one.until_sent(1) for kept in event.batches]
+    told = [kept for event in one.until_sent(1) for kept in event[-1]]
     assert told == [[0, "", ""], [0, "stale", "batch 0 is not out"]]
 
 
@@ -63,20 +64,22 @@ def test_with_a_store_a_save_is_answered_when_it_is_committed(at_work: Open):
     save(commits, run, 0, 70)
     save(commits, run, 0, 71)
     assert one.sent == []
-    told = [kept for event in one.until_sent(1) for kept in event.batches]
+    told = [kept for event in one.until_sent(1) for kept in event[-1]]
     assert told == [[0, "", ""], [0, "stale", "batch 0 is not out"]]
     one.stores.close()
     two, commits, run = at_work(durable=True, wanted=0)
     assert two.stores.knows(NAME, 70) and not two.stores.knows(NAME, 71), "what is refused is not"
     save(commits, run, 0, 70)
-    assert two.until_sent(1) == [CommitsStored(*NAME, [[0, "", ""]])], "as it was answered before"
+    assert two.until_sent(1) == [("f", Desk.on_stored, 0, [[0, "", ""]])], (
+        "as it was answered before"
+    )
 
 
 def test_commits_written_without_a_thread_are_answered_when_they_are_written(at_work: Open):
     one, commits, run = at_work(durable=True, wanted=2, durability="process")
     save(commits, run, 0, 70)
     assert one.sent == []
-    assert one.stores.write() == [] and one.sent == [CommitsStored(*NAME, [[0, "", ""]])]
+    assert one.stores.write() == [] and one.sent == [("f", Desk.on_stored, 0, [[0, "", ""]])]
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -84,4 +87,4 @@ def test_a_flush_is_answered_after_the_last_message_of_it(at_work: Open, durable
     one, commits, run = at_work(durable, wanted=1)
     commits.flush(NAME, run, StateFlush(0, 5, 6, (), [], True), b"")
     commits.flush(NAME, run, StateFlush(0, 5, 6, (), []), b"")
-    assert one.until_sent(1) == [Flushed("f", 5, 6)]
+    assert one.until_sent(1) == [("f", Desk.on_flushed, 5, 6)]

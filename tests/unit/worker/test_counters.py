@@ -10,7 +10,6 @@ from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import Answer, Batch
 from headrace_server.process.relay import BlockPlace
 from headrace_server.worker.counters import Counters, Tally
-from headrace_server.worker.events import Counted, Finished
 
 
 @pytest.fixture
@@ -23,11 +22,11 @@ def made(partition: int = 0) -> Batch:
 
 
 def test_dropped_rows_are_the_sum_of_the_last_reports_of_partitions(counters: Counters):
-    counters.on_counted(Counted("default", 0, {"dropped": {"bad:x": 1, "filtered": 2}}))
-    counters.on_counted(Counted("default", 1, {"dropped": {"filtered": 10}}))
-    counters.on_counted(Counted("default", 0, {"dropped": {"bad:x": 3, "filtered": 4}}))
+    counters.on_counted(0, {"dropped": {"bad:x": 1, "filtered": 2}})
+    counters.on_counted(1, {"dropped": {"filtered": 10}})
+    counters.on_counted(0, {"dropped": {"bad:x": 3, "filtered": 4}})
     assert counters.dropped() == {"bad:x": 3, "filtered": 14}
-    counters.on_counted(Finished("default", 1, {"dropped": {"filtered": 11, "remainder": 1}}))
+    counters.on_counted(1, {"dropped": {"filtered": 11, "remainder": 1}})
     assert counters.dropped() == {"bad:x": 3, "filtered": 15, "remainder": 1}
     assert counters.bad() == {"x": 3}
 
@@ -52,9 +51,9 @@ def padded(buckets: dict[str, list[int]]) -> dict[str, Any]:
 
 
 def test_padding_is_added_up_by_bucket_over_partitions_whose_last_word_counts(counters: Counters):
-    counters.on_counted(Counted("default", 0, padded({"2": [10, 7]})))
-    counters.on_counted(Counted("default", 0, padded({"2": [10, 7], "0": [4, 4]})))
-    counters.on_counted(Finished("default", 1, padded({"2": [6, 5]})))
+    counters.on_counted(0, padded({"2": [10, 7]}))
+    counters.on_counted(0, padded({"2": [10, 7], "0": [4, 4]}))
+    counters.on_counted(1, padded({"2": [6, 5]}))
     told = counters.totals()
     assert list(told["padding"].items()) == [("0", [4, 4]), ("2", [16, 12])]
     assert told["classes"] == {}
@@ -64,9 +63,9 @@ def test_classes_are_added_up_and_changes_of_targets_stay_each_partitions_own(co
     def classes(accepted: list[int], change: int) -> dict[str, Any]:
         return {"dropped": {}, "classes": {"accepted": accepted, "changes": [[[change]]]}}
 
-    counters.on_counted(Counted("default", 0, classes([9, 9], 9)))
-    counters.on_counted(Counted("default", 0, classes([1, 2], 0)))
-    counters.on_counted(Finished("default", 1, classes([10, 20], 1)))
+    counters.on_counted(0, classes([9, 9], 9))
+    counters.on_counted(0, classes([1, 2], 0))
+    counters.on_counted(1, classes([10, 20], 1))
     assert counters.totals()["classes"] == {"accepted": [11, 22], "changes": [[[0]], [[1]]]}
 
 
@@ -74,7 +73,7 @@ def test_counters_of_segments_are_added_up_beside_the_classes(counters: Counters
     assert "segments" not in counters.totals()
     for partition in range(2):
         segments = {"in_flight": 2 + partition, "rewound": 1}
-        counters.on_counted(Counted("default", partition, {"dropped": {}, "segments": segments}))
+        counters.on_counted(partition, {"dropped": {}, "segments": segments})
     told = counters.totals()
     assert told["segments"] == {"in_flight": 5, "rewound": 2} and told["classes"] == {}
 

@@ -25,16 +25,9 @@ from headrace_server.core.recalls import Acknowledged
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.relay import BlockPlace
 from headrace_server.worker.desk import Desk
-from headrace_server.worker.events import (
-    CommitsStored,
-    Counted,
-    Finished,
-    Made,
-    Opened,
-    StateFlush,
-    Waiting,
-)
+from headrace_server.worker.events import Opened
 from headrace_server.worker.outbox import delivery_of
+from headrace_server.worker.state_blocks import StateFlush
 
 SCHEMA = [["i", "int64", [4]]]
 TRAINER = 1
@@ -53,11 +46,10 @@ def desk(partitions: int = 2, workers: int = 1, max_bad: int | None = None) -> D
     )
 
 
-def made(partition: int, *numbers: int, segment: str = "slab-0-0-0", **more: Any) -> list[Made]:
+def made(partition: int, *numbers: int, segment: str = "slab-0-0-0", **more: Any) -> list[Batch]:
     meta, crowded = more.pop("meta", {}), more.pop("crowded", False)
     places = [BlockPlace(segment, 4096 * n, 32, [[0, 32, [4]]], crowded) for n in numbers]
-    placed = [Batch(partition, n, 4, at, meta) for n, at in zip(numbers, places, strict=True)]
-    return [Made("default", batch) for batch in placed]
+    return [Batch(partition, n, 4, at, meta) for n, at in zip(numbers, places, strict=True)]
 
 
 class At:
@@ -67,13 +59,13 @@ class At:
         self.desk = desk(partitions, **options)
         self.sends: list[Send] = []
         for partition in range(partitions):
-            self.desk.on_opened(Opened("default", partition, SCHEMA))
+            self.desk.on_opened(Opened(partition, SCHEMA))
         self.desk.dispatcher.join(TRAINER, 0.0)
         self.desk.dispatcher.window(TRAINER, 64)
 
     def make(self, partition: int, *numbers: int, **more: Any) -> None:
-        for event in made(partition, *numbers, **more):
-            self.desk.on_made(event)
+        for batch in made(partition, *numbers, **more):
+            self.desk.on_made(batch)
         effects = self.desk.dispatcher.take_effects()
         self.sends += [effect for effect in effects if isinstance(effect, Send)]
 
@@ -83,13 +75,12 @@ def test_the_desk_of_an_owner_has_the_partitions_of_its_worker_alone():
     run = RunConfig((feed,), "/nowhere", (), workers=2)
     d = Desk(feed, run, owner=1)
     assert list(d.partitions) == [1, 3] and d.owners == 2
-    d.on_opened(Opened("default", 1, SCHEMA))
+    d.on_opened(Opened(1, SCHEMA))
     assert not d.opened
-    d.on_opened(Opened("default", 3, SCHEMA))
+    d.on_opened(Opened(3, SCHEMA))
     assert d.opened
-    assert [told["partition"] for told in d.partitions_status()] == [1, 3]
     for partition in (1, 3):
-        d.on_finished(Finished("default", partition, {"dropped": {}}))
+        d.on_finished(partition, {"dropped": {}})
     assert d.over
 
 
@@ -97,7 +88,7 @@ def test_batches_that_are_announced_together_are_as_many_single_ones():
     at = At()
     at.make(0, 0)
     at.make(0, 1, 2, 3, crowded=True)
-    at.desk.on_counted(Counted("default", 0, {"dropped": {"filtered": 7}}))
+    at.desk.on_counted(0, {"dropped": {"filtered": 7}})
     assert [send.batch.number for send in at.sends] == [0, 1, 2, 3]
     assert [send.batch.body.offset for send in at.sends] == [0, 4096, 8192, 12288]
     assert [send.batch.body.crowded for send in at.sends] == [False, True, True, True]
@@ -108,11 +99,11 @@ def test_batches_that_are_announced_together_are_as_many_single_ones():
 
 def test_a_desk_is_open_when_every_partition_is_or_when_the_feed_has_failed():
     d = desk(partitions=2)
-    d.on_opened(Opened("default", 1, SCHEMA))
+    d.on_opened(Opened(1, SCHEMA))
     assert not d.opened and d.schema == SCHEMA
-    d.on_opened(Opened("default", 1, SCHEMA))
+    d.on_opened(Opened(1, SCHEMA))
     assert not d.opened
-    d.on_opened(Opened("default", 0, SCHEMA))
+    d.on_opened(Opened(0, SCHEMA))
     assert d.opened
     failed = desk(partitions=2)
     failed.fail("files", "it is gone")
@@ -121,10 +112,10 @@ def test_a_desk_is_open_when_every_partition_is_or_when_the_feed_has_failed():
 
 def test_more_bad_examples_than_the_limit_over_all_partitions_fail_the_feed():
     at = At(partitions=2, max_bad=3)
-    at.desk.on_counted(Counted("default", 0, {"dropped": {"bad:corrupt": 1, "filtered": 100}}))
-    at.desk.on_counted(Counted("default", 1, {"dropped": {"bad:corrupt": 1, "bad:map_failed": 1}}))
+    at.desk.on_counted(0, {"dropped": {"bad:corrupt": 1, "filtered": 100}})
+    at.desk.on_counted(1, {"dropped": {"bad:corrupt": 1, "bad:map_failed": 1}})
     assert at.desk.failure is None
-    at.desk.on_finished(Finished("default", 0, {"dropped": {"bad:corrupt": 2, "filtered": 100}}))
+    at.desk.on_finished(0, {"dropped": {"bad:corrupt": 2, "filtered": 100}})
     assert at.desk.failure == (
         "data",
         "more than max_bad_examples=3 bad examples: 3 corrupt, 1 map_failed",
@@ -133,7 +124,7 @@ def test_more_bad_examples_than_the_limit_over_all_partitions_fail_the_feed():
 
 def test_without_a_limit_any_number_of_bad_examples_is_taken():
     at = At()
-    at.desk.on_counted(Counted("default", 0, {"dropped": {"bad:corrupt": 10**9}}))
+    at.desk.on_counted(0, {"dropped": {"bad:corrupt": 10**9}})
     assert at.desk.failure is None
 
 
@@ -204,7 +195,7 @@ class Segments:
         self.tokens: list[int] = []
         for partition in range(2):
             properties = {"states": STATES, "placement": placement}
-            self.desk.on_opened(Opened("default", partition, SCHEMA, properties))
+            self.desk.on_opened(Opened(partition, SCHEMA, properties))
         self.desk.dispatcher.join(TRAINER, 0.0)
         self.desk.dispatcher.window(TRAINER, 2)
         self.act()
@@ -240,7 +231,7 @@ def test_words_of_segments_become_events():
     at.make(1, 0)
     at.save()
     at.act()
-    at.desk.on_kept(CommitsStored("default", 1, [[0, "cancelled", "it was drained"], [9, "", ""]]))
+    at.desk.on_stored(1, [[0, "cancelled", "it was drained"], [9, "", ""]])
     at.act()
     assert at.answers == [Answer(TRAINER, (), (), ((at.tokens[0], "cancelled", "it was drained"),))]
     lanes = Segments("lanes")
@@ -252,11 +243,11 @@ def test_words_of_segments_become_events():
 def test_the_holder_of_the_awaited_batch_is_named():
     at = Segments()
     at.make(0, 0)
-    at.desk.on_waiting(Waiting("default", 0, "it waits for save_state of 00000_of_00002:a", 0))
+    at.desk.on_waiting(0, "it waits for save_state of 00000_of_00002:a", 0)
     assert at.desk.describe(61.0).startswith(
         "partition 0: it waits for save_state of 00000_of_00002:a, leased to trainer 1 for 61 s; "
     )
-    at.desk.on_kept(CommitsStored("default", 0, []))
+    at.desk.on_stored(0, [])
     assert "save_state" not in at.desk.describe(61.0)
 
 
@@ -318,14 +309,14 @@ def durable(partitions: int = 2) -> Desk:
     run = RunConfig((feed,), "/nowhere", (), state_directory="/state", term=7)
     d = Desk(feed, run)
     for partition in range(partitions):
-        d.on_opened(Opened("default", partition, SCHEMA, {}, 3))
+        d.on_opened(Opened(partition, SCHEMA, {}, 3))
     return d
 
 
 def test_a_welcome_says_whether_the_feed_outlives_its_server_or_only_its_workers():
     assert durable().properties == {"durable": True, "generation": 0, "epoch": 7}
     memory = desk()
-    memory.on_opened(Opened("default", 0, SCHEMA))
+    memory.on_opened(Opened(0, SCHEMA))
     assert memory.properties == {"generation": 0, "recovers": True}
 
 
@@ -333,7 +324,7 @@ def test_the_very_first_batch_may_have_been_done_under_an_earlier_server():
     pipeline = hs.from_examples([{"i": 1}]).batch(4)
     feed = FeedConfig("default", pipeline.declaration(), (), 1)
     d = Desk(feed, RunConfig((feed,), "/nowhere", (), state_directory="/state", term=7))
-    d.on_opened(Opened("default", 0, SCHEMA))
+    d.on_opened(Opened(0, SCHEMA))
     d.on_made(*made(0, 1))
 
 

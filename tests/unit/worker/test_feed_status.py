@@ -12,8 +12,8 @@ from headrace_proto.messages import Renew
 from headrace_server.core.handover import Batch
 from headrace_server.process.config import MOST_TRAINERS, FeedConfig, RunConfig
 from headrace_server.worker.desk import Desk
-from headrace_server.worker.events import Finished, Opened, Waiting
-from headrace_server.worker.feed_status import example_status, feed_status
+from headrace_server.worker.events import Opened
+from headrace_server.worker.feed_status import example_status, feed_status, state_of
 from headrace_server.worker.sessions import Session
 
 
@@ -32,18 +32,18 @@ def session(number: int, feed: str = "a") -> Session:
 
 def opened(desk: Desk, *partitions: int) -> None:
     for partition in partitions:
-        desk.on_opened(Opened("a", partition, [["i", "int64", [4]]]))
+        desk.on_opened(Opened(partition, [["i", "int64", [4]]]))
 
 
 def test_the_state_of_a_feed_goes_from_opening_to_its_end(desk: Desk):
-    assert desk.state() == "opening"
+    assert state_of(desk) == "opening"
     opened(desk, 0, 1)
-    assert desk.state() == "open"
+    assert state_of(desk) == "open"
     assert desk.close(False)
-    assert desk.state() == "closing"
+    assert state_of(desk) == "closing"
     for partition in range(2):
-        desk.on_finished(Finished("a", partition, {"dropped": {}}))
-    assert desk.state() == "ended"
+        desk.on_finished(partition, {"dropped": {}})
+    assert state_of(desk) == "ended"
     desk.fail("data", "it broke")
     told = feed_status(desk, [], 10.0)
     assert (told["state"], told["failure"]) == ("failed", ["data", "it broke"])
@@ -51,8 +51,8 @@ def test_the_state_of_a_feed_goes_from_opening_to_its_end(desk: Desk):
 
 def test_the_status_of_a_partition_has_its_worker_and_the_reason_of_its_wait(desk: Desk):
     opened(desk, 0)
-    desk.on_waiting(Waiting("a", 0, "rows are rare"))
-    desk.on_finished(Finished("a", 1, {"dropped": {}}))
+    desk.on_waiting(0, "rows are rare")
+    desk.on_finished(1, {"dropped": {}})
     assert feed_status(desk, [], 10.0)["partitions"] == [
         {"partition": 0, "worker": 0, "open": True, "done": False, "waits": "rows are rare"},
         {"partition": 1, "worker": 0, "open": False, "done": True, "waits": ""},

@@ -22,7 +22,7 @@ from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.relay import BlockPlace
 from headrace_server.worker import outbox
 from headrace_server.worker.desk import Desk
-from headrace_server.worker.events import Made, Opened
+from headrace_server.worker.events import Opened
 from headrace_server.worker.outbox import Outbox
 from headrace_server.worker.sessions import Session, SessionTable
 from tests.patience import PATIENCE_S
@@ -72,7 +72,7 @@ class Post:
         )
         feed = FeedConfig("default", hs.from_examples([{"i": 1}]).batch(4).declaration(), (), 1)
         self.desk = Desk(feed, RunConfig((feed,), str(directory), ()))
-        self.desk.on_opened(Opened("default", 0, [["i", "int64", [4]]]))
+        self.desk.on_opened(Opened(0, [["i", "int64", [4]]]))
         self.path = directory / SEGMENT
         self.path.write_bytes(b"".join(bytes([k]) * BLOCK for k in range(64)))
 
@@ -89,7 +89,7 @@ class Post:
         told = [[0, 32, [4]]] * columns
         places = [BlockPlace(SEGMENT, n * BLOCK, BLOCK, told, False) for n in range(batches)]
         for n, place in enumerate(places):
-            self.desk.on_made(Made("default", Batch(0, n, 4, place)))
+            self.desk.on_made(Batch(0, n, 4, place))
         sends = [e for e in dispatcher.take_effects() if isinstance(e, Send)]
         for effect in sends:
             self.outbox.deliver(self.desk, effect)

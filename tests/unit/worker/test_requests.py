@@ -12,9 +12,10 @@ import headrace_server as hs
 from headrace_proto.messages import Answered, Drain, Resize, Retarget, Snapshot, Stats
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.worker.desk import Desk
-from headrace_server.worker.events import Opened, StateFlush
+from headrace_server.worker.events import Opened
 from headrace_server.worker.requests import FeedRequests
 from headrace_server.worker.sessions import Session
+from headrace_server.worker.state_blocks import StateFlush
 
 HALVES = (0.5, 0.5)
 SCHEMA = [["i", "int64", [4]]]
@@ -46,9 +47,9 @@ class Owner:
         given: Any = self.partitions, lambda call: call(), self.outbox, self.pipe, lambda: self.now
         self.requests = FeedRequests(*given)
         self.session = Session(7, b"n", "f", b"i", b"p", Path("trainer"))
-        self.desk.on_opened(Opened("f", 0, SCHEMA))
+        self.desk.on_opened(Opened(0, SCHEMA))
         if opened:
-            self.desk.on_opened(Opened("f", 1, SCHEMA))
+            self.desk.on_opened(Opened(1, SCHEMA))
 
     def say(self, message: Any) -> None:
         self.requests.handlers[type(message)](self.session, self.desk, message, [])
@@ -168,7 +169,7 @@ def test_partitions_are_called_once_all_are_open():
     owner.say(Drain(7, 8))
     owner.act()
     assert owner.partitions.made == [] and owner.pipe.made == [] and owner.outbox.made == []
-    owner.desk.on_opened(Opened("f", 1, SCHEMA))
+    owner.desk.on_opened(Opened(1, SCHEMA))
     owner.act()
     copy, *others = owner.partitions.made
     assert copy[:3] == ("copy", "f", "there")

@@ -20,7 +20,7 @@ from headrace_server.state.journal import Journal
 from headrace_server.state.statedir import partition_path
 from headrace_server.state.store import StoreDamaged
 from headrace_server.worker import commits
-from headrace_server.worker.events import Waiting
+from headrace_server.worker.desk import Desk
 from tests.nursery import WarmPopen
 from tests.unit.changes import Example, examples_of
 from tests.unit.lives import PATIENCE_S, Keeping
@@ -280,9 +280,9 @@ def test_a_full_disk_is_reported_as_the_reason_of_a_wait(
     one.stores.answer(A, "told")
     one.wait()
     assert one.stores.send_committed() == [] and len(one.sent) == 1
-    waiting, path = one.sent[0], partition_path(tmp_path, *A)
-    assert isinstance(waiting, Waiting) and (waiting.feed, waiting.partition) == A
-    assert waiting.text.startswith(f"nothing can be committed to {path}: the quota is used up")
+    (*waiting, text), path = one.sent[0], partition_path(tmp_path, *A)
+    assert waiting == [A[0], Desk.on_waiting, A[1]]
+    assert text.startswith(f"nothing can be committed to {path}: the quota is used up")
     room.set()
     while one.sent[-1] != "told":
         one.wait()
