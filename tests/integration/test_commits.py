@@ -15,6 +15,7 @@ import headrace
 import headrace_server as hs
 from tests.nursery import warm_run
 from tests.patience import PATIENCE_S
+from tests.waiting import waits_end_after
 
 from .loops import ahead
 from .serving import connect, serving
@@ -131,9 +132,9 @@ def test_several_loops_that_fetch_ahead_do_not_wait_for_each_other_for_ever(
 
 
 def test_uncommitted_batches_outlive_their_lease_and_too_many_of_them_are_named(server: hs.Server):
-    with joined(server, "deadline", timeout=2.5) as feed:
+    with joined(server, "deadline") as feed:
         held = [next(feed) for _ in range(4)]
-        with pytest.raises(headrace.DeadlineExceeded) as error:
+        with waits_end_after(2.5), pytest.raises(headrace.DeadlineExceeded) as error:
             next(feed)
         assert (
             "this trainer holds 4 batches, as many as the server's max_credits=4 allows.  It has "

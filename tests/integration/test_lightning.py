@@ -15,8 +15,9 @@ import pytest
 import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
+from tests.waiting import waits_end_with
 
-from .serving import serving
+from .serving import connect, serving
 
 pytestmark = [
     pytest.mark.slow,
@@ -156,9 +157,9 @@ def test_a_feed_of_segments_without_the_data_module_ends_with_the_remedy(
 ) -> None:
     """Lightning asks for the second batch before the step on the first one."""
     module, trainer = module_of(lightning), trainer_of(lightning, tmp_path)
-    where = {"feed": "segments", "framework": "torch", "timeout": 1}
-    with headrace.connect(server.address, **where) as feed:
-        with pytest.raises(headrace.DeadlineExceeded, match=r"headrace\.lightning\.FeedDataModule"):
+    remedy = r"headrace\.lightning\.FeedDataModule"
+    with connect(server, feed="segments", framework="torch") as feed, waits_end_with(remedy):
+        with pytest.raises(headrace.DeadlineExceeded, match=remedy):
             trainer.fit(module, feed)
 
 

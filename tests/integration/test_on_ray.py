@@ -94,7 +94,7 @@ def test_a_trainer_gets_the_stream_of_one_server(cluster: RayStandIn) -> None:
         stats = servers.stats()["numbers"]
         assert (stats["rows"], sorted(stats["servers"])) == (48, [0, 1])
         assert [one["partition"] for one in stats["partitions"]] == [0, 1, 2, 3]
-        assert servers.drain(1.0)
+        assert servers.drain(PATIENCE_S)
     assert "closed" in repr(servers)
 
 

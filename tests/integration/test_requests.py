@@ -22,6 +22,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S, eventually
+from tests.waiting import waits_end_with
 
 #: The feed of each trainer, and its request.
 ASKS: dict[str, tuple[str, Callable[[headrace.Feed], Any]]] = {
@@ -200,15 +201,17 @@ def test_a_front_that_dies_under_requests_ends_all_of_them_with_a_reason(tmp_pat
         hs.run(numbers, state_dir=tmp_path, workers=2) as server,
         ThreadPoolExecutor(2) as threads,
     ):
-        feed = headrace.connect(server.address, timeout=3)
+        feed = headrace.connect(server.address, timeout=PATIENCE_S)
         front = server.pids["front"]
         for worker in workers_of(server):
             os.kill(worker, signal.SIGSTOP)
-        asked = threads.submit(feed.snapshot), threads.submit(server.snapshot)
-        eventually(lambda: len(list((tmp_path / "snapshots" / "default").glob("*.part"))) == 1)
-        os.kill(front, signal.SIGKILL)
-        with pytest.raises(headrace.ConnectionLost, match="the answer to snapshot"):
-            asked[0].result(PATIENCE_S)
+        lost = "was lost: .* the answer to snapshot"
+        with waits_end_with(lost):
+            asked = threads.submit(feed.snapshot), threads.submit(server.snapshot)
+            eventually(lambda: len(list((tmp_path / "snapshots" / "default").glob("*.part"))) == 1)
+            os.kill(front, signal.SIGKILL)
+            with pytest.raises(headrace.ConnectionLost, match=lost):
+                asked[0].result(PATIENCE_S)
         for snapshot in (asked[1], threads.submit(server.snapshot)):
             with pytest.raises(headrace.ServerError, match="front was killed by SIGKILL"):
                 snapshot.result(PATIENCE_S)

@@ -297,7 +297,7 @@ import headrace
 import headrace_server as hs
 {before}
 with hs.run(hs.from_examples([{{"i": k}} for k in range(12)]){map}.batch(4)) as server:
-    with headrace.connect(server.address, timeout=20) as feed:
+    with headrace.connect(server.address, timeout=60) as feed:
         print([i for batch in feed for i in batch["i"].tolist()])
 """
 
@@ -339,7 +339,7 @@ with hs.run(hs.from_examples([{"i": k} for k in range(12)]).batch(4)) as server:
     if not pid:
         sys.exit(0)  # through the end of the block, and the exit handlers
     os.waitpid(pid, 0)
-    with headrace.connect(server.address, timeout=20) as feed:
+    with headrace.connect(server.address, timeout=60) as feed:
         print([i for batch in feed for i in batch["i"].tolist()])
 """
 

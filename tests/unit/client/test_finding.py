@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
+from headrace import driver
 from headrace.session import Session
 from headrace.waits import Link
+from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import ConnectionLost
 from headrace_proto.messages import Hello, Pulse, ServedShare, Welcome
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
 from .peer import Peer
 
@@ -27,8 +31,8 @@ def peers(peer: Peer) -> Iterator[list[Peer]]:
 class Opening:
     """A thread that opens a link, and its outcome."""
 
-    def __init__(self, address: str, timeout_s: float = PATIENCE_S, **of: Any) -> None:
-        self.link = Link(address, Session("f", b"nonce", 0, **of), timeout_s)
+    def __init__(self, address: str, **of: Any) -> None:
+        self.link = Link(address, Session("f", b"nonce", 0, **of), PATIENCE_S)
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -99,23 +103,44 @@ def test_one_address_of_a_share_is_refused_at_once(peer: Peer):
     assert f"share 0/2 is at {peer.address}; missing: share 1 of 2" in str(error)
 
 
-def test_a_name_is_looked_up_until_the_timeout(peer: Peer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("headrace.finding.looked_up", lambda name: [peer.address])
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """By how much the clocks of links are ahead, which ends a wait amid its timeout."""
+    ahead = [0.0]
+    clock = partial(AwakeClock, 1e6, lambda: time.monotonic() + ahead[0])
+    monkeypatch.setattr(driver, "AwakeClock", clock)
+    return ahead
+
+
+def test_a_name_is_looked_up_until_the_timeout(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, ahead: list[float]
+):
+    looks: list[str] = []
+
+    def looked_up(name: str) -> list[str]:
+        looks.append(name)
+        return [peer.address]
+
+    monkeypatch.setattr("headrace.finding.looked_up", looked_up)
     monkeypatch.setattr("headrace.finding._LOOK_UP_S", 0.1)
-    opening = Opening(peer.address, timeout_s=0.5)
+    opening = Opening(peer.address)
     served(peer, 0)
+    eventually(lambda: len(looks) > 2)
+    ahead[0] = PATIENCE_S
     error = opening.end()
     assert isinstance(error, ConnectionLost)
     assert f"which stands for {peer.address}: of feed 'f' share 0/2 is at" in str(error)
 
 
-def test_a_server_that_opens_its_sources_is_waited_for(peers: list[Peer]):
-    opening = Opening(both(peers), timeout_s=0.5)
+def test_a_server_that_opens_its_sources_is_waited_for(peers: list[Peer], ahead: list[float]):
+    opening = Opening(both(peers))
     served(peers[0], 0), served(peers[1], 1)
     welcomed(peers[0])
     while not peers[1].hear(Hello).shares:
         pass
     peers[1].say(Pulse(0, "the workers are opening the feed's source"))
+    eventually(lambda: any(session.waiting for session in opening.link.sessions))
+    ahead[0] = PATIENCE_S
     error = opening.end()
     place = f"{peers[1].address} \\(share 1/2\\)"
     with pytest.raises(TimeoutError, match=f"for the feed at {place} to open"):

@@ -166,9 +166,8 @@ def test_only_connections_of_the_port_are_ended_though_other_files_have_their_nu
 
 def test_a_storm_is_read_in_turns(port: Port, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("headrace_server.front.connections._BURST", 5)
-    for _ in range(20):
-        port.knock()
-    port.public.poll(200)
+    for end in [port.knock() for _ in range(20)]:
+        assert end.recv(1), "each is accepted, and so greeted, before the first is read"
     port.connections.hear(0.0)
     assert len(port.connections) <= 5 and port.connections.more
     port.until(lambda: len(port.connections) == 20 and not port.connections.more)

@@ -202,10 +202,11 @@ def test_a_peer_that_goes_on_after_its_answer_is_cut_off(
     with socket.create_connection(place(service), timeout=PATIENCE_S) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
         with contextlib.suppress(ConnectionError):
-            for _ in range(200):
+            deadline = time.monotonic() + PATIENCE_S
+            while time.monotonic() < deadline:
                 connection.sendall(b"G")
                 time.sleep(0.02)
-            raise AssertionError("it was not cut off within 4 s")
+            raise AssertionError("it was not cut off")
 
 
 def test_a_request_that_was_under_way_in_a_suspension_is_answered(
