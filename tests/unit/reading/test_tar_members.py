@@ -11,27 +11,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_server.reading.sources.record_streams import Damaged
-from headrace_server.reading.sources.tar_members import Member, Members
+from headrace_server.reading.sources.tar_members import Member, content, members
 from tests.examples import some
 
 STYLES = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 
 
 def packed(files: list[tuple[str, bytes]], style: int) -> bytes:
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w", format=style) as archive:
+    packed_files = io.BytesIO()
+    with tarfile.open(fileobj=packed_files, mode="w", format=style) as archive:
         for name, data in files:
             info = tarfile.TarInfo(name)
             info.size, info.mtime = len(data), 0.5 if style == tarfile.PAX_FORMAT else 0
             archive.addfile(info, io.BytesIO(data))
-    return content.getvalue()
+    return packed_files.getvalue()
 
 
-def walked(content: bytes, byte: int = 0) -> list[tuple[Member, bytes]]:
-    members, found = Members(io.BytesIO(content), byte), []
-    while (member := members.next()) is not None:
-        found.append((member, members.data()))
-    return found
+def walked(archive: bytes, byte: int = 0) -> list[tuple[Member, bytes]]:
+    stream = io.BytesIO(archive)
+    return [(member, content(stream, member)) for member in members(stream, byte)]
 
 
 @settings(max_examples=some(60))
@@ -45,20 +43,19 @@ def test_every_style_is_walked_from_every_member(
     files: list[tuple[str, bytes]], style: int
 ) -> None:
     files = [(f"d{name.rstrip('/')}", data) for name, data in files]
-    content = packed(files, style)
-    found = walked(content)
+    archive = packed(files, style)
+    found = walked(archive)
     assert [(member.name, data) for member, data in found] == files
     for i, (member, _) in enumerate(found):
-        assert walked(content, member.byte) == found[i:]
+        assert walked(archive, member.byte) == found[i:]
+        assert walked(archive, member.after) == found[i + 1 :]
 
 
 @pytest.mark.parametrize("style", STYLES)
 def test_a_walk_may_pass_over_contents(style: int) -> None:
-    content = packed([("a", b"x" * 512), ("b", b"y" * 513)], style)
-    members = Members(io.BytesIO(content), 0)
-    assert members.next() is not None
-    assert (second := members.next()) is not None
-    assert (second.name, members.data()) == ("b", b"y" * 513)
+    stream = io.BytesIO(packed([("a", b"x" * 512), ("b", b"y" * 513)], style))
+    *_, second = members(stream, 0)
+    assert (second.name, content(stream, second)) == ("b", b"y" * 513)
 
 
 @settings(max_examples=some(60))
@@ -66,10 +63,10 @@ def test_a_walk_may_pass_over_contents(style: int) -> None:
 def test_damage_ends_the_walk_or_changes_a_member_but_does_nothing_worse(
     at: int, byte: int, style: int
 ) -> None:
-    content = bytearray(packed([("d/é" * 40, b"x" * 600)], style))
-    content[at % len(content)] = byte
+    archive = bytearray(packed([("d/é" * 40, b"x" * 600)], style))
+    archive[at % len(archive)] = byte
     with suppress(Damaged):
-        walked(bytes(content))
+        walked(bytes(archive))
 
 
 def test_sparse_members_are_refused() -> None:
@@ -90,6 +87,6 @@ def test_a_size_that_no_archive_has_is_damage(size: str) -> None:
 def test_a_length_of_more_digits_than_python_converts_is_damage() -> None:
     extended, member = tarfile.TarInfo("pax"), tarfile.TarInfo("a")
     extended.type, extended.size = tarfile.XHDTYPE, 5120
-    content = (b"1" * 5000 + b" a=b\n").ljust(5120, b"\0")
+    header = (b"1" * 5000 + b" a=b\n").ljust(5120, b"\0")
     with pytest.raises(Damaged, match="an extended header is damaged"):
-        walked(extended.tobuf() + content + member.tobuf())
+        walked(extended.tobuf() + header + member.tobuf())

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace_proto import dtypes
 from headrace_proto.errors import DataError, FilesMissing, rewording
@@ -47,6 +47,8 @@ _LONG = 1000
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 Cells = list[str]
+#: A column's name, its place among the cells of a row, and the parser of its cells.
+_Column = tuple[str, int, Callable[[str], Any]]
 
 
 def open_reader(opening: Opening) -> StreamReader:
@@ -54,7 +56,7 @@ def open_reader(opening: Opening) -> StreamReader:
     table = _Table(opening.source)
     features = opening.source.features or table.probed(opening.files)
     table.prepare(features)
-    return file_streams(opening, partial(_Rows, table), features)
+    return file_streams(opening, partial(_Examples, table), features)
 
 
 class _Table:
@@ -102,6 +104,62 @@ class _Table:
                     )
             self._headers[file.path] = cells, place
         return self._headers[file.path]
+
+    def rows(self, text: _Text, number: int, columns: int) -> Iterator[_Row]:
+        """Yield the rows of a text, from the one of a number on."""
+        parsed = self.cells(text)
+        while True:
+            byte = text.byte
+            try:
+                cells, wrong = next(parsed), ""
+            except StopIteration:
+                return
+            except csv.Error as error:
+                cells, wrong = [], f"row {number}: it is no CSV: {error}"
+            if not (cells or wrong):
+                continue  # an empty line
+            if cells and len(cells) != columns:
+                wrong = f"row {number} has {len(cells)} cells, and there are {columns} columns"
+            yield _Row(byte, text.byte, number, cells, wrong)
+            number += 1
+
+    def example(self, group: Sequence[_Row], columns: Sequence[_Column]) -> dict[str, Any]:
+        """Return the example of neighbouring rows.  _Fault where there is none."""
+        for row in group:
+            if row.wrong:
+                raise _Fault(row.wrong, "corrupt_record")
+        if self.group_by is None:
+            return self._values(group[0], columns)
+        return self._joined(group, [self._values(row, columns) for row in group])
+
+    def _joined(self, group: Sequence[_Row], rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """Join the values of rows: those of scalars are alike, the others are sequences."""
+        joined: dict[str, Any] = {}
+        for name in rows[0]:
+            values = joined[name] = [row[name] for row in rows]
+            where = f"column {name!r}"
+            if name not in self.scalars:
+                if None in values:
+                    text = f"row {group[values.index(None)].number}, {where}: it is empty"
+                    raise _Fault(f"{text} within a sequence", "missing_feature")
+                continue
+            joined[name] = values[0]
+            if any(value != values[0] for value in values):
+                text = f"row {group[0].number}, {where} is declared as scalar"
+                raise _Fault(f"{text} and differs within the group", "wrong_type")
+        return joined
+
+    def _values(self, row: _Row, columns: Sequence[_Column]) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, i, parse in columns:
+            cell = row.cells[i]
+            try:
+                values[name] = parse(cell) if cell or name in self.texts else None
+            except (ValueError, KeyError):
+                dtype = "an integer" if parse is _integer else "a value of its dtype"
+                text = f"{cell!r:.60} is not {dtype}"
+                raise _Fault(f"row {row.number}, column {name!r}: {text}", "wrong_type") from None
+        return values
 
     def probed(self, files: Sequence[DataFile]) -> dict[str, Feature]:
         """Infer the features from the first rows."""
@@ -196,129 +254,63 @@ class _Text(Iterator[str]):
         self._stream.close()
 
 
-class _Rows(FileRecords):
-    """A walk over the examples of a file.
+class _Row(NamedTuple):
+    """A row: the bytes at which it begins and ends, its number, and its cells or its fault."""
 
-    With ``group_by`` a group ends when the row after it is read: that row waits here.
-    """
+    byte: int
+    end: int
+    number: int
+    cells: Cells
+    wrong: str
+
+
+class _Fault(Exception):
+    """An example can not be used: the text, and the reason by its short name."""
+
+
+class _Examples(FileRecords):
+    """A walk over the examples of a file: rows, or groups of rows."""
 
     def __init__(self, table: _Table, file: DataFile, place: Place, bad: BadRecords) -> None:
         super().__init__(file, place, bad)
         self._table = table
-        self._waiting: tuple[Place, Cells | str] | None = None
 
-    def _open(self) -> None:
-        self._names, first = self._table.header(self._file)
-        if self.place == Place():
-            self.place = first
-        self._opened = _Text(self._file, self.place.byte)
-        self._cells = self._table.cells(self._opened)
-        self._row = self.place.row
-        read = self._table.kinds.items()
-        self._columns = [
-            (name, self._names.index(name), parse) for name, parse in read if name in self._names
-        ]
+    def records(self) -> Iterator[StreamRecord]:
+        table = self._table
+        with rewording(Damaged, "", csv.Error, DataError, but=(FilesMissing,)):
+            names, first = table.header(self._file)
+            if self.place == Place():
+                self.place = first
+            text = _Text(self._file, self.place.byte)
+        read = table.kinds.items()
+        columns = [(name, names.index(name), parse) for name, parse in read if name in names]
+        with closing(text):
+            rows = table.rows(text, self.place.row, len(names))
+            by, alone = table.group_by, ([row] for row in rows)
+            for group in _grouped(rows, names.index(by)) if by in names else alone:
+                begin, number = group[0], self.place.record
+                here = Place(begin.byte, number, begin.number)
+                self.place = Place(group[-1].end, number + 1, group[-1].number + 1)
+                try:
+                    found = StreamRecord(here, table.example(group, columns))
+                except _Fault as fault:
+                    found = StreamRecord(here, None, *fault.args)
+                yield found
 
-    def next(self) -> StreamRecord | None:
-        if self._opened is None:
-            with rewording(Damaged, "", csv.Error, DataError, but=(FilesMissing,)):
-                self._open()
-        return self._example()
 
-    def _take(self) -> tuple[Place, Cells | str] | None:
-        """Return the next row: where it begins, and its cells or its fault."""
-        if self._waiting is not None:
-            taken, self._waiting = self._waiting, None
-            return taken
-        while True:
-            place = Place(self._opened.byte, 0, self._row)
-            try:
-                cells = next(self._cells)
-            except StopIteration:
-                return None
-            except csv.Error as error:
-                self._row += 1
-                return place, f"row {place.row}: it is no CSV: {error}"
-            if not cells:
-                continue  # an empty line
-            self._row += 1
-            if len(cells) != len(self._names):
-                return place, (
-                    f"row {place.row} has {len(cells)} cells, and there are "
-                    f"{len(self._names)} columns"
-                )
-            return place, cells
+def _grouped(rows: Iterable[_Row], key_at: int) -> Iterator[list[_Row]]:
+    """Yield neighbouring rows that agree in a cell.
 
-    def _after(self, record: int) -> Place:
-        """Return the place of the next row, which begins the next record."""
-        if self._waiting is not None:
-            at = self._waiting[0]
-            return Place(at.byte, record, at.row)
-        return Place(self._opened.byte, record, self._row)
-
-    def _example(self) -> StreamRecord | None:
-        """Read one row, or neighbouring rows that agree in ``group_by``."""
-        number = self.place.record
-        taken = self._take()
-        if taken is None:
-            return None
-        at, cells = taken
-        here = Place(at.byte, number, at.row)
-        row: dict[str, Any] = {}
-        wrong, reason = "", "corrupt_record"
-        if isinstance(cells, str):
-            wrong = cells
-        elif self._table.group_by is None:
-            wrong, reason = self._values(at.row, cells, row), "wrong_type"
-        else:
-            group = [(at.row, cells)]
-            wrong = self._rest_of(group, self._names.index(self._table.group_by))
-            if not wrong:
-                row, wrong, reason = self._joined(group)
-        self.place = self._after(number + 1)
-        return StreamRecord(here, None, wrong, reason) if wrong else StreamRecord(here, row)
-
-    def _rest_of(self, group: list[tuple[int, Cells]], key_at: int) -> str:
-        """Take the rows that agree with the first; return a fault of one of them, or ""."""
-        key, broken = group[0][1][key_at], ""
-        while (taken := self._take()) is not None:
-            at, cells = taken
-            if isinstance(cells, str):
-                broken = broken or cells  # it may belong to this group, which is then incomplete
-            elif cells[key_at] != key:
-                self._waiting = taken
-                break
-            else:
-                group.append((at.row, cells))
-        return broken
-
-    def _joined(self, group: Sequence[tuple[int, Cells]]) -> tuple[dict[str, Any], str, str]:
-        """Join the rows of an example to one, or return its fault."""
-        lists: dict[str, list[Any]] = {name: [] for name, _, _ in self._columns}
-        for row, cells in group:
-            values: dict[str, Any] = {}
-            if wrong := self._values(row, cells, values):
-                return {}, wrong, "wrong_type"
-            for name, value in values.items():
-                if value is None and name not in self._table.scalars:
-                    text = f"row {row}, column {name!r}: it is empty within a sequence"
-                    return {}, text, "missing_feature"
-                lists[name].append(value)
-        joined: dict[str, Any] = {}
-        for name, listed in lists.items():
-            joined[name] = listed[0] if name in self._table.scalars else listed
-            if name in self._table.scalars and any(value != listed[0] for value in listed[1:]):
-                text = f"column {name!r} is declared as scalar and differs within the group"
-                return {}, f"row {group[0][0]}, {text}", "wrong_type"
-        return joined, "", ""
-
-    def _values(self, row: int, cells: Cells, into: dict[str, Any]) -> str:
-        """Read the values of a row; return the text of a fault, or ""."""
-        for name, i, parse in self._columns:
-            cell = cells[i]
-            try:
-                into[name] = parse(cell) if cell or name in self._table.texts else None
-            except (ValueError, KeyError):
-                dtype = "an integer" if parse is _integer else "a value of its dtype"
-                return f"row {row}, column {name!r}: {cell!r:.60} is not {dtype}"
-        return ""
+    A row with a fault may belong to the group before it, which is then incomplete.
+    """
+    group: list[_Row] = []
+    for row in rows:
+        if row.wrong and not group:
+            yield [row]
+            continue
+        if group and not (row.wrong or row.cells[key_at] == group[0].cells[key_at]):
+            yield group
+            group = []
+        group.append(row)
+    if group:
+        yield group

@@ -12,7 +12,7 @@ Iterables must give the same examples each time.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headrace_proto.errors import DataError, kind_of
@@ -22,7 +22,7 @@ from headrace_server.reading.reader import BadRecords, Opening, Reader
 from .example_rows import Row, RowPart, reader_of_rows
 from .factory import Factory, raised
 from .function_batches import batch_streams
-from .record_streams import Place, Records, StreamRecord, record_streams
+from .record_streams import Damaged, Place, Records, StreamRecord, record_streams
 
 
 def open_reader(opening: Opening) -> Reader:
@@ -77,18 +77,19 @@ class _Examples(Records):
 
     def __init__(self, factory: Factory, stream: int, place: Place, bad: BadRecords) -> None:
         super().__init__(factory.name, place, bad)
-        self._iterator = factory.iterator(stream, place.record)
+        self._factory, self._stream = factory, stream
 
-    def next(self) -> StreamRecord | None:
-        here = self.place
-        self._bad.progress()
-        try:
-            row = next(self._iterator)
-        except StopIteration:
-            return None
-        except Exception as error:  # a generator that raised is finished
-            return StreamRecord(here, None, raised(error), ends=True)
-        self.place = Place(0, here.record + 1)
-        if not isinstance(row, Mapping):
-            return StreamRecord(here, None, _not_columns(row))
-        return StreamRecord(here, row)
+    def records(self) -> Iterator[StreamRecord]:
+        iterator = self._factory.iterator(self._stream, self.place.record)
+        while True:
+            here = self.place
+            self._bad.progress()
+            try:
+                row = next(iterator)
+            except StopIteration:
+                return
+            except Exception as error:  # a generator that raised is finished
+                raise Damaged(raised(error), "corrupt_record") from None
+            self.place = Place(0, here.record + 1)
+            sound = isinstance(row, Mapping)
+            yield StreamRecord(here, row) if sound else StreamRecord(here, None, _not_columns(row))

@@ -10,7 +10,7 @@ the first records show the columns: a list with different lengths among them var
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -101,22 +101,19 @@ def _part(file: DataFile, cache: IndexCache, bad: BadRecords) -> RowPart:
 class _Lines(FileRecords):
     """A walk over the lines of a file that is compressed."""
 
-    def next(self) -> StreamRecord | None:
-        place = self.place
-        if self._opened is None:
-            self._opened = open_plain(self._file, place.byte)
-        while True:
-            line = self._opened.readline()
-            here, place = place, Place(place.byte + len(line), place.record + 1)
-            if not line:
-                return None
-            if here.byte == 0:
-                line = line.removeprefix(_MARK)
-            if line.strip():
-                break
-            place = Place(place.byte, here.record)
-        self.place = place
-        try:
-            return StreamRecord(here, parsed(line))
-        except ValueError as error:
-            return StreamRecord(here, None, str(error))
+    def records(self) -> Iterator[StreamRecord]:
+        byte, number, _ = self.place
+        with open_plain(self._file, byte) as stream:
+            for line in stream:
+                here, byte = Place(byte, number), byte + len(line)
+                if here.byte == 0:
+                    line = line.removeprefix(_MARK)
+                if not line.strip():
+                    continue
+                number += 1
+                self.place = Place(byte, number)
+                try:
+                    record = StreamRecord(here, parsed(line))
+                except ValueError as error:
+                    record = StreamRecord(here, None, str(error))
+                yield record

@@ -1,7 +1,7 @@
 """Streams that are read from a place on: files, and what a function yields.
 
     position ──► walk (what is open, its place) ──► chunk, and the position after it
-                   of records: ──► rows ──► Schema ──► chunk
+                   of records: a generator ──► rows ──► Schema ──► chunk
 
 A position is a few integers: where the next record begins, and its number.  A walk stays open
 after a read, so that the usual next call continues without a seek; any other call starts a new
@@ -15,9 +15,10 @@ import struct
 import zlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
@@ -95,11 +96,13 @@ class Streams:
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
         walk = self._at(stream, unpacked(self._place, position))
-        chunk, goes_on = walk.read(limit)
-        if goes_on:
-            return chunk, packed(walk.place)
-        self._walks.pop(stream).close()
-        return chunk, None
+        goes_on = False
+        try:
+            chunk, goes_on = walk.read(limit)
+        finally:
+            if not goes_on:
+                self._walks.pop(stream).close()
+        return chunk, packed(walk.place) if goes_on else None
 
     def _at(self, stream: int, place: tuple[int, ...]) -> Walk:
         walk = self._walks.pop(stream, None)
@@ -126,7 +129,6 @@ class StreamRecord:
     row: Row | None = None
     wrong: str = ""
     reason: str = "corrupt_record"
-    ends: bool = False  # no record can be read after it
 
 
 def open_plain(file: DataFile, byte: int) -> BinaryIO:
@@ -173,23 +175,20 @@ class Records(ABC):
     def __init__(self, name: str, place: Place, bad: BadRecords) -> None:
         """``name`` stands in origins and errors."""
         self.name, self.place, self._bad = name, place, bad
-        self._opened: Any = None  # what is read from, and closed
+        self._ended = False
+        self._left = self._until_damage()
 
     @abstractmethod
-    def next(self) -> StreamRecord | None:
-        """Return the next record; None at the end.  DAMAGE or Damaged where no more can be read."""
+    def records(self) -> Iterator[StreamRecord]:
+        """Yield the records from ``place`` on, which it moves to the next record before each yield.
+
+        DAMAGE or Damaged where no more can be read.
+        """
 
     def read(self, limit: int) -> tuple[Chunk, bool]:
         rows: list[Row] = []
         places: list[Place] = []
-        goes_on = True
-        while goes_on and limit:
-            limit -= 1
-            record = self._next()
-            if record is None:
-                goes_on = False
-                break
-            goes_on = not record.ends
+        for record in islice(self._left, limit):
             if record.row is None:
                 self._bad.report(self._error(record), record.reason)
             else:
@@ -198,37 +197,35 @@ class Records(ABC):
         numbers = np.array([place.record for place in places], np.int64)
         offsets = np.array([place.byte for place in places], np.int64) if self.offsets else None
         origin = Origin.single(self.name, numbers, offsets)
-        return self.schema.chunk(rows, numbers, origin, self._bad), goes_on
+        return self.schema.chunk(rows, numbers, origin, self._bad), not self._ended
 
     def examples(self) -> Iterator[Row | DataError]:
         """Yield all rows, and the errors of records that can not be read; closes the walk."""
-        try:
-            while (record := self._next()) is not None:
+        with closing(self):
+            for record in self._left:
                 yield self._error(record) if record.row is None else record.row
-                if record.ends:
-                    break
-        finally:
-            self.close()
 
-    def _next(self) -> StreamRecord | None:
-        """Return the next record; damage is reported as the last one."""
+    def _until_damage(self) -> Generator[StreamRecord]:
+        """Yield the records; damage is the fault of the last one."""
+        text = ""
         try:
-            return self.next()
+            yield from self.records()
         except EOFError as error:
             text, reason = f"the compressed file is cut off ({error})", "truncated_file"
         except DAMAGE as error:
             text, reason = f"the compressed file is damaged ({error})", "corrupt_file"
         except Damaged as error:
             text, reason = str(error), error.reason
-        return StreamRecord(self.place, None, text, reason, ends=True)
+        self._ended = True
+        if text:
+            yield StreamRecord(self.place, None, text, reason)
 
     def _error(self, record: StreamRecord) -> DataError:
         at = f", byte {record.place.byte}" if self.offsets else ""
         return DataError(f"{self.name}, record {record.place.record}{at}: {record.wrong}")
 
     def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
+        self._left.close()
 
 
 class FileRecords(Records):

@@ -11,9 +11,10 @@ hidden files and members that are no files belong to no example.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
-from typing import Any
+from itertools import chain, groupby
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from headrace_server.reading.reader import BadRecords, Opening, StreamReader
 
 from .npy import array_column, npy_array
 from .record_streams import FileRecords, Place, StreamRecord, file_streams, open_plain
-from .tar_members import Member, Members
+from .tar_members import Member, content, members
 
 KEY = "__key__"
 
@@ -41,54 +42,46 @@ class _Groups(FileRecords):
     ) -> None:
         super().__init__(file, place, bad)
         self._wanted = wanted
-        self._waiting: tuple[Member, str, str] | None = None
 
-    def next(self) -> StreamRecord | None:
-        if self._opened is None:
-            if not self._file.size:
-                return None
-            here = self.place.byte
-            self._opened = Members(open_plain(self._file, here), here)
-        return self._group(self._opened)
+    def records(self) -> Iterator[StreamRecord]:
+        if not self._file.size:
+            return
+        with open_plain(self._file, self.place.byte) as stream:
+            parts = _parts_of_examples(members(stream, self.place.byte))
+            for key, group in groupby(parts, lambda part: part.key):
+                row: dict[str, Any] = {KEY: key.encode(errors="surrogateescape")}
+                wrong, first = "", next(group)
+                here = self.place = Place(first.member.byte, self.place.record)
+                for part in chain([first], group):
+                    try:
+                        self._add(row, part, stream)
+                    except ValueError as error:
+                        wrong = wrong or f"member {part.member.name!r}: {error}"
+                self.place = Place(part.member.after, here.record + 1)
+                yield StreamRecord(here, None, wrong) if wrong else StreamRecord(here, row)
 
-    def _group(self, members: Members) -> StreamRecord | None:
-        first = self._waiting or self._take(members)
-        if first is None:
-            return None
-        key = first[1]
-        here = Place(first[0].byte, self.place.record)
-        row: dict[str, Any] = {KEY: key.encode(errors="surrogateescape")}
-        wrong, taken = "", first
-        while True:
-            try:
-                self._add(row, taken[2], members)
-            except ValueError as error:
-                wrong = wrong or f"member {taken[0].name!r}: {error}"
-            following = self._take(members)
-            if following is None or following[1] != key:
-                break
-            taken = following
-        self._waiting = following
-        byte = members.byte if following is None else following[0].byte
-        self.place = Place(byte, here.record + 1)
-        return StreamRecord(here, None, wrong) if wrong else StreamRecord(here, row)
-
-    def _take(self, members: Members) -> tuple[Member, str, str] | None:
-        """Return the next member that belongs to an example, its key and its column."""
-        while (member := members.next()) is not None:
-            folder, slash, name = member.name.rpartition("/")
-            stem, dot, ending = name.partition(".")
-            if member.is_file and stem and dot and ending:
-                return member, f"{folder}{slash}{stem}", ending
-        return None
-
-    def _add(self, row: dict[str, Any], column: str, members: Members) -> None:
+    def _add(self, row: dict[str, Any], part: _Part, stream: BinaryIO) -> None:
+        column = part.column
         if column in row:
             raise ValueError(f"the example has two members for the column {column!r}")
-        if self._wanted is None or column in self._wanted:
-            row[column] = _decoded(column, members.data())
-        else:
-            row[column] = None
+        wanted = self._wanted is None or column in self._wanted
+        row[column] = _decoded(column, content(stream, part.member)) if wanted else None
+
+
+class _Part(NamedTuple):
+    """A member that belongs to an example: the example's key, and the column that it holds."""
+
+    key: str
+    column: str
+    member: Member
+
+
+def _parts_of_examples(found: Iterable[Member]) -> Iterator[_Part]:
+    for member in found:
+        folder, slash, name = member.name.rpartition("/")
+        stem, dot, ending = name.partition(".")
+        if member.is_file and stem and dot and ending:
+            yield _Part(f"{folder}{slash}{stem}", ending, member)
 
 
 def _decoded(column: str, content: bytes) -> Any:

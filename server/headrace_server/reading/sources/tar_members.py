@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tarfile
+from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
 from headrace_proto.errors import rewording
@@ -29,100 +30,93 @@ _READ = 1 << 24
 class Member(NamedTuple):
     name: str
     byte: int  # of its first header
+    data: int  # the byte at which its content begins
     size: int
     is_file: bool
 
-
-class Members:
-    """Members one after the other; the data of the last returned one can be read."""
-
-    def __init__(self, stream: BinaryIO, byte: int) -> None:
-        self._stream = stream
-        self._data = self._next = byte
-        self._last_size = 0
-        self._ended = False  # blocks of zeros were read, which a header may follow
-        self._finished = False
-
-    def next(self) -> Member | None:
-        """Return the next member; None at the end.  Damaged where the archive breaks off."""
-        if self._finished:
-            return None
-        names: dict[str, str] = {}
-        self._seek(self._next)
-        begin = before_end = self._next
-        while True:
-            block = self._stream.read(_BLOCK)
-            at = self._next
-            if not block and self._ended:
-                self._finished, self._next = True, before_end
-                return None
-            if len(block) < _BLOCK:
-                raise _cut_off(at + len(block))
-            self._next += _BLOCK
-            if not any(block):  # concatenated archives continue after their ends
-                self._ended, begin, names = True, self._next, {}
-                continue
-            self._ended = False
-            with rewording(Damaged, f"the header at byte {at} is damaged: ", tarfile.HeaderError):
-                header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
-            if header.type not in _OF_THE_NEXT:
-                return self._member(header, names, begin)
-            names.update(self._of_the_next(header))
-
-    def _of_the_next(self, header: tarfile.TarInfo) -> dict[str, str]:
-        """Read names and sizes from a header that describes the next member."""
-        content = self._extension(header.size)
-        if header.type == tarfile.GNUTYPE_LONGNAME:
-            return {"path": content.rstrip(b"\0").decode("utf-8", "surrogateescape")}
-        found = {} if header.type == tarfile.GNUTYPE_LONGLINK else _extended(content)
-        return {} if header.type == tarfile.XGLTYPE else found
-
-    def _member(self, header: tarfile.TarInfo, names: dict[str, str], begin: int) -> Member:
-        size_text = names.get("size", str(header.size))
-        if not _SIZE.fullmatch(size_text):
-            raise Damaged(f"the member at byte {begin} gives the size {size_text!r:.40}")
-        size = 0 if header.islnk() or header.issym() or header.isdir() else int(size_text)
-        sparse = header.type == tarfile.GNUTYPE_SPARSE or any("sparse" in key for key in names)
-        if sparse:
-            raise Damaged(f"the member at byte {begin} is sparse; pack it without -S")
-        self._data, self._last_size = self._next, size
-        self._next += -(-size // _BLOCK) * _BLOCK
-        name = names.get("path", header.name)
-        return Member(name, begin, size, header.isreg())
-
     @property
-    def byte(self) -> int:
+    def after(self) -> int:
         """The byte at which the next member begins, or the archive ends."""
-        return self._next
+        return self.data + _whole_blocks(self.size)
 
-    def data(self) -> bytes:
-        """Return the content of the last returned member."""
-        self._seek(self._data)
-        parts, left = [], self._last_size
-        while left and (part := self._stream.read(min(left, _READ))):
-            parts.append(part)
-            left -= len(part)
-        if left:
-            raise _cut_off(self._data + self._last_size - left)
-        return b"".join(parts)
 
-    def close(self) -> None:
-        self._stream.close()
+def members(stream: BinaryIO, byte: int) -> Iterator[Member]:
+    """Yield the members from the one at a byte on.  Damaged where the archive breaks off."""
+    names: dict[str, str] = {}  # what headers before a member's own say of it
+    begin = at = byte
+    ended = False  # blocks of zeros were read, which a header may follow
+    while True:
+        _seek(stream, at)
+        block = stream.read(_BLOCK)
+        if not block and ended:
+            return
+        if len(block) < _BLOCK:
+            raise _cut_off(at + len(block))
+        here, at = at, at + _BLOCK
+        ended = not any(block)
+        if ended:  # concatenated archives continue after their ends
+            begin, names = at, {}
+            continue
+        with rewording(Damaged, f"the header at byte {here} is damaged: ", tarfile.HeaderError):
+            header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        if header.type in _OF_THE_NEXT:
+            names.update(_of_the_next(header.type, _extension(stream, at, header.size)))
+            at += _whole_blocks(header.size)
+            continue
+        member = _member(header, names, begin, at)
+        begin = at = member.after
+        names = {}
+        yield member
 
-    def _seek(self, byte: int) -> None:
-        # Only forward, so that compressed archives are read once.
-        if self._stream.tell() != byte:
-            self._stream.seek(byte)
 
-    def _extension(self, size: int) -> bytes:
-        if not 0 <= size <= _MAX_EXTENDED:
-            raise Damaged(f"an extended header has {size} bytes, not 0 … {_MAX_EXTENDED}")
-        padded = -(-size // _BLOCK) * _BLOCK
-        content = self._stream.read(padded)
-        if len(content) < padded:
-            raise _cut_off(self._next + len(content))
-        self._next += padded
-        return content[:size]
+def content(stream: BinaryIO, member: Member) -> bytes:
+    """Return the content of the member that was yielded last."""
+    _seek(stream, member.data)
+    parts, left = [], member.size
+    while left and (part := stream.read(min(left, _READ))):
+        parts.append(part)
+        left -= len(part)
+    if left:
+        raise _cut_off(member.data + member.size - left)
+    return b"".join(parts)
+
+
+def _of_the_next(kind: bytes, text: bytes) -> dict[str, str]:
+    """Return the names and sizes in the content of a header that describes the next member."""
+    if kind == tarfile.GNUTYPE_LONGNAME:
+        return {"path": text.rstrip(b"\0").decode("utf-8", "surrogateescape")}
+    found = {} if kind == tarfile.GNUTYPE_LONGLINK else _extended(text)
+    return {} if kind == tarfile.XGLTYPE else found
+
+
+def _member(header: tarfile.TarInfo, names: dict[str, str], begin: int, data: int) -> Member:
+    size_text = names.get("size", str(header.size))
+    if not _SIZE.fullmatch(size_text):
+        raise Damaged(f"the member at byte {begin} gives the size {size_text!r:.40}")
+    size = 0 if header.islnk() or header.issym() or header.isdir() else int(size_text)
+    sparse = header.type == tarfile.GNUTYPE_SPARSE or any("sparse" in key for key in names)
+    if sparse:
+        raise Damaged(f"the member at byte {begin} is sparse; pack it without -S")
+    return Member(names.get("path", header.name), begin, data, size, header.isreg())
+
+
+def _whole_blocks(size: int) -> int:
+    return -(-size // _BLOCK) * _BLOCK
+
+
+def _seek(stream: BinaryIO, byte: int) -> None:
+    # Only forward, so that compressed archives are read once.
+    if stream.tell() != byte:
+        stream.seek(byte)
+
+
+def _extension(stream: BinaryIO, at: int, size: int) -> bytes:
+    if not 0 <= size <= _MAX_EXTENDED:
+        raise Damaged(f"an extended header has {size} bytes, not 0 … {_MAX_EXTENDED}")
+    text = stream.read(_whole_blocks(size))
+    if len(text) < _whole_blocks(size):
+        raise _cut_off(at + len(text))
+    return text[:size]
 
 
 def _extended(content: bytes) -> dict[str, str]:
