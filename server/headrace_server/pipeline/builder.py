@@ -14,17 +14,12 @@ limit.  Nothing is read, and no user code runs, until the pipeline is served.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Literal
 
-from headrace_proto.schema import schema_from_wire
-
-from .argument_checks import MAX_COUNT, checked_int, one_of
-from .declaration import Declaration, Policy, Shape, Source, jsonable
-from .segmenting import Sequencing, declared_by
+from .declaration import Declaration, Policy, Shape, jsonable
+from .segmenting import Sequencing
 from .signatures import checking
-from .steps import SEQUENCES, fields_of, fields_text
 
 _SHAPES = (
     ".batch(batch_size), .bucket(which_bucket, batch_size, num_buckets), "
@@ -86,6 +81,7 @@ class Pipeline(Sequencing):
 
     # The feed
 
+    @checking
     def options(
         self,
         *,
@@ -97,14 +93,12 @@ class Pipeline(Sequencing):
         "fail": the feed stops, every trainer gets the error.  "skip": they are counted, logged with
         their origin, and never more than ``max_bad_examples`` (None: any number).
         """
-        one_of("on_bad_example", on_bad_example, ("fail", "skip"))
-        most = checked_int("max_bad_examples", max_bad_examples, 0, MAX_COUNT, or_none=True)
-        if most is not None and on_bad_example == "fail":
+        if max_bad_examples is not None and on_bad_example == "fail":
             raise ValueError(
                 f"max_bad_examples={max_bad_examples} needs on_bad_example='skip': the first bad "
                 "example stops a feed with 'fail'"
             )
-        return replace(self, _policy=Policy(on_bad_example, most))
+        return replace(self, _policy=Policy(on_bad_example, max_bad_examples))
 
     # The declaration
 
@@ -128,62 +122,4 @@ class Pipeline(Sequencing):
         return hash(self._identity())
 
     def __repr__(self) -> str:
-        order, policy = self._order, self._policy
-        lines = [_source_text(self._source)]
-        if order.seed is not None:
-            drawn = ("seed", "window", "reshuffle")
-            lines.append(_call("shuffle", {name: getattr(order, name) for name in drawn}))
-        if self._repeated:
-            across = None if order.across_batches else False
-            lines.append(_call("repeat", {"n": order.epochs, "across_batches": across}))
-        for step in (*self._stages, *((self._shape,) if self._shape else ())):
-            options = dict(step.options)
-            if options.get("schema"):
-                options["schema"] = _Text(fields_text(schema_from_wire(options["schema"])))
-            if step.kind == SEQUENCES:
-                lines.append(declared_by(options))
-            else:
-                lines.append(_call(step.kind, options))
-        if policy != Policy():
-            lines.append(_call("options", asdict(policy)))
-        return "\n  .".join(lines)
-
-
-class _Text(str):
-    """A text that is its own repr."""
-
-    __slots__ = ()
-    __repr__ = str.__str__
-
-
-def _call(name: str, arguments: Mapping[str, Any]) -> str:
-    given = ", ".join(f"{key}={value!r}" for key, value in arguments.items() if value is not None)
-    return f"{name}({given})"
-
-
-def _source_text(source: Source) -> str:
-    fields = fields_of(source)
-    options: dict[str, Any] = {}
-    if source.kind == "cut":
-        skipped, stop = source.options["start"], source.options["stop"]
-        lines = [_source_text(source.parts[0])]
-        if skipped:
-            lines.append(_call("skip", {"n": skipped}))
-        if stop is not None:
-            lines.append(_call("take", {"n": stop - skipped}))
-        return "\n  .".join(lines)
-    if source.kind == "concat":
-        first, *others = source.parts
-        texts = [_source_text(other).replace("\n  .", ".") for other in others]
-        joined = [_call("concat", {"other": _Text(text)}) for text in texts]
-        return "\n  .".join([_source_text(first), *joined])
-    if source.kind == "examples":
-        name = "from_examples"
-        options["n"] = source.options["n"]
-    else:
-        name = "from_function" if source.kind == "function" else f"read_{source.kind}"
-        options["paths"] = list(source.paths) or None
-        options.update(source.options)
-    if fields is not None:
-        options["features"] = _Text(fields_text(fields))
-    return _call(name, options)
+        return "\n  .".join(self._calls)

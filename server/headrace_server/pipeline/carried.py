@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .signatures import checking
+from .signatures import checking, shown
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,7 +30,7 @@ class Carried:
 
     def __repr__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
-        return f"{self.function}({self.name!r}, default={self.default!r}, {given})"
+        return f"{self.function}({self.name!r}, default={shown(self.default)}, {given})"
 
 
 @checking

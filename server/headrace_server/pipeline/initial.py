@@ -38,13 +38,6 @@ class Zeros:
         return f"zeros({self.shape!r}, {self.dtype!r})"
 
 
-class Constant(Zeros):
-    """A constant in the text of a pipeline: without its values."""
-
-    def __repr__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
-
-
 def zeros(shape: Iterable[int], dtype: Any = "float32") -> Zeros:
     """Return an initial state of zeros; of dtype "bytes" of empty strings.
 
@@ -116,16 +109,3 @@ def _plain(
 ) -> dict[str, Any]:
     dims = None if shape is None else list(shape)
     return {"name": name, "kind": kind, "dtype": dtype, "shape": dims, "value": value}
-
-
-def declared_state(state: Mapping[str, Any]) -> Zeros | Constant | str | Carried:
-    """Return a state's declaration as plain data; of a constant without its values."""
-    if "carry" in state:
-        default = declared_state({name: state[name] for name in state if name != "carry"})
-        by, of = state["carry"]["by"], state["carry"]["of"]
-        options = {n: v for n, v in state["carry"].items() if n not in ("by", "of")}
-        return Carried(by, of, default, options)
-    if state["kind"] == "column":
-        return str(state["value"])
-    made = Zeros if state["kind"] == "zeros" else Constant
-    return made(tuple(state["shape"]), state["dtype"])

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 from .former import former
-from .initial import declared_state
 from .sampler_steps import Sampling
 from .segment_options import segmented
 from .selectors import Value
@@ -139,18 +138,3 @@ class Sequencing(Sampling):
         if missing := [name for name in needed if given[name] is _NEEDED]:
             raise TypeError(f"batch_sequences_with_states() lacks {', '.join(missing)}")
         return self._with_shape(SEQUENCES, segmented(given, self.fields))
-
-
-def declared_by(options: Mapping[str, Any]) -> str:
-    """A call that declares the shape, as it is printed."""
-    shown = dict(options)
-    shown["input_length"] = options["input_length"] and options["input_length"][1]
-    states = options["initial_states"]
-    shown["initial_states"] = {state["name"]: declared_state(state) for state in states}
-    name = "batch_sequences_with_states"
-    if not options["make_keys_unique"]:
-        del shown["make_keys_unique"], shown["make_keys_unique_seed"]
-        if not options["pad"]:
-            name = "sequence_queueing_state_saver"
-            del shown["pad"]
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in shown.items())})"

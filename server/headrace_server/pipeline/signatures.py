@@ -13,15 +13,22 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import reprlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
+import numpy as np
+
+from headrace_proto import limits
 from headrace_proto.errors import kind_of
 from headrace_proto.schema import Field
 
 from ..core.copies import MAX_RATE
 from . import argument_checks as checks
 from .argument_checks import MAX_BATCH_SIZE, MAX_COUNT
+from .declaration import Feature
+from .naming import name_of
 from .selectors import checked_value
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -79,7 +86,7 @@ _CHECKS: Final[Mapping[str, _Check]] = {
         ("batch_size group lanes", _integer(1, MAX_BATCH_SIZE)),
         ("capacity max_examples_in_flight max_padded_elements", _integer(1, MAX_COUNT)),
         ("most n queue_capacity warmup", _integer(1, MAX_COUNT)),
-        ("max_age skip.n", _integer(0, MAX_COUNT)),
+        ("max_age max_bad_examples skip.n", _integer(0, MAX_COUNT)),
         ("left right shift", _integer(0, _INT31)),
         # Rows of a window lie in memory, and a position in it fits 32 bits.
         ("num_unroll pad_to_multiple stride window", _integer(1, _INT31)),
@@ -96,6 +103,7 @@ _CHECKS: Final[Mapping[str, _Check]] = {
         ("across_batches allow_small_batch allow_smaller_final_batch batched", _by(checks.flag)),
         ("dynamic_pad enqueue_many make_keys_unique pad pad_to_boundary", _by(checks.flag)),
         ("ragged reshuffle vectorized verify", _by(checks.flag)),
+        ("on_bad_example", _choice("fail", "skip")),
         ("order", _choice("arrival", "lanes")),
         ("phase", _choice("random")),
         ("record", _choice("auto", "example", "sequence_example")),
@@ -120,8 +128,40 @@ _CHECKS: Final[Mapping[str, _Check]] = {
 }
 
 
+class _Shown(reprlib.Repr):
+    """Arguments in the text of a pipeline: a line, without examples and the values of arrays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxdict = self.maxlist = self.maxtuple = limits.MAX_COLUMNS
+        self.maxstring = self.maxother = 500
+
+    def repr_ndarray(self, array: np.ndarray, level: int) -> str:
+        return f"{array.dtype}{list(array.shape)}"
+
+    def repr_Feature(self, feature: Feature, level: int) -> str:
+        return str(feature.field)
+
+    def repr_function(self, function: Any, level: int) -> str:
+        return repr(name_of(function))
+
+    def repr_list(self, listed: list[Any], level: int) -> str:
+        if listed and isinstance(listed[0], Mapping):
+            return f"[{len(listed)} examples]"
+        return super().repr_list(listed, level)
+
+    def repr_Pipeline(self, pipeline: Any, level: int) -> str:
+        return ".".join(pipeline._calls)
+
+
+shown = _Shown().repr
+
+
 def checking(function: F) -> F:
-    """Give a call its arguments checked.  A step of a pipeline is refused after the shape."""
+    """Give a call its arguments checked, and a pipeline that it makes the text of the call.
+
+    A step of a pipeline is refused after the shape.
+    """
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -130,16 +170,21 @@ def checking(function: F) -> F:
             given = signature.bind(*args, **named)
         except TypeError:
             return function(*args, **named)  # Python's error, with the name of the call
+        passed = dict(given.arguments)
         given.apply_defaults()
-        known = None
+        known, calls = None, ()
         if pipeline := given.arguments.get("self"):
             pipeline._open(function.__name__)
-            known = pipeline.fields
+            known, calls = pipeline.fields, pipeline._calls
         for name, value in given.arguments.items():
             check = _CHECKS.get(f"{function.__name__}.{name}") or _CHECKS.get(name)
             or_none = "None" in str(signature.parameters[name].annotation)
             if check and value is not ... and not (value is None and or_none):
                 given.arguments[name] = check(name, value, or_none, known)
-        return function(*given.args, **given.kwargs)
+        made = function(*given.args, **given.kwargs)
+        if not hasattr(made, "_calls"):
+            return made
+        listed = (f"{name}={shown(value)}" for name, value in passed.items() if name != "self")
+        return replace(made, _calls=(*calls, f"{function.__name__}({', '.join(listed)})"))
 
     return call  # type: ignore[return-value]

@@ -35,6 +35,7 @@ class Steps:
     _shape: Shape | None = None
     _policy: Policy = _STRICT
     _repeated: bool = False
+    _calls: tuple[str, ...] = ()  # that declare it, as text
 
     @property
     def fields(self) -> dict[str, Field] | None:
@@ -77,7 +78,7 @@ class Steps:
         return self._with_shape("batch", vars())
 
     def _open(self, method: str) -> None:
-        if self._shape is not None:
+        if self._shape is not None and method != "options":
             kind = self._shape.kind
             shape = "sequences with states" if kind == SEQUENCES else f".{kind}()"
             raise ValueError(

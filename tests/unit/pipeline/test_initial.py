@@ -7,11 +7,9 @@ import pytest
 from headrace_proto.dtypes import numpy_dtype
 from headrace_server import zeros
 from headrace_server.pipeline.initial import (
-    Constant,
     Zeros,
     block_name,
     checked_states,
-    declared_state,
 )
 
 
@@ -180,10 +178,3 @@ def test_a_name_is_as_long_as_a_batch_can_carry():
     assert block_name("a", "sequences", "n" * 246) == "n" * 246
     with pytest.raises(ValueError, match=r"247 characters.*a name of sequences has at most 246"):
         block_name("a", "sequences", "n" * 247)
-
-
-def test_a_state_shows_how_it_was_declared_but_not_the_values_of_a_constant():
-    given = {"a": zeros((2, 3), "string"), "b": np.ones((4, 5)), "c": "col", "d": 1}
-    shown = [declared_state(state) for state in checked_states("initial_states", given)]
-    assert shown == [given["a"], Constant((4, 5), "float64"), "col", Constant((), "int64")]
-    assert repr(shown) == "[zeros((2, 3), 'bytes'), float64[4, 5], 'col', int64[]]"

@@ -58,5 +58,5 @@ def test_it_is_called_with_a_pipeline():
 
 def test_its_text_is_the_call_that_makes_it():
     text = repr(hs.SequenceQueueingStateSaver(**LEAST))
-    assert text.startswith("SequenceQueueingStateSaver(input_key='k', input_sequences=['x'], ")
-    assert "input_context={'length': 'n'}" in text and text.endswith(")")
+    assert text.startswith("SequenceQueueingStateSaver(batch_size=4, num_unroll=2, ")
+    assert text.endswith("input_context={'length': 'n'}, initial_states={'s': 0.0})")
