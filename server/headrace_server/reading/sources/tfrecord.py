@@ -11,7 +11,9 @@ and left out; otherwise the damage counts as one more record, and reading that o
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Final
 
 import numpy as np
 
@@ -24,9 +26,9 @@ from headrace_server.reading.reader import Faults, IndexedReader, Opening, Strea
 
 from .example_parse import ExampleParser
 from .parts_reader import PartsReader
-from .record_streams import Streams
+from .record_streams import Damaged, Streams
 from .tfrecord_frames import CORRUPT, FOOT, HEAD, TRUNCATED, bad_payloads, scan
-from .tfrecord_streams import Compression, Frames, FrameStream, detect
+from .tfrecord_streams import Compression, Position, detect, frames
 
 #: Maximum number of open streams; each holds a file, an inflater (some 50 kB) and a block.
 _OPEN_STREAMS = 32
@@ -56,10 +58,10 @@ def open_reader(opening: Opening) -> IndexedReader | StreamReader:
     parser = ExampleParser(features, options.get("record", "auto") != "example")
     if any(compressions):
 
-        def walk(stream: int, place: _Position) -> _Walk:
+        def walk(stream: int, place: Position) -> _Walk:
             return _Walk(opening, parser, stream, compressions[stream], place)
 
-        return Streams(fields, len(compressions), walk, _Position, _OPEN_STREAMS)
+        return Streams(fields, len(compressions), walk, Position, _OPEN_STREAMS)
     return PartsReader(fields, [_Records(opening, parser)])
 
 
@@ -151,13 +153,6 @@ class _Records:
         self._files = MappedFiles(())
 
 
-class _Position(NamedTuple):
-    """The number of a record, and its byte in the decompressed file."""
-
-    record: int = 0
-    byte: int = 0
-
-
 class _Walk:
     """A walk over the records of a compressed file."""
 
@@ -167,48 +162,47 @@ class _Walk:
         parser: ExampleParser,
         stream: int,
         compression: Compression,
-        place: _Position,
+        place: Position,
     ) -> None:
-        self.place, self._stream = place, stream
+        self.place, self._name = place, opening.files[stream].path
         self._parser, self._bad = parser, opening.bad
         self._verify = opening.source.options.get("verify", True)
-        self._names = tuple(file.path for file in opening.files)
-        self._frames = FrameStream(opening.files[stream], compression, self._verify)
+        self._frames = frames(opening.files[stream], compression, self._verify, place)
+        self._left: Iterator[bytearray] = self._frames
+        self._damage: Damaged | None = None  # the fault where the frames end
 
     def read(self, limit: int) -> tuple[Chunk, bool]:
-        at, name = self.place, self._names[self._stream]
-        if not self._frames.seek(at.byte):
-            raise DataError(
-                f"{name} ends before byte {at.byte} decompressed, where record {at.record} is to "
-                "be read: the position is of another file"
-            )
-        frames = self._frames.read(limit)
-        chunk, faults = self._parse(frames)
-        self.place = _Position(at.record + len(chunk), at.byte + frames.data.size)
+        found: list[bytearray] = []
+        try:
+            found.extend(islice(self._left, limit))
+        except Damaged as error:
+            self._damage = error
+        at, bounds = self.place, np.cumsum([0, *map(len, found)])
+        chunk, faults = self._parse(np.frombuffer(b"".join(found), np.uint8), bounds)
         if faults and not self._bad.skip and (good := min(faults)):
             # Return the records before the bad one now; the bad one raises when it is next.
-            self.place = _Position(at.record + good, at.byte + int(frames.starts[good]) - HEAD)
+            self._left = chain(found[good:], self._left)
+            self.place = Position(at.record + good, at.byte + int(bounds[good]))
             return chunk.take(slice(0, good)), True
-        self._frames.seek(self.place.byte)  # lets go of what was read
+        self.place = Position(at.record + len(found), at.byte + int(bounds[-1]))
         chunk = without(chunk, faults, self._bad)
-        if frames.damage is None:
-            return chunk, not frames.ended
-        if not self._bad.skip and self.place != at:
+        if len(found) == limit or self._damage is None:
+            return chunk, len(found) == limit
+        if not self._bad.skip and found:
             return chunk, True
-        where = f"{name}, record {self.place.record}, byte {self.place.byte} decompressed"
-        text = f"{where}: {frames.damage}; the rest of the file can not be read. {_REMEDY}"
-        self._bad.report(DataError(text), frames.damage.reason)
+        where = f"{self._name}, record {self.place.record}, byte {self.place.byte} decompressed"
+        text = f"{where}: {self._damage}; the rest of the file can not be read. {_REMEDY}"
+        self._bad.report(DataError(text), self._damage.reason)
         return chunk, False
 
-    def _parse(self, frames: Frames) -> tuple[Chunk, Faults]:
-        data, starts, lengths = frames.data, frames.starts, frames.lengths
+    def _parse(self, data: np.ndarray, bounds: np.ndarray) -> tuple[Chunk, Faults]:
+        starts, lengths = bounds[:-1] + HEAD, np.diff(bounds) - (HEAD + FOOT)
         columns, faults = self._parser.parse(data, starts, lengths)
         if self._verify and starts.size:
             wrong = bad_payloads(data, starts, lengths)
             faults.update((int(row), _BAD_CHECKSUM) for row in wrong)
         record = self.place.record + np.arange(starts.size, dtype=np.int64)
-        file = np.full(starts.size, self._stream, np.int32)
-        origin = Origin(self._names, file, record, starts - HEAD + self.place.byte)
+        origin = Origin.single(self._name, record, bounds[:-1] + self.place.byte)
         return Chunk(columns, record, origin), faults
 
     def close(self) -> None:

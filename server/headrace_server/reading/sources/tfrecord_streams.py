@@ -2,20 +2,18 @@
 
     file ─► 256 kB ─► inflate, member after member ─► at most 1 MB ─► frames
 
-Memory holds the requested records and one block, never the whole file.  A file that ends or
-breaks in the middle gives all earlier records, then the damage.
+Memory holds one record and one block, never the whole file.  A file that ends or breaks in the
+middle gives all earlier records, then the damage.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import BinaryIO, Final, Literal
+from collections.abc import Generator, Iterator
+from typing import BinaryIO, Final, Literal, NamedTuple
 
-import numpy as np
-
+from headrace_proto.errors import DataError
 from headrace_server.files.manifest import DataFile, open_stream
 
 from .record_streams import Damaged
@@ -45,91 +43,57 @@ def detect(file: DataFile) -> Compression:
     return "zlib" if name.endswith((".zlib", ".zz")) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Frames:
-    """Records back to back in one buffer, and where the payloads lie."""
+class Position(NamedTuple):
+    """The number of a record, and its byte in the decompressed file."""
 
-    data: np.ndarray  # uint8
-    starts: np.ndarray  # int64 [n]
-    lengths: np.ndarray  # int64 [n]
-    ended: bool  # the stream ends here, undamaged
-    damage: Damaged | None  # the fault where these records end
+    record: int = 0
+    byte: int = 0
 
 
-class FrameStream:
-    """The frames of one file, from a byte of its decompressed content on."""
+def frames(
+    file: DataFile, compression: Compression, verify: bool, place: Position
+) -> Generator[bytearray]:
+    """Yield the frames of a file from a place on.  Damaged where it is damaged or cut off."""
+    with open_stream(file) as stream:
+        blocks = _inflated(file, stream, compression)
+        pending = bytearray()  # from byte ``base`` of the content on; a frame begins at ``begin``
+        base, begin = 0, place.byte
 
-    def __init__(self, file: DataFile, compression: Compression, verify: bool) -> None:
-        self._offset = 0
-        self._verify = verify
-        self._stream = open_stream(file)
-        self._blocks = _inflated(file, self._stream, compression)
-        self._pending = bytearray()  # decompressed, from the offset on
-        self._broken: Damaged | None = None
+        def has(size: int) -> bool:
+            """Return whether so many bytes from ``begin`` on are pending, after reads as needed."""
+            nonlocal base, begin
+            while len(pending) < begin + size:
+                passed = min(begin, len(pending))
+                del pending[:passed]
+                base, begin = base + passed, begin - passed
+                block = next(blocks, b"")
+                if not block:
+                    return False
+                pending.extend(block)
+            return True
 
-    def close(self) -> None:
-        self._stream.close()
-
-    def seek(self, offset: int) -> bool:
-        """Goes forward to a byte; False where the stream ends before it."""
-        while self._offset + len(self._pending) < offset:
-            self._offset += len(self._pending)
-            self._pending.clear()
-            if not self._fill():
-                return False
-        del self._pending[: offset - self._offset]
-        self._offset = offset
-        return True
-
-    def read(self, limit: int) -> Frames:
-        """Return at most ``limit`` records; seek to the next record before the next call."""
-        bounds = [0]
-        damage: Damaged | None = None
-        try:
-            while len(bounds) <= limit and self._has(bounds[-1], 1):
-                bounds.append(self._frame_end(bounds[-1]))
-            ended = not self._has(bounds[-1], 1)
-        except Damaged as error:
-            damage, ended = error, False
-        whole = np.array(bounds, np.int64)
-        data = np.frombuffer(bytes(memoryview(self._pending)[: bounds[-1]]), np.uint8)
-        return Frames(data, whole[:-1] + HEAD, np.diff(whole) - (HEAD + FOOT), ended, damage)
-
-    def _has(self, start: int, size: int) -> bool:
-        """Return whether ``size`` bytes from ``start`` on are pending, after reads as needed."""
-        while len(self._pending) < start + size:
-            if not self._fill():
-                return False
-        return True
-
-    def _frame_end(self, start: int) -> int:
-        if not self._has(start, HEAD):
-            raise self._cut_off(start)
-        header = bytes(self._pending[start : start + HEAD])
-        length: int = _LENGTH.unpack_from(header)[0]
-        if length > MAX_RECORD_BYTES or (self._verify and not length_is_sound(header)):
-            raise Damaged("the length of the record, or its checksum, is wrong")
-        if not self._has(start, HEAD + length + FOOT):
-            raise self._cut_off(start)
-        return start + HEAD + length + FOOT
-
-    def _cut_off(self, start: int) -> Damaged:
-        end = self._offset + len(self._pending)
-        begin = self._offset + start
-        text = f"truncated at byte {end}: the frame that begins at byte {begin} is not complete"
-        return Damaged(text, "truncated_file")
-
-    def _fill(self) -> bool:
-        """Read one more block; return False at the end.  It raises Damaged at each call."""
-        if self._broken is not None:
-            raise self._broken
-        try:
-            block = next(self._blocks, b"")
-        except Damaged as error:
-            self._broken = error
-            raise
-        self._pending += block
-        return bool(block)
+        if not has(0):
+            raise DataError(
+                f"{file.path} ends before byte {place.byte} decompressed, where record "
+                f"{place.record} is to be read: the position is of another file"
+            )
+        while has(1):
+            whole = has(HEAD)
+            if whole:
+                length: int = _LENGTH.unpack_from(pending, begin)[0]
+                head = bytes(pending[begin : begin + HEAD])
+                if length > MAX_RECORD_BYTES or (verify and not length_is_sound(head)):
+                    raise Damaged("the length of the record, or its checksum, is wrong")
+                size = HEAD + length + FOOT
+                whole = has(size)
+            if not whole:
+                at, end = base + begin, base + len(pending)
+                text = (
+                    f"truncated at byte {end}: the frame that begins at byte {at} is not complete"
+                )
+                raise Damaged(text, "truncated_file")
+            begin += size
+            yield pending[begin - size : begin]
 
 
 def _inflated(file: DataFile, stream: BinaryIO, compression: Compression) -> Iterator[bytes]:
