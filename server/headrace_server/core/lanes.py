@@ -200,8 +200,7 @@ class Lanes(InStep):
         stripe.out.append(batch)
         stripe.made += 1
         stripe.over = self.cancelled
-        self._hand_out(batch)
-        return batch
+        return self._hand_out(batch)
 
     def claim(self, slots: np.ndarray, segments: np.ndarray) -> Segments | None:
         """Rebuild a batch that a trainer holds from before a restart.
@@ -344,10 +343,6 @@ class Lanes(InStep):
             self.leave(batch.stripe)
         self._drop_leftovers()
         return None if refused else rows
-
-    def _end(self, slots: np.ndarray) -> None:
-        self._need_no_payload(slots)
-        super()._end(slots)
 
     def _free_slots(self, slots: np.ndarray) -> None:
         super()._free_slots(slots)

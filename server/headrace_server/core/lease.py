@@ -133,8 +133,7 @@ class LeaseTable(Generic[B]):
         self.first = self._counter = term << 32
         self._leases: dict[int, Lease[B]] = {}  # by token: held, free and saving, as granted
         self._of_batch: dict[B, Lease[B]] = {}  # the last lease of each batch
-        self.by_session: dict[int, dict[int, Lease[B]]] = {}  # held leases …
-        self._held = 0  # … and their number
+        self.by_session: dict[int, dict[int, Lease[B]]] = {}  # held leases
         self._answers: Remembered[int, Fault | None] = Remembered(_REMEMBERED)  # by token
         # tokens that were counted as stale
         self._stale: Remembered[int, None] = Remembered(_REMEMBERED)
@@ -142,7 +141,7 @@ class LeaseTable(Generic[B]):
 
     def __len__(self) -> int:
         """Return the number of leases that are held."""
-        return self._held
+        return sum(map(len, self.by_session.values()))
 
     def holds(self, session: int, token: int) -> bool:
         """Return whether a session holds this lease."""
@@ -174,12 +173,10 @@ class LeaseTable(Generic[B]):
     def _hold(self, lease: Lease[B]) -> None:
         self._leases[lease.token] = lease
         self.by_session.setdefault(lease.session, {})[lease.token] = lease
-        self._held += 1
 
     def _release(self, lease: Lease[B]) -> None:
         mine = self.by_session[lease.session]
         del mine[lease.token]
-        self._held -= 1
         if not mine:
             del self.by_session[lease.session]
 

@@ -33,10 +33,8 @@ class SegmentQueue(InStep):
     order = "arrival"
 
     def _set_up(self) -> None:
-        self._returning = 0  # number of their rows that will come back
         self._wanted = 0
         self._made = 0
-        self._claimed: set[int] = set()  # numbers of batches in _out from before a restart
         self._takes: dict[int, int] = {}  # number of rows by stripe: batches of named sizes
 
     def want(self, upto: int, stripe: int = 0) -> None:
@@ -97,9 +95,7 @@ class SegmentQueue(InStep):
             del self._takes[stripe]
             self._wanted += 1
         batch = self._slots.segments(self._first(n), stripe)
-        self._need_no_payload(batch.ended)
         self._made += 1
-        self._returning += n - len(batch.ended)
         self._hand_out(batch)
         if self._finished:
             self._drop_leftovers()
@@ -131,17 +127,7 @@ class SegmentQueue(InStep):
 
     def _member(self, member: RoundMember, slots: np.ndarray, lanes: np.ndarray) -> Segments:
         stripe = self._ranks.stripes[member.rank]
-        return self._lend(self._slots.segments(slots, stripe, lanes, member=member))
-
-    def _lend(self, batch: Segments, claimed: bool = False) -> Segments:
-        """Count a batch as out; ``claimed``: its trainer holds it from before a restart."""
-        if claimed:
-            self._claimed.add(id(batch))
-        else:
-            self._need_no_payload(batch.ended)
-        self._returning += len(batch) - len(batch.ended)
-        self._hand_out(batch)
-        return batch
+        return self._hand_out(self._slots.segments(slots, stripe, lanes, member=member))
 
     def expected(self) -> Segments | None:
         if self.members is not None or self.sized:
@@ -174,12 +160,8 @@ class SegmentQueue(InStep):
         self._take_back(batch)
         if self.members is not None:
             self.members.done(batch)
-        if id(batch) in self._claimed:
-            self._claimed.discard(id(batch))
-            self._need_no_payload(batch.ended)
         rows = (~batch.last).nonzero()[0]
         slots = batch.slots[rows]
-        self._returning -= len(rows)
         self._end(batch.ended)
         self._slots.segment[slots] = batch.segments[rows] + 1
         if self.cancelled and len(rows):
@@ -205,7 +187,7 @@ class SegmentQueue(InStep):
         self._withdraw(slots)
         self._made += 1
         self._wanted += 1
-        return self._lend(self._slots.segments(slots), claimed=True)
+        return self._hand_out(self._slots.segments(slots))
 
     def release(self, batch: Segments) -> None:
         """Take a claimed batch back: its segments are ready again."""
@@ -220,15 +202,7 @@ class SegmentQueue(InStep):
     def _make_ready(self, batch: Segments) -> None:
         """Make the segments of a batch that is out ready again."""
         self._take_back(batch)
-        last = batch.ended
-        if id(batch) in self._claimed:
-            self._claimed.discard(id(batch))
-        else:
-            # the payload of their chunks is needed again
-            for chunk in self._slots.chunk[last].tolist():
-                self._uses[chunk] = self._uses.get(chunk, 0) + 1
-        self._returning -= len(batch) - len(last)
-        self._reenter(last)
+        self._reenter(batch.ended)
         self._back.put(batch.indices, batch.slots)
 
     def _drop_leftovers(self) -> None:
@@ -239,8 +213,8 @@ class SegmentQueue(InStep):
     def _drop_fewer_than(self, rows: int) -> None:
         if self.allow_small or not self._closed:
             return
-        coming = 0 if self.cancelled else self._returning
-        if self.ready + coming < rows:
+        returning = sum(len(batch) - len(batch.ended) for batch in self._out.values())
+        if self.ready + (0 if self.cancelled else returning) < rows:
             self._drop_ready("remainder")
 
     def finish(self, drop: bool = False) -> None:

@@ -271,13 +271,14 @@ class Sequences(Shaper):
         """Return slots of examples in lanes that ended or were dropped since the last call."""
         return []
 
-    def _hand_out(self, batch: Segments) -> None:
+    def _hand_out(self, batch: Segments) -> Segments:
         """Hand a batch out; free the places of examples that end with it."""
         self._out[id(batch)] = batch
         self._leave_capacity(batch.ended)
         if self.until_done:
             self._landed.update(self.keys_of(batch.ended))
         self._admit()
+        return batch
 
     def _take_back(self, batch: Segments) -> None:
         if self._out.pop(id(batch), None) is None:
@@ -295,7 +296,8 @@ class Sequences(Shaper):
         self._landed.difference_update(self.keys_of(slots))
 
     def _end(self, slots: np.ndarray) -> None:
-        """Free the slots of examples whose segments are all done."""
+        """Free the slots of examples whose segments are all done, and need their chunks no more."""
+        self._need_no_payload(slots)
         if self.until_done:
             self._landed.difference_update(self.keys_of(slots))
             self._admit()

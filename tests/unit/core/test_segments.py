@@ -95,7 +95,9 @@ class Trainers:
         assert machine.oldest_out() is (self.out[0] if self.out else None)
         if not machine.dropped():
             offered = enumerate(self.feed.chunk_of)
-            needed = {chunk for e, chunk in offered if self.next[e] < self.counts[e]}
+            going = {e for e, _ in offered if self.next[e] < self.counts[e]}
+            going.update(self.holder.values())
+            needed = {self.feed.chunk_of[e] for e in going}
             assert machine.chunks() == needed
             admitted = range(machine.next_index - FIRST)
             sizes = machine.sizes()
@@ -277,9 +279,9 @@ def test_leftovers_are_dropped_though_nobody_asks_for_them():
     machine.want(1)
     batch = feed.next_draft()
     assert feed.next_draft() is None and feed.closed and machine.dropped() == {"remainder": 1}
-    assert not machine.done and machine.chunks() == set()
+    assert not machine.done
     machine.saved(batch)
-    assert machine.done
+    assert machine.done and machine.chunks() == set()
 
     machine = SegmentQueue(2)
     feed = Feed(machine, [2, 2, 1, 1, 1])
@@ -443,6 +445,7 @@ def test_examples_that_an_earlier_life_has_begun_go_on_before_the_others():
     first, second = machine.next_draft(), machine.next_draft()
     assert (indices(first), first.segments.tolist()) == ([0, 1], [2, 1])
     assert (indices(second), second.lines.tolist()) == ([2, 3], [2, 3])
+    machine.saved(second)
     assert machine.next_draft() is None and machine.chunks() == {0}
 
 
