@@ -22,6 +22,7 @@ import logging
 import os
 import time
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -107,8 +108,6 @@ class Outbox:
         self._answers: dict[int, _Answers] = {}  # answers to commits, by session …
         self._due = inf  # … and when the first of them leaves without a batch
         self.awaited: set[int] = set()  # sessions that wait for answers, and for no batch
-        self._sending: list[tuple[Any, Desk, Send, tuple[str, int]]] = []
-        self._sends = 0
 
     def send(self, identity: bytes, message: Any) -> bool:
         """Send a message to a connection; return False where that is gone."""
@@ -149,10 +148,10 @@ class Outbox:
             most_bytes = self.max_credits * place.nbytes
             self.near.send_payload(session.identity, [header, self._bytes_of(place)], most_bytes)
             return
-        tracker = self.door.send_block(session.identity, header, place)
-        self._sends += 1
-        desk.dispatcher.pin(effect.batch, ("send", self._sends))
-        self._sending.append((tracker, desk, effect, ("send", self._sends)))
+        frame = object()
+        desk.dispatcher.pin(effect.batch, frame)
+        unpin = partial(desk.dispatcher.unpin, effect.batch, frame)
+        self.door.send_block(session.identity, header, place, unpin)
 
     def _keeps_too_much(self, session: Session) -> bool:
         return session.mapped_bytes * len(self.sessions) > self._kept_bytes
@@ -213,8 +212,6 @@ class Outbox:
                 self._send_answers(number)
         if not self._answers:
             self._due = inf
-        if self._sending:
-            self._sweep_sends()
 
     def _send_references(self, session: Session, items: list[Delivery]) -> None:
         number = session.number
@@ -232,16 +229,6 @@ class Outbox:
         answers = self._answers.pop(number, None)
         if answers is not None:
             self.tell(Outcome(number, *answers))
-
-    def _sweep_sends(self) -> None:
-        still = []
-        for entry in self._sending:
-            tracker, desk, effect, holder = entry
-            if tracker.done:
-                desk.dispatcher.unpin(effect.batch, holder)
-            else:
-                still.append(entry)
-        self._sending = still
 
     def forget(self, number: int) -> None:
         """Drop the messages to a trainer that is gone."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 from headrace_proto.channel import Channel
@@ -60,7 +59,8 @@ class RelayDoor:
         self._names: dict[str, str] | None = None
         self._changed = False
         self.refusals = Refusals()  # refusals by this process
-        self._trackers: dict[int, SimpleNamespace] = {}
+        #: By number of a block that the front is sending: the call once it is sent.
+        self._sending: dict[int, Callable[[], object]] = {}
         self._blocks = 0
         self.unreachable: set[bytes] = set()
         self._handlers: dict[type, Callable[[Any, list[bytes]], None]] = {
@@ -98,9 +98,8 @@ class RelayDoor:
             self.flooding.append(heard.connection)
 
     def _on_sent(self, sent: Sent, frames: list[bytes]) -> None:
-        tracker = self._trackers.pop(sent.number, None)
-        if tracker is not None:
-            tracker.done = True
+        if sent.number in self._sending:
+            self._sending.pop(sent.number)()
 
     def _on_known(self, known: Known, frames: list[bytes]) -> None:
         self._changed = self._changed or known.names != self._names
@@ -113,13 +112,14 @@ class RelayDoor:
         """Send a message to the front."""
         self._channel.send([FROM_OWNER.encode(message), *frames])
 
-    def send_block(self, connection: bytes, header: bytes, place: BlockPlace) -> SimpleNamespace:
-        """Have the front send a batch's bytes; return a tracker that is ``done`` afterwards."""
+    def send_block(
+        self, connection: bytes, header: bytes, place: BlockPlace, sent: Callable[[], object]
+    ) -> None:
+        """Have the front send a batch's bytes; call ``sent`` afterwards."""
         self._blocks += 1
-        tracker = self._trackers[self._blocks] = SimpleNamespace(done=False)
+        self._sending[self._blocks] = sent
         block = SendBlock(connection, self._blocks, place.segment, place.offset, place.nbytes)
         self.tell(block, [header])
-        return tracker
 
     def say(self, connection: bytes, header: bytes) -> bool:
         """Have the front send a header; return False where the connection is known to be gone."""
