@@ -203,7 +203,10 @@ def warm_starts() -> None:
     """From here on processes of servers of this process come from the nursery."""
     child = importlib.import_module("headrace_server.process.child")
     child.subprocess = SimpleNamespace(
-        Popen=_ServerPopen, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired
+        Popen=_ServerPopen,
+        PIPE=subprocess.PIPE,
+        STDOUT=subprocess.STDOUT,
+        TimeoutExpired=subprocess.TimeoutExpired,
     )
 
 

@@ -1,15 +1,15 @@
 """A child process and its parent: how they exchange messages, and how they end.
 
-    parent ──stdin──►  length and config (msgpack), then one JSON object per line
-    child  ──stdout─►  one JSON object per line: ready, dying, …
-    child  ──stderr─►  all that it or its user code prints; the parent keeps the last lines
+    parent ══ messages ══ child     the config (msgpack), then orders; reports: ready, dying, …
+    child ─── output ───► parent    all that it or its user code prints; the last lines are kept
 
-The pipe is the lifeline: a child that reads end-of-file has lost its parent and ends at once, so
-nothing is left behind when the parent is killed.  Children are new programs, never forks: no
-thread, lock or socket of the parent is in them, and the user's main script is not run again.
+Messages cross a pair of sockets, which is the lifeline: a child that reads its end has lost its
+parent and ends at once, so nothing is left behind when the parent is killed.  Children are new
+programs, never forks: no thread, lock or socket of the parent is in them, and the user's main
+script is not run again.
 
-Processes that user code starts in a child may outlive it and hold its pipes open.  So the parent
-reads until the child is dead and its output is read, without waiting for end-of-file.
+Processes that user code starts in a child may outlive it and hold its files open.  So the parent
+shuts the messages down once the child is dead, and reads its output without waiting for the end.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ import os
 import queue
 import select
 import signal
-import struct
+import socket
 import subprocess
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from io import FileIO
-from typing import IO, Any, ClassVar, TextIO
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from typing import Any, ClassVar
 
 import msgpack
 
@@ -69,60 +70,50 @@ def perform(
 class Pipe(ABC):
     """The child's end, of which the front or a worker gets orders, and by which it reports."""
 
-    def __init__(self, incoming: FileIO, outgoing: TextIO) -> None:
-        self._in = incoming
-        self._out = outgoing
-        self._rest = b""
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._reporting = threading.Lock()
 
     def read_config(self) -> Any:
-        (length,) = struct.unpack("<Q", self._read_exactly(8))
-        return msgpack.unpackb(self._read_exactly(length), strict_map_key=False)
+        return msgpack.unpackb(self._read(), strict_map_key=False)
 
-    def _read_exactly(self, n: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < n:
-            part = self._in.read(min(n - len(parts), 1 << 20))
-            if not part:
-                os._exit(1)
-            parts += part
-        return bytes(parts)
+    def _read(self) -> bytes:
+        """Return the next message; end the child where there is none any more."""
+        try:
+            return self._connection.recv_bytes()
+        except (EOFError, OSError):
+            os._exit(0)
 
     def fileno(self) -> int:
         """Return the file that is readable when orders have come."""
-        return self._in.fileno()
+        return self._connection.fileno()
 
-    def read_orders(self) -> list[dict[str, Any]]:
-        """Return the orders that have arrived on a readable pipe; end the child at its end."""
-        data = self._in.read(_READ_BYTES)
+    def read_orders(self) -> Iterator[dict[str, Any]]:
+        """Yield the orders that have arrived."""
         self.check_parent()
-        if not data:
-            os._exit(0)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        return [json.loads(line) for line in lines]
+        while self._connection.poll():
+            yield json.loads(self._read())
 
     @abstractmethod
     def check_parent(self) -> None:
-        """End this child when its parent is gone, or has ended it, though its pipe is open."""
+        """End this child when its parent is gone, or has ended it, though its socket is open."""
 
     def report(self, event: str, **values: Any) -> None:
         """Report an event to the supervisor."""
-        line = json.dumps({"event": event, **values}) + "\n"
-        with self._reporting, contextlib.suppress(BrokenPipeError, ValueError):
-            self._out.write(line)
+        data = json.dumps({"event": event, **values}).encode()
+        with self._reporting, contextlib.suppress(OSError):
+            self._connection.send_bytes(data)
 
 
 class ParentPipe(Pipe):
-    """That of a process.  Make it first: it takes stdout away from user code that prints."""
+    """That of a process.  Make it first: it takes stdin away from user code that reads."""
 
     made: ClassVar[bool] = False  # whether this process is a child
 
     def __init__(self) -> None:
         ParentPipe.made = True
         self._parent = os.getppid()
-        out = os.fdopen(os.dup(1), "w", buffering=1)
-        os.dup2(2, 1)
-        super().__init__(FileIO(os.dup(0)), out)
+        super().__init__(Connection(os.dup(0)))
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
@@ -131,15 +122,10 @@ class ParentPipe(Pipe):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
-    @property
-    def filenos(self) -> tuple[int, int]:
-        """The files of both directions."""
-        return self._in.fileno(), self._out.fileno()
-
     def check_parent(self) -> None:
-        """End this process when its parent is dead though its pipe is open.
+        """End this process when its parent is dead though its socket is open.
 
-        A process that the user's program forked has the pipe's other end too, and keeps it.
+        A process that the user's program forked has the other socket too, and keeps it.
         """
         if os.getppid() != self._parent:
             os._exit(0)
@@ -147,10 +133,10 @@ class ParentPipe(Pipe):
     def watch(self) -> None:
         """Start a thread that ends this process when the parent has died.
 
-        Where the parent died before this process began, only the end of the pipe shows it.
+        Where the parent died before this process began, only the end of messages shows it.
         """
         end = select.poll()
-        end.register(self._in, 0)
+        end.register(self._connection, 0)
 
         def wait() -> None:
             while not end.poll(1000 * _ORPHAN_CHECK_S):
@@ -163,17 +149,19 @@ class ParentPipe(Pipe):
 class Child(ABC):
     """The supervisor's end: one child and its events."""
 
+    pid: int
+
     def __init__(
-        self, name: str, pid: int, config: bytes, on_event: Callable[[Any, Mapping[str, Any]], None]
+        self, name: str, config: bytes, on_event: Callable[[Any, Mapping[str, Any]], None]
     ) -> None:
         self.name = name
-        self.pid = pid
         self.pidfd = -1  # readable after its end
         self.reason = ""  # why it is dying, as it reported
         self._on_event = on_event
+        self._connection, self._end = connection.Pipe()
         self._threads: list[threading.Thread] = []
         self._unsent: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._unsent.put(struct.pack("<Q", len(config)) + config)
+        self._unsent.put(config)
 
     def _start(self, action: Callable[..., None], *arguments: Any) -> None:
         thread = threading.Thread(target=action, args=arguments, daemon=True)
@@ -181,45 +169,18 @@ class Child(ABC):
         self._threads.append(thread)
         thread.start()
 
-    def _send(self, to: IO[bytes]) -> None:
-        """Write the config and orders; no other thread waits until the child reads them."""
-        with contextlib.suppress(OSError, ValueError), to:  # the child has died
+    def _send(self) -> None:
+        """Send the config and orders; no other thread waits until the child reads them."""
+        with contextlib.suppress(OSError):  # the child has died
             while (data := self._unsent.get()) is not None:
-                to.write(data)
-                to.flush()
+                self._connection.send_bytes(data)
 
-    def _lines(self, fd: int, longest: int | None) -> Iterator[bytes]:
-        """Give the lines of a pipe until its end, or until the child is dead and they are read."""
-        os.set_blocking(fd, False)
-        poller = select.poll()
-        poller.register(fd, select.POLLIN)
-        poller.register(self.pidfd, select.POLLIN)
-        left, rest = _MOST_LEFT_BYTES, b""
-        while left > 0:
-            dead = any(ready == self.pidfd for ready, _ in poller.poll())
+    def _read_events(self) -> None:
+        while True:
             try:
-                data = os.read(fd, _READ_BYTES)
-            except BlockingIOError:
-                if dead:
-                    break
-                continue
-            if not data:
-                break
-            left -= len(data) if dead else 0
-            *lines, rest = (rest + data).split(b"\n")
-            yield from lines
-            if longest is not None and len(rest) > longest:
-                yield rest
-                rest = b""
-        if rest:
-            yield rest
-
-    def _read_events(self, fd: int) -> None:
-        for line in self._lines(fd, None):
-            try:
-                event = json.loads(line)
-            except ValueError:  # the child died while it wrote this
-                continue
+                event = json.loads(self._connection.recv_bytes())
+            except (EOFError, OSError):  # the last may be half of one: it died amid this
+                return
             if event["event"] == "dying":
                 self.reason = event["text"]
                 continue
@@ -235,7 +196,7 @@ class Child(ABC):
 
     def order(self, **values: Any) -> None:
         """Send one order; nothing happens where the child is gone."""
-        self._unsent.put(json.dumps(values).encode() + b"\n")
+        self._unsent.put(json.dumps(values).encode())
 
     @abstractmethod
     def exit_code(self) -> int | None:
@@ -252,10 +213,15 @@ class Child(ABC):
     def close(self) -> bool:
         """Join the threads of a child that has died, and close its files; whether all ended."""
         self._unsent.put(None)
-        for thread in self._threads:  # the readers end with the child
+        end = socket.socket(fileno=self._connection.fileno())
+        with contextlib.suppress(OSError):  # the child's is closed
+            end.shutdown(socket.SHUT_RDWR)  # reports that have come can still be read
+        end.detach()
+        for thread in self._threads:
             Deadline(_THREADS_S).join(thread)
         if any(thread.is_alive() for thread in self._threads):
             return False  # one may wait for our own stderr, and closing under it would wait too
+        self._connection.close()
         os.close(self.pidfd)
         return True
 
@@ -275,34 +241,45 @@ class ChildProcess(Child):
         environment: Mapping[str, str],
         arguments: Sequence[str] = (),
     ) -> None:
+        super().__init__(name, config, on_event)
         self.last_words: collections.deque[str] = collections.deque(maxlen=_LAST_WORDS)
-        # A child inherits the mask of signals: Ctrl-C waits until the child ignores it.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=dict(environment),
-                close_fds=True,
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        super().__init__(name, self._process.pid, config, on_event)
-        try:
+        with contextlib.ExitStack() as undo, self._end:
+            undo.callback(self._connection.close)
+            with _interrupts_blocked():
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", module, *arguments],
+                    stdin=self._end.fileno(),
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    env=dict(environment),
+                )
+            undo.push(self._process)  # which closes its pipe and reaps it
+            undo.callback(self._process.kill)
+            self.pid = self._process.pid
             self.pidfd = os.pidfd_open(self.pid)
-        except OSError:
-            with self._process:  # closes its pipes and reaps it
-                self._process.kill()
-            raise
-        assert self._process.stdin and self._process.stdout and self._process.stderr
-        self._start(self._send, self._process.stdin)
-        self._start(self._read_events, self._process.stdout.fileno())
-        self._start(self._read_stderr, self._process.stderr.fileno())
+            undo.pop_all()
+        self._start(self._send)
+        self._start(self._read_events)
+        self._start(self._read_output)
 
-    def _read_stderr(self, fd: int) -> None:
-        for line in self._lines(fd, _LONGEST_LINE):
+    def _read_output(self) -> None:
+        """Read its lines until their end, or until it is dead and they are read."""
+        assert self._process.stdout
+        fd = self._process.stdout.fileno()
+        left, rest = _MOST_LEFT_BYTES, b""
+        while left > 0 and fd in (ready := connection.wait([fd, self.pidfd])):
+            data = os.read(fd, _READ_BYTES)
+            if not data:
+                break
+            left -= len(data) if self.pidfd in ready else 0
+            *lines, rest = (rest + data).split(b"\n")
+            if len(rest) > _LONGEST_LINE:
+                lines, rest = [*lines, rest], b""
+            self._print(lines)
+        self._print([rest] if rest else [])
+
+    def _print(self, lines: Iterable[bytes]) -> None:
+        for line in lines:
             text = line.decode(errors="replace")
             self.last_words.append(text)
             # Even if our own stderr is closed or broken, read that of the child.
@@ -342,10 +319,19 @@ class ChildProcess(Child):
     def close(self) -> bool:
         closed = super().close()
         if closed:
-            assert self._process.stdout and self._process.stderr
+            assert self._process.stdout
             self._process.stdout.close()
-            self._process.stderr.close()
         return closed
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Block Ctrl-C: a child inherits the mask, and unblocks it when it ignores the signal."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _last(lines: Sequence[str], mark: str) -> int | None:

@@ -12,7 +12,6 @@ import signal
 import traceback
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from io import FileIO
 from typing import Any
 
 from headrace_proto.clock import Deadline
@@ -40,9 +39,8 @@ class ThreadPipe(Pipe):
             raise ThreadEnded
 
     def close(self) -> None:
-        """Close the files, which ends what the supervisor reads."""
-        self._in.close()
-        self._out.close()
+        """Close the connection, which ends what the supervisor reads."""
+        self._connection.close()
 
 
 class InThread(Child):
@@ -56,13 +54,13 @@ class InThread(Child):
         on_event: Callable[[Any, Mapping[str, Any]], None],
         environment: Mapping[str, str],
     ) -> None:
-        super().__init__(name, os.getpid(), config, on_event)
-        (orders, orders_end), (self._events, events_end) = os.pipe(), os.pipe()
-        self._pipe = ThreadPipe(FileIO(orders), os.fdopen(events_end, "w", buffering=1))
+        super().__init__(name, config, on_event)
+        self.pid = os.getpid()
+        self._pipe = ThreadPipe(self._end)
         self.pidfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._code: int | None = None
-        self._start(self._send, FileIO(orders_end, "w"))
-        self._start(self._read_events, self._events)
+        self._start(self._send)
+        self._start(self._read_events)
         self._start(self._run, module)
 
     def _run(self, module: str) -> None:
@@ -87,7 +85,7 @@ class InThread(Child):
     def kill(self, number: int = signal.SIGKILL) -> None:
         """End the thread, whatever the signal, where it next looks for orders."""
         self._pipe.killed = True
-        self._unsent.put(b"\n")  # which wakes it
+        self._unsent.put(b"")  # which wakes it
 
     def wait(self, timeout_s: float) -> int | None:
         most_s = min(timeout_s, _KILLED_S) if self._pipe.killed else timeout_s
@@ -98,7 +96,4 @@ class InThread(Child):
         if self._threads[-1].is_alive():
             logger.warning("%s ends when the function that it is in has returned", self.name)
             return False
-        closed = super().close()
-        if closed:
-            os.close(self._events)
-        return closed
+        return super().close()

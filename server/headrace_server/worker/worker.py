@@ -78,7 +78,7 @@ def main() -> None:
     _bound_memory(limit)
 
     def started(worker: Owner) -> None:
-        let_go_in_children(lambda: (*pipe.filenos, *worker.filenos()))
+        let_go_in_children(lambda: (pipe.fileno(), *worker.filenos()))
 
     try:
         serve(plain, pipe, started)
