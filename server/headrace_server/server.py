@@ -6,8 +6,8 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import math
 import os
-from numbers import Real
 from typing import Any, cast
 
 from .arguments import (
@@ -19,6 +19,7 @@ from .arguments import (
     start_config,
 )
 from .process.config import RunConfig
+from .process.option import Option
 from .process.rundir import RunDirectory
 from .process.settings import RECORD_BYTES, RunSettings, Settings, taking
 from .process.statuses import SeenServer
@@ -34,6 +35,9 @@ logger = logging.getLogger("headrace.server")
 
 #: Part of the free shared memory that all slabs together may take.
 _SHARE_OF_MEMORY = 0.8
+
+_SECONDS = Option("", "seconds", most=math.inf)
+_FLAG = Option("", "flag")
 
 
 class Server:
@@ -144,7 +148,7 @@ class Server:
         a word, what is ``waiting``, the ``standing`` of batches and (``segment_standing``) of
         segments, the feed's ``partitions``, ``trainers``, ``store``.
         """
-        _check_flag("every", every)
+        _FLAG.check(every, f"{every=!r:.80}")
         seen: SeenServer = self._supervisor.look()
         if every and seen["share"][1] > 1:
             index, servers = seen["share"]
@@ -158,7 +162,7 @@ class Server:
         one.  A server with a share of the feed makes its ``peers`` store theirs, too; on other
         hosts they need the same ``http_token_file``.
         """
-        _check_seconds(timeout_s)
+        _SECONDS.check(timeout_s, f"{timeout_s=!r:.80}")
         servers = [one.snapshot for one in self._every]
         return snapshot_of_all(servers, feed, timeout_s)
 
@@ -188,7 +192,7 @@ class Server:
         Raises the error when the server itself has failed.
         """
         if timeout_s is not None:
-            _check_seconds(timeout_s)
+            _SECONDS.check(timeout_s, f"{timeout_s=!r:.80}")
         done = self._supervisor.wait(timeout_s)
         self.check()
         return done
@@ -204,7 +208,7 @@ class Server:
 
     def drain(self, timeout_s: float) -> bool:
         """Hand out nothing more and wait for commits; return whether all came in time."""
-        _check_seconds(timeout_s)
+        _SECONDS.check(timeout_s, f"{timeout_s=!r:.80}")
         return self._supervisor.drain(timeout_s)
 
     def end(self, feed: str | None = None, cancel: bool = False) -> None:
@@ -215,7 +219,7 @@ class Server:
         left out where the server serves one.  A server with a share of the feed has its ``peers``
         close theirs, too.
         """
-        _check_flag("cancel", cancel)
+        _FLAG.check(cancel, f"{cancel=!r:.80}")
         for one in self._every:
             one.end(feed, cancel)
 
@@ -226,7 +230,7 @@ class Server:
         state directory gets a new state of this feed; other feeds go on.  A server with a share of
         the feed has its ``peers`` start theirs, too.
         """
-        _check_flag("force", force)
+        _FLAG.check(force, f"{force=!r:.80}")
         for one in self._every:
             one.restart(feed, force)
 
@@ -248,21 +252,6 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _check_seconds(timeout_s: object) -> None:
-    """Raise TypeError or ValueError for a value that is no time to wait."""
-    wrong = f"timeout_s={timeout_s!r:.80} is not a number of seconds, 0 or more"
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, Real):
-        raise TypeError(wrong)
-    if not float(timeout_s) >= 0:
-        raise ValueError(wrong)
-
-
-def _check_flag(name: str, value: object) -> None:
-    """Raise TypeError for a value that only looks like a flag, such as "no"."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name}={value!r:.80} is not True or False")
 
 
 @taking(RunSettings)

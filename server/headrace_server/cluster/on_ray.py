@@ -30,6 +30,7 @@ from ..pipeline.builder import Pipeline
 from ..pipeline.by_source import sources_of
 from ..pipeline.declaration import Declaration
 from ..pipeline.fingerprint import function_names
+from ..process.option import Option
 from ..process.settings import RunSettings
 from ..process.statuses import joined_feed
 
@@ -180,10 +181,8 @@ def _check(
     options: Mapping[str, Any],
 ) -> None:
     """Raise TypeError or ValueError for an argument of on_ray that can not be."""
-    if isinstance(servers, bool) or not isinstance(servers, int):
-        raise TypeError(f"servers={servers!r:.80} is not a whole number")
-    if not 1 <= servers <= MOST_SHARES:
-        raise ValueError(f"servers={servers} does not lie in 1 … {MOST_SHARES}")
+    Option("", "integer", least=1, most=MOST_SHARES).check(servers, f"{servers=!r:.80}")
+    Option("", "flag").check(insecure, f"{insecure=!r:.80}")
     if resources is not None:
         if not isinstance(resources, Mapping) or not resources:
             raise TypeError(f"resources={resources!r:.80} is not like {{'CPU': 4}}")
@@ -195,8 +194,6 @@ def _check(
         raise TypeError(f"beside={beside!r:.80} is not a list of actors or of their names")
     if runtime_env is not None and not isinstance(runtime_env, Mapping):
         raise TypeError(f"runtime_env={runtime_env!r:.80} is not a dict")
-    if not isinstance(insecure, bool):
-        raise TypeError(f"insecure={insecure!r:.80} is not True or False")
     for name in ("bind", "keys", "share"):
         if name in options:
             raise TypeError(f"hs.on_ray() sets {name} of each server itself")
