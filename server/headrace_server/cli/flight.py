@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ..flight import skipping
-from ..flight.choice import batch_named, steps_named
-from ..flight.feed_record import FeedRecord, Flown, beside_of, feed_of
-from ..flight.rows import Row
+from ..flight.choice import batch_named, handed_to, steps_named
+from ..flight.feed_record import FeedRecord, beside_of, feed_of
+from ..flight.hand_outs import HandOut
+from ..flight.rows import BatchId, Row
 from ..process.option import Option
 from ..process.settings import ReplaySettings, options_of
 from .frame import with_options
@@ -43,18 +44,19 @@ def key_of(options: Namespace) -> bytes | None:
     return None if options.key is None else os.fsencode(options.key)
 
 
-def chosen(history: FeedRecord, options: Namespace) -> list[Flown]:
+def chosen(history: FeedRecord, options: Namespace) -> list[HandOut]:
     """Return the hand-outs that ``--key``, ``--trainer`` or ``--batch`` names, else the last."""
-    key = key_of(options)
     if options.trainer is None and options.steps is not None:
         raise ValueError("--steps needs --trainer: each trainer counts its own")
-    if key is not None:
-        return history.of_key(key)
+    if (key := key_of(options)) is not None:
+        batches = {*history.with_key(key)}
+        return [lease for lease in history.leases if lease.batch in batches]
     if options.trainer is not None:
-        return history.of_trainer(options.trainer, steps_named("--steps", options.steps))
+        steps = steps_named("--steps", options.steps)
+        return handed_to(options.trainer, steps, history.leases)
     if options.batch is not None:
         return history.of_batch(batch_named("--batch", options.batch, history.leases))
-    return history.last(options.last or _LAST)
+    return history.leases[-(options.last or _LAST) :]
 
 
 @with_options(
@@ -78,40 +80,40 @@ def flight(options: Namespace) -> None:
     state = Path(options.state_dir)
     history = FeedRecord(state, feed_of(state, options.feed), beside_of(options.beside))
     key = key_of(options)
-    flown = chosen(history, options)
+    found = chosen(history, options)
     if options.json:
-        print(json.dumps({"feed": history.feed, "flown": [_plain(one, key) for one in flown]}))
+        plain = [{**_plain(lease), **_plain_rows(history, lease, key)} for lease in found]
+        print(json.dumps({"feed": history.feed, "flown": plain}))
         return
-    for one in flown:
-        print(_line(one))
+    for lease in found:
+        print(_line(lease))
         if options.rows or options.batch is not None or key is not None:
-            _print_rows(one, key)
-    if not flown:
+            _print_rows(_rows(history, lease, key))
+    if not found:
         print("nothing of that is recorded")
 
 
-def _rows(one: Flown, key: bytes | None) -> list[Row]:
-    rows = [] if one.made is None else one.made.listed()
-    return [row for row in rows if key is None or row.key == key]
+def _rows(history: FeedRecord, lease: HandOut, key: bytes | None) -> list[Row] | None:
+    """Return the rows of a batch, or those of a key; None where they are recorded no more."""
+    made = history.get(lease.batch)
+    if made is None:
+        return None
+    return [row for row in made.listed() if key is None or row.key == key]
 
 
-def _line(one: Flown) -> str:
-    lease = one.lease
-    if lease is None:
-        rows = "? rows" if one.made is None else f"{one.made.rows} rows"
-        return f"batch {one.id}  {rows}  not handed out"
+def _line(lease: HandOut) -> str:
     when = datetime.fromtimestamp(lease.sent, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
     fates = " then ".join(event.fate for event in lease.events) or "out"
     return (
-        f"batch {one.id}  {lease.rows} rows  {when}  "
+        f"batch {lease.batch}  {lease.rows} rows  {when}  "
         f"trainer {_safe(str(lease.trainer))}  step {lease.step}  {fates}"
     )
 
 
-def _print_rows(one: Flown, key: bytes | None) -> None:
-    if one.made is None:
+def _print_rows(rows: list[Row] | None) -> None:
+    if rows is None:
         print("    its rows are recorded no more")
-    for row in _rows(one, key):
+    for row in rows or ():
         which = ""
         if row.key is not None:
             which = f"key {_safe(row.key.decode(errors='backslashreplace'))}  "
@@ -125,28 +127,25 @@ def _safe(text: str) -> str:
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
-def _plain(one: Flown, key: bytes | None) -> dict[str, Any]:
-    batch: dict[str, Any] = {
-        **one.id._asdict(),
-        "lease": None,
-        "recorded": one.made is not None,
-        "rows": [_plain_row(row) for row in _rows(one, key)],
+def _plain(lease: HandOut) -> dict[str, Any]:
+    trainer = lease.trainer
+    hand_out = {
+        "token": lease.token,
+        "session": trainer.session,
+        "host": trainer.host,
+        "rank": None if trainer.rank < 0 else trainer.rank,
+        "step": lease.step,
+        "rows": lease.rows,
+        "sent": lease.sent,
+        "fate": lease.fate,
+        "events": [[event.time, event.fate, event.text] for event in lease.events],
     }
-    lease = one.lease
-    if lease is not None:
-        trainer = lease.trainer
-        batch["lease"] = {
-            "token": lease.token,
-            "session": trainer.session,
-            "host": trainer.host,
-            "rank": None if trainer.rank < 0 else trainer.rank,
-            "step": lease.step,
-            "rows": lease.rows,
-            "sent": lease.sent,
-            "fate": lease.fate,
-            "events": [[event.time, event.fate, event.text] for event in lease.events],
-        }
-    return batch
+    return {**lease.batch._asdict(), "lease": hand_out}
+
+
+def _plain_rows(history: FeedRecord, lease: HandOut, key: bytes | None) -> dict[str, Any]:
+    rows = _rows(history, lease, key)
+    return {"recorded": rows is not None, "rows": [*map(_plain_row, rows or ())]}
 
 
 def _plain_row(row: Row) -> dict[str, Any]:
@@ -174,12 +173,20 @@ def skip(options: Namespace) -> None:
         raise ValueError("--trainer needs --steps A-B: it is not all that it ever got, is it?")
     if options.reason is None:
         raise ValueError("--reason TEXT must be given: the list keeps it")
+
+    key = key_of(options)
+
+    def batches(history: FeedRecord) -> list[BatchId]:
+        if key is not None:
+            return history.with_key(key)
+        return [lease.batch for lease in chosen(history, options)]
+
     report = skipping.skip(
         Path(options.state_dir),
         options.feed,
-        lambda history: chosen(history, options),
+        batches,
         reason=options.reason,
-        key=key_of(options),
+        key=key,
         beside=beside_of(options.beside),
     )
     print(json.dumps(report.to_plain()) if options.json else "\n".join(report.lines()))

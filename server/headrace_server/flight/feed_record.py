@@ -1,8 +1,7 @@
-"""The record of a feed: its hand-outs, and the rows that they brought.
+"""The record of a feed: its hand-outs, and the rows of its batches.
 
-    flight-LIFE-….flight ─┬─► batches ──┐
-    …                     │             ├─► Flown: a hand-out and its batch
-                          └─► HandOuts ─┘
+    flight-LIFE-….flight ─┬─► where each batch lies ─► its rows, read when they are wanted
+    …                     └─► HandOuts
 
 One pass over all files finds the hand-outs, and where batches lie.  It does not disturb a server
 that is writing meanwhile, and works after one was killed.
@@ -12,8 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property, lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -24,7 +22,6 @@ from headrace_proto.placement import WHOLE, Share
 
 from ..files.durable_file import read_json
 from ..reading.trace import ChunkTrace
-from .choice import handed_to
 from .files import FORMAT, SUFFIX, frame_at, frames
 from .hand_outs import HandOut, HandOuts
 from .recorder import NAME, ROUND, SOURCE, flight_directory
@@ -34,15 +31,6 @@ from .rows import BatchId, RecordedBatch, recorded, recorded_chunk
 _SOURCES = 256
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Flown:
-    """A batch and one hand-out of it.  Either may be unknown: the oldest records go."""
-
-    id: BatchId
-    lease: HandOut | None
-    made: RecordedBatch | None
 
 
 def feed_of(state: Path, feed: str | None) -> str:
@@ -184,31 +172,14 @@ class FeedRecord:
             raise ServerError(f"{path} is gone: it was the oldest of what is recorded")
         return recorded_chunk(frame, self._names[path])
 
-    def last(self, count: int) -> list[Flown]:
-        """Return the last hand-outs."""
-        return self._with_rows(self.leases[-count:])
+    def of_batch(self, batch: BatchId) -> list[HandOut]:
+        """Return every hand-out of a batch."""
+        return [lease for lease in self.leases if lease.batch == batch]
 
-    def of_trainer(self, trainer: str, steps: range | None = None) -> list[Flown]:
-        """Return the hand-outs to a trainer."""
-        return self._with_rows(handed_to(trainer, steps, self.leases))
-
-    def of_batch(self, batch: BatchId) -> list[Flown]:
-        """Return every hand-out of a batch; one without a lease where it was not handed out."""
-        made = self.get(batch)
-        flown = [Flown(batch, lease, made) for lease in self.leases if lease.batch == batch]
-        return flown or ([] if made is None else [Flown(batch, None, made)])
-
-    def of_key(self, key: bytes) -> list[Flown]:
-        """Return every hand-out of a batch with a row of this key."""
-        read = ((batch, self.get(batch)) for batch in self._places)
-        found = {batch: made for batch, made in read if made and made.has_key(key)}
-        flown = [Flown(le.batch, le, found[le.batch]) for le in self.leases if le.batch in found]
-        out = {one.id for one in flown}
-        return flown + [Flown(id, None, found[id]) for id in sorted(found.keys() - out)]
-
-    def _with_rows(self, leases: Iterable[HandOut]) -> list[Flown]:
-        """Return hand-outs with their batches, as far as they are recorded, in the same order."""
-        return [Flown(lease.batch, lease, self.get(lease.batch)) for lease in leases]
+    def with_key(self, key: bytes) -> list[BatchId]:
+        """Return the batches with a row of this key, handed out or not."""
+        read = ((batch, self.get(batch)) for batch in sorted(self._places))
+        return [batch for batch, made in read if made and made.has_key(key)]
 
 
 class Replay(NamedTuple):

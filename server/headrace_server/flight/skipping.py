@@ -11,7 +11,7 @@ are.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -28,7 +28,7 @@ from ..state.omissions import Omissions, Skipped, quarantine_file
 from ..state.restoring import finish
 from ..state.statedir import StateDirectory, partition_path
 from ..state.store import Store
-from .feed_record import FeedRecord, Flown, feed_of, served_as
+from .feed_record import FeedRecord, feed_of, served_as
 from .rows import BatchId, Row
 
 _LONGEST_REASON = 1000
@@ -76,7 +76,7 @@ class SkipReport:
 def skip(
     path: Path,
     feed: str | None,
-    choose: Callable[[FeedRecord], Sequence[Flown]],
+    choose: Callable[[FeedRecord], Iterable[BatchId]],
     reason: str,
     key: bytes | None = None,
     beside: Sequence[Path] = (),
@@ -98,9 +98,9 @@ def skip(
             finish(state.path)
             states.append(state.path)
         history = FeedRecord(states[0], name, states[1:])
-        flown = choose(history)
-        batches = tuple(dict.fromkeys(one.id for one in flown))
-        rows = [row for one in flown for row in _rows(one) if key is None or row.key == key]
+        batches = tuple(dict.fromkeys(choose(history)))
+        listed = (row for batch in batches for row in _rows(history, batch))
+        rows = [row for row in listed if key is None or row.key == key]
         if not rows:
             raise ServerError(f"nothing of feed {name!r} that is recorded fits that choice")
         stores = _stores(states, name, {batch.partition for batch in batches})
@@ -138,13 +138,14 @@ def _has_segments(noted: Any) -> bool:
     return bool(noted["pipeline"]["shape"]["kind"] == SEQUENCES)
 
 
-def _rows(one: Flown) -> list[Row]:
-    if one.made is None:
+def _rows(history: FeedRecord, batch: BatchId) -> list[Row]:
+    made = history.get(batch)
+    if made is None:
         raise ServerError(
-            f"the record of batch {one.id} is gone: the oldest are deleted first "
+            f"the record of batch {batch} is gone: the oldest are deleted first "
             "(record_bytes), so its examples can not be left out"
         )
-    return one.made.listed()
+    return made.listed()
 
 
 def _stores(states: Sequence[Path], feed: str, partitions: set[int]) -> dict[int, Saved]:

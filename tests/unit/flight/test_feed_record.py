@@ -252,14 +252,13 @@ def test_hand_outs_and_rows_are_joined(tmp_path: Path) -> None:
     ]
     assert fates(tmp_path, *rounds, recorder=recorder)
     history = FeedRecord(tmp_path, feed_of(tmp_path, None))
-    assert [one.id.number for one in history.last(2)] == [1, 0]
-    again = history.of_batch(BatchId(1, 0, 0))
-    assert [one.lease.token for one in again if one.lease] == [1, 3]
-    assert [row.example for one in again if one.made for row in one.made.listed()] == [0, 0]
-    (never,) = history.of_key(b"k2")
-    assert never.lease is None and never.made is not None
-    assert [one.id.number for one in history.of_trainer("2")] == [0]
-    assert history.of_batch(BatchId(1, 0, 9)) == []
+    assert [lease.token for lease in history.of_batch(BatchId(1, 0, 0))] == [1, 3]
+    assert history.of_batch(BatchId(1, 0, 2)) == history.of_batch(BatchId(1, 0, 9)) == []
+    (never,) = history.with_key(b"k2")
+    assert never == BatchId(1, 0, 2)
+    (again,) = history.with_key(b"k0")
+    made = history.get(again)
+    assert made and [row.example for row in made.listed()] == [0]
 
 
 def test_a_record_of_another_release_is_refused_with_the_remedy(tmp_path: Path) -> None:
