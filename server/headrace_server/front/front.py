@@ -32,7 +32,7 @@ from ..process.descriptors import divide, own, undivide
 from ..process.exchange import SPARE, Exchange
 from ..process.sockets import CanNotBind, bind_all, public_router, waits
 from .connections import Connections
-from .front_owner import FrontOwner, life_of, number_of
+from .front_owner import FrontOwner
 from .gate import Gate
 from .served import ServedShares
 
@@ -68,7 +68,10 @@ class Front:
             )
         self._connections = Connections(self._context, self._public, division.connections)
         self._gate = Gate(self._context, self._public, config.keys, self._connections)
-        self._exchange = Exchange(self._directory / "workers", others)
+        workers = self._directory / "workers"
+        self._exchange = Exchange(
+            workers, others, lambda name: self._named(name) is not None, sys.maxsize
+        )
         self._owners = [FrontOwner(n, self._exchange, self._say) for n in range(config.workers)]
         self._owner_of: dict[bytes, FrontOwner] = {}  # connections that have a session
         self._owners_of = {feed.name: config.owners_of(feed) for feed in config.feeds}
@@ -82,7 +85,6 @@ class Front:
             relay.Left: self._on_left,
             relay.SegmentRetired: lambda owner, retired: owner.segments.pop(retired.segment, None),
             relay.Ready: lambda owner, ready: owner.open(self._clock()),
-            relay.Began: lambda owner, began: None,  # its name has begun a life
         }
         self._orders: dict[str, Callable[..., None]] = {
             "worker_died": self._end_life_of,
@@ -106,7 +108,8 @@ class Front:
             poller.register(number, select.EPOLLIN)
         while not self._stopping:
             # ZeroMQ's descriptors signal changes only, so check its sockets each time.
-            at_once = connections.more or (any(map(waits, by_zeromq)) and not self._is_full)
+            at_once = connections.more or bool(owners.unheard)
+            at_once = at_once or (any(map(waits, by_zeromq)) and not self._is_full)
             ready = {number for number, _ in poller.poll(0.0 if at_once else _TICK_S)}
             self._hear_inside(ready)
             if connections.more or connections.fileno() in ready:
@@ -126,7 +129,7 @@ class Front:
 
     def _hear_inside(self, ready: Set[int]) -> None:
         """Handle messages of owners, and orders of the supervisor."""
-        if self._exchange.fileno() in ready:
+        if self._exchange.fileno() in ready or self._exchange.unheard:
             for name, (header, *frames) in self._exchange.hear():
                 self._on_owner(name, relay.FROM_OWNER.decode(header), frames)
         if self._pipe.fileno() in ready:
@@ -222,13 +225,21 @@ class Front:
     # The owners
 
     def _on_owner(self, name: bytes, message: Any, frames: list[bytes]) -> None:
-        owner = self._owners[number_of(name)]
-        if name != owner.name:  # a message of an earlier life comes too late
-            if owner.name is not None and life_of(name) < life_of(owner.name):
-                return
+        owner = self._named(name)
+        if isinstance(message, relay.Began):
+            self._begin_life(name, message)
+        elif owner is not None:  # else it is of an earlier life, and comes too late
+            self._handlers[type(message)](owner, message, *frames)
+
+    def _named(self, name: bytes) -> FrontOwner | None:
+        """Return the owner whose life has the channel of this name."""
+        return next((owner for owner in self._owners if owner.name == name), None)
+
+    def _begin_life(self, name: bytes, began: relay.Began) -> None:
+        owner = self._owners[began.owner]
+        if owner.name is None or owner.life < began.life:
             self._end_life(owner)
-            owner.begin_life(name, relay.Known(self._gate.names))
-        self._handlers[type(message)](owner, message, *frames)
+            owner.begin_life(began.life, name, relay.Known(self._gate.names))
 
     def _on_left(self, owner: FrontOwner, left: relay.Left) -> None:
         self._connections.left(left.session, self._clock())
@@ -297,7 +308,7 @@ class Front:
 
     def _end_life_of(self, worker: int, life: int) -> None:
         owner = self._owners[worker]
-        if owner.name is not None and life_of(owner.name) == life:
+        if owner.name is not None and owner.life == life:
             self._end_life(owner)
 
     def _fail(self, code: str, text: str) -> None:

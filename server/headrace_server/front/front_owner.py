@@ -27,16 +27,6 @@ _MOST_KEPT = 64 << 20
 _MOST_GREETING = 10_000
 
 
-def number_of(name: bytes) -> int:
-    """Return the number of an owner, from the name of its life."""
-    return int(name.partition(b"-")[0])
-
-
-def life_of(name: bytes) -> int:
-    """Return the number of an owner's life, from its name."""
-    return int(name.partition(b"-")[2])
-
-
 class FrontOwner:
     """One owner, through all its lives."""
 
@@ -45,7 +35,8 @@ class FrontOwner:
     ) -> None:
         """``say`` sends a header to a connection; it returns False where that is gone."""
         self.number = number
-        self.name: bytes | None = None  # of its current life
+        self.name: bytes | None = None  # of the connection of its current life
+        self.life = 0
         self.ready = False  # whether it answers greetings
         self.sessions: dict[bytes, int] = {}  # by connection
         self.segments: dict[str, np.ndarray] = {}
@@ -82,9 +73,9 @@ class FrontOwner:
 
     # Lives
 
-    def begin_life(self, name: bytes, known: Known) -> None:
-        """Begin a life: another process owns the partitions."""
-        self.name = name
+    def begin_life(self, life: int, name: bytes, known: Known) -> None:
+        """Begin a life: the process with a connection of this name owns the partitions."""
+        self.life, self.name = life, name
         self._told = known
         self.tell(known)  # before any greeting
         if not self._awaited:

@@ -1,13 +1,13 @@
 """One end of all channels to processes of the host: owners at the front, trainers at an owner.
 
-    worker   Channel.connect, its name ─┐
-                                        ├─►  Exchange.hear, tell
-    trainer  Channel.connect, Attach   ─┘
+    owner    Channel.connect, Began  ─┐
+                                      ├─►  Exchange.hear, tell
+    trainer  Channel.connect, Attach ─┘
 
 An exchange never waits: bytes that can not be written now are buffered, and written when the other
-end reads on.  Only memory bounds the buffer, so a sender has to bound it (by credits, or by the
-batches that a worker has announced), or the exchange of trainers cuts the peer off.  A malformed
-message ends the channel that it came on, and no other.
+end reads on.  Beyond a bound of these it cuts the peer off.  Each connection gets a name that none
+of ZeroMQ's can have; which process it is its first message says.  A malformed message ends the
+channel that it came on, and no other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import re
 import select
 import socket
 import time
@@ -32,12 +31,11 @@ logger = logging.getLogger("headrace.trainers")
 
 Frame = bytes | memoryview
 
-_IDENTITY = re.compile(rb"[0-9]{1,9}-[0-9]{1,9}")  # worker-life
 #: Maximum unsent bytes (headers only) to a trainer that does not read; then it is cut off.
-_MOST_KEPT = 128 * limits.MAX_HEADER_BYTES
+_MOST_UNSENT = 128 * limits.MAX_HEADER_BYTES
 #: Connections at once beyond those that there should be: strangers, and some that are about to end.
 SPARE = 16
-#: Maximum time for the messages of one trainer before the others get their turn.
+#: Maximum time for the messages of one connection before the others get their turn.
 TURN_S = 0.005
 #: Connections that are accepted in one turn.
 _BURST = 64
@@ -53,31 +51,32 @@ def is_near(identity: bytes) -> bool:
 class _Connection(Channel):
     """A channel, and what the exchange knows of it."""
 
-    def __init__(self, end: socket.socket, *limits: int) -> None:
-        super().__init__(end, *limits)
+    def __init__(self, end: socket.socket, name: bytes, most_unsent: int) -> None:
+        super().__init__(end, limits.MAX_FRAMES, limits.MAX_UPLOAD_BYTES)
         self.number = end.fileno()
-        self.name = b""  # of a worker its first message
-        self.allowed = _MOST_KEPT  # unsent bytes; more where payload waits to be written
+        self.name = name
+        self.allowed = most_unsent  # unsent bytes; more where payload waits to be written
         self.watched = False  # polled until it can be written
 
 
 class Exchange:
-    """All connections of workers, by identity, which is the first message of each, or of trainers.
-
-    A trainer that connects gets a name that none of ZeroMQ's can have.  It has still to prove its
-    session.
-    """
+    """All connections by name."""
 
     def __init__(
-        self, path: Path, most: int, is_used: Callable[[bytes], bool] | None = None
+        self,
+        path: Path,
+        most: int,
+        is_used: Callable[[bytes], bool],
+        most_unsent: int = _MOST_UNSENT,
     ) -> None:
         """``most``: connections at once; a new one ends the oldest that is unused.
 
-        ``is_used``, of trainers: whether the connection of this name is that of a session.
+        ``is_used``: whether a process is known that has the connection of this name.
         """
         self.path = path
         self._most = most
         self._is_used = is_used
+        self._most_unsent = most_unsent
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with address_of(path) as address:
@@ -91,7 +90,7 @@ class Exchange:
         self._epoll.register(self._listener, select.EPOLLIN)
         self._channels: dict[int, _Connection] = {}  # by file number
         self._named: dict[bytes, _Connection] = {}
-        self._count = itertools.count(1)  # of trainers
+        self._count = itertools.count(1)
         self._deaf = False  # no connection can be accepted now: descriptors are short
         #: Messages that the poll does not show.
         self.unheard: dict[_Connection, deque[list[bytes]]] = {}
@@ -110,9 +109,9 @@ class Exchange:
         return bool(self._channels)
 
     def hear(self) -> Iterator[tuple[bytes, list[bytes]]]:
-        """Yield the messages that have come, each with its identity; exhaust the iterator.
+        """Yield the messages that have come, by the names of connections; exhaust the iterator.
 
-        It yields messages of each trainer for ``TURN_S``; the next call continues.
+        It yields messages of each connection for ``TURN_S``; the next call continues.
         """
         late = list(self.unheard)
         for number, events in self._epoll.poll(0):
@@ -146,10 +145,10 @@ class Exchange:
         channel = self._named.get(identity)
         if channel is None:
             return False
-        channel.allowed = most_bytes + _MOST_KEPT
+        channel.allowed = most_bytes + self._most_unsent
         there = self._tell(channel, frames)
         if not channel.waits:
-            channel.allowed = _MOST_KEPT
+            channel.allowed = self._most_unsent
         return there
 
     def drop(self, identity: bytes) -> None:
@@ -178,39 +177,20 @@ class Exchange:
         until = 0.0
         while messages:
             frames = messages.popleft()
-            if not channel.name:
-                if fault := self._name(channel, frames):
-                    channel.fault = fault
-                    break
-                continue
             yield channel.name, frames
             if self._named.get(channel.name) is not channel:
                 return  # its message has ended it
-            if messages and self._is_used is not None:
+            if messages:
                 now = time.monotonic()
                 until = until or now + TURN_S
                 if now >= until:
                     self.unheard[channel] = messages
                     return
         if channel.fault:
-            logger.error("the channel of %s is closed: %s", self._who(channel), channel.fault)
+            name, place = channel.name[1:].decode(), self.path.name
+            logger.error("the channel %s to %s is closed: %s", name, place, channel.fault)
         if channel.fault or channel.ended:
             self._drop(channel)
-
-    def _who(self, channel: _Connection) -> str:
-        name = (channel.name or b"a process that did not say which").decode()
-        return f"worker {name}" if self._is_used is None else f"a trainer of this host ({name[1:]})"
-
-    def _name(self, channel: _Connection, frames: list[bytes]) -> str:
-        """Take a first message, the name of the peer; return its fault, empty for none."""
-        name = frames[0]
-        if len(frames) != 1 or not _IDENTITY.fullmatch(name):
-            return f"its first message is {len(frames)} frames, {name[:32]!r} …, and no identity"
-        if name in self._named:
-            return f"worker {name.decode()} is connected already, and that connection stands"
-        channel.name = name
-        self._named[name] = channel
-        return ""
 
     def _accept(self) -> None:
         for _ in range(_BURST):
@@ -228,27 +208,17 @@ class Exchange:
                 continue  # the peer has disconnected
             end = socket.socket(fileno=aside(end.detach()))
             end.setblocking(False)
-            self._take(end)
-            if len(self._channels) > self._most:
-                self._drop(next(filter(self._is_unused, self._channels.values())))
-
-    def _is_unused(self, channel: _Connection) -> bool:
-        name = channel.name
-        return not name or (self._is_used is not None and not self._is_used(name))
-
-    def _take(self, end: socket.socket) -> None:
-        channel = _Connection(end)
-        if self._is_used is not None:
-            channel = _Connection(end, limits.MAX_FRAMES, limits.MAX_UPLOAD_BYTES)
             # No peer can choose such a name on a ZeroMQ socket, and ZeroMQ's own have 5 bytes.
-            channel.name = _NEAR + b"%d" % next(self._count)
-            self._named[channel.name] = channel
-        self._channels[channel.number] = channel
-        self._epoll.register(channel, select.EPOLLIN)
+            channel = _Connection(end, _NEAR + b"%d" % next(self._count), self._most_unsent)
+            self._channels[channel.number] = self._named[channel.name] = channel
+            self._epoll.register(channel, select.EPOLLIN)
+            if len(self._channels) > self._most:
+                every = self._channels.values()
+                self._drop(next(one for one in every if not self._is_used(one.name)))
 
     def _tell(self, channel: _Connection, frames: Sequence[Frame]) -> bool:
-        if self._is_used is not None and channel.unsent_memory > channel.allowed:
-            self._drop(channel)  # when the trainer greets again, all important messages are resent
+        if channel.unsent_memory > channel.allowed:
+            self._drop(channel)  # when a trainer greets again, all important messages are resent
             return False
         there = True
         try:
@@ -273,7 +243,7 @@ class Exchange:
             channel.watched = waits
             self._epoll.modify(channel, select.EPOLLIN | (select.EPOLLOUT if waits else 0))
         if not waits:
-            channel.allowed = _MOST_KEPT
+            channel.allowed = self._most_unsent
 
     def _drop(self, channel: _Connection) -> None:
         self._epoll.unregister(channel)

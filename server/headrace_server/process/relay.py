@@ -88,7 +88,10 @@ class SegmentRetired:
 
 @message(FROM_OWNER, 5)
 class Began:
-    """The process of the owner has begun."""
+    """The process of a life of an owner has begun; the first message on its channel."""
+
+    owner: Count
+    life: Count
 
 
 @message(FROM_OWNER, 6)

@@ -37,7 +37,7 @@ from ..process.child import Pipe
 from ..process.config import RunConfig
 from ..process.exchange import SPARE, Exchange
 from ..process.in_thread import ThreadEnded
-from ..process.relay import Began
+from ..process.relay import FROM_OWNER, Began
 from .events import Event
 from .house import Deferred, House
 from .opening import Life
@@ -74,8 +74,8 @@ class Owner:
         logger.setLevel(config.log_level)
         directory = Path(config.directory)
         _remove_traces(config, life)
-        who = b"%d-%d" % (life.worker, life.number)
-        self._door = RelayDoor(Channel.connect(directory / "workers", [who], _FRONT_S))
+        began = FROM_OWNER.encode(Began(life.worker, life.number))
+        self._door = RelayDoor(Channel.connect(directory / "workers", [began], _FRONT_S))
         trainers, why = _bound(config.max_trainers, raised=not config.in_process)
         if why and not life.worker and not life.number:
             logger.warning("fewer trainers can have a session with a worker: %s", why)
@@ -122,7 +122,6 @@ class Owner:
 
     def run(self) -> None:
         """Open the feeds, and serve them until an order to stop."""
-        self._door.tell(Began())
         house, partitions, poller = self._house, self._partitions, self._poller
         door, near = self._door, self._near
         stores = partitions.stores.fileno()

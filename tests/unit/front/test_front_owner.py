@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from headrace_proto.messages import FROM_SERVER, Unknown
 from headrace_server.core.farewell import RETURN_S
-from headrace_server.front.front_owner import FrontOwner, life_of, number_of
+from headrace_server.front.front_owner import FrontOwner
 from headrace_server.process.exchange import Exchange
 from headrace_server.process.relay import FROM_FRONT, AllBack, Known, Sent, TrainerMessage
 
@@ -39,19 +39,15 @@ class World:
         return told
 
     def begin(self, name: bytes = b"1-0", now: float = 0.0) -> None:
-        self.owner.begin_life(name, KNOWN)
+        self.owner.begin_life(0, name, KNOWN)
         self.owner.open(now)
-
-
-def test_the_name_of_an_owner_has_its_number_and_life():
-    assert (number_of(b"12-3"), life_of(b"12-3")) == (12, 3)
 
 
 def test_greetings_are_held_until_the_owner_is_ready():
     w = World()
     w.owner.hold(b"a", 5, "key", [b"hello"])
     assert b"a" in w.owner and b"b" not in w.owner and w.owner.load == 1
-    w.owner.begin_life(b"1-0", KNOWN)
+    w.owner.begin_life(0, b"1-0", KNOWN)
     assert w.take_told() == [KNOWN, AllBack()]
     w.owner.open(0.0)
     assert w.take_told() == [TrainerMessage(b"a", "key")]

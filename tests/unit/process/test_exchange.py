@@ -40,16 +40,35 @@ class Place:
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "workers"
-        self.exchange = Exchange(self.path, 100)
+        self._named: dict[bytes, bytes] = {}  # what each process calls itself, by connection
+        self.exchange = Exchange(self.path, 100, self._named.__contains__, sys.maxsize)
         self.heard: list[Said] = []
         self._ends: list[Any] = []
 
-    def worker(self, identity: bytes = b"0-0") -> Channel:
-        """A worker that the exchange knows."""
-        channel = Channel.connect(self.path, [identity])
+    def worker(self, name: bytes = b"0-0") -> Channel:
+        """A worker that has said what it is called."""
+        channel = Channel.connect(self.path, [name])
         self._ends.append(channel)
         self.hear_out()
         return channel
+
+    def tell(self, name: bytes, frames: Any) -> bool:
+        return self.exchange.tell(self._connection_of(name), frames)
+
+    def unsent_memory(self, name: bytes) -> int:
+        return self.exchange.unsent_memory(self._connection_of(name))
+
+    def _connection_of(self, name: bytes) -> bytes:
+        """Return the last connection of a process that called itself so."""
+        return next((at for at, of in reversed(self._named.items()) if of == name), b"")
+
+    def take(self) -> None:
+        """Take the messages that have come; the first of each connection is a name."""
+        for connection, frames in self.exchange.hear():
+            if connection in self._named:
+                self.heard.append((self._named[connection], frames))
+            else:
+                (self._named[connection],) = frames
 
     def stranger(self, written: bytes) -> socket.socket:
         """A process that writes arbitrary bytes."""
@@ -63,9 +82,9 @@ class Place:
         """Exchange until nothing more can be read or written; return the messages that came."""
         before = len(self.heard)
         deadline = time.monotonic() + LIMIT_S
-        while ready(self.exchange, 0):
+        while self.exchange.unheard or ready(self.exchange, 0):
             assert time.monotonic() < deadline, "it is always ready"
-            self.heard.extend(self.exchange.hear())
+            self.take()
         return self.heard[before:]
 
     def hear(self, count: int) -> list[Said]:
@@ -74,8 +93,8 @@ class Place:
         while len(self.heard) < count:
             left = deadline - time.monotonic()
             assert left > 0, f"{len(self.heard)} of {count} messages came"
-            if ready(self.exchange, left):
-                self.heard.extend(self.exchange.hear())
+            if self.exchange.unheard or ready(self.exchange, left):
+                self.take()
         return self.heard
 
     def close(self) -> None:
@@ -147,8 +166,8 @@ def process(place: Place, program: str) -> Iterator[subprocess.Popen[bytes]]:
         [b""],
         [b"", b"", b""],
         [b"header", b"", b"payload", b""],
-        [b"x" * 4096] * 4096,
-        [b""] * 4096,
+        [b"x" * 4096] * 257,
+        [b""] * 257,
         [bytes(1 << 18)],
         [bytes((1 << 18) - 12), b"y"],
     ],
@@ -160,7 +179,7 @@ def test_a_message_arrives_as_it_was_sent_both_ways(place: Place, frames: list[b
     sending.start()
     assert place.hear(1) == [(b"0-0", frames)]
     sending.join(LIMIT_S)
-    assert place.exchange.tell(b"0-0", frames)
+    assert place.tell(b"0-0", frames)
     assert read_on(place, worker, 1) == [frames]
     assert not ready(worker, 0)  # nothing was left over
 
@@ -174,9 +193,9 @@ def test_a_message_of_no_frames_or_too_many_is_refused_before_any_of_it_is_writt
     with pytest.raises(ValueError, match=f"frames: a message has 1 to 4096 frames, not {count}"):
         worker.send(wrong)
     with pytest.raises(ValueError, match=f"not {count}"):
-        place.exchange.tell(b"0-0", wrong)
+        place.tell(b"0-0", wrong)
     worker.send([b"after"])
-    place.exchange.tell(b"0-0", [b"after"])
+    place.tell(b"0-0", [b"after"])
     assert place.hear_out() == [(b"0-0", [b"after"])]
     assert worker.receive() == [[b"after"]]
 
@@ -281,15 +300,15 @@ def test_the_front_waits_for_no_worker_and_all_arrives_when_it_reads_on(place: P
     other = place.worker(b"1-0")
     told = [[b"%d" % i, bytes([i]) * (1 << 20)] for i in range(64)]
     for frames in told:
-        assert place.exchange.tell(b"0-0", frames)
+        assert place.tell(b"0-0", frames)
     assert place.hear_out() == []  # and where nobody reads, nothing is ready: the poll can rest
-    assert place.exchange.tell(b"1-0", [b"you"])
+    assert place.tell(b"1-0", [b"you"])
     assert other.receive() == [[b"you"]]
     silent.send([b"still heard"])
     assert place.hear_out() == [(b"0-0", [b"still heard"])]
     assert read_on(place, silent, 64) == told
     assert not ready(place.exchange, 0)  # it is not woken any more to write
-    assert place.exchange.tell(b"0-0", [b"as before"])
+    assert place.tell(b"0-0", [b"as before"])
     assert silent.receive() == [[b"as before"]]
 
 
@@ -297,27 +316,27 @@ def test_small_messages_to_a_worker_that_does_not_read_keep_their_order(place: P
     worker = place.worker()
     told = [[b"%d" % i, b""] for i in range(20_000)]
     for frames in told:
-        assert place.exchange.tell(b"0-0", frames)
+        assert place.tell(b"0-0", frames)
     assert read_on(place, worker, len(told)) == told
 
 
 @pytest.mark.parametrize("size", [1, 300, 100_000])
 def test_queued_messages_are_counted_with_the_memory_that_they_take(place: Place, size: int):
     worker = place.worker()
-    while place.exchange.unsent_memory(b"0-0") < 1 << 20:  # beyond what the socket holds
-        place.exchange.tell(b"0-0", [b"first", bytes(1 << 16)])
+    while place.unsent_memory(b"0-0") < 1 << 20:  # beyond what the socket holds
+        place.tell(b"0-0", [b"first", bytes(1 << 16)])
     tracemalloc.start()
-    before = place.exchange.unsent_memory(b"0-0")
+    before = place.unsent_memory(b"0-0")
     told = 6_000_000 // (size + 1000)
     for i in range(told):
-        place.exchange.tell(b"0-0", [b"%d" % i, bytes(size)])
+        place.tell(b"0-0", [b"%d" % i, bytes(size)])
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    counted = place.exchange.unsent_memory(b"0-0") - before
+    counted = place.unsent_memory(b"0-0") - before
     assert 0.7 * taken < counted < 1.5 * taken
     while not any(frames[0] == b"%d" % (told - 1) for frames in worker.receive()):
         place.hear_out()
-    assert place.exchange.unsent_memory(b"0-0") == 0
+    assert place.unsent_memory(b"0-0") == 0
 
 
 def test_a_worker_waits_until_the_front_has_read(place: Place):
@@ -349,15 +368,15 @@ def test_all_messages_that_a_worker_wrote_before_it_was_killed_are_read(place: P
     ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"up\n"
-        place.heard.extend(place.exchange.hear())  # it is there
-        place.heard.extend(place.exchange.hear())  # and known
-        assert place.exchange.tell(b"1-0", [b"never read"])
+        place.take()  # it is there
+        place.take()  # and known
+        assert place.tell(b"1-0", [b"never read"])
         assert child.stdout.readline() == b"said\n"
         child.send_signal(signal.SIGKILL)
         child.wait(LIMIT_S)
         place.hear_out()
     assert place.heard == [(b"1-0", [b"%d" % i, bytes(500)]) for i in range(50)]
-    assert place.exchange.tell(b"1-0", [b"late"]) is False
+    assert place.tell(b"1-0", [b"late"]) is False
 
 
 def test_whole_messages_of_a_worker_killed_within_a_message_are_read_and_others_go_on(
@@ -379,43 +398,43 @@ def test_whole_messages_of_a_worker_killed_within_a_message_are_read_and_others_
     assert place.heard == [(b"1-0", [b"first"]), (b"1-0", [b"second", b""])]
     other.send([b"on"])
     assert place.hear_out() == [(b"0-0", [b"on"])]
-    assert place.exchange.tell(b"0-0", [b"on"])
+    assert place.tell(b"0-0", [b"on"])
     assert other.receive() == [[b"on"]]
-    assert place.exchange.tell(b"1-0", [b"late"]) is False
+    assert place.tell(b"1-0", [b"late"]) is False
 
 
 def test_sending_to_a_dead_worker_is_harmless_before_and_after_its_end_is_noticed(
     place: Place,
 ):
-    assert place.exchange.tell(b"0-0", [b"x"]) is False  # it never was there
+    assert place.tell(b"0-0", [b"x"]) is False  # it never was there
     gone = place.worker(b"0-0")
     other = place.worker(b"1-0")
     gone.send([b"last words"])
     gone.close()
-    assert place.exchange.tell(b"0-0", [b"x"]) is False
-    assert place.exchange.tell(b"0-0", [b"x"]) is False
+    assert place.tell(b"0-0", [b"x"]) is False
+    assert place.tell(b"0-0", [b"x"]) is False
     assert place.hear_out() == [(b"0-0", [b"last words"])]
-    assert place.exchange.tell(b"0-0", [b"x"]) is False
-    assert place.exchange.tell(b"1-0", [b"y"])
+    assert place.tell(b"0-0", [b"x"]) is False
+    assert place.tell(b"1-0", [b"y"])
     assert other.receive() == [[b"y"]]
 
 
 def test_a_worker_that_dies_while_much_waits_for_it_leaves_nothing_behind(place: Place):
     worker = place.worker()
     files = len(os.listdir("/proc/self/fd"))
-    place.exchange.tell(b"0-0", [bytes(BIG)])
+    place.tell(b"0-0", [bytes(BIG)])
     worker.close()
     assert place.hear_out() == []
     assert not ready(place.exchange, 0)
     assert len(os.listdir("/proc/self/fd")) == files - 2
     again = place.worker()  # its name is free
-    assert place.exchange.tell(b"0-0", [b"anew"])
+    assert place.tell(b"0-0", [b"anew"])
     assert again.receive() == [[b"anew"]]
 
 
 def test_a_worker_reads_all_that_the_front_sent_and_then_its_end(place: Place):
     worker = place.worker()
-    place.exchange.tell(b"0-0", [b"last"])
+    place.tell(b"0-0", [b"last"])
     place.exchange.close()
     assert worker.receive() == [[b"last"]]
     assert ready(worker, LIMIT_S)
@@ -464,11 +483,11 @@ def test_garbage_ends_the_channel_that_it_came_on_and_no_other(
     with caplog.at_level(logging.ERROR, "headrace.trainers"):
         assert place.hear_out() == [(b"1-0", [b"whole", b"before"])]
     assert len(caplog.records) == 2
-    assert "the channel of worker 1-0 is closed: a message of" in caplog.text
+    assert "the channel near-3 to workers is closed: a message of" in caplog.text
     for end in (unknown, known):
         with contextlib.suppress(ConnectionResetError):
             assert end.recv(1) == b""
-    assert place.exchange.tell(b"1-0", [b"x"]) is False
+    assert place.tell(b"1-0", [b"x"]) is False
     other.send([b"on"])
     assert place.hear_out() == [(b"0-0", [b"on"])]
 
@@ -483,48 +502,6 @@ def test_random_bytes_never_take_the_exchange_down(place: Place):
     place.hear_out()
     other.send([b"on"])
     assert place.hear_out()[-1] == (b"0-0", [b"on"])
-
-
-@pytest.mark.parametrize(
-    "first",
-    [
-        [b""],
-        [b"x"],
-        [b"0"],
-        [b"0-"],
-        [b"1-2-3"],
-        [b"-1-0"],
-        [b"0-0\n"],
-        [b"0-0", b""],
-        [b"9" * 5000],
-    ],
-    ids=lambda frames: f"{frames[0][:8]!r}x{len(frames)}",
-)
-def test_a_connection_that_does_not_identify_itself_is_closed(
-    place: Place, first: list[bytes], caplog: pytest.LogCaptureFixture
-):
-    end = place.stranger(wire(*first) + wire(b"something"))
-    assert place.hear_out() == []
-    assert "and no identity" in caplog.text
-    with contextlib.suppress(ConnectionResetError):
-        assert end.recv(1) == b""
-
-
-def test_a_second_connection_of_the_same_name_is_closed_and_the_first_stands(
-    place: Place, caplog: pytest.LogCaptureFixture
-):
-    first = place.worker(b"3-7")
-    second = Channel.connect(place.path, [b"3-7"])
-    second.send([b"I am it"])
-    assert place.hear_out() == []
-    assert "worker 3-7 is connected already, and that connection stands" in caplog.text
-    assert second.receive() == []
-    assert second.ended
-    second.close()
-    first.send([b"here"])
-    assert place.hear_out() == [(b"3-7", [b"here"])]
-    assert place.exchange.tell(b"3-7", [b"you"])
-    assert first.receive() == [[b"you"]]
 
 
 def test_a_worker_that_gets_invalid_bytes_raises_an_error():
@@ -576,7 +553,7 @@ def short_directory(size: int) -> Iterator[Path]:
 def test_a_path_that_is_taken_or_missing_is_an_error_that_keeps_no_socket(place: Place):
     files = len(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match="Address already in use"):
-        Exchange(place.path, 100)
+        Exchange(place.path, 100, lambda name: True)
     with pytest.raises(FileNotFoundError):
         Channel.connect(place.path.parent / "nobody", [b"0-0"])
     assert len(os.listdir("/proc/self/fd")) == files
@@ -611,16 +588,16 @@ def test_a_worker_that_is_ready_before_its_front_waits_for_it(tmp_path: Path):
         target=lambda: connected.append(Channel.connect(path, [b"0-0"], patience_s=30))
     )
     worker.start()
-    exchange = Exchange(path, 100)
+    exchange = Exchange(path, 100, lambda name: True)
     worker.join(PATIENCE_S)
     poll = select.poll()
     poll.register(exchange, select.POLLIN)
     heard: list[Any] = []
     connected[0].send([b"word"])
-    while not heard:
+    while len(heard) < 2:
         assert poll.poll(30_000)
         heard += exchange.hear()
-    assert heard == [(b"0-0", [b"word"])]
+    assert heard == [(b"\0near-1", [b"0-0"]), (b"\0near-1", [b"word"])]
     connected[0].close()
     exchange.close()
 
@@ -703,8 +680,8 @@ def test_strangers_make_room_for_others_and_identified_connections_stay(tmp_path
         place.hear_out()
         assert connected_to(place.exchange) == 100
         assert strangers[0].recv(1) == b"" and worker.receive() == [] and not worker.ended
-        assert place.exchange.tell(b"0-0", [b"still here"])
-        assert place.worker(b"1-0") and place.exchange.tell(b"1-0", [b"x"])
+        assert place.tell(b"0-0", [b"still here"])
+        assert place.worker(b"1-0") and place.tell(b"1-0", [b"x"])
     finally:
         place.close()
 
@@ -732,7 +709,7 @@ def test_an_exchange_without_descriptors_waits_and_accepts_when_there_are_some(t
         late = place.stranger(b"")
         with no_descriptors():
             place.hear_out()  # and it is not always ready
-            assert place.exchange.tell(b"0-0", [b"meanwhile"])
+            assert place.tell(b"0-0", [b"meanwhile"])
         place.exchange.tick()
         place.hear_out()
         assert connected_to(place.exchange) == 2 and not worker.ended
