@@ -42,7 +42,7 @@ from headrace_proto.messages import (
 from headrace_proto.placement import next_term, partitions_of
 from headrace_server.core.ahead import Ahead
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.handover import Answer, Batch, Claim, Finish, Send, StoreCommit, Taken
+from headrace_server.core.handover import Answer, Batch, Claim, Finish, Send, StoreCommit
 
 __all__ = ["Shape", "World"]
 
@@ -186,6 +186,7 @@ class Owner:
         shared = shape.servers > 1
         self.dispatcher = Dispatcher([*numbers], LEASE_S, CREDITS, term, shared=shared)
         self._ahead = Ahead([_FEED], _AHEAD, _AHEAD * _NBYTES, 1 << 30)
+        self._ahead.follow(_FEED, self.dispatcher.untaken)
         self._running: dict[tuple[str, int], _Partition] = {}
         self._sessions: dict[int, int] = {}  # by trainer
         self._trainers: dict[int, int] = {}  # by session
@@ -294,8 +295,7 @@ class Owner:
         if name is None:
             return False
         partition = self._running[name]
-        self.dispatcher.made(Batch(name[1], partition.numbers.pop(), 1, "bytes"))
-        self._ahead.made(name, _NBYTES)
+        self.dispatcher.made(Batch(name[1], partition.numbers.pop(), 1, "bytes", nbytes=_NBYTES))
         if not partition.numbers:
             del self._running[name]
             self._ahead.end(name)
@@ -321,8 +321,6 @@ class Owner:
             self._answers[effect.session][1].extend(effect.stale)
         elif isinstance(effect, StoreCommit):
             self.world.later(_STORED_S, self._stored, effect.batch)
-        elif isinstance(effect, Taken):
-            self._ahead.taken((_FEED, effect.batch.partition))
         elif isinstance(effect, (EpochBegun, Full, Idle, Passed)):
             self._tell(self._trainers[effect.session], effect)
         elif isinstance(effect, Finish):

@@ -20,6 +20,7 @@ from typing import Any
 
 import headrace_server as hs
 from headrace_proto.clock import AwakeClock
+from headrace_server.core.ahead import Untaken
 from headrace_server.core.handover import (
     Batch,
     Claim,
@@ -174,18 +175,16 @@ class PlayedPartitions:
         self._blocks: set[tuple[str, int, int]] = set()
         self._numbers: Counter[tuple[str, int]] = Counter()  # of batches that were made
         self._by_stripe: Counter[tuple[str, int, int]] = Counter()
-        self._taken: Counter[str] = Counter()
+        self._untaken: dict[str, Untaken] = {}  # by feed: batches that no trainer has taken
         self._open: dict[str, list[int]] = {}  # by feed: partitions that make batches
 
     def open(self, feed: str, partition: int) -> None:
         opened = Opened(partition, _SCHEMA, _properties(feed))
         self.events.append((feed, Desk.on_opened, opened))
         self._open.setdefault(feed, []).append(partition)
-        self._fill(feed)
 
-    def taken(self, feed: str) -> None:
-        self._taken[feed] += 1
-        self._fill(feed)
+    def follow(self, feed: str, untaken: Untaken) -> None:
+        self._untaken[feed] = untaken
 
     def free(self, feed: str, effect: Freed) -> None:
         batch = effect.batch
@@ -263,12 +262,13 @@ class PlayedPartitions:
         for partition in self._open[feed]:
             then(partition, "")
 
-    def _fill(self, feed: str) -> None:
-        """Make batches of a feed without states ahead."""
-        if "key" not in _properties(feed) and self._open[feed]:
-            partition = self._open[feed][0]
-            while self._numbers[feed, partition] - self._taken[feed] < _AHEAD:
-                self._make(feed, partition, {})
+    def fill(self) -> None:
+        """Make batches of feeds without states ahead."""
+        for feed, untaken in self._untaken.items():
+            if "key" not in _properties(feed):
+                for partition in self._open.get(feed, ())[:1]:
+                    for _ in range(_AHEAD - untaken.count):
+                        self._make(feed, partition, {})
 
     def _make(self, feed: str, partition: int, meta: dict[str, Any]) -> None:
         number = self._numbers[feed, partition]
@@ -369,6 +369,7 @@ class Bench:
         while True:
             self.house.act()
             self.house.dealing.deliver_stored()
+            self.partitions.fill()
             if not self.partitions.events:
                 break
             while self.partitions.events:

@@ -1,8 +1,9 @@
 """Which partition of a worker works next, and how far ahead of trainers its feeds may get.
 
-    made(partition, bytes) ─► [ not taken yet, oldest first ] ─► taken()
-                                          │
-                         turn(): the partition that makes the next batch, or none
+    batches that are made, and that no trainer has taken (``Untaken``)
+                        │
+                        ▼
+    turn(): the partition that makes the next batch, or none
 
 Feeds share the worker's time evenly: the feed that has worked least comes first.  One with batches
 that nobody has taken comes after those whose trainers may wait.  Partitions whose batches are made
@@ -20,7 +21,6 @@ ahead, fewer or more than the default (``bounds``).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -37,6 +37,17 @@ class _Partition(Protocol):
 
     @property
     def made_ahead(self) -> bool: ...
+
+
+class Untaken:
+    """The batches of a feed that are made and that no trainer has taken: none."""
+
+    count = 0
+    nbytes = 0  # of all of them
+
+    def of(self, partition: int) -> int:
+        """Return how many are of one partition."""
+        return 0
 
 
 class _Shares:
@@ -62,14 +73,12 @@ class _Shares:
 
 @dataclass(slots=True)
 class _Feed:
-    """The partitions of a feed that are at work, and its batches made and not taken."""
+    """The partitions of a feed that are at work, and its batches that are not taken."""
 
     running: dict[int, _Partition] = field(default_factory=dict)
     ready: dict[int, _Partition] = field(default_factory=dict)  # those that wait for no trainer
     shares: _Shares = field(default_factory=_Shares)
-    untaken: dict[int, deque[int]] = field(default_factory=dict)  # bytes by partition, oldest first
-    count: int = 0  # number of them
-    nbytes: int = 0
+    untaken: Untaken = field(default_factory=Untaken)
     bounds: tuple[int, int] = 0, 0  # of batches and of bytes
     rests: bool = False
 
@@ -81,7 +90,7 @@ class _Feed:
                 (run.next_turn if run.made_ahead else self.shares.start(partition), partition, run)
                 for partition, run in self.ready.items()
             )
-        if run.capacity is None or len(self.untaken.get(partition, ())) < run.capacity:
+        if run.capacity is None or self.untaken.of(partition) < run.capacity:
             return partition
         return None
 
@@ -101,7 +110,7 @@ def bounds(
 
 
 class Ahead:
-    """The partitions of one worker, and their batches that are made and not taken."""
+    """The turns of one worker's partitions."""
 
     def __init__(
         self, feeds: Iterable[str], max_ahead: int, max_ahead_bytes: int, slab_bytes: int
@@ -116,6 +125,10 @@ class Ahead:
         self._max_ahead_bytes = max_ahead_bytes
         self._slab_bytes = slab_bytes
         self._share = slab_bytes // (2 * len(self._feeds)) if several else None
+
+    def follow(self, feed: str, untaken: Untaken) -> None:
+        """Bound a feed by its batches that are not taken."""
+        self._feeds[feed].untaken = untaken
 
     def open(self, name: _Name, run: _Partition) -> None:
         """Let a partition take turns."""
@@ -145,27 +158,6 @@ class Ahead:
             feed = self._feeds[name[0]]
             feed.ready[name[1]] = feed.running[name[1]]
 
-    def made(self, name: _Name, nbytes: int) -> None:
-        """Note that a partition has made a batch."""
-        feed = self._feeds[name[0]]
-        feed.untaken.setdefault(name[1], deque()).append(nbytes)
-        feed.count += 1
-        feed.nbytes += nbytes
-        self._rest(feed)
-
-    def taken(self, name: _Name) -> None:
-        """Note that a batch of a partition was taken: its oldest one."""
-        feed = self._feeds[name[0]]
-        untaken = feed.untaken.get(name[1])
-        if not untaken:
-            raise ValueError(
-                f"a batch of partition {name[1]} of feed {name[0]!r} was taken that it has not "
-                f"made: its batches were all taken before, and of others {feed.count} were not"
-            )
-        feed.count -= 1
-        feed.nbytes -= untaken.popleft()
-        self._rest(feed)
-
     @property
     def at_rest(self) -> bool:
         """Whether all partitions wait for trainers."""
@@ -173,7 +165,7 @@ class Ahead:
 
     def turn(self) -> _Name | None:
         """Return the partition that makes the next batch, unless enough is made ahead."""
-        able = [name for name, feed in self._feeds.items() if feed.ready and not feed.rests]
+        able = [name for name, feed in self._feeds.items() if feed.ready and not self._rests(feed)]
         while able:
             name = able[0] if len(able) == 1 else min(able, key=self._order)
             if (partition := self._feeds[name].first()) is not None:
@@ -182,7 +174,7 @@ class Ahead:
         return None
 
     def _order(self, name: str) -> tuple[bool, float, str]:
-        return self._feeds[name].count > 0, self._shares.start(name), name
+        return self._feeds[name].untaken.count > 0, self._shares.start(name), name
 
     def worked(self, name: _Name, seconds: float, batches: int) -> None:
         """Note that a partition, which had the turn, has worked and made so many batches."""
@@ -199,12 +191,12 @@ class Ahead:
             self._slab_bytes,
         )
         feed.bounds = most, most_bytes if self._share is None else min(most_bytes, self._share)
-        self._rest(feed)
 
-    def _rest(self, feed: _Feed) -> None:
-        """Let a feed rest that is far enough ahead."""
-        most, most_bytes = feed.bounds
+    def _rests(self, feed: _Feed) -> bool:
+        """Return whether a feed rests, since it is far enough ahead."""
+        (most, most_bytes), untaken = feed.bounds, feed.untaken
         if feed.rests:
             most, most_bytes = most - max(1, most // 4) + 1, most_bytes - most_bytes // 4
-        enough = feed.count >= most or feed.nbytes >= most_bytes
-        feed.rests = enough and feed.count >= self._always
+        enough = untaken.count >= most or untaken.nbytes >= most_bytes
+        feed.rests = enough and untaken.count >= self._always
+        return feed.rests

@@ -55,6 +55,7 @@ class Batch:
     let_go: bool = False  # no trainer gets it again
     freed: bool = False
     pins: set[Hashable] = field(default_factory=set)
+    nbytes: int = 0  # of its bytes
 
     def wait_no_more(self) -> None:
         """Leave the queue in which it waits, if any."""
@@ -134,13 +135,6 @@ class Send(_Effect):
     session: int
     seq: int
     token: int
-    batch: Batch
-
-
-@record
-class Taken(_Effect):
-    """A batch left the stream of new ones, so its partition may make another."""
-
     batch: Batch
 
 

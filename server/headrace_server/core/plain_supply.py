@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from headrace_proto.messages import Full, Idle
 
-from .handover import Batch, Dealt, Line, PassOver, Taken
+from .handover import Batch, Dealt, Line, PassOver
 from .hands import Hands
 from .plain_rounds import PlainRounds
 from .rounds import DealtRounds
@@ -33,7 +33,7 @@ class PlainSupply(Supply):
     def __init__(self, partitions: Sequence[int], hands: Hands) -> None:
         super().__init__(hands)
         self._partitions = tuple(partitions)
-        self.stream = Stream(self._partitions)
+        self.untaken = self.stream = Stream(self._partitions)
         self._again = Line()  # returned batches that belong to no rank
         self._rounds = PlainRounds()
         self._full = False  # whether there is no room for the next batch
@@ -118,13 +118,7 @@ class PlainSupply(Supply):
 
     def pick(self, name: tuple[int, ...]) -> Batch | None:
         number, partition = name
-        dealt = self._rounds.pick((number, partition))
-        if dealt is not None:
-            return dealt
-        batch = self.stream.pick(number, partition)
-        if batch is not None:
-            self._hands.effects.append(Taken(batch))
-        return batch
+        return self._rounds.pick((number, partition)) or self.stream.pick(number, partition)
 
     def will_make(self, name: tuple[int, ...]) -> bool:
         return self.stream.will_make(*name)
@@ -188,12 +182,7 @@ class PlainSupply(Supply):
 
     def _fresh(self) -> Batch | None:
         """Return a returned batch, else the next of the stream."""
-        if self._again.count:
-            return self._again.pop()
-        batch = self.stream.next()
-        if batch is not None:
-            self._hands.effects.append(Taken(batch))
-        return batch
+        return self._again.pop() if self._again.count else self.stream.next()
 
     def tell(self, paused: bool) -> None:
         if not (paused or self.stream.open or self._again):
@@ -231,4 +220,4 @@ class PlainSupply(Supply):
         return self.stream.missing()
 
     def waiting(self) -> int:
-        return self.stream.waiting()
+        return self.stream.count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from .ahead import Untaken
 from .arrivals import Arrivals
 from .handover import Batch
 from .hands import Hands
@@ -156,6 +157,11 @@ class Standing:
     def paused(self, paused: bool) -> None:
         self._paused = paused
         self._changed = True
+
+    @property
+    def untaken(self) -> Untaken:
+        """The batches that are made ahead and that no trainer has taken."""
+        return self._supply.untaken
 
     @property
     def leased(self) -> int:

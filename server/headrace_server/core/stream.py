@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from .ahead import Untaken
 from .handover import Batch, of_numbers
 
 
@@ -29,10 +30,11 @@ class _Partition:
     gaps: bool = False  # an earlier server may have seen some of its batches done
 
 
-class Stream:
-    """The batches that are made and not yet taken."""
+class Stream(Untaken):
+    """The batches that are made and not yet taken: ``count`` of them, of ``nbytes``."""
 
     def __init__(self, partitions: Iterable[int]) -> None:
+        self.count = self.nbytes = 0
         self._partitions = of_numbers(partitions, _Partition)
         # number of partitions that have batches or will make some
         self._live = len(self._partitions)
@@ -58,6 +60,8 @@ class Stream:
         here.next_number = batch.number + 1
         here.next_turn = batch.turn + 1
         here.ready.append(batch)
+        self.count += 1
+        self.nbytes += batch.nbytes
 
     def start(self, partition: int, number: int, turn: int = -1) -> None:
         """Let a partition continue where an earlier server was: with this batch or a later one."""
@@ -77,13 +81,17 @@ class Stream:
         for batch in here.ready:
             if batch.number == number:
                 here.ready.remove(batch)
-                self._live -= here.ended and not here.ready
-                return batch
+                return self._taken(batch, here)
         return None
 
-    def waiting(self) -> int:
-        """Return how many batches are here."""
-        return sum(len(here.ready) for here in self._partitions.values())
+    def _taken(self, batch: Batch, here: _Partition) -> Batch:
+        self._live -= here.ended and not here.ready
+        self.count -= 1
+        self.nbytes -= batch.nbytes
+        return batch
+
+    def of(self, partition: int) -> int:
+        return len(self._partitions[partition].ready)
 
     def will_make(self, number: int, partition: int) -> bool:
         """Return whether a batch may still come."""
@@ -106,9 +114,7 @@ class Stream:
         if not here.ready:
             return None
         heapq.heapreplace(self._turns, (turn[0] + 1, turn[1]))
-        batch = here.ready.popleft()
-        self._live -= here.ended and not here.ready
-        return batch
+        return self._taken(here.ready.popleft(), here)
 
     @property
     def live(self) -> Sequence[int]:

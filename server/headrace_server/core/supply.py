@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+from .ahead import Untaken
 from .handover import Batch
 from .hands import Hands
 from .rounds import DealtRounds
@@ -21,6 +22,7 @@ class Supply(ABC):
 
     world = 0  # number of ranks; 0: trainers have none
     states = NOWHERE  # where states of segments are kept
+    untaken = Untaken()  # batches that are made ahead; of segments none
 
     def __init__(self, hands: Hands) -> None:
         self._hands = hands

@@ -48,7 +48,16 @@ class Announcer:
         slab, block, (feed, partition) = self._slab, made.block, name
         columns, crowded = self._columns_of(made.slots), slab.fraction_used > _CROWDED
         place = BlockPlace(slab.name_of(block), block.offset, made.nbytes, columns, crowded)
-        batch = Batch(partition, made.number, made.rows, place, made.meta, made.epoch, made.turn)
+        batch = Batch(
+            partition,
+            made.number,
+            made.rows,
+            place,
+            made.meta,
+            made.epoch,
+            made.turn,
+            nbytes=made.nbytes,
+        )
         self._send((feed, Desk.on_made, batch))
         if run.made_ahead:
             self._unnoted.add(run)

@@ -37,7 +37,6 @@ from ..core.handover import (
     Send,
     StoreCommit,
     StoreLanes,
-    Taken,
     Want,
 )
 from ..process.child import Pipe, perform
@@ -85,6 +84,8 @@ class House:
             )
             for feed in self.config.feeds
         }
+        for name, desk in self.desks.items():
+            partitions.ahead.follow(name, desk.dispatcher.untaken)
         self._requests = FeedRequests(partitions, self.do, outbox, self.pipe, self.clock)
         self.reception = Reception(
             config=self.config,
@@ -109,7 +110,6 @@ class House:
         #: Effects that the partitions carry out, by the name of the feed.
         self._calls: dict[type, Callable[[str, Any], object]] = {
             StoreCommit: partitions.save,
-            Taken: lambda feed, effect: partitions.ahead.taken((feed, effect.batch.partition)),
             Freed: partitions.free,
             Want: partitions.want,
             PassOver: partitions.pass_over,

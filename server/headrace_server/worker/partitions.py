@@ -191,8 +191,6 @@ class Partitions:
         """Announce a batch; return False where it fits no message, so its feed fails."""
         feed, partition = name
         self._blocks[feed, partition, made.number] = made.block
-        if run.made_ahead:
-            self.ahead.made(name, made.nbytes)
         try:
             self._announcer.announce(name, run, made)
         except ProtocolError as error:
