@@ -27,12 +27,10 @@ from ..core.plan import RESIZED, Draft, Part, Plan, Read, Shaper
 from ..core.slots import RoundMember, Segments
 from ..making.compose import segmented
 from ..making.line_record import LineRecord
-from ..making.member_block import whole_states
 from ..making.partition_memory import Target
 from ..making.plain_maker import HeldChunk, PlainMaker
 from ..making.plain_memory import NumberedMemory
 from ..making.run import Run
-from ..making.segment_block import SegmentBlock
 from ..making.segment_maker import SegmentMaker
 from ..making.sequencing import Cutting, StateSource
 from ..making.slab import Slab
@@ -222,26 +220,14 @@ class _Segments(SegmentMaker):
             starts = np.arange(len(batch), dtype=np.int64)
         return replace(batch, numbers=numbers, starts=starts, member=member)
 
-    def written(self, batch: Segments) -> SegmentBlock:
-        if self._initial:
-            extra, states = self._initial_states(batch)
-        else:
-            extra, states = _recorded_states(self.cutting.states, self._made)
-        if batch.member is not None:
-            return self.member_block(batch, self.offers, extra, states)
-        return SegmentBlock(self.layout, batch, self.offers, extra, states)
-
-    def _initial_states(self, batch: Segments) -> tuple[dict[str, Any], int]:
-        """Return the initial states of all rows, as columns and their number."""
+    def states_of(self, batch: Segments) -> tuple[dict[str, Any], int]:
+        """Return the recorded states of a batch, or the initial states of all its examples."""
+        if not self._initial:
+            return _recorded_states(self.cutting.states, self._made)
         numbers = batch.numbers.copy()
         numbers[SEGMENT] = 0
-        fresh = replace(batch, numbers=numbers)
         self.states.grow(len(batch))
-        self.states.begin(fresh, self.offers)
-        extra, states = self.states.columns(fresh, self.offers)
-        if batch.member is None:
-            return extra, states
-        return whole_states(fresh, extra), states if self.cutting.at_trainer else batch.member.size
+        return super().states_of(replace(batch, numbers=numbers))
 
     def epoch_of(self, plan: Plan) -> int:
         if len(plan.draft):

@@ -142,20 +142,20 @@ class SegmentMaker:
 
         That is harmless for an expected batch: no other batch uses these slots yet.
         """
+        extra, states = self.states_of(batch)
+        if batch.member is None:
+            return SegmentBlock(self.layout, batch, self.offers, extra, states)
+        with_blank = {**self.offers, BLANK: self._blank}
+        return SegmentBlock(self.layout, whole(batch), with_blank, extra, states)
+
+    def states_of(self, batch: Segments) -> tuple[dict[str, Any], int]:
+        """Return the states for all places of a batch as columns, and their number."""
         self.states.grow(self.cutting.machine.slots)
         self.states.begin(batch, self.offers)
         extra, states = self.states.columns(batch, self.offers)
         if batch.member is None:
-            return SegmentBlock(self.layout, batch, self.offers, extra, states)
-        states = states if self.cutting.at_trainer else batch.member.size
-        return self.member_block(batch, self.offers, whole_states(batch, extra), states)
-
-    def member_block(
-        self, batch: Segments, offers: Mapping[int, Offer], extra: Mapping[str, Any], states: int
-    ) -> SegmentBlock:
-        """Return a member of a round, to be written; ``extra`` has its states for all places."""
-        with_blank = {**offers, BLANK: self._blank}
-        return SegmentBlock(self.layout, whole(batch), with_blank, extra, states)
+            return extra, states
+        return whole_states(batch, extra), states if self.cutting.at_trainer else batch.member.size
 
     def prepare(self) -> bool:
         """Write the known parts of the next expected batch ahead; return whether there was any."""
