@@ -69,9 +69,8 @@ class Front:
         self._connections = Connections(self._context, self._public, division.connections)
         self._gate = Gate(self._context, self._public, config.keys, self._connections)
         workers = self._directory / "workers"
-        self._exchange = Exchange(
-            workers, others, lambda name: self._named(name) is not None, sys.maxsize
-        )
+        self._alive: dict[bytes, FrontOwner] = {}  # by the name of the channel of its life
+        self._exchange = Exchange(workers, others, self._alive.__contains__, sys.maxsize)
         self._owners = [FrontOwner(n, self._exchange, self._say) for n in range(config.workers)]
         self._owner_of: dict[bytes, FrontOwner] = {}  # connections that have a session
         self._owners_of = {feed.name: config.owners_of(feed) for feed in config.feeds}
@@ -225,20 +224,17 @@ class Front:
     # The owners
 
     def _on_owner(self, name: bytes, message: Any, frames: list[bytes]) -> None:
-        owner = self._named(name)
+        owner = self._alive.get(name)
         if isinstance(message, relay.Began):
             self._begin_life(name, message)
         elif owner is not None:  # else it is of an earlier life, and comes too late
             self._handlers[type(message)](owner, message, *frames)
 
-    def _named(self, name: bytes) -> FrontOwner | None:
-        """Return the owner whose life has the channel of this name."""
-        return next((owner for owner in self._owners if owner.name == name), None)
-
     def _begin_life(self, name: bytes, began: relay.Began) -> None:
         owner = self._owners[began.owner]
         if owner.name is None or owner.life < began.life:
             self._end_life(owner)
+            self._alive[name] = owner
             owner.begin_life(began.life, name, relay.Known(self._gate.names))
 
     def _on_left(self, owner: FrontOwner, left: relay.Left) -> None:
@@ -252,6 +248,7 @@ class Front:
     def _end_life(self, owner: FrontOwner) -> None:
         """End an owner's life, and all sessions with it."""
         now = self._clock()
+        self._alive.pop(owner.name or b"", None)
         for connection in owner.sessions:
             self._owner_of.pop(connection, None)
         for session in owner.end_life():
