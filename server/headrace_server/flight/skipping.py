@@ -44,33 +44,25 @@ class SkipReport:
     batches: tuple[BatchId, ...]
     committed: tuple[BatchId, ...]  # of these: committed in the current state
     going_on: int  # begun examples of segments, which end where they are
-    segments: bool
 
     def lines(self) -> list[str]:
         """Return the report as lines of text."""
         named = f"feed {self.feed!r}: {self.examples} examples of {len(self.batches)} batches"
         lines = [f"{named} are left out from now on ({self.known} of them were before)"]
-        if self.segments:
+        if self.going_on:
             lines.append(f"{self.going_on} of them have begun, and end where they are")
-            if self.committed:
-                lines.append(
-                    f"{len(self.committed)} of the batches were committed: what their segments did "
-                    "is not undone, unless the feed is taken back to a snapshot before them"
-                )
-        elif self.committed:
+        if self.committed:
             listed = ", ".join(map(str, self.committed[:5]))
             more = ", …" if len(self.committed) > 5 else ""
             lines.append(
-                f"{len(self.committed)} of the batches are committed and can not be left out any "
-                f"more in this epoch, unless the feed is taken back to a snapshot before them: "
-                f"{listed}{more}"
+                f"{len(self.committed)} of the batches are committed, which is not undone unless "
+                f"the feed is taken back to a snapshot before them: {listed}{more}"
             )
         return lines
 
     def to_plain(self) -> dict[str, Any]:
-        plain = asdict(self) | {"batches": [*map(str, self.batches)]}
-        del plain["segments"]
-        return plain | {"committed": [*map(str, self.committed)]}
+        names = {name: [*map(str, getattr(self, name))] for name in ("batches", "committed")}
+        return asdict(self) | names
 
 
 def skip(
@@ -104,8 +96,7 @@ def skip(
         if not rows:
             raise ServerError(f"nothing of feed {name!r} that is recorded fits that choice")
         stores = _stores(states, name, {batch.partition for batch in batches})
-        segments = served_as(states[0], name, _has_segments)
-        if segments:
+        if served_as(states[0], name, _has_segments):
             fates = {lease.batch: lease.fate for lease in history.leases}
             done = tuple(batch for batch in batches if fates.get(batch) == "committed")
         else:
@@ -119,7 +110,6 @@ def skip(
             batches=batches,
             committed=done,
             going_on=len(begun & {(row.epoch, row.key) for row in rows}),
-            segments=segments,
         )
 
 
