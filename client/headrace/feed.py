@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace_proto.errors import HeadraceError
+from headrace_proto.messages import Delivery
 from headrace_proto.schema import Field, schema_from_wire
 
 from .batch import Batch, KnownSlots, rows_open
@@ -184,12 +185,7 @@ class Feed(Steering, Checkpoints):
             batch = (
                 self._plain(received, block) if saving is None else saving.begin(received, block)
             )
-            if (
-                self._recovers
-                and isinstance(batch, SegmentBatch)
-                and not self._link.place(delivery, batch.identity())
-            ):
-                raise BatchGone
+            self._place(batch, delivery)
             if saving is None:
                 self._commits.take(batch, block if self._durable else None)
             return batch
@@ -210,6 +206,15 @@ class Feed(Steering, Checkpoints):
             return self._batch(delivery, slots, block, self._framework, self._itself)
         return SegmentBatch(received, layout, block, self._framework, feed=self._itself)
 
+    def _place(self, batch: Batch | SegmentBatch, delivery: Delivery) -> None:
+        """Note which segments a taken batch has; BatchGone where its rows go out again."""
+        if (
+            self._recovers
+            and isinstance(batch, SegmentBatch)
+            and not self._link.place(delivery, batch.identity())
+        ):
+            raise BatchGone
+
     def as_dataset(self, facts: Sequence[str] = (), tokens: bool = False) -> Any:
         """Return the rest of the feed as a ``tf.data.Dataset`` with the right ``element_spec``.
 
@@ -226,11 +231,9 @@ class Feed(Steering, Checkpoints):
         from .datasets import checked
 
         wanted = checked(self, facts, tokens)
-        from . import tf, tf_dataset
+        from .tf_dataset import dataset
 
-        if self._of_segments:
-            return tf.segments(self)
-        return tf_dataset.dataset(self, wanted, tokens)
+        return dataset(self, wanted, tokens)
 
     def save_states(self, token: Any, values: Mapping[str, Any]) -> Any:
         """Save states of the batch with this ``token``: all of ``values``, or none of them.

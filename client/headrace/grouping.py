@@ -24,6 +24,7 @@ from .blocks import taken_again
 from .committing import DatasetRun, TakenBatches
 from .holding import only_read
 from .leases import Received
+from .segments import SegmentBatch
 from .session import Session
 from .waits import Link
 
@@ -305,6 +306,7 @@ class Groups:
             try:
                 block = feed._blocks.block(received)
                 batch = feed._plain(received, block)
+                feed._place(batch, received.delivery)
             except Exception:  # raised when that batch is asked for by itself
                 feed._link.untake(taken[at:])
                 break
@@ -320,5 +322,8 @@ class Groups:
 
 def _alike(one: Any, other: Any) -> bool:
     """Whether the columns of two batches have equal shapes: a group has one array of each."""
+    if isinstance(one, SegmentBatch):
+        known, places = one._places, other._places
+        return known is places or [shape for _, _, shape in known] == [s for _, _, s in places]
     mine, others = one._slots, other._slots
     return mine is others or [s.shape for s in mine.values()] == [s.shape for s in others.values()]

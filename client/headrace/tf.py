@@ -1,21 +1,17 @@
-"""TensorFlow: batches as tensors without a copy, and segments as a ``tf.data.Dataset``."""
+"""TensorFlow: batches as tensors without a copy, and a feed in its checkpoints."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import ALIGNMENT, aligned_bytes
-from headrace_proto.schema import Field
 
 from .framework import Framework
-from .segment_layout import GROUPS
-from .segment_rows import FLAGS, SEGMENT_FACTS
 
 try:
     import tensorflow as tf
@@ -25,7 +21,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from .feed import Feed
 
-__all__ = ["FeedState", "TensorFlow", "element_spec", "segments", "segments_spec"]
+__all__ = ["FeedState", "TensorFlow"]
 
 #: numpy cannot export these: they are passed as unsigned integers and reinterpreted.
 _BITCAST = {"bfloat16": np.uint16}
@@ -129,50 +125,6 @@ class TensorFlow(Framework):
     def moved(self, value: Any, device: Any, non_blocking: bool) -> Any:
         with tf.device(device):
             return tf.identity(value)
-
-
-def element_spec(schema: Mapping[str, Field]) -> dict[str, Any]:
-    """Return the TensorSpecs of the columns of a batch as they lie in memory."""
-    return {name: tf.TensorSpec(f.shape, _dtype(f.dtype), name) for name, f in schema.items()}
-
-
-def segments_spec(feed: Feed) -> dict[str, Any]:
-    """Return the TensorSpecs of a batch of segments, as ``as_dataset`` yields it."""
-    layout = feed.facts
-    rows = layout["sequence"].shape[0]
-    facts = {name: layout[name] for name in SEGMENT_FACTS if name in layout}
-    spec = element_spec({"token": Field("int64"), **facts})
-    spec.update(dict.fromkeys(FLAGS, tf.TensorSpec((rows,), tf.bool)))
-    groups: dict[str, dict[str, Field]] = {group: {} for group in GROUPS}
-    for name, field in feed.schema.items():
-        group, _, inner = name.partition(":")
-        groups[group][inner] = field
-    return {**spec, **{group: element_spec(fields) for group, fields in groups.items()}}
-
-
-def segments(feed: Feed) -> Any:
-    """Yield a ``tf.data.Dataset`` of the batches of segments that a feed still has.
-
-    TensorFlow takes no batch before the trainer asks for it, unless the trainer's ``prefetch``
-    does: a batch that is taken and dropped would block its sequences until the trainer leaves the
-    feed.
-    """
-
-    def batches() -> Iterator[dict[str, Any]]:
-        run = feed._begin_run()
-        try:
-            for batch in feed:
-                if feed._saving is None:  # segments without states are committed like plain batches
-                    feed._commits.fetched(run, batch.token)
-                yield batch.arrays()
-        finally:
-            run.closed = True
-
-    options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False
-    options.experimental_optimization.map_parallelization = False
-    taken = tf.data.Dataset.from_generator(batches, output_signature=segments_spec(feed))
-    return taken.with_options(options)
 
 
 class FeedState(tf.train.experimental.PythonState):  # type: ignore[misc]

@@ -32,11 +32,11 @@ import numpy as np
 import tensorflow as tf
 
 from headrace_proto.dtypes import BYTES, numpy_dtype
-from headrace_proto.schema import OFFSETS, RESERVED, Field
+from headrace_proto.schema import OFFSETS
 
 from .grouping import MOST, Groups, group_size
 from .holding import BufferPool
-from .tf import element_spec
+from .tf_elements import elements_of
 
 if TYPE_CHECKING:
     from .batch import Batch
@@ -87,21 +87,13 @@ def dataset(feed: Feed, facts: Sequence[str], tokens: bool = False) -> Any:
     It gets arrays, not tensors: TensorFlow takes aligned arrays without a copy, but
     converts tensors to arrays first.
     """
-    of_rows = {name: feed.facts[name] for name in facts}
-    token = {"token": Field("int64")} if tokens else {}
-    layout = feed._layout
-    flat = {name: layout[name] for name in feed.schema}
-    offsets = [OFFSETS + name for name, field in feed.schema.items() if field.ragged]
-    of_rows |= {name: layout[name] for name in offsets}
-    spec = element_spec({**flat, **of_rows, **token})
-    dtypes = [one.dtype for one in spec.values()]
-    columns = [*flat, *(RESERVED + name for name in facts), *offsets]
-    counter = PulledBatches() if group_size(_least_bytes(feed), MOST, 0) > 1 else None
+    form = elements_of(feed, facts, tokens)
+    spec, arrays = form.spec, form.arrays
+    dtypes = [one.dtype for one in tf.nest.flatten(spec)]
+    # The next batch of a feed with states depends on those that were saved before it is asked for.
+    grouped = feed._saving is None and group_size(_least_bytes(feed), MOST, 0) > 1
+    counter = PulledBatches() if grouped else None
     groups, pool = Groups(feed, counter, time.monotonic), BufferPool()
-
-    def arrays(batch: Batch) -> list[Any]:
-        found: list[Any] = [batch.array(name) for name in columns]
-        return [*found, np.int64(batch.token)] if tokens else found
 
     def fetched(number: Any) -> list[Any]:
         batches = groups.next_group(int(number))
@@ -112,7 +104,9 @@ def dataset(feed: Feed, facts: Sequence[str], tokens: bool = False) -> Any:
 
     def taken(number: Any) -> Any:
         flat = tf.numpy_function(fetched, [number], dtypes)
-        together = {name: tf.TensorSpec([None, *one.shape]) for name, one in spec.items()}
+        together = tf.nest.map_structure(
+            lambda one: tf.TensorSpec([None, *one.shape], one.dtype), spec
+        )
         batches = tf.data.Dataset.from_tensor_slices(_element(together, flat))
         return tf.data.experimental.to_variant(batches)
 
@@ -136,19 +130,15 @@ def dataset(feed: Feed, facts: Sequence[str], tokens: bool = False) -> Any:
         groups.begun, output_signature=tf.TensorSpec((), tf.int64)
     )
     options = tf.data.Options()
-    # Else TensorFlow would prefetch batches, which commits the ones before.
-    options.experimental_optimization.inject_prefetch = feed._commits.explicit
-    options.experimental_optimization.map_parallelization = feed._commits.explicit
+    # Else TensorFlow would prefetch batches, which commits the ones before, or blocks sequences
+    # whose states are saved later.
+    ahead = feed._commits.explicit and feed._saving is None
+    options.experimental_optimization.inject_prefetch = ahead
+    options.experimental_optimization.map_parallelization = ahead
     data = runs.flat_map(tf.autograph.experimental.do_not_convert(elements))
-    if offsets:
+    if form.ragged:
         data = data.map(tf.autograph.experimental.do_not_convert(_joined))
-
-    def element(batch: Batch) -> dict[str, Any]:
-        found = {name: batch[name] for name in flat}
-        found |= {name: getattr(batch, name) for name in facts}
-        return found | {"token": tf.constant(batch.token, tf.int64)} if tokens else found
-
-    return _FeedDataset(data.with_options(options), feed, element)
+    return _FeedDataset(data.with_options(options), feed, form.tensors)
 
 
 class _FeedDataset(tf.data.Dataset):  # type: ignore[misc]
@@ -228,9 +218,10 @@ def _while(number: Any, condition: Any) -> Any:
 
 
 def _element(spec: dict[str, Any], flat: Sequence[Any]) -> dict[str, Any]:
-    for tensor, one in zip(flat, spec.values(), strict=True):
+    for tensor, one in zip(flat, tf.nest.flatten(spec), strict=True):
         tensor.set_shape(one.shape)
-    return dict(zip(spec, flat, strict=True))
+    element: dict[str, Any] = tf.nest.pack_sequence_as(spec, flat)
+    return element
 
 
 def _stacked(parts: Sequence[Any], pool: BufferPool) -> Any:

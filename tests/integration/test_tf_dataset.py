@@ -17,7 +17,7 @@ import headrace_server as hs
 from headrace.grouping import Groups
 from tests.patience import PATIENCE_S, eventually
 
-from .serving import connect, serving
+from .serving import arrived, connect, serving
 
 pytestmark = pytest.mark.tf
 
@@ -244,6 +244,73 @@ def test_a_snapshot_in_a_callback_of_fit_is_at_the_next_row_that_was_not_trained
         assert trained == [*range(32)]
         with connect(server, resume=tokens[0]) as feed:
             assert int(next(feed)["i"][0]) == 21
+
+
+def lanes(order: str = "lanes", states: dict[str, Any] | None = None) -> hs.Pipeline:
+    """Return segments of one step: ``x`` is a hundred times the number of the example, and the
+    step."""
+    examples = [
+        {"k": f"k{i}", "x": [[100 * i + step] for step in range(n)], "name": f"n{i}"}
+        for i, n in enumerate([9, 11, 8, 12, 10, 7])
+    ]
+    return hs.from_examples(examples).batch_sequences_with_states(
+        *("k", ["x"], ["name"], None, states or {}, 1, 3), order=order
+    )
+
+
+def keys_of(element: Any) -> list[bytes]:
+    found: list[bytes] = element["key"].numpy().tolist()
+    return found
+
+
+def test_lanes_without_states_come_in_groups_and_none_is_lost_amid_one(
+    tf: Any, tmp_path: Any
+) -> None:
+    with serving(lanes()) as server, connect(server) as feed:
+        wanted = [batch.key.tolist() for batch in feed]
+    with serving(lanes(), state_dir=tmp_path) as server:
+        with headrace.connect(
+            server.address, framework="tf", prefetch=16, timeout=PATIENCE_S
+        ) as feed:
+            dataset = feed.as_dataset()
+            iterator = iter(dataset.take(-1))
+            seen = [keys_of(next(iterator)) for _ in range(2)]
+            arrived(server, feed, _READY + 2)
+            seen += [keys_of(next(iterator)) for _ in range(2)]
+            assert _GROUPS[-1] == _READY
+            del iterator
+            gc.collect()
+            seen += [keys_of(element) for element in dataset.map(lambda one: one).take(3)]
+            seen.append(next(feed).key.numpy().tolist())
+            assert seen == wanted[:8]
+        with connect(server) as feed:
+            seen += [batch.key.tolist() for batch in feed]
+    assert seen == wanted
+
+
+@pytest.mark.parametrize("order", ["lanes", "arrival"])
+def test_a_loop_in_python_and_the_graph_yield_equal_segments(tf: Any, order: str) -> None:
+    """The states that a loop saves are those of its next batches."""
+    _GROUPS.clear()
+    with serving(lanes(order, {"h": hs.zeros((2,), "float32")})) as server:
+        with connect(server, framework="tf", prefetch=0) as feed:
+            dataset = feed.as_dataset()
+            spec = dataset.element_spec
+            found: list[dict[bytes, list[float]]] = []
+            for data in (dataset.take(9), dataset.take(-1).take(9), dataset):
+                found.append({})
+                for element in data:
+                    tf.nest.assert_same_structure(element, spec)
+                    for value, one in zip(*map(tf.nest.flatten, (element, spec)), strict=True):
+                        assert value.dtype == one.dtype
+                        assert one.shape.is_compatible_with(value.shape)
+                    state = element["state"]["h"]
+                    steps = element["sequence"].numpy().tolist()
+                    assert state.numpy().tolist() == [[float(step)] * 2 for step in steps]
+                    feed.save_states(element["token"], {"h": state + 1})
+                    found[-1] |= dict(zip(keys_of(element), steps, strict=True))
+    assert [*map(len, found[:2])] == [27, 27] and sum(map(len, found)) == 57
+    assert set(_GROUPS) == {1}
 
 
 def test_tensors_of_a_group_outlive_iterator_feed_and_server(tf: Any) -> None:

@@ -71,6 +71,9 @@ class FeedInATest:
         slots = {"x": Slot("uint8", self.shape_of(received.delivery.token), 0, 1)}
         return Batch(received.delivery, slots, block, NumpyFramework())
 
+    def _place(self, batch: Batch, delivery: Any) -> None:
+        """Describe nothing: these batches have no segments."""
+
     def _block(self, received: Received) -> np.ndarray:
         if received.delivery.token == self.broken:
             raise ValueError(f"batch {self.broken} is broken")
