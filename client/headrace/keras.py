@@ -43,6 +43,7 @@ except ImportError as error:
     raise ImportError('headrace.keras needs TensorFlow: pip install "headrace[tf]"') from error
 
 from .keras_callbacks import Checkpoint, CommitTrained
+from .keras_workers import build_by_spec, weights_of_round, workers
 
 if TYPE_CHECKING:
     from .feed import Feed
@@ -96,21 +97,20 @@ class StatefulModel(keras.Model):  # type: ignore[misc]
     ``network`` is a model or layer that is called with ``(x, states)`` and returns ``outputs,
     states``; states are a dict by the feed's names.  Training trains its weights; to save it, or to
     use it by itself, take ``model.network``.
+
+    In the scope of a ``MultiWorkerMirroredStrategy`` each worker trains on the batches of its rank,
+    and loss and gradients are those of all of them as one batch.
     """
 
     def __init__(self, network: Any) -> None:
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        if replicas > 1:
-            raise ValueError(
-                f"a strategy of {replicas} replicas would tear batches from their states; start a "
-                "trainer for each, they share the feed"
-            )
+        of_workers = workers()
         if isinstance(network, tf.Module):
             raise TypeError(
                 f"StatefulModel: {network!r:.120} is of Keras 2, and its weights would not be "
                 "trained; build it with keras, or write a train_step that calls feed.save_states"
             )
         super().__init__()
+        self._workers = of_workers
         self.network = network
         self.built = bool(getattr(network, "built", False))  # it has no weights of its own
         self.supports_jit = False  # states are handed over by Python
@@ -125,15 +125,19 @@ class StatefulModel(keras.Model):  # type: ignore[misc]
         gradients = tape.gradient(loss, self.trainable_weights)
         self._save(step, [gradient for gradient in gradients if gradient is not None])
         self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
-        return self.compute_metrics(step.x, step.y, step.outputs, sample_weight=step.weights)
+        return self._results(step)
 
     def test_step(self, data: Any) -> Any:
         step = self._forward(data, training=False)
         self._loss_of(step, training=False)
         self._save(step, ())
-        return self.compute_metrics(step.x, step.y, step.outputs, sample_weight=step.weights)
+        return self._results(step)
 
     def predict_step(self, data: Any) -> Any:
+        if self._workers > 1:
+            raise ValueError(
+                "predict: its outputs are those of one worker; call it without a strategy"
+            )
         step = self._forward(data, training=False)
         self._save(step, ())
         return step.outputs
@@ -146,8 +150,26 @@ class StatefulModel(keras.Model):  # type: ignore[misc]
         network = keras.saving.deserialize_keras_object(config["network"], custom_objects)
         return cls(network)
 
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        """Build before ``fit`` and ``evaluate`` under a strategy, as Keras 3 calls it."""
+        if self._workers > 1 and iterator is not None:
+            build_by_spec(self, iterator, self._symbolic_step)
+
+    def _symbolic_step(self, data: Any) -> Any:
+        step = self._forward(data, training=False)
+        self._loss_of(step, training=False)
+        return self._results(step)
+
+    def _results(self, step: _Step) -> Any:
+        results = self.compute_metrics(step.x, step.y, step.outputs, sample_weight=step.weights)
+        if self._workers == 1:
+            return results
+        return tf.nest.map_structure(lambda value: tf.reshape(value, [1]), results)
+
     def _forward(self, data: Any, training: bool) -> _Step:
         step = _Step(data)
+        if self._workers > 1:
+            step.ticket["weights"] = weights_of_round(step.ticket["weights"])
         result = self((step.x, step.ticket["state"]), training=training)
         if not isinstance(result, Sequence) or len(result) != 2:
             raise ValueError(f"the network must return (outputs, states), not {result!r:.200}")
@@ -160,7 +182,9 @@ class StatefulModel(keras.Model):  # type: ignore[misc]
     def _loss_of(self, step: _Step, training: bool) -> Any:
         loss = self.compute_loss(step.x, step.y, step.outputs, step.weights, training=training)
         tracker = next(metric for metric in self.metrics if metric.name == "loss")
-        tracker.update_state(loss, sample_weight=tf.shape(step.ticket["weights"])[0])
+        # Keras divides a loss by the number of workers, whose gradients it adds up.
+        rows = tf.shape(step.ticket["weights"])[0]
+        tracker.update_state(loss * self._workers, sample_weight=rows)
         return loss
 
     def _save(self, step: _Step, after: Sequence[Any]) -> None:

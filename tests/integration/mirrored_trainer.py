@@ -108,7 +108,35 @@ def segments_in_graph(strategy: Any, feed: Any) -> list[Any]:
 
 
 def segments_in_fit(strategy: Any, feed: Any) -> list[Any]:
-    """Train on segments by ``fit`` of Keras 2; that of Keras 3 can not."""
+    """Train on segments by ``fit`` of Keras 3, whose model saves the states."""
+    import headrace.keras
+
+    with strategy.scope():
+        x, h = keras.Input((UNROLL, 1)), keras.Input((3,))
+        steps, after = keras.layers.GRU(3, return_sequences=True, return_state=True)(x, h)
+        network = keras.Model((x, {"h": h}), (keras.layers.Dense(1)(steps), {"h": after}))
+        model = headrace.keras.StatefulModel(network)
+        model.compile(keras.optimizers.SGD(0.01), "mse", weighted_metrics=["mae"])
+
+    def split(batch: dict[str, Any]) -> Any:
+        tf.numpy_function(_trained, [batch["key"], batch["valid"]], [])
+        return batch["sequences"]["x"], batch["sequences"]["x"]
+
+    class Steps(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            STEPS.append(0)
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            STEPS[-1] += 1
+
+    data = strategy.distribute_datasets_from_function(lambda _: headrace.keras.batches(feed, split))
+    history = model.fit(data, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=[Steps()])
+    assert len(history.history["loss"]) == len(history.history["mae"]) == EPOCHS
+    return [*model.get_weights(), *map(np.asarray, history.history.values())]
+
+
+def segments_in_fit_of_keras_2(strategy: Any, feed: Any) -> list[Any]:
+    """Train on segments by ``fit`` of Keras 2, with a ``train_step`` that saves the states."""
     import tf_keras
 
     tf_keras.utils.set_random_seed(5)
