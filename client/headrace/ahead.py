@@ -6,8 +6,8 @@ A trainer that would take more at once than are there waits for them, too.
 
 The number grows only where it changes nothing but time: not where the next batch needs states
 that the trainer has still to save.  Memory bounds it: all prefetched batches may be as large as the
-largest one so far, so the number falls at the first large batch, and of very large ones only two
-are prefetched.
+largest one of late, so the number falls at the first large batch, and of very large ones only two
+are prefetched.  After a rare large batch it grows again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ AUTO = "auto"
 #: Number of prefetched batches at first and at most, and a bound of their bytes.
 _FIRST, _MOST = 2, 16
 _MOST_BYTES = 16 << 20
+#: A batch bounds the number for at least this many further batches, and at most twice as many.
+_OF_LATE = 128
 
 
 class Ahead:
@@ -28,11 +30,19 @@ class Ahead:
         self.asked = asked
         self.batches = asked if isinstance(asked, int) else _FIRST
         self._taken = 0  # batches taken since the number has grown
-        self._largest = 1  # bytes of the largest batch taken
+        # Bytes of the largest batch of the last two spans of batches, and of the last one.
+        self._largest = self._largest_since = 1
+        self._rest = _OF_LATE  # batches until the next span begins
 
     def took(self, nbytes: int) -> bool:
         """Note that the trainer takes a batch; return whether fewer are prefetched from now on."""
         self._taken += 1
+        self._rest -= 1
+        if not self._rest:
+            self._largest, self._largest_since = self._largest_since, 1
+            self._rest = _OF_LATE
+        if nbytes > self._largest_since:
+            self._largest_since = nbytes
         if nbytes <= self._largest:
             return False
         self._largest = nbytes

@@ -67,9 +67,21 @@ def test_a_batch_that_is_larger_than_all_before_bounds_those_that_were_many(
     ahead = Ahead(AUTO)
     assert grown(ahead, welcome())[-1] == 16
     assert ahead.took(nbytes) is (fewer < 16) and ahead.batches == fewer
-    assert grown(ahead, welcome()) == [fewer], "others may be as large"
+    assert grown(ahead, welcome(), batches=120) == [fewer], "others may be as large"
     explicit = Ahead(16)
     assert not explicit.took(nbytes) and explicit.batches == 16
+
+
+def test_after_a_rare_large_batch_it_grows_again_and_among_large_ones_it_stays():
+    ahead = Ahead(AUTO)
+    assert grown(ahead, welcome())[-1] == 16
+    for _ in range(3):
+        assert ahead.took(9 << 20) and ahead.batches == 2
+        assert grown(ahead, welcome(), batches=300) == [2, 4, 8, 16]
+    assert ahead.took(9 << 20)
+    for _ in range(20):
+        assert grown(ahead, welcome(), batches=100) == [2]
+        assert not ahead.took(9 << 20), "it is as large as one of late"
 
 
 @pytest.mark.parametrize(("credits", "most"), [(1, 2), (3, 2), (8, 7), (64, 16)])
