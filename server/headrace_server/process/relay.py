@@ -16,6 +16,8 @@ from headrace_proto.checks import Blob, Count, Plain, Text
 from headrace_proto.codec import Registry, message
 from headrace_proto.record import record
 
+from ..core.arena import Block
+
 FROM_FRONT = Registry("front")
 FROM_OWNER = Registry("owner")
 
@@ -108,3 +110,4 @@ class BlockPlace:
     nbytes: int
     columns: Any
     crowded: bool
+    block: Block | None = None  # the slab's, to be freed

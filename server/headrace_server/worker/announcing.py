@@ -47,7 +47,8 @@ class Announcer:
         """Announce a batch.  ProtocolError where it fits no message: it has too many columns."""
         slab, block, (feed, partition) = self._slab, made.block, name
         columns, crowded = self._columns_of(made.slots), slab.fraction_used > _CROWDED
-        place = BlockPlace(slab.name_of(block), block.offset, made.nbytes, columns, crowded)
+        segment = slab.name_of(block)
+        place = BlockPlace(segment, block.offset, made.nbytes, columns, crowded, block)
         batch = Batch(
             partition,
             made.number,

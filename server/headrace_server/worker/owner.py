@@ -157,8 +157,9 @@ class Owner:
     def _open(self) -> None:
         """Open all partitions."""
         for desk in self._house.desks.values():
-            for partition in desk.partitions if desk.failure is None else ():
-                self._step(self._partitions.open, desk.name, partition)
+            for partition in desk.partitions:
+                if desk.failure is None:
+                    self._step(self._partitions.open, desk.name, partition)
 
     def _send_out(self) -> bool:
         """Send batches; then store commits if they are due; return whether they were."""

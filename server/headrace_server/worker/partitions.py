@@ -20,7 +20,6 @@ from headrace_proto.schema import schema_to_wire
 
 from ..core import handover
 from ..core.ahead import Ahead
-from ..core.arena import Block
 from ..flight.recorder import Recorder
 from ..making.run import Blocked, Busy, Done, MadeBatch, Resting, Run
 from ..making.slab import Slab
@@ -65,11 +64,9 @@ class Partitions:
         self._opener = Opener(begun, self._slab, self.stores, self.flight)
         self._guards = self._opener.guards
         self._running: dict[_Name, Run] = {}
-        self._failed: set[str] = set()
         self._made: dict[_Name, Run] = {}  # partitions that have ended
         self._epochs: dict[_Name, int] = {}  # current epochs, where no batch crosses their borders
         self._full = False  # whether the slab has no room for the next batch
-        self._blocks: dict[tuple[str, int, int], Block] = {}
         bounds = config.max_ahead, config.max_ahead_bytes, config.slab_bytes
         self.ahead = Ahead(self._feeds, *bounds)
 
@@ -189,12 +186,10 @@ class Partitions:
 
     def _announce(self, name: _Name, run: Run, made: MadeBatch) -> bool:
         """Announce a batch; return False where it fits no message, so its feed fails."""
-        feed, partition = name
-        self._blocks[feed, partition, made.number] = made.block
         try:
             self._announcer.announce(name, run, made)
         except ProtocolError as error:
-            self._fail(feed, error)
+            self._fail(name[0], error)
             return False
         return True
 
@@ -202,8 +197,6 @@ class Partitions:
 
     def open(self, feed: str, partition: int) -> None:
         """Open a partition as the last process left it."""
-        if feed in self._failed:
-            return
         name = feed, partition
         try:
             self._diary.begin(feed, partition, opening=True)
@@ -231,9 +224,9 @@ class Partitions:
 
     def free(self, feed: str, effect: handover.Freed) -> None:
         """Free the block of a batch."""
-        batch = effect.batch
-        if batch.body is not None:  # else the batch is of an earlier life, which had its bytes
-            self._slab.free(self._blocks.pop((feed, batch.partition, batch.number)))
+        place = effect.batch.body
+        if place is not None:  # else the batch is of an earlier life, which had its bytes
+            self._slab.free(place.block)
 
     def pass_over(self, feed: str, effect: handover.PassOver) -> None:
         """Count a batch as done that no trainer gets."""
@@ -329,7 +322,6 @@ class Partitions:
 
     def abandon(self, feed: str) -> None:
         """Stop all partitions of a feed, which has failed."""
-        self._failed.add(feed)
         for name, _ in _of(feed, self._running):
             del self._running[name]
             self.ahead.end(name)
