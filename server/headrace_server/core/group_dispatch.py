@@ -11,6 +11,7 @@ segments; they are equal, so the last ones that arrive are stored.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from headrace_proto.messages import EpochBegun
@@ -78,7 +79,7 @@ class GroupDispatcher(GroupMembers):
             if batch is not None:
                 self._hands.effects.append(Send(session, seq, token, batch))
         member.seq = missed[-1][0] if missed else last_seq
-        member.knows_nothing()
+        self._tell_again(member.group)
         self._touched[member.group] = None
 
     # Commits
@@ -208,21 +209,16 @@ class GroupDispatcher(GroupMembers):
         self._touched.clear()
         return passed
 
-    def _shared(self, group: Group, effect: Effect) -> Iterable[Effect]:
+    def _shared(self, group: Group, effect: Any) -> Iterable[Effect]:
         """Return the effects for members of an effect for the group, if they need not wait."""
         self._touched[group] = None
         if isinstance(effect, Send):
             group.begun = True
             self._share(group, effect.token, effect.batch)
-        elif isinstance(effect, Answer):
+            return ()
+        if isinstance(effect, Answer):
             return self._answers(group, effect)
-        elif isinstance(effect, Rewound):
-            return [Rewound(member.session) for member in group.present]
-        elif isinstance(effect, EpochBegun):
-            group.epoch = effect.epoch
-        else:
-            group.ended = True
-        return ()
+        return [replace(effect, session=member.session) for member in group.present]
 
     def _answers(self, group: Group, answer: Answer) -> Iterable[Effect]:
         """Return the answer to a commit of the group for each member that has asked."""
@@ -241,15 +237,8 @@ class GroupDispatcher(GroupMembers):
         return ()
 
     def _serve(self, member: MemberPlace, passed: list[Effect]) -> None:
-        """Send a member the batches that it can take, and notices that it has not got."""
-        group = member.group
-        if group.epoch > member.epoch:
-            member.epoch = group.epoch
-            passed.append(EpochBegun(member.session, member.epoch))
-        if not group.claimed:  # else an earlier batch may come
+        """Send a member the batches that it can take."""
+        if not member.group.claimed:  # else an earlier batch may come
             for token, batch in member.waiting()[: max(0, member.window - member.seq)]:
                 member.seq = member.sent[token] = member.seq + 1
                 passed.append(Send(member.session, member.seq, token, batch))
-        if group.ended and not member.knows_end:
-            member.knows_end = True
-            passed.append(Finish(member.session))

@@ -80,10 +80,15 @@ class GroupMembers(Dispatcher):
             self._trainers.join(group.number, now, rank)
         member = group.place_for(nonce)
         member.session, member.seen, member.window, member.seq = session, now, 0, 0
-        member.knows_nothing()
         self._member_of[session] = member
+        self._tell_again(group)
         self._asked.pop(nonce, None)
         self._touched[group] = None
+
+    def _tell_again(self, group: Group) -> None:
+        """Send the notices to a group again, since a member has not got them."""
+        self._trainers.present[group.number].knows_nothing()
+        self._changed = True
 
     def leave(self, session: int) -> None:
         member = self._member_of.pop(session, None)

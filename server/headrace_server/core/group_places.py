@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .handover import Batch, JoinRefused
-from .trainers import Trainer
 
 #: Maximum number of members, and length of a group's name.
 MOST_MEMBERS, LONGEST_NAME = 1024, 100
@@ -42,14 +41,16 @@ class GroupBatch:
     saving: bool = False
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class MemberPlace(Trainer):
+@dataclass(slots=True, eq=False)
+class MemberPlace:
     """A place in a group.  Session 0: its trainer is away."""
 
-    session: int = 0
-    seen: float = 0.0
     group: Group
     nonce: bytes
+    session: int = 0
+    seen: float = 0.0
+    window: int = 0
+    seq: int = 0  # number of the last delivery
     sent: dict[int, int] = field(default_factory=dict)  # by token: number of the delivery
 
     def waiting(self) -> list[tuple[int, Batch]]:
@@ -96,8 +97,6 @@ class Group:
     batches: dict[int, GroupBatch] = field(default_factory=dict)  # by token
     claimed: set[int] = field(default_factory=set)  # tokens of claims that are not judged
     begun: bool = False  # whether it ever got a batch
-    ended: bool = False
-    epoch: int = 0
 
     @property
     def present(self) -> list[MemberPlace]:
@@ -120,7 +119,7 @@ class Group:
         free = [member for member in self.members if not member.session]
         member = next((one for one in free if one.nonce == nonce), next(iter(free), None))
         if member is None:
-            member = MemberPlace(group=self, nonce=nonce)
+            member = MemberPlace(self, nonce)
             self.members.append(member)
         member.nonce = nonce
         return member
