@@ -196,6 +196,9 @@ class PlayedPartitions:
         stored = [[batch.number, "", ""]]
         self.events.append((feed, Desk.on_stored, batch.partition, stored))
 
+    def used(self, feed: str, partition: int) -> None:
+        pass
+
     def count(self) -> None:
         pass
 

@@ -79,17 +79,16 @@ class Counters:
         #: Batches and rows that were committed before this server started, by partition.
         self.before: dict[int, list[int]] = {}
 
-    def go_on(self, partition: int, batches: int, rows: int, earlier_server: bool) -> int:
+    def go_on(self, partition: int, batches: int, rows: int, earlier_server: bool) -> None:
         """Continue the counts of a partition's stored commits.
 
-        Return how many batches were committed before this server started: all of them where
-        an ``earlier_server`` may have stored them and this life is the first of this one.
+        All were stored before this server started where an ``earlier_server`` may have stored them
+        and this life is the first of this one.
         """
         first = [batches, rows] if earlier_server else [0, 0]
         before = self.before.setdefault(partition, first)
         self._dispatcher.counts["batches"] += batches - before[0]
         self._dispatcher.counts["rows"] += rows - before[1]
-        return before[0]
 
     def on_made(self, batch: Batch) -> None:
         """Count a batch that was made."""

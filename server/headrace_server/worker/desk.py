@@ -32,7 +32,7 @@ from .counters import Counters
 from .events import Opened
 from .rejoining import Later, Rejoining, Reports
 from .state_blocks import LANES_LOST, StateBlocks, StateFlush
-from .usage import FeedUse, Usage
+from .usage import Usage, usage_of
 
 logger = logging.getLogger("headrace.trainers")
 
@@ -61,8 +61,11 @@ class Desk:
         owner: int = 0,
         flight: Recorder | None = None,
         tell: Callable[[Any], object] = lambda message: None,
+        used: Callable[[int], list[float] | None] = lambda partition: None,
     ) -> None:
-        """``flight``: None records nothing.  ``tell`` sends a message to its trainer."""
+        """``flight``: None records nothing.  ``tell`` sends a message to its trainer.  ``used``
+        returns the commits that a partition has stored, see ``Stores.used``.
+        """
         self.name, self.owner = config.name, owner
         self.partitions = {number: _Partition() for number in run.partitions_of(config, owner)}
         self.owners = run.owners_of(config)
@@ -72,9 +75,8 @@ class Desk:
         # It distinguishes tokens of this server from those of an earlier one at the same address.
         self.term = term = run.term
         self.durable = run.state_directory is not None  # whether its state outlives the server
-        order = config.order
-        if order and run.replay is not None:  # in the order of hand-out
-            order = "arrival"
+        replayed = config.order and run.replay is not None  # in the order of hand-out
+        order = "arrival" if replayed else config.order
         self.dispatcher: Dispatcher = Dispatcher(
             [*self.partitions],
             run.lease_ttl_s,
@@ -103,7 +105,7 @@ class Desk:
         self._run = run
         self._config = config
         self.runs = Runs(term)
-        self._used = FeedUse()
+        self._used = used
 
     @property
     def opened(self) -> bool:
@@ -133,18 +135,17 @@ class Desk:
         here = self.partitions[message.partition]
         if not here.open:
             here.open, here.share = True, message.share
-            batches, since, until, *rows = message.used or (0, 0.0, 0.0)
+            used = self._used(message.partition)
+            batches, rows = (int(used[0]), int(sum(used[3:]))) if used else (0, 0)
             # A partition does not make again the batches that an earlier server has seen done.
             number = batches if self.dispatcher.segmented else message.next
             self.dispatcher.started(message.partition, number, message.turn, message.epoch)
             self._load_rounds(message)
-            before = self.counters.go_on(message.partition, batches, sum(rows), self.durable)
-            if message.used:
-                self._used.add(before, since, until)
-                if not self.durable:  # batches of an earlier owner of this server
-                    self.rejoining.touched()
+            self.counters.go_on(message.partition, batches, rows, self.durable)
+            if used and not self.durable:  # batches of an earlier owner of this server
+                self.rejoining.touched()
             if self.opened:
-                self.rejoining.opened(self._used.before)
+                self.rejoining.opened(any(map(self._used, self.partitions)))
 
     def _add_epochs(self) -> None:
         """Add the epochs of the feed to its properties; batches of a replay end with none."""
@@ -192,12 +193,11 @@ class Desk:
         """Note that a trainer commits a batch."""
         if not self.rejoining.is_touched:
             self.rejoining.touched()
-        self._used.now()
 
     def usage(self) -> Usage:
         """Return the progress of this and earlier servers with the feed."""
         ended = self.failure is None and self.dispatcher.ended
-        return self._used.total(ended, self.dispatcher.counts["batches"])
+        return usage_of(ended, map(self._used, self.partitions))
 
     def on_made(self, batch: Batch) -> None:
         self.partitions[batch.partition].waits = ""

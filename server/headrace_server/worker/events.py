@@ -29,6 +29,5 @@ class Opened:
     turn: int = -1  # … its turn …
     epoch: int = 0  # … and the epoch, where batches end with theirs
     share: int | None = None  # examples of an epoch, where that is known
-    used: Any = None  # number of commits so far, time of the first and the last, rows
     rounds: Any = None  # rounds that an earlier owner dealt to ranks
     done: Iterable[int] = ()  # batches from ``next`` on that are done

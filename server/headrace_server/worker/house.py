@@ -80,7 +80,12 @@ class House:
         self.dealing = Dealing(partitions, outbox)
         self.desks = {
             feed.name: Desk(
-                feed, self.config, self.worker, partitions.flight.get(feed.name), outbox.tell
+                feed,
+                self.config,
+                self.worker,
+                partitions.flight.get(feed.name),
+                outbox.tell,
+                partial(partitions.used, feed.name),
             )
             for feed in self.config.feeds
         }

@@ -209,7 +209,6 @@ class Partitions:
                 turn=-1 if run.across_batches else run.next_turn,
                 epoch=0 if run.across_batches else run.epoch,
                 share=run.share,
-                used=self.stores.used(name),
                 rounds=self.stores.rounds(name),
                 done=run.memory.done_numbers,
             )
@@ -306,6 +305,10 @@ class Partitions:
         for recorder in self.flight.values():
             recorder.close()
         self._opener.close()
+
+    def used(self, feed: str, partition: int) -> list[float] | None:
+        """Return the commits that a partition has stored, see ``Stores.used``."""
+        return self.stores.used((feed, partition))
 
     def count(self) -> None:
         """Send the totals of all partitions at work."""

@@ -1,13 +1,12 @@
-"""The use of a feed by this server and by earlier ones.
+"""The use of a feed by this server and by earlier ones, of which a trainer that joins is warned.
 
-a store that is opened ─► add() ─┐
-a commit ─► now() ───────────────┴─► total(): what a trainer that joins is warned of
+The store of a partition counts its commits over all servers, and has the times of the first and the
+last one.
 """
 
 from __future__ import annotations
 
-import time
-from math import inf, isfinite
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -20,34 +19,10 @@ class Usage(NamedTuple):
     until: float
 
 
-class FeedUse:
-    """The use of one feed."""
-
-    def __init__(self) -> None:
-        self._earlier: list[tuple[int, float, float]] = []  # of earlier servers, by partition
-        # Unix times of this server's first and last stored commit
-        self._since, self._until = inf, -inf
-
-    @property
-    def before(self) -> bool:
-        """Whether an earlier server has stored commits."""
-        return bool(self._earlier)
-
-    def add(self, batches: int, since: float, until: float) -> None:
-        """Add the commits of a partition that earlier servers have stored."""
-        self._earlier.append((batches, since, until))
-
-    def now(self) -> None:
-        """Note a commit."""
-        self._until = now = time.time()
-        if now < self._since:
-            self._since = now
-
-    def total(self, ended: bool, batches: int) -> Usage:
-        """Return the use by all servers; this one has stored ``batches``."""
-        counts, since, until = zip(*self._earlier, (batches, self._since, self._until), strict=True)
-        return Usage(ended, sum(counts), _known(min(since)), _known(max(until)))
-
-
-def _known(at: float) -> float:
-    return at if isfinite(at) else 0.0
+def usage_of(finished: bool, stored: Iterable[Sequence[float] | None]) -> Usage:
+    """Return the use of a feed; ``stored``: by partition, see ``Stores.used``."""
+    known = [commits for commits in stored if commits is not None]
+    if not known:
+        return Usage(finished, 0, 0.0, 0.0)
+    counts, firsts, lasts = zip(*(commits[:3] for commits in known), strict=True)
+    return Usage(finished, int(sum(counts)), min(firsts), max(lasts))
