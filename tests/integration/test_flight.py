@@ -242,7 +242,7 @@ def test_what_two_trainers_of_several_workers_got_is_replayed_trainer_by_trainer
     trainers = {lease.trainer for lease in FeedRecord(tmp_path, "default").leases}
     assert 1 <= len(trainers) <= 2  # the first may have got all before the other came
     for one in trainers:
-        chosen = f"{one.life}/{one.session}"
+        chosen = "{}/{}".format(*one.sessions[0])
         with hs.replay(tmp_path, pipeline(), trainer=chosen, committed=True) as server:
             again = [(at, what) for _, at, what in got(server)]
         (was,) = [mine for mine in both if again[0][1] in [what for _, _, what in mine]]

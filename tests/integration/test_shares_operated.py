@@ -204,7 +204,7 @@ def test_the_record_of_all_servers_counts_the_steps_of_each_trainer(tmp_path: Pa
         assert len({one.trainer for one in flown}) == 1
     assert main(["flight", str(one), "--beside", str(two), "--last", "3"]) == 0
     trainer = flown[0].trainer
-    named = f"{trainer.life}/{trainer.session}"
+    named = "{}/{}".format(*trainer.sessions[0])
     with hs.replay(one, numbers(), beside=[two], trainer=named, steps=(11, 20)) as server:
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             assert [batch["i"].tolist() for batch in feed] == [s[2] for s in seen[10:20]]

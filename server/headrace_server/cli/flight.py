@@ -131,7 +131,7 @@ def _plain(lease: HandOut) -> dict[str, Any]:
     trainer = lease.trainer
     hand_out = {
         "token": lease.token,
-        "session": trainer.session,
+        "session": trainer.sessions[0][1],
         "host": trainer.host,
         "rank": None if trainer.rank < 0 else trainer.rank,
         "step": lease.step,

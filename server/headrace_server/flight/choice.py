@@ -72,9 +72,9 @@ def _named(trainer: str, known: set[RecordedTrainer]) -> set[RecordedTrainer]:
     numbered = _SESSION.fullmatch(trainer)
     if numbered:
         session = int(numbered[2])
-        lives = [life for t in known for life, number in t.every if number == session]
+        lives = [life for t in known for life, number in t.sessions if number == session]
         life = int(numbered[1]) if numbered[1] else max(lives, default=-1)
-        return {t for t in known if (life, session) in t.every}
+        return {t for t in known if (life, session) in t.sessions}
     if trainer.startswith("rank:"):
         return {t for t in known if trainer == f"rank:{t.rank}"}
     return {t for t in known if trainer in (t.host, t.host.rpartition(":")[0])}

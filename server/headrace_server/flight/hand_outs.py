@@ -34,22 +34,15 @@ _Session = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, order=True)
 class RecordedTrainer:
-    """One trainer, by its first session.  ``rank`` is -1 in shared mode."""
+    """One trainer, by all its sessions in order.  ``rank`` is -1 in shared mode."""
 
-    life: int
-    session: int
+    sessions: tuple[_Session, ...]
     host: str = ""
     rank: int = -1
     world: int = 0
-    others: tuple[_Session, ...] = ()  # its sessions with other owners, and with later lives
-
-    @property
-    def every(self) -> tuple[_Session, ...]:
-        """All its sessions."""
-        return ((self.life, self.session), *self.others)
 
     def __str__(self) -> str:
-        text = f"{self.life}/{self.session}"
+        text = "{}/{}".format(*self.sessions[0])
         details = [self.host] if self.host else []
         if self.rank >= 0:
             details.append(f"rank {self.rank} of {self.world}")
@@ -111,7 +104,7 @@ class HandOuts:
         for kind, *fields in entries:
             if kind == SENT:
                 token, partition, number, rows, session = fields
-                trainer = self._trainers.get((life, session)) or RecordedTrainer(life, session)
+                trainer = RecordedTrainer(((life, session),))
                 batch = BatchId(life, partition, number)
                 self._found[token] = HandOut(token, batch, rows, trainer, 0, when)
             elif kind == JOINED:
@@ -129,18 +122,17 @@ class HandOuts:
         self, life: int, session: int, host: str, rank: int, world: int, nonce: bytes
     ) -> None:
         named = life, session
-        self._trainers[named] = RecordedTrainer(life, session, host, rank, world)
+        self._trainers[named] = RecordedTrainer((named,), host, rank, world)
         self._of_nonce[nonce or named].add(named)
 
     def joined(self) -> list[HandOut]:
         """Return all in the order of their times, but each trainer's in the order of its steps."""
         for sessions in self._of_nonce.values():  # those of one nonce are one trainer's
-            first, *others = sorted(sessions)
-            trainer = replace(self._trainers[first], others=tuple(others))
-            self._trainers.update(dict.fromkeys(sessions, trainer))
+            every = tuple(sorted(sessions))
+            trainer = replace(self._trainers[every[0]], sessions=every)
+            self._trainers.update(dict.fromkeys(every, trainer))
         for lease in self._found.values():
-            named = lease.trainer.life, lease.trainer.session
-            lease.trainer = self._trainers.get(named, lease.trainer)
+            lease.trainer = self._trainers.get(lease.trainer.sessions[0], lease.trainer)
         self._end_those_of_the_dead()
         of_trainers: dict[RecordedTrainer, list[HandOut]] = defaultdict(list)
         for _, lease in sorted(self._found.items()):

@@ -8,15 +8,15 @@ from headrace_server.flight.choice import batch_named, handed_to, steps_named
 from headrace_server.flight.hand_outs import HandOut, RecordedTrainer
 from headrace_server.flight.rows import BatchId
 
-ONE = RecordedTrainer(1, 1, "node:10", 0, 2)
-TWO = RecordedTrainer(1, 2, "node:11", 1, 2)
-LATER = RecordedTrainer(2, 1, "node:12", 0, 2)
+ONE = RecordedTrainer(((1, 1),), "node:10", 0, 2)
+TWO = RecordedTrainer(((1, 2),), "node:11", 1, 2)
+LATER = RecordedTrainer(((2, 1),), "node:12", 0, 2)
 
 
 def leases() -> list[HandOut]:
     given = [(ONE, 0, 1), (TWO, 1, 1), (ONE, 2, 2), (LATER, 0, 1), (LATER, 1, 2)]
     return [
-        HandOut(token, BatchId(trainer.life, 0, number), 8, trainer, step, 0.0)
+        HandOut(token, BatchId(trainer.sessions[0][0], 0, number), 8, trainer, step, 0.0)
         for token, (trainer, number, step) in enumerate(given)
     ]
 
