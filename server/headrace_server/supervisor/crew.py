@@ -62,8 +62,8 @@ class Crew:
 
     def __post_init__(self) -> None:
         self.clock = AwakeClock(2 * self.patience.look_s)  # of the watcher
-        self._closed = True  # whether one start of the server has ended, and no next has begun
-        self._timers: list[threading.Timer] = []
+        self._closed = threading.Event()  # one start of the server has ended, and no next has begun
+        self._closed.set()
         self._timeout_s, self._deadline = 0.0, Deadline(0.0)  # of a begin
         self._front: Child | None = None
         self.posts: list[Post] = []
@@ -111,7 +111,7 @@ class Crew:
     def resume(self) -> None:
         """Watch the children, and start the workers that are not there."""
         with self.lock:
-            self._closed = False
+            self._closed.clear()
         self._deaths.begin()
         for post in self.posts:
             self._fill(post)
@@ -128,7 +128,7 @@ class Crew:
 
     def _fill(self, post: Post) -> None:
         with self.lock:
-            if self._closed or post not in self.posts or post.child is not None:
+            if self._closed.is_set() or post not in self.posts or post.child is not None:
                 return
             post.begin()
             extra = {
@@ -166,35 +166,30 @@ class Crew:
 
     def begin_next(self, post: Post, words: str) -> None:
         """Begin a worker's next life after its death, which ``words`` describe."""
+        name = f"headrace-{post.name}"
+        threading.Thread(
+            target=self._begin_next, args=(post, words), name=name, daemon=True
+        ).start()
 
-        def begin() -> None:
-            try:
-                self.starts.begin(post.number)
-            except HeadraceError as error:
-                self.give_up(f"{words}\nThe next life can not begin: {error}")
-            else:
-                self._later(_BACKOFF_S, post, lambda: self._fill(post))
-
-        self._try(post, begin)
-
-    def _try(self, post: Post, action: Callable[[], None]) -> None:
-        """Do something for a start, again and again while the system refuses it.
+    def _begin_next(self, post: Post, words: str) -> None:
+        """Try to begin a life, again and again while the system refuses it.
 
         It may have no process to spare, or the disk is full: then commits wait for room, too.
         """
-        if self._closed:
-            return
-        try:
-            action()
-        except OSError as error:
-            logger.warning("%s can not be started now: %s", post.name, error)
-            self._later(_RETRY_S, post, action)
-
-    def _later(self, after_s: float, post: Post, action: Callable[[], None]) -> None:
-        timer = threading.Timer(after_s, self._try, (post, action))
-        timer.daemon = True
-        self._timers.append(timer)
-        timer.start()
+        begun, pause_s = False, 0.0
+        while not self._closed.wait(pause_s):
+            try:
+                if begun:
+                    self._fill(post)
+                    return
+                self.starts.begin(post.number)
+                begun, pause_s = True, _BACKOFF_S
+            except HeadraceError as error:
+                self.give_up(f"{words}\nThe next life can not begin: {error}")
+                return
+            except OSError as error:
+                logger.warning("%s can not be started now: %s", post.name, error)
+                pause_s = _RETRY_S
 
     # Processes, by name
 
@@ -222,11 +217,8 @@ class Crew:
     def _close(self) -> None:
         """Notice no death from now on, and start no child again."""
         with self.lock:
-            self._closed = True
+            self._closed.set()
         self._deaths.end()
-        for timer in self._timers:
-            timer.cancel()
-        self._timers.clear()
 
     def end_workers(self) -> None:
         """End all workers; ``resume`` starts their next lives."""
@@ -244,7 +236,7 @@ class Crew:
         with self.lock:
             front, self._front = self._front, None
             workers = {post.number: post.child for post in self.posts if post.child is not None}
-            self.posts = []  # a timer that has fired already finds no place to fill
+            self.posts = []  # a next life that begins just now finds no place to fill
         unheard = []
         if not abruptly:
             for owner in workers.values():

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -23,6 +23,7 @@ from headrace_server.process.rundir import RunDirectory
 from headrace_server.state.durable import Durable
 from headrace_server.supervisor import crew
 from headrace_server.supervisor import supervisor as module
+from headrace_server.supervisor.crew import Crew
 from headrace_server.supervisor.supervisor import Supervisor
 from tests.children import gone
 from tests.patience import PATIENCE_S, eventually
@@ -216,30 +217,26 @@ def test_a_restart_of_a_feed_that_fails_halfway_is_the_failure_of_the_server(
     assert supervisor.wait(PATIENCE_S) and supervisor.pids() == {} and all(map(gone, pids.values()))
 
 
-class LateTimer(threading.Timer):
-    """A timer that no cancellation reaches in time; the test lets it go off."""
-
-    made: ClassVar[list[LateTimer]] = []
-
-    def start(self) -> None:
-        self.made.append(self)
-
-    def go_off(self) -> None:
-        self.function(*self.args)
-
-
 def test_no_worker_of_a_life_that_has_ended_is_started(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ):
-    """1. A worker has died; 2. that life ends; 3. the timer of the worker comes too late."""
+    """1. A worker has died; 2. the server ends as the next life begins; 3. that comes too late."""
     supervisor = start()
-    pid = supervisor.pids()["worker-0-0"]
-    monkeypatch.setattr(threading, "Timer", LateTimer)
-    os.kill(pid, signal.SIGKILL)
-    eventually(lambda: LateTimer.made)
+    reached, may_go_on, done = (threading.Event() for _ in range(3))
+    fill = Crew._fill
+
+    def late(crew: Crew, post: Any) -> None:
+        reached.set()
+        may_go_on.wait(PATIENCE_S)
+        fill(crew, post)
+        done.set()
+
+    monkeypatch.setattr(Crew, "_fill", late)
+    os.kill(supervisor.pids()["worker-0-0"], signal.SIGKILL)
+    assert reached.wait(PATIENCE_S)
     supervisor.stop()
-    LateTimer.made[0].go_off()
-    assert supervisor.pids() == {}
+    may_go_on.set()
+    assert done.wait(PATIENCE_S) and supervisor.pids() == {}
 
 
 def test_functions_that_can_not_be_noted_do_not_end_the_reading_of_a_worker(
