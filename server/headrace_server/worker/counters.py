@@ -47,12 +47,11 @@ class Tally:
         self.bytes += nbytes
 
     @property
-    def ways(self) -> dict[str, dict[str, int]]:
-        """Batches and bytes sent through shared memory and by wire."""
-        return {
-            "batches": {"shm": self.batches - self.wire_batches, "wire": self.wire_batches},
-            "bytes": {"shm": self.bytes - self.wire_bytes, "wire": self.wire_bytes},
-        }
+    def totals(self) -> dict[str, Any]:
+        """Batches and bytes sent through shared memory and by wire, and refused saves."""
+        batches = {"shm": self.batches - self.wire_batches, "wire": self.wire_batches}
+        nbytes = {"shm": self.bytes - self.wire_bytes, "wire": self.wire_bytes}
+        return {"sent": {"batches": batches, "bytes": nbytes}, "refused": self.refused}
 
     def on_renew(self, renew: Renew) -> None:
         """Take the times that the trainer reports."""
@@ -74,8 +73,7 @@ class Counters:
         self._dispatcher = dispatcher
         self._counts: dict[int, dict[str, Any]] = {}  # by partition
         self._made = {"batches": 0, "rows": 0, "bytes": 0}
-        self._refused: dict[str, int] = {}  # saves that were not stale, by code
-        self._left = Tally().ways  # of sessions that have left
+        self._left = Tally().totals  # of sessions that have left
         #: Batches and rows that were committed before this server started, by partition.
         self.before: dict[int, list[int]] = {}
 
@@ -101,18 +99,9 @@ class Counters:
         """Take the totals of a partition, see ``Run.stats``."""
         self._counts[partition] = counts
 
-    def on_answer(self, answer: Answer) -> None:
-        """Count refused commits."""
-        for _, code, _ in answer.faults:
-            self._refused[code] = self._refused.get(code, 0) + 1
-
     def on_left(self, tally: Tally) -> None:
         """Keep the counts of a session that has left."""
-        self._left = added([self._left, tally.ways])
-
-    def sent(self, present: Iterable[Tally]) -> dict[str, dict[str, int]]:
-        """Return batches and bytes sent to all sessions, through shared memory and by wire."""
-        return added([self._left, *(tally.ways for tally in present)])
+        self._left = added([self._left, tally.totals])
 
     def committed(self) -> dict[str, int]:
         """Return the batches and rows that are committed, before this server started, too."""
@@ -129,13 +118,13 @@ class Counters:
         """Return bad examples by fault."""
         return {r[4:]: n for r, n in self.dropped().items() if r.startswith("bad:")}
 
-    def totals(self) -> dict[str, Any]:
-        """Return all counters; keys as in ``Server.stats``."""
+    def totals(self, present: Iterable[Tally] = ()) -> dict[str, Any]:
+        """Return all counters, with those of ``present`` sessions; keys as in ``Server.stats``."""
         here = {"dropped": self._dispatcher.dropped, "padding": {}, "classes": {}}
         parts = [self._counts[partition] for partition in sorted(self._counts)]
         return {
             **self._dispatcher.counts,
             "made": dict(self._made),
-            "refused": dict(self._refused),
+            **added([self._left, *(tally.totals for tally in present)]),
             **joined(PartitionCounts, [here, *parts]),
         }

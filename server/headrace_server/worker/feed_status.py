@@ -27,8 +27,7 @@ def feed_status(desk: Desk, sessions: Iterable[Session], now: float) -> FeedStat
     """Return the status of one feed, as far as an owner knows it."""
     mine = sorted((s for s in sessions if s.feed == desk.name), key=lambda s: s.number)
     status = {
-        **desk.counters.totals(),
-        "sent": desk.counters.sent(session.tally for session in mine),
+        **desk.counters.totals(session.tally for session in mine),
         "state": state_of(desk),
         "failure": list(desk.failure) if desk.failure is not None else None,
         "waiting": desk.describe(now)[:_LONGEST_TEXT],

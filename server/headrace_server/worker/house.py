@@ -127,7 +127,7 @@ class House:
         }
         self._effects: dict[type, Callable[[Desk, Any], object]] = {
             Send: self.dealing.deliver,
-            Answer: self._on_answer,
+            Answer: lambda desk, e: outbox.answer(e),
             FlushLost: lambda desk, e: self._requests.flush_lost(e.payload[0]),
             Dealt: self.dealing.dealt,
             Finish: lambda desk, e: outbox.finish(e.session),
@@ -255,10 +255,6 @@ class House:
             self._report()
         while self.partitions.removed:
             self.outbox.retire(self.partitions.removed.pop())
-
-    def _on_answer(self, desk: Desk, effect: Answer) -> None:
-        desk.counters.on_answer(effect)
-        self.outbox.answer(effect)
 
     def _report_on(self, desk: Desk) -> None:
         """Send the supervisor the reports and requests of a feed."""

@@ -84,10 +84,16 @@ def test_counts_of_made_batches_are_added_up(counters: Counters):
     assert counters.totals()["made"] == {"batches": 2, "rows": 8, "bytes": 64}
 
 
-def test_saves_that_are_refused_are_counted_by_their_code(counters: Counters):
+def test_saves_that_are_refused_are_counted_by_their_code_and_stay_when_a_trainer_leaves(
+    counters: Counters,
+):
     faults = ((7, "state", "no"), (8, "state", "no"), (9, "cancelled", "late"))
-    counters.on_answer(Answer(1, (1,), (2,), faults))
-    assert counters.totals()["refused"] == {"state": 2, "cancelled": 1}
+    one, other = Tally(), Tally()
+    one.answered(Answer(1, (1,), (2,), faults))
+    other.answered(Answer(2, (), (), faults[:1]))
+    assert counters.totals([one, other])["refused"] == {"state": 3, "cancelled": 1}
+    counters.on_left(one)
+    assert counters.totals([other])["refused"] == {"state": 3, "cancelled": 1}
 
 
 def test_a_tally_has_what_one_trainer_was_sent_and_what_it_was_answered():
