@@ -57,8 +57,7 @@ class SegmentMemory(Memory):
         self._ended = EndedLines(left_out, lines)
         self._out: dict[int, Segments] = {}  # by number
         self._after: dict[int, tuple[int, Segments]] = {}  # by stripe: the last saved batch
-        self._places: dict[int, Segments] = {}  # by stripe: its last batch that began rows
-        self._moved = False  # whether these changed since they were stored
+        self._moved = False  # whether rows got other places in these since that was stored
         self._early: set[int] = set()  # numbers of _out that are done before earlier ones
         self._saved: list[Commit] = []  # since the last change
         self._changes: list[Change] = []
@@ -177,15 +176,14 @@ class SegmentMemory(Memory):
         last = self._after.get(batch.stripe)
         if last is None or last[0] < number:
             self._after[batch.stripe] = number, batch
-            if len(batch.starts) or last is None:
-                self._places[batch.stripe] = batch
-                self._moved = True
+            self._moved |= last is None or len(batch.starts) > 0
 
     def note_places(self) -> None:
         """Have the next process put rows that go on in the lanes that they have here."""
         self._moved = False
         after = sorted(
-            self._places.values(), key=lambda b: b.stripe if b.member is None else b.member.rank
+            (batch for _, batch in self._after.values()),
+            key=lambda b: b.stripe if b.member is None else b.member.rank,
         )
         places = [(b.indices[~b.last], b.lanes[~b.last]) for b in after]
         places += self._machine.places
@@ -217,12 +215,11 @@ class SegmentMemory(Memory):
         self._machine.deal(world, run, stripe, 0 if machine.across_batches else machine.epoch)
         self._out.clear()
         self._after.clear()
-        self._places.clear()
         self._rounds.dealt(run)
 
     def leave(self, stripe: int, instead: int = -1) -> None:
         self._machine.leave(stripe, instead)
-        self._forget(stripe)
+        self._after.pop(stripe, None)
         for number in [n for n, batch in self._out.items() if batch.stripe == stripe]:
             batch = self._out.pop(number)
             if number in self._early:
@@ -341,13 +338,8 @@ class SegmentMemory(Memory):
     def take_dry(self) -> list[int]:
         dry = self._machine.take_dry() if self._machine.dry else []
         for stripe in dry:
-            self._forget(stripe)
+            self._after.pop(stripe, None)
         return dry
-
-    def _forget(self, stripe: int) -> None:
-        """Forget a stripe that is closed."""
-        self._after.pop(stripe, None)
-        self._places.pop(stripe, None)
 
     def lacks(self) -> tuple[str, int]:
         batch = self._machine.oldest_out()
