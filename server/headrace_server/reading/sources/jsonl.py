@@ -56,34 +56,20 @@ def line_index(data: np.ndarray, progress: Callable[[int], None] = lambda done: 
 
     ``progress`` is called now and then with the number of bytes scanned.
     """
-    starts, stops = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    at = len(_MARK) if data[:3].tobytes() == _MARK else 0
-    while at < data.size:
-        stop = _end_of_block(data, at)
-        block = data[at:stop]
-        ends = np.flatnonzero(block == _NEWLINE)
-        if not len(ends) or ends[-1] != len(block) - 1:
-            ends = np.append(ends, len(block))
-        begins = np.concatenate([[0], ends[:-1] + 1])
-        # An empty line has only its newline, which does not count.
-        inked = np.logical_or.reduceat(block > _SPACE, begins)
-        starts.append(begins[inked] + at)
-        stops.append(ends[inked] + at)
-        at = stop
-        progress(at)
-    return np.concatenate([*starts, *stops])
-
-
-def _end_of_block(data: np.ndarray, at: int) -> int:
-    """Return the end of a block of whole lines that begins at a byte."""
-    stop = min(at + _BLOCK, data.size)
-    while stop < data.size:
-        begin = max(at, stop - _BLOCK)
-        ends = np.flatnonzero(data[begin:stop] == _NEWLINE)
-        if len(ends):
-            return begin + int(ends[-1]) + 1
-        stop = min(stop + _BLOCK, data.size)
-    return stop
+    newlines = []
+    for at in range(0, data.size, _BLOCK):
+        newlines.append(np.flatnonzero(data[at : at + _BLOCK] == _NEWLINE) + at)
+        progress(min(at + _BLOCK, data.size))
+    stops = np.concatenate([*newlines, [data.size]]).astype(np.int64)
+    starts = np.concatenate([[0], stops[:-1] + 1])
+    if data[: len(_MARK)].tobytes() == _MARK:
+        starts[0] = len(_MARK)
+    lines = np.flatnonzero(starts < stops)
+    starts, stops = starts[lines], stops[lines]
+    inked = data[starts] > _SPACE
+    for i in np.flatnonzero(~inked).tolist():
+        inked[i] = (data[starts[i] : stops[i]] > _SPACE).any()
+    return np.concatenate([starts[inked], stops[inked]])
 
 
 def _part(file: DataFile, cache: IndexCache, bad: BadRecords) -> RowPart:
