@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from headrace_proto.clock import Deadline
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field, schema_to_wire
 
@@ -71,10 +70,8 @@ _PART_ROWS: Final = 1 << 18
 _BATCH_BYTES: Final = 1 << 23
 #: Changes with the form of the files, so that none of another form is read.
 _FORM: Final = 2
-#: Seconds between two looks for parts that other workers have finished.
+#: Seconds between two looks for parts that other workers have finished, or a complete cache.
 _LOOK_S: Final = 1.0
-#: Maximum wait for another process that completes the cache; then reading of the source continues.
-_WAIT_S: Final = 10.0
 #: A position in a stream: the examples before it, then the reader's own position.
 _PASSED: Final = struct.Struct("<q")
 _NONE: Final = np.empty(0, np.int64)
@@ -124,8 +121,9 @@ class CachedRead:
         return replace(parts[0], bad=np.concatenate([part.bad for part in parts]))
 
 
-class _StillLocked(Exception):
-    """Another process completes the cache for longer than is waited."""
+def _refuse() -> None:
+    """Raise for a lock that another process has."""
+    raise BlockingIOError
 
 
 class _Indexed:
@@ -194,7 +192,6 @@ class Cache:
     ) -> None:
         self._directory = directory
         self._progress = progress
-        self._wait_s = _WAIT_S
         self._name = f"part-{os.getpid()}-{secrets.token_hex(4)}"
         self._number = 0
         self._covered = Covered(counts)  # by finished parts and by its own part
@@ -328,21 +325,13 @@ class Cache:
         return True
 
     def _completed(self) -> bool:
-        """Complete the cache, or wait once, for a bounded time, for the process that does."""
-        deadline = Deadline(self._wait_s)
-
-        def waits() -> None:
-            self._progress()
-            if not deadline.left_s:
-                raise _StillLocked
-
+        """Complete the cache, unless another process does so; return whether it is complete."""
         try:
-            with locked(self._directory / "lock", waits):
+            with locked(self._directory / "lock", _refuse):
                 if (self._directory / COMPLETE).exists():
                     return True
                 done = complete(self._directory, self._covered.counts, self._progress)
-        except _StillLocked:
-            self._wait_s = 0.0
+        except BlockingIOError:
             return False
         if done:
             logger.info("the cache %s is complete", self._directory)

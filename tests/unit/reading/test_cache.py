@@ -239,8 +239,7 @@ def test_a_full_disk_ends_the_writing_and_not_the_feed(
 def test_a_cache_that_another_process_completes_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker goes on from the source, and shows progress while it waits and completes."""
-    monkeypatch.setattr(module, "_WAIT_S", 0.05)
+    """A worker goes on from the source meanwhile, and shows progress while it completes."""
     monkeypatch.setattr(module, "_LOOK_S", 0.0)
     Worker(declared(tmp_path)).epoch(0)
     mark = next(tmp_path.glob("*/complete.json"))
@@ -248,7 +247,6 @@ def test_a_cache_that_another_process_completes_holds_nobody_up(
     with open(mark.with_name("lock"), "w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         worker, plain = Worker(declared(tmp_path)), Worker(declared())
-        assert next(worker.beats) > 1
         assert worker.epoch(0) == plain.epoch(0) and not worker.complete
     before = next(worker.beats)
     assert worker.epoch(1) == plain.epoch(1) and worker.complete
