@@ -140,10 +140,9 @@ class ArrowColumn:
         self._locate = locate or (lambda rows: (0, rows))
         self._levels: list[_Level] = []
         self._nulls: list[np.ndarray | None] = []  # by level, and of the leaves: see _inner_nulls
-        self._valid = self._validity(arrays, place)
-        below = list(arrays)
+        below = [self._plain(array) for array in arrays]
+        self._valid = self._validity(below, place)
         while True:
-            below = [self._plain(array) for array in below]
             self._nulls.append(self._inner_nulls(below) if self._levels else None)
             kind = below[0].type
             if pa.types.is_fixed_size_list(kind):
@@ -155,9 +154,9 @@ class ArrowColumn:
                 self._levels.append(self._offsets(below, width, place, children))
             else:
                 break
-            below = [array.values for array in below]
+            below = [self._plain(array.values) for array in below]
         self._leaf(below, place)
-        whole = all(nulls is None for nulls in self._nulls)
+        whole = self._valid is None and all(nulls is None for nulls in self._nulls)
         #: Whether rows of a batch are a view of it.
         self._dense = whole and not (self._text or self._bits or self.field.ragged_dims)
 
@@ -186,11 +185,8 @@ class ArrowColumn:
         """Return validity bytes and the first bit of each batch (-1: all rows are valid)."""
         if not any(array.null_count for array in arrays):
             return None
-        if self._decoded:
-            valid = self._plain(arrays[0]).is_valid().to_numpy(zero_copy_only=False)
-            return np.packbits(valid, bitorder="little"), _int64([0])
         raw, first = np.empty(0, np.uint8), []
-        for array in map(self._plain, arrays):
+        for array in arrays:
             if array.null_count:
                 raw, base = place(array.buffers()[0])
                 first.append(8 * base + array.offset)
@@ -252,13 +248,8 @@ class ArrowColumn:
 
     def read(self, rows: Rows) -> StoredRows:
         batch, rows = self._locate(rows)
-        if isinstance(rows, slice) and isinstance(batch, int) and self._valid is None:
-            if self._dense:
-                return StoredRows(self._view(batch, rows.start, rows.stop))
-            if self._text is not None and not self._levels and self._text.size is None:
-                strings = self._plain_texts(self._text, batch, rows)
-                if strings is not None:
-                    return StoredRows(strings)
+        if isinstance(rows, slice) and isinstance(batch, int) and self._dense:
+            return StoredRows(self._view(batch, rows.start, rows.stop))
         index = numbers_of(rows)
         missing = self._missing(batch, index)
         unsound: Unsound = []
@@ -286,16 +277,6 @@ class ArrowColumn:
             self._dtype
         )
         return values.reshape(n, *(d or 0 for d in self.field.shape))
-
-    def _plain_texts(self, text: _Level, batch: int, rows: slice) -> Strings | None:
-        """Return one string for each row; None where an offset of them is wrong."""
-        shift = int(text.shift[batch])
-        bounds = text.entries[shift + rows.start : shift + rows.stop + 1].astype(np.int64)
-        lengths = np.diff(bounds)
-        limit = int(text.children[batch])
-        if len(lengths) and (lengths.min() < 0 or bounds[0] < 0 or bounds[-1] > limit):
-            return None
-        return Strings(self._raw, bounds[:-1] + int(self._first[batch]), lengths)
 
     def _missing(self, batch: Batch, index: np.ndarray) -> np.ndarray | None:
         if self._valid is None:
