@@ -30,7 +30,7 @@ from ..pipeline.selectors import selector_text
 from ..reading.chunk import Chunk, Origin
 from ..reading.columns import Column, Ragged, Strings, ragged_of
 from ..reading.reader import BadRecords
-from ..reading.values import Values, as_int64, is_integer
+from ..reading.values import LENGTH, Values, as_int64
 
 #: Bound on the number appended to a key to make it unique, the same as in TensorFlow.
 _UNIQUE = 10**8
@@ -208,9 +208,7 @@ class Cutting:
         """Return the examples of a chunk that can be cut; report the others."""
         totals: np.ndarray | None = None
         if self._lengths is not None and len(chunk):
-            chunk, lengths = self._lengths.sound(
-                chunk, bad, "a length is an integer", is_integer, "wrong_type"
-            )
+            chunk, lengths = self._lengths.sound(chunk, bad, LENGTH)
             chunk = chunk.with_fact("total", as_int64(lengths))
         cut = {name: _ragged(chunk.columns[name]) for name in {*self._sequences.values()}}
         sequences = {name: cut[column] for name, column in self._sequences.items()}

@@ -30,7 +30,7 @@ from ..pipeline.selectors import RESERVED
 from ..reading.chunk import Chunk
 from ..reading.columns import Ragged, field_of
 from ..reading.reader import BadRecords
-from ..reading.values import Values, as_int64, is_integer
+from ..reading.values import LENGTH, Rule, Values, as_int64, below
 
 _MAX = 2**63 - 1
 #: Prefix of a fact that only the machine sees; it stays with its row until all are known.
@@ -188,9 +188,7 @@ class Shaping:
         for name, sizes in self._pad_to.items():
             chunk = self._fitting(chunk, name, sizes, bad)
         if self._length is not None:
-            chunk, lengths = self._length.sound(
-                chunk, bad, "a length is an integer", is_integer, "wrong_type"
-            )
+            chunk, lengths = self._length.sound(chunk, bad, LENGTH)
             whole = as_int64(lengths)
             chunk = chunk.with_fact(_OWN + "length", whole)
             bounded = np.clip(whole, -(2**31), 2**31 - 1).astype(np.int32)
@@ -236,22 +234,14 @@ class Shaping:
 
 def _priced(chunk: Chunk, values: Values, bad: BadRecords) -> Chunk:
     """Replace the length of each row, which only a budget needs, by its cost."""
-    rule = "a cost is finite and 0 or more"
-    chunk, costs = values.sound(chunk, bad, rule, lambda v: (v >= 0) & (v < np.inf), "out_of_range")
+    chunk, costs = values.sound(chunk, bad, Rule("a cost is finite and 0 or more"))
     whole = as_int64(np.ceil(costs) if costs.dtype.kind == "f" else costs)
     return chunk.with_fact(_OWN + "length", whole)
 
 
 def _placed(chunk: Chunk, values: Values, name: str, count: int, bad: BadRecords) -> Chunk:
     """Add a fact to each row: a number in 0 … count-1."""
-    rule = f"it must be an integer in 0 … {count - 1}"
-    chunk, numbers = values.sound(
-        chunk,
-        bad,
-        rule,
-        lambda v: is_integer(v) & (v >= 0) & (v < count),
-        f"{name}_out_of_range",
-    )
+    chunk, numbers = values.sound(chunk, bad, below(count, f"{name}_out_of_range"))
     return chunk.with_fact(_OWN + name, numbers.astype(np.int64))
 
 

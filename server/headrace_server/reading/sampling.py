@@ -31,7 +31,7 @@ from ..core.mean import RunningMean
 from ..pipeline.declaration import Stage
 from .chunk import Chunk
 from .reader import BadRecords
-from .values import Values
+from .values import Rule, Values, below
 
 logger = logging.getLogger("headrace.data")
 
@@ -43,10 +43,9 @@ _SETTLED = 1000
 class Sampler(ABC):
     """A stage that keeps the columns: it judges each row by one value."""
 
-    #: The argument that gives the value, and its rule.
+    #: The argument that gives the value, and the rule of values.
     argument: str
-    rule: str
-    reason = "out_of_range"
+    rule: Rule
     #: Whether this partition is the one that writes to the log.
     announces = True
     #: The pass over the data that the next chunk belongs to.
@@ -61,10 +60,6 @@ class Sampler(ABC):
         label = ("bucket", "keep_input") if kept else (stage.kind, self.argument)
         self._values = Values(*label, stage.options[self.argument])
 
-    @abstractmethod
-    def fits(self, values: np.ndarray) -> np.ndarray:
-        """Return a mask of the values that follow the rule."""
-
     def fact_fields(self, before: Fields | None) -> dict[str, Field]:
         """Return the facts of rows that it adds, given the columns that it sees."""
         return {}
@@ -74,7 +69,7 @@ class Sampler(ABC):
 
     def apply(self, chunk: Chunk, before: Fields, bad: BadRecords) -> Chunk:
         """Return the remaining rows, or their copies."""
-        chunk, values = self._values.sound(chunk, bad, self.rule, self.fits, self.reason)
+        chunk, values = self._values.sound(chunk, bad, self.rule)
         return self._sampled(chunk, values, bad)
 
     @abstractmethod
@@ -97,27 +92,16 @@ class Sampler(ABC):
         return chunk.take(rows)
 
 
-def _classes_below(values: np.ndarray, count: int) -> np.ndarray:
-    whole: np.ndarray = values == np.floor(values)
-    return whole & (values >= 0) & (values < count)
-
-
 class _Keep(Sampler):
-    argument, rule, reason = "keep", "it must be true or false", "wrong_type"
-
-    def fits(self, values: np.ndarray) -> np.ndarray:
-        fits: np.ndarray = (values == 0) | (values == 1)
-        return fits
+    argument = "keep"
+    rule = Rule("it must be true or false", "wrong_type", most=1, whole=True)
 
     def _sampled(self, chunk: Chunk, values: np.ndarray, bad: BadRecords) -> Chunk:
         return self._keep(chunk, values.astype(bool), "not_kept")
 
 
 class _Reject(Sampler):
-    argument, rule = "accept_prob", "it must lie in 0 … 1"
-
-    def fits(self, values: np.ndarray) -> np.ndarray:
-        return (values >= 0) & (values <= 1)
+    argument, rule = "accept_prob", Rule("it must lie in 0 … 1", most=1)
 
     def _sampled(self, chunk: Chunk, values: np.ndarray, bad: BadRecords) -> Chunk:
         probabilities = values.astype(np.float64)
@@ -128,14 +112,14 @@ class _Reject(Sampler):
 class Stratified(Sampler):
     """``stratified_sample``: counts what it accepts and rejects by class."""
 
-    argument, reason = "labels", "label_out_of_range"
+    argument = "labels"
 
     def __init__(self, stage: Stage, number: int, counts: Counter[str]) -> None:
         super().__init__(stage, number, counts)
         self._target = Proportions("target_probs", stage.options["target_probs"])
         self._init = stage.options["init_probs"]
         self.num_classes = len(self._target.now)
-        self.rule = f"it must be an integer in 0 … {self.num_classes - 1}"
+        self.rule = below(self.num_classes, "label_out_of_range")
         self._estimator = None if self._init else ClassEstimator(self.num_classes)
         self._rows = 0
         self.accepted = np.zeros(self.num_classes, np.int64)
@@ -163,9 +147,6 @@ class Stratified(Sampler):
             "rejected": self.rejected.tolist(),
             "changes": [self._target.recent()],
         }
-
-    def fits(self, values: np.ndarray) -> np.ndarray:
-        return _classes_below(values, self.num_classes)
 
     def _sampled(self, chunk: Chunk, labels: np.ndarray, bad: BadRecords) -> Chunk:
         classes = labels.astype(np.int64)
@@ -231,10 +212,8 @@ class Stratified(Sampler):
 class _Resample(Sampler):
     """Rows repeated by rates."""
 
-    argument, rule = "rates", "a rate is finite, 0 or more, and at most 2**52"
-
-    def fits(self, values: np.ndarray) -> np.ndarray:
-        return (values >= 0) & (values <= MAX_RATE)
+    argument = "rates"
+    rule = Rule("a rate is finite, 0 or more, and at most 2**52", most=MAX_RATE)
 
     def _sampled(self, chunk: Chunk, values: np.ndarray, bad: BadRecords) -> Chunk:
         return self._repeat(chunk, values.astype(np.float64))
@@ -251,24 +230,18 @@ class _Resample(Sampler):
 
 
 class _WeightedResample(_Resample):
-    argument, rule = "weights", "a weight is finite and 0 or more"
+    argument, rule = "weights", Rule("a weight is finite and 0 or more")
 
     def __init__(self, stage: Stage, number: int, counts: Counter[str]) -> None:
         listed = stage.options.get("class_weights")
         self._class_weights = None if listed is None else np.array(listed, np.float64)
         if listed is not None:
-            self.argument, self.reason = "labels", "label_out_of_range"
-            self.rule = f"it must be an integer in 0 … {len(listed) - 1}"
+            self.argument, self.rule = "labels", below(len(listed), "label_out_of_range")
         super().__init__(stage, number, counts)
         options = stage.options
         self._mean = RunningMean(
             options["group"], options["overall_rate"], options["mean_decay"], options["warmup"]
         )
-
-    def fits(self, values: np.ndarray) -> np.ndarray:
-        if self._class_weights is None:
-            return (values >= 0) & (values < np.inf)
-        return _classes_below(values, len(self._class_weights))
 
     def _sampled(self, chunk: Chunk, weights: np.ndarray, bad: BadRecords) -> Chunk:
         if not len(chunk):

@@ -6,7 +6,7 @@ what is no value per row, makes the whole chunk bad.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,39 @@ from .reader import BadRecords, fault_of, without
 from .user_columns import columns_of, user_function
 
 
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Bounds of a value: it is finite, and with ``whole`` an integer.
+
+    ``text`` is the rule in words, ``reason`` the short name of the fault of a row that breaks it.
+    """
+
+    text: str
+    reason: str = "out_of_range"
+    least: float = 0
+    most: float = np.inf
+    whole: bool = False
+
+    def admits(self, values: np.ndarray) -> np.ndarray:
+        """Return a mask of the values that follow it."""
+        sound: np.ndarray = np.isfinite(values)
+        if self.whole and values.dtype.kind == "f":
+            sound &= values == np.floor(values)
+        sound &= (values >= self.least) & (values <= self.most)
+        return sound
+
+
+LENGTH = Rule("a length is an integer", "wrong_type", -np.inf, whole=True)
+
+
+def below(count: int, reason: str) -> Rule:
+    """Return the rule of numbers of classes, or of other things of which there are ``count``."""
+    return Rule(f"it must be an integer in 0 … {count - 1}", reason, most=count - 1, whole=True)
+
+
 class Values:
     """A selector at work.
 
-    ``rule`` is the text of the rule, ``wanted`` finds the values that keep to it.
     With ``sequence`` a column of sequences is allowed, and gives their lengths.
     """
 
@@ -80,34 +109,19 @@ class Values:
             raise DataError(f"{self._label} holds strings; it must be one number per example")
         return column
 
-    def sound(
-        self,
-        chunk: Chunk,
-        bad: BadRecords,
-        rule: str,
-        wanted: Callable[[np.ndarray], np.ndarray],
-        reason: str,
-    ) -> tuple[Chunk, np.ndarray]:
+    def sound(self, chunk: Chunk, bad: BadRecords, rule: Rule) -> tuple[Chunk, np.ndarray]:
         """Return the rows whose values follow a rule, and those values; report others."""
         values = self.of(chunk, bad)
         if values is None:
             return chunk.take(slice(0, 0)), np.empty(0)
-        fine = wanted(values)
+        fine = rule.admits(values)
         if fine.all():
             return chunk, values
         faults = {
-            row: (reason, f"{self._label} is {values[row].item()!r}; {rule}")
+            row: (rule.reason, f"{self._label} is {values[row].item()!r}; {rule.text}")
             for row in np.flatnonzero(~fine).tolist()
         }
         return without(chunk, faults, bad), values[fine]
-
-
-def is_integer(values: np.ndarray) -> np.ndarray:
-    """Which of these numbers are whole."""
-    if values.dtype.kind != "f":
-        return np.ones(len(values), bool)
-    whole: np.ndarray = np.isfinite(values) & (values == np.floor(values))
-    return whole
 
 
 def as_int64(values: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from headrace_proto.schema import Field
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import column_from_rows
 from headrace_server.reading.reader import BadRecords
-from headrace_server.reading.values import Values, as_int64
+from headrace_server.reading.values import Rule, Values, as_int64
 
 FIELDS = {
     "n": Field("int16"),
@@ -110,23 +110,21 @@ def test_invalid_columns_stop_the_feed_under_every_policy():
 
 
 def test_a_function_is_not_asked_about_no_rows():
-    chunk, kept = values(largest).sound(chunk_of(0), BadRecords(), "", lambda v: v >= 0, "x")
+    chunk, kept = values(largest).sound(chunk_of(0), BadRecords(), Rule(""))
     assert len(chunk) == len(kept) == 0
 
 
 def test_rows_that_break_the_rule_are_named_and_left_out():
-    def below_two(v):
-        return v < 2
-
+    below_two = Rule("it must be below 2", "large", most=1)
     with pytest.raises(
         DataError, match=r"a.npz, record 42: bucket: which_bucket \(column 'n'\) is"
     ):
-        values("n").sound(chunk_of(4), BadRecords(), "it must be below 2", below_two, "large")
+        values("n").sound(chunk_of(4), BadRecords(), below_two)
     skipping = BadRecords(skip=True)
-    chunk, kept = values("n").sound(chunk_of(4), skipping, "", below_two, "large")
+    chunk, kept = values("n").sound(chunk_of(4), skipping, below_two)
     assert chunk.ordinals.tolist() == kept.tolist() == [0, 1]
     assert skipping.counts == {"large": 2}
-    chunk, kept = values(raises).sound(chunk_of(4), skipping, "", below_two, "large")
+    chunk, kept = values(raises).sound(chunk_of(4), skipping, below_two)
     assert len(chunk) == len(kept) == 0
 
 
