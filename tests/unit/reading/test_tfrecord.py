@@ -453,8 +453,10 @@ def test_remote_files_are_read_as_local_ones(kind: str, tmp_path: Path) -> None:
         cache = IndexCache(str(tmp_path))
         for _ in range(2):  # the second time nothing is read but what is asked for
             reader = opened(url, WANTED, cache=cache)
+            alone = opened(f"memory://tfr/{kind}1", WANTED, cache=cache)
             if kind == "plain":
                 assert rows_of(reader.take(np.array([79, 2, 40]))) == rows([79, 2, 40])
+                assert rows_of(alone.take(np.array([49, 3]))) == rows([79, 33])
     finally:
         memory.rm("/tfr", recursive=True)
 

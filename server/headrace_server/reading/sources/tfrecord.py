@@ -100,7 +100,7 @@ class _Records:
         # bound more than records, at which its damage begins.
         sizes = self._good + 1
         self._first_bound = np.cumsum(sizes) - sizes
-        if len(indexes) != 1:
+        if len(indexes) != 1:  # one stays mapped, and workers share it
             bounds = [b + base for b, base in zip(bounds, self._files.bases, strict=True)]
         none = np.empty(0, np.int64)
         self._bounds = bounds[0] if len(indexes) == 1 else np.concatenate([none, *bounds])
@@ -116,17 +116,12 @@ class _Records:
 
     def take(self, rows: Rows) -> Chunk:
         ordinals = numbers_of(rows)
-        n = ordinals.size
-        if len(self._names) == 1:
-            file, record, bound = np.zeros(n, np.int32), ordinals, ordinals
-        else:
-            file = (np.searchsorted(self._first, ordinals, "right") - 1).astype(np.int32)
-            record = ordinals - self._first[file]
-            bound = record + self._first_bound[file]
-            self._files.load(file)
+        file = (np.searchsorted(self._first, ordinals, "right") - 1).astype(np.int32)
+        record = ordinals - self._first[file]
+        bound = record + self._first_bound[file]
+        self._files.load(file)
         frames = self._bounds[bound]
-        offset = frames if len(self._names) == 1 else frames - self._files.bases[file]
-        origin = Origin(self._names, file, record, offset)
+        origin = Origin(self._names, file, record, frames - self._files.bases[file])
         if self._damage:
             beyond = np.flatnonzero(record >= self._good[file])
             if beyond.size:  # without skipping, the first bad record raises
