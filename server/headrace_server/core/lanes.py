@@ -108,7 +108,7 @@ class Lanes(InStep):
         """Close a trainer's stripe; its examples continue from kept states."""
         gone = self._stripes.pop(stripe, None)
         if self.members is not None and gone is not None:
-            self.members.leave(stripe, instead)
+            self.members.leave(stripe, instead, gone.out)
             self._open(instead)
         self._gone.add(stripe)
         if gone is None:
@@ -240,7 +240,7 @@ class Lanes(InStep):
 
     def _end_rounds(self, members: RoundMembers) -> list[Segments]:
         """Drop the examples in lanes, once no member is out, if no whole round can be formed."""
-        if not members.out:
+        if not self._out:
             for lanes in [self._stripes[number].lanes for number in members.stripes]:
                 self._drop(lanes[lanes >= 0], "cancelled" if self.cancelled else "remainder")
                 lanes[:] = -1
@@ -320,7 +320,7 @@ class Lanes(InStep):
             return None
         self._take_back(batch)
         if self.members is not None:
-            self.members.done(batch)
+            self.members.moved = True
         turn = stripe.out.index(batch)
         del stripe.out[turn]
         going = ~batch.last
@@ -365,5 +365,5 @@ class Lanes(InStep):
             for stripe in self._stripes.values():
                 stripe.over = stripe.over or bool(stripe.out)
             if self.members is not None:
-                self.members.over = self.members.over or bool(self.members.out)
+                self.members.over = self.members.over or bool(self._out)
         self._drop_leftovers()

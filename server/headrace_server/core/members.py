@@ -58,8 +58,14 @@ class MemberRows:
         return cls(*(np.frombuffer(column, "<i8").astype(np.int64) for column in plain))
 
 
+def _place(batch: Segments) -> Place:
+    """Return the place of a batch that is a member."""
+    assert batch.member is not None
+    return batch.member.round, batch.member.rank
+
+
 class RoundMembers:
-    """The members of one partition's rounds that are not done."""
+    """The rounds of one partition, and the members that are to be planned or drafted again."""
 
     def __init__(self, world: int, run: int, stripe: int, size: int, epoch: int = 0) -> None:
         """``size``: rows of a member's block.  Ranks have the stripes from ``stripe`` on.
@@ -74,11 +80,10 @@ class RoundMembers:
         self.wanted = 0  # number of rounds wanted since these members began …
         self.rounds = 0  # … and number of rounds drafted
         self.drafted: deque[Segments] = deque()  # not planned yet
-        self.out: dict[Place, Segments] = {}  # drafted, and not done
         self.again: dict[Place, MemberRows | None] = {}  # to be drafted again; None: with any rows
         self.over = False  # whether no round follows
         self.newest: list[Segments] = []  # the members of the last round that was drafted
-        self.moved = False  # whether it changed since it was stored
+        self.moved = False  # whether members were drafted or done since that was stored
 
     @property
     def rows(self) -> int:
@@ -87,8 +92,6 @@ class RoundMembers:
 
     def add(self, batch: Segments) -> None:
         """Add a member that was drafted."""
-        assert batch.member is not None
-        self.out[batch.member.round, batch.member.rank] = batch
         self.drafted.append(batch)
         self.moved = True
 
@@ -96,36 +99,18 @@ class RoundMembers:
         """Return the place of a rank's batch in the round that is being drafted."""
         return RoundMember(self.next_round, rank, self.size)
 
-    def done(self, batch: Segments) -> None:
-        """Note that a member is saved."""
-        assert batch.member is not None
-        del self.out[batch.member.round, batch.member.rank]
-        self.moved = True
-
-    def leave(self, stripe: int, instead: int) -> None:
-        """Give a rank another stripe; its unfinished members are drafted again."""
-        rank = self.stripes.index(stripe)
-        self.stripes[rank] = instead
-        for place in [place for place in self.out if place[1] == rank]:
-            del self.out[place]
-            self.again[place] = None
+    def leave(self, stripe: int, instead: int, out: Iterable[Segments]) -> None:
+        """Give a rank another stripe; its members that are out are drafted again."""
+        self.stripes[self.stripes.index(stripe)] = instead
+        self.again.update((_place(batch), None) for batch in out)
         self.drafted = deque(batch for batch in self.drafted if batch.stripe != stripe)
-
-    # The store
-
-    @property
-    def left(self) -> list[list[int]]:
-        """Round and rank of unfinished members."""
-        return sorted([*place] for place in (*self.out, *self.again))
 
     def newest_rows(self) -> list[list[Any]]:
         """Return round, rank and rows of each member of the last round, as plain data."""
         rows = []
         for batch in self.newest:
-            assert batch.member is not None
-            place = batch.member.round, batch.member.rank
             found = MemberRows(batch.indices, batch.segments, batch.lanes)
-            rows.append([*place, *found.to_plain()])
+            rows.append([*_place(batch), *found.to_plain()])
         return rows
 
 
@@ -202,7 +187,7 @@ class InStep(Sequences):
         members = self._ranks
         if members.again:
             return self._draft_again(min(members.again))
-        waits = members.out and not self.ahead
+        waits = self._out and not self.ahead
         if waits or members.rounds >= members.wanted:
             return False
         parts = self._round()
@@ -237,15 +222,21 @@ class InStep(Sequences):
 
     def will_make(self, place: Place) -> bool:
         """Return whether a member is or will be drafted again with the same rows."""
-        members = self.members
-        known = members is not None and (place in members.again or place in members.out)
-        return known and not self.ahead
+        if self.members is None or self.ahead:
+            return False
+        return place in self.members.again or place in map(_place, self._out.values())
+
+    @property
+    def left(self) -> list[list[int]]:
+        """Round and rank of members that are not done."""
+        out = map(_place, self._out.values())
+        return sorted([*place] for place in (*out, *self._ranks.again))
 
     @property
     def done(self) -> bool:
         members = self.members
         if members is not None and (
-            members.drafted or members.again or (self.ahead and members.out)
+            members.drafted or members.again or (self.ahead and self._out)
         ):  # a member without rows, too, is made again when its rank leaves
             return False
         return super().done

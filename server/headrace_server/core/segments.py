@@ -159,7 +159,7 @@ class SegmentQueue(InStep):
         """
         self._take_back(batch)
         if self.members is not None:
-            self.members.done(batch)
+            self.members.moved = True
         rows = (~batch.last).nonzero()[0]
         slots = batch.slots[rows]
         self._end(batch.ended)

@@ -46,7 +46,7 @@ class StoredRounds:
         if members is None:
             return [Change(meta={"dealt": pack([0, self._run, 0, []])})]
         members.moved = False
-        meta = {"dealt": pack([members.world, members.run, members.next_round, members.left])}
+        meta = {"dealt": pack([members.world, members.run, members.next_round, self._machine.left])}
         if members.next_round > self._newest and members.newest and not self._machine.ahead:
             self._newest = members.next_round
             meta["members"] = pack([members.run, members.newest_rows()])

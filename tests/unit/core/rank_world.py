@@ -82,7 +82,7 @@ class Partition:
         """All that was taken is stored at once, as in one record of the journal."""
         members = self.machine.members
         if members is not None:
-            self.dealt = members.world, members.run, members.next_round, members.left
+            self.dealt = members.world, members.run, members.next_round, self.machine.left
             self.rows = members.newest_rows() or self.rows
 
     def obey(self):

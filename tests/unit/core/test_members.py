@@ -140,7 +140,7 @@ class World:
     def restart(self):
         """The process dies; the next one goes on with the rounds that it has stored."""
         members = self.machine.members
-        left = members.left
+        left = self.machine.left
         self.rows = members.newest_rows() or self.rows
         stored = [e for e, n in enumerate(self.kept) if 0 < n < self.counts[e]]
         through = [e for e, n in enumerate(self.done) if n == self.counts[e]]
@@ -176,9 +176,9 @@ class World:
             if not self.draft() and not (self.machine.done and not self.out):
                 assert self.out, "it waits for nothing but saves"
                 self.save(self.random.choice(sorted(self.out)))
-        machine, members = self.machine, self.machine.members
+        machine = self.machine
         assert not machine.chunks() and machine.in_flight == 0 and machine.next_draft() is None
-        assert not members.left and len({*self.saved}) == 1
+        assert not machine.left and len({*self.saved}) == 1
         assert all(ranks == set(range(self.world)) for ranks in self.drafted.values())
 
 
