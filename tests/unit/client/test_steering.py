@@ -170,9 +170,9 @@ def test_sizes_that_can_not_be_are_refused_and_change_nothing() -> None:
                 with pytest.raises(TypeError, match=r"^probs=.* is not a list of numbers"):
                     feed.set_target_probs(probs)
             for call in (feed.drain, lambda cancel: server.end("plain", cancel)):
-                with pytest.raises(TypeError, match="cancel='no' is not True or False"):
+                with pytest.raises(TypeError, match=r"cancel='no' is not [Tt]rue or [Ff]alse"):
                     call("no")
-            with pytest.raises(TypeError, match="force='no' is not True or False"):
+            with pytest.raises(TypeError, match="force='no' is not true or false, but a str"):
                 server.restart("plain", force="no")
             assert streams(feed) == {0: [5] * 160}
         with (
