@@ -13,8 +13,11 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from headrace_server.reading.sources import tfrecord
 from tests.patience import PATIENCE_S, eventually
 from tests.unit.core.original_queue import original_stream
+from tests.unit.tfrecord_writer import example as record
+from tests.unit.tfrecord_writer import feature, write
 
 from .segment_streams import (
     UNROLL,
@@ -505,3 +508,47 @@ def test_states_too_large_for_the_server_are_refused_with_the_option_and_the_way
         serving(wide(), max_state_bytes=7999)
     serving(wide(), max_state_bytes=8000).close()
     serving(wide(order="lanes", state_placement="trainer"), max_state_bytes=1).close()
+
+
+# Reads
+
+
+def test_examples_are_checked_while_trainers_are_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The owner verifies the records of the next read while a trainer has its batch."""
+    rows = [
+        {"key": feature("bytes", [b"%d" % n]), "x": feature("float", [n] * 4)} for n in range(24)
+    ]
+    path = write(tmp_path / "sequences", map(record, rows))
+    checked: list[int] = []
+    check = tfrecord._Records.check_ahead
+
+    def noting(self: Any, rows: np.ndarray, stop: Any) -> int:
+        count = check(self, rows, stop)
+        checked.extend(rows[:count].tolist())
+        return count
+
+    monkeypatch.setattr(tfrecord._Records, "check_ahead", noting)
+    wanted = {"key": hs.scalar("bytes"), "x": hs.sequence("float32", ())}
+    pipeline = hs.read_tfrecord(path, wanted).batch_sequences_with_states(
+        input_key="key",
+        input_sequences=["x"],
+        input_context=[],
+        initial_states={"s": hs.zeros((1,), "float32")},
+        num_unroll=2,
+        batch_size=4,
+        capacity=8,
+    )
+    seen = []
+    with serving(pipeline) as server, connect(server) as feed:
+        for batch in feed:
+            if not seen:
+                eventually(lambda: len(checked) >= 8)
+            seen += [
+                (int(x[0, 0]), int(n))
+                for x, n in zip(batch.sequences["x"][:, None], batch.sequence, strict=True)
+            ]
+            batch.save_state("s", batch.state("s"))
+    assert checked[:8] == [*range(8, 16)]
+    assert sorted(seen) == [(n, part) for n in range(24) for part in range(2)]

@@ -99,6 +99,11 @@ class MappedFiles:
             if i not in self._waiting:
                 self._load(i)
 
+    @property
+    def local(self) -> bool:
+        """Whether the content of all files is here."""
+        return not self._waiting
+
     def load(self, numbers: np.ndarray) -> None:
         """Makes sure of the content of these files."""
         if self._waiting:

@@ -24,7 +24,7 @@ sent and stored first.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,6 +142,14 @@ class Run:
         It uses idle time: it changes when work is done, not its result.
         """
         return self._unplaced is None and self.maker.prepare()
+
+    def check_ahead(self, stop: Callable[[], object]) -> bool:
+        """Check examples before they are read until ``stop`` returns a value; return whether any.
+
+        It uses idle time: the read itself takes less.
+        """
+        read = self._machine.later_read(self._intake.limit(self.maker.most_rows))
+        return read is not None and self._intake.check_ahead(read, stop)
 
     def _read(self, read: Read) -> None:
         self._next_read = None

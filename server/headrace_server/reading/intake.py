@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from ..pipeline.carried import by_key
 from ..pipeline.declaration import Declaration
 from .chunk import Chunk
 from .columns import Strings
-from .order import partition_reader
+from .order import ExamplesAhead, partition_reader
 from .reader import BadRecords, IndexedReader, Reader, streams_of
 from .sampling import Stratified
 from .stages import RowStages
@@ -78,6 +78,10 @@ class Intake:
         self.counted = True  # whether all examples count
         self._limit = _FIRST_CHUNK
         self._started = 0.0
+        self._ahead: ExamplesAhead | None = None  # examples that are checked before they are read …
+        self._ahead_at: tuple[int, Position] | None = (
+            None  # … by the read at this epoch and position
+        )
 
     @property
     def fields(self) -> dict[str, Field] | None:
@@ -129,6 +133,14 @@ class Intake:
                 return after, position
         self.rows_read += len(chunk)
         return after, position
+
+    def check_ahead(self, read: Read, stop: Callable[[], object]) -> bool:
+        """Check examples of a later read until ``stop`` returns a value; return whether any."""
+        place = read.epoch, read.position
+        if place != self._ahead_at:
+            self._ahead_at = place
+            self._ahead = self._reader.ahead(*place, read.limit)
+        return self._ahead is not None and self._ahead.check(stop)
 
     def _of_own_keys(self, chunk: Chunk, key: str) -> Chunk:
         keys = chunk.columns[key]

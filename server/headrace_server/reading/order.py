@@ -25,6 +25,7 @@ Ordinals of streams are made unique over streams: ``stream << 40 | ordinal in th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -36,7 +37,8 @@ from headrace_server.core.permutation import Permutation
 from headrace_server.pipeline.declaration import ReadingOrder
 
 from .chunk import Chunk
-from .reader import ORDINAL_BITS, IndexedReader, Reader, StreamReader, read_on
+from .columns import Rows, numbers_of
+from .reader import ORDINAL_BITS, ChecksAhead, IndexedReader, Reader, StreamReader, read_on
 
 #: Plain data that msgpack carries: an int (by number) or a list (by stream).
 Position = Any
@@ -82,17 +84,26 @@ class NumberedShare:
         after = stop if stop < self.share else None
         if position == stop:
             return Chunk.empty(self._reader.fields), after
+        return self._reader.take(self._rows(epoch, position, stop)), after
+
+    def _rows(self, epoch: int, position: int, stop: int) -> Rows:
+        """Return the rows of a read, in their order."""
         first, last = self._first + position, self._first + stop
         order = self._order
         if order.seed is None:
-            return self._reader.take(slice(first, last)), after
+            return slice(first, last)
         if not order.reshuffle:
             epoch = 0
         if order.window is None:
-            ordinals = self._permutation(self._n, order.seed, epoch, -1).at(np.arange(first, last))
-        else:
-            ordinals = self._windowed(order.seed, order.window, epoch, position, stop)
-        return self._reader.take(ordinals), after
+            return self._permutation(self._n, order.seed, epoch, -1).at(np.arange(first, last))
+        return self._windowed(order.seed, order.window, epoch, position, stop)
+
+    def ahead(self, epoch: int, position: Position, limit: int) -> ExamplesAhead | None:
+        """Return the examples of a later read, to be checked before it; None if they can not be."""
+        if not isinstance(self._reader, ChecksAhead):
+            return None
+        stop = min(position + limit, self.share)
+        return ExamplesAhead(self._reader, numbers_of(self._rows(epoch, position, stop)))
 
     def _windowed(self, seed: int, window: int, epoch: int, start: int, stop: int) -> np.ndarray:
         ordinals = np.empty(stop - start, np.int64)
@@ -113,6 +124,20 @@ class NumberedShare:
                 seed = chance.derive(seed, chance.WINDOW, begin)
             self._last = (epoch, begin), Permutation(n, seed, epoch)
         return self._last[1]
+
+
+class ExamplesAhead:
+    """The examples of a later read, which are checked before it."""
+
+    def __init__(self, reader: ChecksAhead, rows: np.ndarray) -> None:
+        self._reader, self._rows, self._checked = reader, rows, 0
+
+    def check(self, stop: Callable[[], object]) -> bool:
+        """Check the next ones until ``stop`` returns a value; return whether there were any."""
+        rows = self._rows[self._checked :]
+        checked = self._reader.check_ahead(rows, stop) if len(rows) else 0
+        self._checked += checked
+        return checked > 0
 
 
 class StreamedShare:
@@ -161,6 +186,9 @@ class StreamedShare:
         if offset + limit < len(window):
             return chunk, [place, inner, offset + limit]
         return chunk, self._next(place, after)
+
+    def ahead(self, epoch: int, position: Position, limit: int) -> None:
+        """Return None: streams are not checked before they are read."""
 
     def _next(self, place: int, after: bytes | None) -> Position | None:
         if after is not None:

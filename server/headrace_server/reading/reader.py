@@ -121,6 +121,17 @@ class IndexedReader(_Readable, Protocol):
 
 
 @runtime_checkable
+class ChecksAhead(Protocol):
+    """An IndexedReader, or a part of one, that checks examples before they are read."""
+
+    def check_ahead(self, rows: np.ndarray, stop: Callable[[], object]) -> int:
+        """Check these examples, in turn, until ``stop`` returns a value; return how many.
+
+        ``take`` checks the others, and those that it has to report as bad.  0: it checks none here.
+        """
+
+
+@runtime_checkable
 class StreamReader(_Readable, Protocol):
     """A source that is read forward from a position."""
 

@@ -25,7 +25,14 @@ from ..pipeline.forks import OwnProcess
 from ..process.diary import Diary
 from ..reading.chunk import Chunk
 from ..reading.columns import Rows, numbers_of
-from ..reading.reader import ORDINAL_BITS, BadRecords, IndexedReader, Reader, StreamReader
+from ..reading.reader import (
+    ORDINAL_BITS,
+    BadRecords,
+    ChecksAhead,
+    IndexedReader,
+    Reader,
+    StreamReader,
+)
 from ..reading.sampling import SAMPLERS
 from ..reading.stages import RowStages
 
@@ -174,6 +181,17 @@ class Guard(OwnProcess):
             self._rehearsal = Rehearsal(self.declaration, fields)
         self._rehearsal.row(chunk)
 
+    def checking(self, rows: np.ndarray) -> bool:
+        """Record rows that are checked before they are read; False where they are to be read first.
+
+        Rows that may have killed a worker are read one by one.
+        """
+        if self._out or self._suspect or self._watched:
+            return False
+        where = f"{self.source}, examples from {rows[0]} on"
+        self.diary.reading(rows, where, needed=self._moves)
+        return True
+
     def reading(self, rows: np.ndarray, where: str = "", upto: int = 0) -> None:
         """Record rows that are read together; ``upto`` bounds the rows read of a stream."""
         if not where and len(rows):
@@ -228,6 +246,11 @@ class _Indexed:
         chunk = self._reader.take(rows)
         self._guard.read(kept, chunk)
         return chunk
+
+    def check_ahead(self, rows: np.ndarray, stop: Callable[[], object]) -> int:
+        if not isinstance(self._reader, ChecksAhead) or not self._guard.checking(rows):
+            return 0
+        return self._reader.check_ahead(rows, stop)
 
     def close(self) -> None:
         self._reader.close()

@@ -17,6 +17,7 @@ partitions wait until the step has ended.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import resource
@@ -137,6 +138,8 @@ class Owner:
 
         with self._lock:
             self._open()
+            if not self._in_process:
+                gc.freeze()  # else a full collection stops trainers for 10 to 20 ms
             busy = True
             while not house.stopping:
                 ready = dict(poller.poll(0) if busy else self._idle(rest))
@@ -177,10 +180,14 @@ class Owner:
         return stored
 
     def _idle(self, rest: Callable[[float], Any]) -> Any:
-        """Prepare batches, or rest, until there are events of the files; return these."""
+        """Prepare batches, check examples, or rest; return events of the files, if there are."""
         poll = self._poller.poll
         if events := poll(0) or self._partitions.prepare(poll):
             return events
+        if self._partitions.unchecked:
+            self._step(self._partitions.check_ahead, poll)
+            self._house.act()
+            return poll(0)
         due_in_s = self._partitions.stores.due_in_s
         return self._partitions.rest(rest, min(_TICK_S, self._outbox.due_in_s, due_in_s))
 

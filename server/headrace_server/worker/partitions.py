@@ -12,6 +12,7 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ class Partitions:
         self._made: dict[_Name, Run] = {}  # partitions that have ended
         self._epochs: dict[_Name, int] = {}  # current epochs, where no batch crosses their borders
         self._full = False  # whether the slab has no room for the next batch
+        self.unchecked: set[_Name] = set()  # partitions whose next examples can be checked ahead
         bounds = config.max_ahead, config.max_ahead_bytes, config.slab_bytes
         self.ahead = Ahead(self._feeds, *bounds)
 
@@ -85,6 +87,13 @@ class Partitions:
             if self._running[name].prepare() and (events := poll(0)):
                 return events  # other partitions can prepare later
         return None
+
+    def check_ahead(self, poll: Callable[[float], Any]) -> None:
+        """Check examples of an ``unchecked`` partition, until ``poll`` returns events."""
+        feed, partition = name = self.unchecked.pop()
+        with self._guards[feed].step(partition, reads=False):
+            if name in self._running and self._running[name].check_ahead(partial(poll, 0)):
+                self.unchecked.add(name)
 
     def rest(self, poll: Callable[[float], Any], at_most_s: float) -> Any:
         """Wait by ``poll`` and record the reason; return the result of ``poll``."""
@@ -169,6 +178,8 @@ class Partitions:
         if step is Busy:
             if not run.reads_next:  # it has read
                 self._send((feed, Desk.on_counted, partition, run.stats()))
+                if not run.made_ahead:  # else reads are ahead of trainers, too
+                    self.unchecked.add(name)
             self._lacks.wait(name, run)
             if not run.across_batches and run.epoch > self._epochs.get(name, 0):
                 self._epochs[name] = run.epoch

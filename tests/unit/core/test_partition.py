@@ -97,6 +97,18 @@ def expected(examples, epochs, drops=lambda e, i: False):
     return [(e, i) for e in range(epochs) for i in range(examples) if not drops(e, i)]
 
 
+def test_the_later_read_is_the_one_that_comes_next_and_changes_nothing():
+    machine = Partition(PlainBatches(4, False), 0, 1)
+    for start in (0, 3):
+        later = machine.later_read(3)
+        assert later == machine.later_read(3)
+        read = machine.next_step(3)
+        assert read == later and read.position == start
+        assert machine.later_read(3) is None  # it is being read
+        machine.arrived(read, 3, start + 3 if start < 3 else None)
+    assert machine.later_read(3) is None
+
+
 @given(
     examples=st.integers(0, 30),
     batch_size=st.integers(1, 8),

@@ -18,8 +18,8 @@ from headrace_proto.schema import Field
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.columns import Ragged, Strings
-from headrace_server.reading.reader import BadRecords, IndexedReader, StreamReader
-from headrace_server.reading.sources import tfrecord_frames
+from headrace_server.reading.reader import BadRecords, ChecksAhead, IndexedReader, StreamReader
+from headrace_server.reading.sources import tfrecord, tfrecord_frames
 from tests.examples import some
 from tests.unit.tfrecord_writer import all_rows, example, feature, frame, opened, rows_of, write
 
@@ -255,6 +255,49 @@ def test_checksums_are_verified_when_first_read_and_not_again(three, monkeypatch
     reader.take(np.arange(199, -1, -1))
     reader.take(slice(0, 200))
     assert seen == [50, 150]
+
+
+def test_checksums_are_verified_ahead_of_a_read_until_there_is_something_else_to_do(
+    three, monkeypatch
+) -> None:
+    reader = opened(three, WANTED)
+    assert isinstance(reader, ChecksAhead)
+    monkeypatch.setattr(tfrecord, "_AHEAD_BYTES", 1)  # a look after each record
+    looks = iter([0, 0, "a message"])
+    assert reader.check_ahead(np.arange(60, 80), lambda: next(looks)) == 3
+    assert reader.check_ahead(np.arange(63, 80), lambda: None) == 17
+    verified: list[int] = []
+    verify = tfrecord.bad_payloads
+
+    def noted(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        verified.append(starts.size)
+        return verify(data, starts, lengths)
+
+    monkeypatch.setattr(tfrecord, "bad_payloads", noted)
+    assert rows_of(reader.take(slice(60, 80))) == rows(range(60, 80))
+    assert verified == []
+    assert rows_of(reader.take(slice(50, 90))) == rows(range(50, 90))
+    assert verified == [20]
+
+
+def test_a_record_that_is_bad_ahead_of_its_read_is_reported_by_the_read(tmp_path: Path) -> None:
+    frames = [frame(payload(n)) for n in range(5)]
+    frames[3] = frames[3][:20] + bytes([frames[3][20] ^ 1]) + frames[3][21:]
+    path = tmp_path / "bad"
+    path.write_bytes(b"".join(frames))
+    bad = BadRecords(skip=True)
+    reader = opened(str(path), WANTED, bad=bad)
+    assert isinstance(reader, ChecksAhead)
+    assert reader.check_ahead(np.arange(5), lambda: None) == 5
+    assert not bad.counts
+    assert reader.take(slice(0, 5)).ordinals.tolist() == [0, 1, 2, 4]
+    assert bad.counts == {"corrupt_record": 1}
+
+
+def test_nothing_is_checked_ahead_without_verification(three) -> None:
+    reader = opened(three, WANTED, verify=False)
+    assert isinstance(reader, ChecksAhead)
+    assert reader.check_ahead(np.arange(5), lambda: None) == 0
 
 
 def test_without_verification_changed_values_are_taken(tmp_path: Path) -> None:

@@ -14,7 +14,13 @@ from headrace_proto.errors import DataError
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.process.diary import Diary, Notebook
 from headrace_server.reading.chunk import Chunk
-from headrace_server.reading.reader import BadRecords, IndexedReader, Reader, StreamReader
+from headrace_server.reading.reader import (
+    BadRecords,
+    ChecksAhead,
+    IndexedReader,
+    Reader,
+    StreamReader,
+)
 from headrace_server.reading.sources import open_reader
 from headrace_server.worker.guard import Guard
 
@@ -72,6 +78,54 @@ def test_rows_are_in_the_diary_while_a_step_lasts(tmp_path: Path):
         assert (entry.partition, entry.rows, entry.alone) == (3, (4, 2), False)
         assert "record 4" in entry.where and "record 2" in entry.where
     assert one.notebook.read().rows == ()
+
+
+class Checking:
+    """A reader that notes which examples are checked ahead, and what the diary has meanwhile."""
+
+    fields: Mapping[str, Any] = {}
+    length = 20
+
+    def __init__(self, notebook: Notebook) -> None:
+        self.notebook, self.seen = notebook, []
+
+    def take(self, rows: Any) -> Chunk:
+        raise AssertionError("nothing is read")
+
+    def check_ahead(self, rows: np.ndarray, stop: Any) -> int:
+        self.seen.append(self.notebook.read().rows)
+        return len(rows)
+
+    def close(self) -> None:
+        return
+
+
+def test_rows_are_in_the_diary_while_they_are_checked_and_have_not_passed(tmp_path: Path):
+    one = world(tmp_path)
+    inner = Checking(one.notebook)
+    reader = one.guard.around(inner)
+    assert isinstance(reader, ChecksAhead)
+    with one.guard.step(3, reads=False):
+        assert reader.check_ahead(np.array([4, 2]), lambda: None) == 2
+    assert inner.seen == [(4, 2)]
+    assert one.passed == []
+    assert one.notebook.read().rows == ()
+
+
+@pytest.mark.parametrize("mark", [{"suspect": [9]}, {"watched": [9]}, {"out": [[9, "it kills"]]}])
+def test_nothing_is_checked_ahead_while_a_row_may_kill(tmp_path: Path, mark: dict[str, Any]):
+    one = world(tmp_path, **mark)
+    inner = Checking(one.notebook)
+    reader = one.guard.around(inner)
+    assert isinstance(reader, ChecksAhead)
+    assert reader.check_ahead(np.array([4, 2]), lambda: None) == 0
+    assert inner.seen == []
+
+
+def test_a_reader_that_checks_nothing_ahead_is_left_alone(tmp_path: Path):
+    reader = world(tmp_path).reader
+    assert isinstance(reader, ChecksAhead)
+    assert reader.check_ahead(np.array([4, 2]), lambda: None) == 0
 
 
 def test_a_step_that_raises_stays_in_the_diary_and_has_not_passed(tmp_path: Path):

@@ -9,7 +9,7 @@ Rows of several parts are read part by part and then put in order.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -18,7 +18,7 @@ import numpy as np
 from headrace_proto.schema import Field
 from headrace_server.reading.chunk import Chunk
 from headrace_server.reading.columns import Rows
-from headrace_server.reading.reader import IndexedReader
+from headrace_server.reading.reader import ChecksAhead, IndexedReader
 
 
 class SourcePart(Protocol):
@@ -79,6 +79,11 @@ class PartsReader:
             whole = len(chunk) == len(group)
             places.append(group if whole else group[np.isin(rows[group], chunk.ordinals)])
         return Chunk.join(chunks).take(np.argsort(np.concatenate(places)))
+
+    def check_ahead(self, rows: np.ndarray, stop: Callable[[], object]) -> int:
+        """Check examples before they are read, where the source is one part that can do so."""
+        part = self._parts[0] if len(self._parts) == 1 else None
+        return part.check_ahead(rows, stop) if isinstance(part, ChecksAhead) else 0
 
     def _read(self, i: int, rows: Rows) -> Chunk:
         start = self._starts[i]

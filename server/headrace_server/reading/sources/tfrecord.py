@@ -11,7 +11,7 @@ and left out; otherwise the damage counts as one more record, and reading that o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from typing import Final
 
@@ -27,9 +27,12 @@ from headrace_server.reading.reader import Faults, IndexedReader, Opening, Strea
 from .example_parse import ExampleParser
 from .parts_reader import PartsReader
 from .record_streams import Damaged, Streams
-from .tfrecord_frames import CORRUPT, FOOT, HEAD, TRUNCATED, bad_payloads, scan
+from .tfrecord_frames import CORRUPT, FOOT, HEAD, TRUNCATED, bad_payloads, scan, sound
 from .tfrecord_streams import Compression, Position, detect, frames
 
+#: Maximum number of records that one call checks before they are read, and bytes of them between
+#: two looks whether a message has come: 6 µs, and as much again where pages are mapped.
+_AHEAD_RECORDS, _AHEAD_BYTES = 256, 64 << 10
 #: Maximum number of open streams; each holds a file, an inflater (some 50 kB) and a block.
 _OPEN_STREAMS = 32
 
@@ -116,10 +119,7 @@ class _Records:
 
     def take(self, rows: Rows) -> Chunk:
         ordinals = numbers_of(rows)
-        file = (np.searchsorted(self._first, ordinals, "right") - 1).astype(np.int32)
-        record = ordinals - self._first[file]
-        bound = record + self._first_bound[file]
-        self._files.load(file)
+        file, record, bound = self._find(ordinals)
         frames = self._bounds[bound]
         origin = Origin(self._names, file, record, frames - self._files.bases[file])
         if self._damage:
@@ -129,6 +129,34 @@ class _Records:
                 raise self._damage_error(int(file[beyond[0]]))
         columns, faults = self._parse(ordinals, frames + HEAD, self._bounds[bound + 1] - FOOT)
         return without(Chunk(columns, ordinals, origin), faults, self._bad)
+
+    def _find(self, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return file, record and bound of examples; their files are loaded."""
+        file = (np.searchsorted(self._first, ordinals, "right") - 1).astype(np.int32)
+        record = ordinals - self._first[file]
+        self._files.load(file)
+        return file, record, record + self._first_bound[file]
+
+    def check_ahead(self, rows: np.ndarray, stop: Callable[[], object]) -> int:
+        """Verify checksums of these examples until ``stop`` returns a value; return how many."""
+        if self._verified is None or self._damage or not self._files.local:
+            return 0
+        rows = rows[:_AHEAD_RECORDS]
+        fresh = np.flatnonzero(~self._verified[rows])
+        ordinals = rows[fresh]
+        *_, bound = self._find(ordinals)
+        starts = self._bounds[bound] + HEAD
+        lengths = self._bounds[bound + 1] - FOOT - starts
+        nbytes = 0
+        checked = sound(self._files.data, starts, lengths)
+        for place, length, is_sound in zip(fresh.tolist(), lengths.tolist(), checked, strict=True):
+            self._verified[rows[place]] = is_sound
+            nbytes += length
+            if nbytes >= _AHEAD_BYTES:
+                nbytes = 0
+                if stop():
+                    return place + 1
+        return len(rows)
 
     def _parse(
         self, ordinals: np.ndarray, starts: np.ndarray, stops: np.ndarray

@@ -12,7 +12,7 @@ Payload checksums are checked when a record is first read.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -106,11 +106,11 @@ def scan(
 
 def bad_payloads(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return the rows whose payload does not match its checksum."""
-    stored = window(data, FOOT)[starts + lengths].view("<u4") - np.uint32(_MASK_DELTA)
-    expected = (stored >> np.uint32(17)) | (stored << np.uint32(15))
+    expected = _stored(data, starts, lengths)
     distinct = np.unique(lengths)
     if distinct.size * 16 > starts.size or distinct[-1] >= _BIG_PAYLOAD:
-        return np.flatnonzero(_checksums(data, starts, lengths) != expected)
+        found = np.fromiter(sound(data, starts, lengths), bool, starts.size)
+        return np.flatnonzero(~found)
     got = np.zeros(starts.size, np.uint32)
     for length in distinct.tolist():
         if length:  # the checksum of no bytes is 0
@@ -120,8 +120,15 @@ def bad_payloads(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> n
     return np.flatnonzero(got != expected)
 
 
-def _checksums(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    value = crc32c.value
-    stops = (starts + lengths).tolist()
-    sums = (value(data[a:b]) for a, b in zip(starts.tolist(), stops, strict=True))
-    return np.fromiter(sums, np.uint32, starts.size)
+def sound(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Iterator[bool]:
+    """Yield for each payload whether it matches its checksum; each is read when it is asked for."""
+    expected, stops, value = _stored(data, starts, lengths), starts + lengths, crc32c.value
+    places = zip(starts.tolist(), stops.tolist(), expected.tolist(), strict=True)
+    return (value(data[start:stop]) == stored for start, stop, stored in places)
+
+
+def _stored(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the checksums that the file has of payloads, unmasked."""
+    stored = window(data, FOOT)[starts + lengths].view("<u4") - np.uint32(_MASK_DELTA)
+    unmasked: np.ndarray = (stored >> np.uint32(17)) | (stored << np.uint32(15))
+    return unmasked
