@@ -75,8 +75,9 @@ class _Shares:
 class _Feed:
     """The partitions of a feed that are at work, and its batches that are not taken."""
 
-    running: dict[int, _Partition] = field(default_factory=dict)
-    ready: dict[int, _Partition] = field(default_factory=dict)  # those that wait for no trainer
+    running: int = 0  # number of partitions …
+    ready: dict[int, _Partition] = field(default_factory=dict)  # … and those that wait for nobody
+    capacity: int | None = None  # of each partition
     shares: _Shares = field(default_factory=_Shares)
     untaken: Untaken = field(default_factory=Untaken)
     bounds: tuple[int, int] = 0, 0  # of batches and of bytes
@@ -117,8 +118,7 @@ class Ahead:
     ) -> None:
         self._feeds = {name: _Feed() for name in feeds}
         self._shares = _Shares()
-        self._running = 0  # number of partitions …
-        self.waiting: dict[_Name, None] = {}  # … and those that wait for trainers
+        self.waiting: dict[_Name, _Partition] = {}  # those that wait for trainers
         several = len(self._feeds) > 1
         self._always = 1 if several else 2
         self._max_ahead = max_ahead
@@ -133,35 +133,32 @@ class Ahead:
     def open(self, name: _Name, run: _Partition) -> None:
         """Let a partition take turns."""
         feed = self._feeds[name[0]]
-        feed.running[name[1]] = feed.ready[name[1]] = run
-        self._running += 1
+        feed.ready[name[1]], feed.capacity = run, run.capacity
+        feed.running += 1
         self._bound(feed)
 
     def end(self, name: _Name) -> None:
         """Let a partition take no more turns."""
         feed = self._feeds[name[0]]
-        del feed.running[name[1]]
-        self._running -= 1
-        feed.ready.pop(name[1], None)
-        self.waiting.pop(name, None)
+        self.wake(name)
+        del feed.ready[name[1]]
+        feed.running -= 1
         self._bound(feed)
 
     def wait(self, name: _Name) -> None:
         """Let a partition wait for trainers."""
-        self._feeds[name[0]].ready.pop(name[1], None)
-        self.waiting[name] = None
+        if name not in self.waiting:
+            self.waiting[name] = self._feeds[name[0]].ready.pop(name[1])
 
     def wake(self, name: _Name) -> None:
         """Let a partition take turns again if it waits."""
         if name in self.waiting:
-            del self.waiting[name]
-            feed = self._feeds[name[0]]
-            feed.ready[name[1]] = feed.running[name[1]]
+            self._feeds[name[0]].ready[name[1]] = self.waiting.pop(name)
 
     @property
     def at_rest(self) -> bool:
         """Whether all partitions wait for trainers."""
-        return len(self.waiting) == self._running
+        return not any(feed.ready for feed in self._feeds.values())
 
     def turn(self) -> _Name | None:
         """Return the partition that makes the next batch, unless enough is made ahead."""
@@ -184,8 +181,8 @@ class Ahead:
     def _bound(self, feed: _Feed) -> None:
         """Set how far ahead a feed may get, for the partitions that are at work."""
         most, most_bytes = bounds(
-            next((run.capacity for run in feed.running.values()), None),
-            len(feed.running),
+            feed.capacity,
+            feed.running,
             self._max_ahead,
             self._max_ahead_bytes,
             self._slab_bytes,
