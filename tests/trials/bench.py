@@ -277,9 +277,8 @@ class PlayedPartitions:
         number = self._numbers[feed, partition]
         self._numbers[feed, partition] += 1
         self._blocks.add((feed, partition, number))
-        place = _SEGMENT, 4096 * (number % 16), 4096
-        body = BlockPlace(*place, [[0, 8 * ROWS, [ROWS]]], False)
-        batch = Batch(partition, number, ROWS, body, meta)
+        body = BlockPlace(_SEGMENT, 4096 * (number % 16), [[0, 8 * ROWS, [ROWS]]], False)
+        batch = Batch(partition, number, ROWS, body, meta, nbytes=4096)
         self.events.append((feed, Desk.on_made, batch))
 
 

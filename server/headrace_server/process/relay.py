@@ -107,7 +107,6 @@ class BlockPlace:
 
     segment: str
     offset: int
-    nbytes: int
     columns: Any
     crowded: bool
     block: Block | None = None  # the slab's, to be freed

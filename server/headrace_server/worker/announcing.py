@@ -48,7 +48,7 @@ class Announcer:
         slab, block, (feed, partition) = self._slab, made.block, name
         columns, crowded = self._columns_of(made.slots), slab.fraction_used > _CROWDED
         segment = slab.name_of(block)
-        place = BlockPlace(segment, block.offset, made.nbytes, columns, crowded, block)
+        place = BlockPlace(segment, block.offset, columns, crowded, block)
         batch = Batch(
             partition,
             made.number,

@@ -93,7 +93,7 @@ class Counters:
         counts = self._made
         counts["batches"] += 1
         counts["rows"] += batch.rows
-        counts["bytes"] += batch.body.nbytes
+        counts["bytes"] += batch.nbytes
 
     def on_counted(self, partition: int, counts: dict[str, Any]) -> None:
         """Take the totals of a partition, see ``Run.stats``."""

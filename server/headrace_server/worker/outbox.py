@@ -38,7 +38,7 @@ from headrace_proto.messages import (
     Outcome,
 )
 
-from ..core.handover import Answer, Send
+from ..core.handover import Answer, Batch, Send
 from ..process.exchange import Exchange, is_near
 from ..process.relay import BlockPlace, SegmentRetired
 from .desk import Desk
@@ -80,7 +80,7 @@ def delivery_of(effect: Send, frame: int | None) -> Delivery:
         batch.partition,
         batch.number,
         batch.rows,
-        place.nbytes,
+        batch.nbytes,
         place.columns,
         meta,
         "" if inline else place.segment,
@@ -129,37 +129,36 @@ class Outbox:
         session = self.sessions.get(effect.session)
         if session is None:
             return
-        place = effect.batch.body
-        session.tally.sent(effect.batch.rows, place.nbytes)
+        batch = effect.batch
+        place = batch.body
+        session.tally.sent(batch.rows, batch.nbytes)
         if session.local and not (place.crowded and self._keeps_too_much(session)):
-            if effect.token not in session.mapped:
-                session.mapped_bytes += place.nbytes
-            session.mapped[effect.token] = (effect.seq, effect.batch)
-            desk.dispatcher.pin(effect.batch, (session.number, effect.token))
+            session.mapped[effect.token] = (effect.seq, batch)
+            desk.dispatcher.pin(batch, (session.number, effect.token))
             self._out.setdefault(session.number, []).append(delivery_of(effect, None))
             return
         if not session.local:
             session.tally.wire_batches += 1
-            session.tally.wire_bytes += place.nbytes
+            session.tally.wire_bytes += batch.nbytes
         self._send_references(session, self._out.pop(session.number, []))
         answers = self._answers.pop(session.number, _NOTHING)
         header = FROM_SERVER.encode(Deliver(session.number, (delivery_of(effect, 1),), *answers))
         if is_near(session.identity):
-            most_bytes = self.max_credits * place.nbytes
-            self.near.send_payload(session.identity, [header, self._bytes_of(place)], most_bytes)
+            most_bytes = self.max_credits * batch.nbytes
+            self.near.send_payload(session.identity, [header, self._bytes_of(batch)], most_bytes)
             return
         frame = object()
-        desk.dispatcher.pin(effect.batch, frame)
-        unpin = partial(desk.dispatcher.unpin, effect.batch, frame)
-        self.door.send_block(session.identity, header, place, unpin)
+        desk.dispatcher.pin(batch, frame)
+        unpin = partial(desk.dispatcher.unpin, batch, frame)
+        self.door.send_block(session.identity, header, batch, unpin)
 
     def _keeps_too_much(self, session: Session) -> bool:
         return session.mapped_bytes * len(self.sessions) > self._kept_bytes
 
-    def _bytes_of(self, place: BlockPlace) -> bytes:
+    def _bytes_of(self, batch: Batch) -> bytes:
         """Copy a block, since it may be freed before the trainer has read its message."""
-        with open(self.directory / place.segment, "rb") as segment:
-            return os.pread(segment.fileno(), place.nbytes, place.offset)
+        with open(self.directory / batch.body.segment, "rb") as segment:
+            return os.pread(segment.fileno(), batch.nbytes, batch.body.offset)
 
     def answer(self, effect: Answer) -> None:
         """Gather the answers to commits, which leave with the next batch."""

@@ -267,7 +267,6 @@ class Reception:
         """Note that a trainer does not read a batch any more."""
         if token in session.mapped:
             _, batch = session.mapped.pop(token)
-            session.mapped_bytes -= batch.body.nbytes
             desk.dispatcher.unpin(batch, (session.number, token))
 
     def _end(self, identity: bytes) -> None:

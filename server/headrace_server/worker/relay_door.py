@@ -13,6 +13,7 @@ from typing import Any
 from headrace_proto.channel import Channel
 from headrace_proto.errors import ServerError
 
+from ..core.handover import Batch
 from ..process.refusals import Refusals
 from ..process.relay import (
     FROM_FRONT,
@@ -113,12 +114,13 @@ class RelayDoor:
         self._channel.send([FROM_OWNER.encode(message), *frames])
 
     def send_block(
-        self, connection: bytes, header: bytes, place: BlockPlace, sent: Callable[[], object]
+        self, connection: bytes, header: bytes, batch: Batch, sent: Callable[[], object]
     ) -> None:
         """Have the front send a batch's bytes; call ``sent`` afterwards."""
         self._blocks += 1
         self._sending[self._blocks] = sent
-        block = SendBlock(connection, self._blocks, place.segment, place.offset, place.nbytes)
+        place: BlockPlace = batch.body
+        block = SendBlock(connection, self._blocks, place.segment, place.offset, batch.nbytes)
         self.tell(block, [header])
 
     def say(self, connection: bytes, header: bytes) -> bool:

@@ -100,7 +100,6 @@ class Session(Lifecycle):
     tally: Tally = field(default_factory=Tally)
     # By token: number of the delivery and the batch, for batches that the trainer may read.
     mapped: dict[int, tuple[int, Batch]] = field(default_factory=dict)
-    mapped_bytes: int = 0  # bytes of these batches
     messages: int = 0  # in this second
     run: int = 0  # number of the run, where the trainer has a rank
     heard_end: bool = False  # whether the trainer has acknowledged the end of its feed
@@ -121,6 +120,11 @@ class Session(Lifecycle):
     def uses(self) -> bool:
         """Whether the trainer is present and has not acknowledged the end of the feed."""
         return self.present and not self.heard_end
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Bytes of the batches that the trainer may read."""
+        return sum(batch.nbytes for _, batch in self.mapped.values())
 
     @property
     def described(self) -> str:

@@ -18,7 +18,7 @@ def counters() -> Counters:
 
 
 def made(partition: int = 0) -> Batch:
-    return Batch(partition, 0, 4, BlockPlace("slab-0-0-0", 0, 32, [], False))
+    return Batch(partition, 0, 4, BlockPlace("slab-0-0-0", 0, [], False), nbytes=32)
 
 
 def test_dropped_rows_are_the_sum_of_the_last_reports_of_partitions(counters: Counters):

@@ -48,8 +48,10 @@ def desk(partitions: int = 2, workers: int = 1, max_bad: int | None = None) -> D
 
 def made(partition: int, *numbers: int, segment: str = "slab-0-0-0", **more: Any) -> list[Batch]:
     meta, crowded = more.pop("meta", {}), more.pop("crowded", False)
-    places = [BlockPlace(segment, 4096 * n, 32, [[0, 32, [4]]], crowded) for n in numbers]
-    return [Batch(partition, n, 4, at, meta) for n, at in zip(numbers, places, strict=True)]
+    places = [BlockPlace(segment, 4096 * n, [[0, 32, [4]]], crowded) for n in numbers]
+    return [
+        Batch(partition, n, 4, at, meta, nbytes=32) for n, at in zip(numbers, places, strict=True)
+    ]
 
 
 class At:

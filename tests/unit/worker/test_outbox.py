@@ -46,9 +46,9 @@ class Front:
         return connection != NOBODY
 
     def send_block(
-        self, connection: bytes, header: bytes, place: Any, sent: Callable[[], object]
+        self, connection: bytes, header: bytes, batch: Any, sent: Callable[[], object]
     ) -> None:
-        self.blocks.append((connection, header, place, sent))
+        self.blocks.append((connection, header, batch, sent))
 
     def tell(self, message: Any) -> None:
         self.told.append(message)
@@ -82,9 +82,9 @@ class Post:
         dispatcher.join(session.number, 0.0)
         dispatcher.window(session.number, batches)
         told = [[0, 32, [4]]] * columns
-        places = [BlockPlace(SEGMENT, n * BLOCK, BLOCK, told, False) for n in range(batches)]
+        places = [BlockPlace(SEGMENT, n * BLOCK, told, False) for n in range(batches)]
         for n, place in enumerate(places):
-            self.desk.on_made(Batch(0, n, 4, place))
+            self.desk.on_made(Batch(0, n, 4, place, nbytes=BLOCK))
         sends = [e for e in dispatcher.take_effects() if isinstance(e, Send)]
         for effect in sends:
             self.outbox.deliver(self.desk, effect)
@@ -141,10 +141,11 @@ def test_a_trainer_elsewhere_gets_the_bytes_and_the_block_is_pinned_until_they_l
     post.outbox.answer(Answer(away.number, (7,), ()))
     batches = post.deliver(away, 2)
     assert [len(batch.pins) for batch in batches] == [1, 1]
-    for number, (connection, header, place, _) in enumerate(post.front.blocks):
+    for number, (connection, header, batch, _) in enumerate(post.front.blocks):
         message = FROM_SERVER.decode(header)
         assert isinstance(message, Deliver) and connection == away.identity
-        assert (place.segment, place.offset, place.nbytes) == (SEGMENT, number * BLOCK, BLOCK)
+        assert (batch.body.segment, batch.body.offset) == (SEGMENT, number * BLOCK)
+        assert batch.nbytes == BLOCK
         assert (message.items[0].frame, message.items[0].segment) == (1, "")
         assert message.committed == ((7,) if number == 0 else ())
     post.outbox.flush()
