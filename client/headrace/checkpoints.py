@@ -27,7 +27,7 @@ class Checkpoints(EpochLoops):
     _saving: Saving | None
 
     @abstractmethod
-    def _say_commits(self, tokens: list[int]) -> None: ...
+    def _say_commits(self) -> None: ...
 
     @abstractmethod
     def _leave(self, commit: bool) -> None: ...
@@ -54,7 +54,8 @@ class Checkpoints(EpochLoops):
             doubt = "" if upto is not None else self._commits.doubt()
             if doubt:
                 warnings.warn(doubt, stacklevel=2)
-            self._say_commits(self._commits.for_snapshot(upto, self))
+            self._commits.for_snapshot(upto, self)
+            self._say_commits()
         elif upto is not None:
             raise ValueError(f"snapshot(upto=…): {BY_STATES}; snapshot() has all saves")
         self._link.settle()

@@ -51,6 +51,8 @@ class TakenBatches:
 
     def __init__(self, explicit: bool) -> None:
         self.explicit = explicit
+        #: Settled tokens that the session has not got yet; Ctrl-C may come in between.
+        self.due: dict[int, None] = {}
         self._lock = threading.Lock()
         self._open: dict[int, _Taken] = {}  # in the order in which they were taken
         self._done: OrderedDict[int, _Taken] = OrderedDict()  # the last that were committed
@@ -120,6 +122,12 @@ class TakenBatches:
                     f"{here.partition}/{here.number}, is committed already{remedy}"
                 )
             return self._settle([t for t, b in self._open.items() if b.order <= here.order])
+
+    @property
+    def tokens(self) -> list[int]:
+        """The open batches."""
+        with self._lock:
+            return list(self._open)
 
     def give_back(self) -> list[int]:
         """Return all open batches and forget them."""
@@ -216,6 +224,7 @@ class TakenBatches:
         return known
 
     def _settle(self, tokens: list[int]) -> list[int]:
+        self.due.update(dict.fromkeys(tokens))
         for token in tokens:
             done = self._done[token] = self._open.pop(token)
             if self._last_done is None or done.order > self._last_done.order:

@@ -161,13 +161,17 @@ class Feed(Steering, Checkpoints):
         """
         self._link.check_usable()
         if self._saving is None:
-            self._say_commits(self._commits.on_next())
+            self._commits.on_next()
+            self._say_commits()
             _ = self.schema
         while True:
             try:
                 return self._next(claim or self._claim, none_yet)
             except BatchGone:
                 continue
+            except KeyboardInterrupt:
+                self._give_up_lost()
+                raise
 
     def _next(self, claim: Claim, none_yet: NoneYet | None) -> Any:
         link, saving = self._link, self._saving
@@ -275,14 +279,16 @@ class Feed(Steering, Checkpoints):
             if batches is not None:
                 raise ValueError(f"commit(…): {BY_STATES}")
         elif batches is not None:
-            self._say_commits(self._commits.commit(tokens_of("batches", batches, self)))
+            self._commits.commit(tokens_of("batches", batches, self))
+            self._say_commits()
         elif self._commits.explicit:
             raise ValueError(
                 'commit(): a feed that was connected with commit="explicit" does not know which of '
                 "its batches are trained; name them: feed.commit(batch), or a list"
             )
         else:
-            self._say_commits(self._commits.in_hand())
+            self._commits.in_hand()
+            self._say_commits()
         self._link.settle()
         if self._saving is not None:
             self._saving.flush()
@@ -319,9 +325,23 @@ class Feed(Steering, Checkpoints):
         """Whether batches are of segments, each a ``SegmentBatch``."""
         return self._saving is not None or self._segments is not None
 
-    def _say_commits(self, tokens: list[int]) -> None:
-        for token in tokens:
+    def _say_commits(self) -> None:
+        """Commit settled batches, also those that Ctrl-C has kept from the session before."""
+        due = self._commits.due
+        for token in [*due]:
             self._link.commit(token)
+            due.pop(token, None)
+
+    def _give_up_lost(self) -> None:
+        """Give back batches that Ctrl-C took from the session and kept from the trainer."""
+        saving, commits = self._saving, self._commits
+        if type(commits) is TakenBatches:  # else TensorFlow's threads may be taking some
+            held = [] if saving is None else saving.held
+            for partition, token in self._link.untold({*commits.tokens, *commits.due, *held}):
+                if saving is None:
+                    self._link.give_back(token)
+                else:
+                    saving.reject(partition, token)
 
     def _say_given_back(self, tokens: list[int]) -> None:
         for token in tokens:
@@ -336,7 +356,8 @@ class Feed(Steering, Checkpoints):
     def _commit_oldest(self, number: int) -> None:
         """Commit the oldest batches of TensorFlow's iteration without waiting for the answer."""
         self._link.check_usable()
-        self._say_commits(self._commits.oldest(number))
+        self._commits.oldest(number)
+        self._say_commits()
         self._link.say()
 
     def _leave(self, commit: bool) -> None:
@@ -344,7 +365,8 @@ class Feed(Steering, Checkpoints):
         link.left = True
         try:
             if saving is None and commit and not self._commits.explicit:
-                self._say_commits(self._commits.in_hand())
+                self._commits.in_hand()
+                self._say_commits()
             elif saving is None:
                 self._say_given_back(self._commits.give_back())
             if link.failure is not None:

@@ -181,6 +181,7 @@ class GroupedBatches(TakenBatches):
             memory = members[-1].block if members[-1].durable else None
             for token in self.take_in_turn([member.batch for member in members], memory):
                 self._link.commit(token)
+                self.due.pop(token, None)
             for member in members if self.explicit else members[-1:]:
                 self.fetched(run, member.batch.token)
             run.taken = upto

@@ -51,11 +51,13 @@ class Holder:
             "version": 3,
         }
         self._owner = owner
-        self._on_release = on_release
         self._drop_writes = drop_writes
         self.only_read = False  # nobody can have written to it
+        self._on_release = on_release
 
     def __del__(self) -> None:
+        if not hasattr(self, "_on_release"):  # Ctrl-C came while it was made
+            return
         if self._drop_writes is not None and not self.only_read:
             self._drop_writes()
         self._on_release()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -158,6 +158,12 @@ class Leases:
 
     def held(self) -> int:
         return len(self._held)
+
+    def untold(self, known: Container[int]) -> list[tuple[int, int]]:
+        """Return partition and token of each batch that is neither ready nor known."""
+        ready = {received.delivery.token for received in self.ready}
+        lost = [token for token in self._held if token not in ready and token not in known]
+        return [(self._named[token][0].partition, token) for token in lost]
 
     def holds(self, token: int) -> bool:
         """Return whether a batch of this session is ready, or in the trainer's hands."""

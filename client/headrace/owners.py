@@ -9,6 +9,7 @@ with another number of owners.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
 from headrace_proto.errors import HeadraceError
@@ -149,6 +150,11 @@ class Owners:
     def local(self) -> bool:
         """Whether batches come through shared memory."""
         return all(session.memory is not None for session in self.sessions)
+
+    def untold(self, known: Container[int]) -> list[tuple[int, int]]:
+        """Return partition and token of each batch that is held, and neither ready nor known."""
+        with self.lock:
+            return [one for session in self.sessions for one in session.untold(known)]
 
     def session_of(self, partition: int) -> Session:
         """Return the session with the owner of a partition."""

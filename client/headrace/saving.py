@@ -163,15 +163,25 @@ class Saving:
                     raise _saved_before(batch, state)
             last = len(saved) + len(ready) == len(self.layout.states)
             columns, block = self._copied(batch, ready, last) if lanes is None else ([], None)
-            for state, value in ready:
-                saved[state.name] = None if lanes is None else value
-            if not last:
-                return None
-            if lanes is not None:
-                lanes.keep(batch, saved.copy())
+            try:
+                for state, value in ready:
+                    saved[state.name] = None if lanes is None else value
+                if not last:
+                    return None
+                if lanes is not None:
+                    lanes.keep(batch, saved.copy())
+                named_keys = batch._named_keys(NAMED_KEYS)
+                counts = self._link.save(batch.token, columns, block, named_keys)
+            except (
+                BaseException
+            ):  # such as Ctrl-C: unless the session has it, it can be saved again
+                if self._link.session_of(batch.partition).holds(batch.token):
+                    for state, _ in ready:
+                        saved.pop(state.name, None)
+                raise
             batch._upload = None
             self._in_hand.pop(batch.token, None)
-            if not self._link.save(batch.token, columns, block, batch._named_keys(NAMED_KEYS)):
+            if not counts:
                 raise StaleLease(f"{named(batch, _first_keys(batch))}: {_LOST}")
         return None
 
@@ -246,6 +256,11 @@ class Saving:
     def _opening(self, partition: int) -> int:
         """Return the number of the open session with the owner of a partition."""
         return self._link.session_of(partition).openings
+
+    @property
+    def held(self) -> list[int]:
+        """The tokens of the batches in hand."""
+        return list(self._in_hand)
 
     # In words
 

@@ -185,7 +185,8 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
         if feed._saving is None:
             commits = feed._commits
             tokens = None if batch is None else tokens_of("batch", batch, feed)
-            feed._say_commits(commits.in_hand() if tokens is None else commits.commit(tokens))
+            _ = commits.in_hand() if tokens is None else commits.commit(tokens)
+            feed._say_commits()
             feed._link.say()
 
     def state_dict(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from .bugs import BUGS
 from .driver import Outcome, Setup, run
 from .faults import FAULTS, LASTING
-from .feeds import MODES, PARTITIONS
+from .feeds import MODES, MORE_MODES, PARTITIONS, mode_of
 from .results import report, written
 
 #: Duration of one feed, …
@@ -25,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="of faults, over all modes")
     parser.add_argument("--seed", default="")
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--modes", nargs="+", choices=[*MODES, *MORE_MODES], default=list(MODES))
     parser.add_argument("--kinds", nargs="+", choices=list(FAULTS), default=list(FAULTS))
     parser.add_argument("--pace", type=float, default=0.4, help="seconds between faults")
     parser.add_argument("--workers", type=int, default=2, help="each owns its partitions")
@@ -37,6 +37,11 @@ def main() -> None:
         help="off: without a state directory, and nothing is done that ends the server",
     )
     parser.add_argument("--bug", choices=list(BUGS), default="", help="plant a bug in the server")
+    parser.add_argument(
+        "--restless",
+        action="store_true",
+        help="trainers are interrupted, leave and come back, and ask for snapshots",
+    )
     parser.add_argument("--keep", type=Path, help="leave ledgers and logs in this directory")
     parser.add_argument("--results", type=Path, help="write the figures to this file")
     options = parser.parse_args()
@@ -66,6 +71,8 @@ def main() -> None:
                 partitions=options.partitions,
                 durability=options.durability,
                 bug=options.bug,
+                trainers=mode_of(mode).trainers,
+                restless=options.restless,
             )
             outcome = run(setup, directory)
             outcomes.append(outcome)

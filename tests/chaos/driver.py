@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .faults import Link, Plan, send
-from .feeds import PARTITIONS, cells_wanted
+from .feeds import PARTITIONS, cells_wanted, mode_of
 from .happenings import Happenings, Kill
 from .hosts import Host, Network
 from .judge import Case, Finding, Verdict, judge, share_of
@@ -70,6 +70,9 @@ class Setup:
     servers: int = 1  # each has a share
     hosts: bool = False  # each server and each trainer is on a host of its own, none is proxied
     most: int = 1_000_000  # faults
+    restless: bool = (
+        False  # whether trainers are interrupted, leave, and ask for all sorts of things
+    )
 
 
 @dataclass(slots=True)
@@ -141,6 +144,7 @@ class _Run:
         seed = zlib.crc32(f"{self.setup.seed} {slot} {life}".encode())
         arguments += [str(seed), str(self._calm)]
         arguments += [str(self.lease_s), str(2 * self.setup.patience_s), str(self.setup.step_s)]
+        arguments += ["restless"] * self.setup.restless
         log = self._directory / f"trainer-{slot}.log"
         inside = self._homes[slot] if self._homes else []
         far = {FAR: "1"} if slot < self.setup.far and not inside else {}
@@ -220,7 +224,18 @@ def run(setup: Setup, directory: Path) -> Outcome:
         if setup.durability != "off":
             tokens = _tokens(run)
     lines, happenings = read_lines(run.ledger), run.happenings
-    case = Case(setup.mode, wanted, lines, tokens, happenings.harms, setup.lease_s, setup.servers)
+    spare = mode_of(setup.mode).spare(setup.partitions)
+    case = Case(
+        setup.mode,
+        wanted,
+        lines,
+        tokens,
+        happenings.harms,
+        setup.lease_s,
+        setup.servers,
+        spare,
+        setup.restless,
+    )
     verdict = judge(case)
     verdict.findings += happenings.findings
     if stalled:

@@ -1,38 +1,152 @@
 """The feeds of chaos runs: their pipelines, and the cells that must be committed.
 
-Cells are what is counted: a row is ``[i]``, a segment ``[key, number]``.
+Cells are what is counted: a row is ``[i]`` (``[epoch, i]`` where epochs have borders), a segment
+``[key, number]``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import headrace
 import headrace_server as hs
 
-__all__ = ["MODES", "cells_wanted", "pipeline", "stateful"]
+__all__ = [
+    "MODES",
+    "MORE_MODES",
+    "Mode",
+    "cells_of",
+    "cells_wanted",
+    "mode_of",
+    "pipeline",
+    "stateful",
+]
 
-#: Kinds of feeds.  In "kept" the states stay with the trainers, which flush them now and then.
-MODES = ("plain", "buckets", "sampled", "segments", "lanes", "kept")
 #: More than two workers can share evenly.
 PARTITIONS = 3
 UNROLL = 4
 _ROWS = 4
 _CLASSES = 4
+_EPOCHS = 2
 
 
-def stateful(mode: str) -> bool:
-    return mode in ("segments", "lanes", "kept")
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """A kind of feed, and what its trainers are and do."""
+
+    shape: Callable[[hs.Pipeline], hs.Pipeline]
+    states: bool = False
+    kept: bool = False  # whether states stay with the trainers, which flush them now and then
+    epochs: int = 1
+    ranks: int = 0
+    members: int = 1  # of a group that is a rank
+    drawn: bool = False  # whether only a run shows which cells are wanted
+    dropped: int = 0  # incomplete rounds that may be dropped at the end of each partition
+    takes: bool = False  # whether trainers name the size of some batches
+    resized: bool = False  # whether they change the size of all later ones
+
+    @property
+    def trainers(self) -> int:
+        return self.ranks * self.members or 3
+
+    def spare(self, partitions: int) -> int:
+        """Return the maximum number of cells that are dropped."""
+        return self.dropped * max(0, self.ranks - 1) * _ROWS * partitions
+
+    def place(self, slot: int) -> dict[str, Any]:
+        """Return the arguments of ``connect`` by which a trainer takes its place."""
+        rank = slot // self.members
+        place = {"rank": rank, "world_size": self.ranks} if self.ranks else {}
+        group = {"group": f"of-{rank}", "members": self.members} if self.members > 1 else {}
+        return {**place, **group}
+
+
+def _plain(source: hs.Pipeline) -> hs.Pipeline:
+    return source.shuffle(3).batch(_ROWS, allow_smaller_final_batch=True)
+
+
+def _epochs(source: hs.Pipeline) -> hs.Pipeline:
+    return source.shuffle(3).repeat(_EPOCHS, across_batches=False).batch(_ROWS, True)
+
+
+def _buckets(source: hs.Pipeline) -> hs.Pipeline:
+    return source.shuffle(3).bucket_by_sequence_length(
+        "len", _ROWS, [10, 20, 30], allow_smaller_final_batch=True
+    )
+
+
+def _sampled(source: hs.Pipeline) -> hs.Pipeline:
+    return source.shuffle(3).stratified_sample(
+        "label", [0.4, 0.3, 0.2, 0.1], batch_size=_ROWS, init_probs=[0.25] * _CLASSES
+    )
+
+
+def _segments(source: hs.Pipeline, **options: Any) -> hs.Pipeline:
+    return source.batch_sequences_with_states(
+        input_key="key",
+        input_sequences=["x"],
+        input_context=[],
+        initial_states={"chain": hs.zeros((2,), "int64")},
+        num_unroll=UNROLL,
+        batch_size=_ROWS,
+        capacity=24,
+        allow_small_batch=True,
+        **options,
+    )
+
+
+def _lanes(source: hs.Pipeline) -> hs.Pipeline:
+    return _segments(source, order="lanes")
+
+
+def _kept(source: hs.Pipeline) -> hs.Pipeline:
+    return _segments(source, order="lanes", state_placement="trainer")
+
+
+#: Kinds of feeds …
+MODES = {
+    "plain": Mode(_plain),
+    "buckets": Mode(_buckets),
+    "sampled": Mode(_sampled, drawn=True),
+    "segments": Mode(_segments, states=True),
+    "lanes": Mode(_lanes, states=True),
+    "kept": Mode(_kept, states=True, kept=True),
+}
+#: … and those that are used in other ways.
+MORE_MODES = {
+    "epochs": Mode(_epochs, epochs=_EPOCHS),
+    "resized": Mode(_plain, resized=True),
+    "takes": Mode(_segments, states=True, takes=True),
+    "ranks": Mode(_buckets, ranks=3, dropped=4),
+    "rank-epochs": Mode(_epochs, epochs=_EPOCHS, ranks=2, dropped=_EPOCHS),
+    "groups": Mode(_plain, ranks=2, members=2, dropped=1),
+    "segment-ranks": Mode(_segments, states=True, ranks=3),
+    "segment-groups": Mode(_segments, states=True, ranks=2, members=2),
+    "lane-ranks": Mode(_lanes, states=True, ranks=2),
+    "lane-groups": Mode(_lanes, states=True, ranks=1, members=3),
+}
+
+
+def mode_of(name: str) -> Mode:
+    """Return a mode by its name."""
+    return {**MODES, **MORE_MODES}[name]
+
+
+def stateful(name: str) -> bool:
+    return mode_of(name).states
 
 
 def _segments_of(number: int) -> int:
     return 1 + number * 7 % 11
 
 
-def examples(mode: str, size: int) -> list[dict[str, Any]]:
+def examples(mode: Mode, size: int) -> list[dict[str, Any]]:
     """Return examples of about ``size`` cells."""
-    if not stateful(mode):
-        return [{"i": i, "len": 1 + i * 13 % 40, "label": i % _CLASSES} for i in range(size)]
+    if not mode.states:
+        count = size // mode.epochs
+        return [{"i": i, "len": 1 + i * 13 % 40, "label": i % _CLASSES} for i in range(count)]
     told: list[dict[str, Any]] = []
     cells = 0
     while cells < size:
@@ -43,45 +157,36 @@ def examples(mode: str, size: int) -> list[dict[str, Any]]:
     return told
 
 
-def pipeline(mode: str, size: int) -> hs.Pipeline:
+def pipeline(name: str, size: int) -> hs.Pipeline:
     """Return the feed of a mode."""
-    source = hs.from_examples(examples(mode, size))
-    if mode == "plain":
-        return source.shuffle(3).batch(_ROWS, allow_smaller_final_batch=True)
-    if mode == "buckets":
-        return source.shuffle(3).bucket_by_sequence_length(
-            "len", _ROWS, [10, 20, 30], allow_smaller_final_batch=True
-        )
-    if mode == "sampled":
-        return source.shuffle(3).stratified_sample(
-            "label", [0.4, 0.3, 0.2, 0.1], batch_size=_ROWS, init_probs=[0.25] * _CLASSES
-        )
-    lanes: dict[str, Any] = {} if mode == "segments" else {"order": "lanes"}
-    if mode == "kept":
-        lanes["state_placement"] = "trainer"
-    return source.batch_sequences_with_states(
-        input_key="key",
-        input_sequences=["x"],
-        input_context=[],
-        initial_states={"chain": hs.zeros((2,), "int64")},
-        num_unroll=UNROLL,
-        batch_size=_ROWS,
-        capacity=24,
-        allow_small_batch=True,
-        **lanes,
-    )
+    mode = mode_of(name)
+    return mode.shape(hs.from_examples(examples(mode, size)))
 
 
-def cells_wanted(mode: str, size: int, partitions: int = PARTITIONS) -> set[tuple[Any, ...]]:
-    """Return all cells that must be committed; for a sampler those kept without any fault."""
-    if stateful(mode):
+def cells_of(mode: Mode, batch: Any) -> list[list[Any]]:
+    """Return the cells of a batch; a row without a segment has none."""
+    if mode.states:
+        keys = [key.decode() for key in batch.original_key]
+        return [[key, int(i)] for key, i in zip(keys, batch.sequence, strict=True) if key]
+    epoch = [int(batch.epoch)] if mode.epochs > 1 else []
+    return [[*epoch, int(i)] for i in batch["i"]]
+
+
+def cells_wanted(name: str, size: int, partitions: int = PARTITIONS) -> set[tuple[Any, ...]]:
+    """Return all cells that must be committed; where they are drawn, those of a calm run."""
+    mode = mode_of(name)
+    if mode.states:
         return {
             (e["key"], i)
             for n, e in enumerate(examples(mode, size))
             for i in range(_segments_of(n))
         }
-    if mode != "sampled":
-        return {(i,) for i in range(size)}
-    with hs.run(pipeline(mode, size), partitions=partitions) as server:
+    if not mode.drawn:
+        numbers = range(size // mode.epochs)
+        if mode.epochs == 1:
+            return {(i,) for i in numbers}
+        return {(epoch, i) for epoch in range(mode.epochs) for i in numbers}
+
+    with hs.run(pipeline(name, size), partitions=partitions) as server:
         with headrace.connect(server.address) as feed:
-            return {(int(i),) for batch in feed for i in batch["i"]}
+            return {tuple(cell) for batch in feed for cell in cells_of(mode, batch)}

@@ -38,7 +38,13 @@ class Ledger:
 
     def __init__(self, path: str, who: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        self._who = who
+        self._who = self._name = who
+        self._joins = 0
+
+    def join_again(self) -> None:
+        """Write as another trainer from now on: this one has left, and joins once more."""
+        self._joins += 1
+        self._who = f"{self._name}+{self._joins}"
 
     def note(self, what: str, token: int = 0, *more: Any) -> None:
         line = json.dumps([time.monotonic(), self._who, what, token, *more])

@@ -1,6 +1,7 @@
 """A trainer that writes a ledger, and sends some messages twice.
 
     python -m tests.chaos.trainer ADDRESS MODE LEDGER WHO SEED CALM LEASE_S TIMEOUT_S STEP_S
+        [restless]
 
 It takes up to STEP_S for a step until the file CALM is there, and then none.  The server's answers
 are noted as the session hears them: nothing public tells which batch was acknowledged while others
@@ -9,12 +10,15 @@ are on their way.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -26,13 +30,23 @@ from headrace.session import Session
 from headrace.waits import Link
 from headrace_proto.messages import Deliver, Outcome, Step
 
-from .feeds import stateful
+from .feeds import Mode, cells_of, mode_of
 from .ledger import Ledger, chained
 
 #: Maximum time of a step, by default.
 STEP_S = 0.03
 _TWICE = 0.1
 _FLUSH = 0.1
+_TAKES = 0.4
+#: Share of the steps after which a restless trainer does something else, …
+_RESTLESS = 0.05
+#: … and of its calls that are interrupted, within this time, or this much later.
+_INTERRUPTED = 0.1
+_CALL_S = 0.02
+_AGAIN_S = 0.0005
+#: Texts of errors after which a trainer joins again: of a rank that stood still while all others
+#: were started again, and of one that was interrupted while it sent.
+_EXCUSES = ("is of a run that is over", "the connection was interrupted amid a message")
 #: Variable of the environment that hides the server's memory from a trainer.
 FAR = "HEADRACE_TRIAL_FAR"
 
@@ -106,52 +120,150 @@ def watch(ledger: Ledger, lease_s: float) -> None:
     threading.Thread(target=run, daemon=True).start()
 
 
-def cells_of(batch: Any, states: bool) -> list[list[Any]]:
-    if not states:
-        return [[int(i)] for i in batch["i"]]
-    keys = [key.decode() for key in batch.original_key]
-    return [[key, int(i)] for key, i in zip(keys, batch.sequence, strict=True)]
+class Interrupts:
+    """Ctrl-C at a random moment of some calls of the client, as in a notebook.
 
+    The signal counts where the client's code runs, and nowhere else.
+    """
 
-def train(
-    feed: Any, ledger: Ledger, mode: str, chance: random.Random, calm: str, step_s: float
-) -> None:
-    states = stateful(mode)
-    done = 0  # token of the batch that the next one will commit
-    while True:
-        if done and not states:
-            ledger.note("send", done)
-        try:
-            batch = next(feed, None)
-        except headrace.StaleLease:
-            continue
-        finally:
-            done = 0
-        if batch is None:
+    def __init__(self, chance: random.Random, share: float) -> None:
+        self._chance = chance
+        self._share = share
+        self._calls = False
+        signal.signal(signal.SIGALRM, self._strike)
+
+    def _strike(self, number: int, frame: FrameType | None) -> None:
+        if not self._calls or frame is None:
             return
-        token = batch.token
-        cells = cells_of(batch, states)
-        before = batch.state("chain").tolist() if states else []
-        ledger.note("take", token, cells, before)
-        if not os.path.exists(calm):
-            time.sleep(chance.random() * step_s)
-        if not states:
-            done = token
-            continue
-        after = [chained(s, cell, token) for s, cell in zip(before, cells, strict=True)]
-        ledger.note("send", token, after)
+        if frame.f_code.co_filename == __file__ or frame.f_code.co_name in ("__next__", "take"):
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+        else:
+            self._calls = False
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def may_come(self) -> Iterator[None]:
+        """Interrupt some of these calls."""
+        if self._chance.random() >= self._share:
+            yield
+            return
+        self._calls = True
+        signal.setitimer(signal.ITIMER_REAL, 1e-6 + self._chance.random() ** 2 * _CALL_S)
         try:
-            batch.save_state("chain", np.array(after, np.int64))
-            if mode == "kept" and chance.random() < _FLUSH:
-                feed.flush_states()
-        except headrace.StaleLease:
-            ledger.note("lost", token)
-        except headrace.StateError as error:  # a flush that came too late
-            ledger.note("late", token, str(error))
+            yield
+        finally:
+            self._calls = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+class Leaves(Exception):
+    """The loop's body has failed."""
+
+
+class Trainer:
+    """One process of a job, which joins its feed once or more."""
+
+    def __init__(
+        self, ledger: Ledger, mode: Mode, chance: random.Random, calm: str, step_s: float
+    ) -> None:
+        self._ledger, self._mode, self._chance = ledger, mode, chance
+        self._calm, self._step_s = calm, step_s
+        self.restless = False
+        self._interrupts = Interrupts(chance, 0.0)
+
+    def be_restless(self) -> None:
+        self.restless = True
+        self._interrupts = Interrupts(self._chance, _INTERRUPTED)
+
+    def train(self, feed: Any) -> bool:
+        """Train until the feed has ended; False where it is to be joined again."""
+        ledger, states = self._ledger, self._mode.states
+        done = 0  # token of the batch that the next one will commit
+        while True:
+            if done and not states:
+                ledger.note("send", done)
+            try:
+                with self._interrupts.may_come():
+                    batch = self._next(feed)
+            except headrace.StaleLease:
+                continue
+            except KeyboardInterrupt:
+                continue
+            finally:
+                done = 0
+            if batch is None:
+                return True
+            token = batch.token
+            cells = cells_of(self._mode, batch)
+            rows = batch.state("chain").tolist() if states else []
+            there = [at for at, key in enumerate(batch.original_key) if key] if states else []
+            before = [rows[at] for at in there]
+            ledger.note("take", token, cells, before)
+            calm = os.path.exists(self._calm)
+            if not calm:
+                time.sleep(self._chance.random() * self._step_s)
+            rests = calm or not self.restless or self._chance.random() >= _RESTLESS
+            if not rests and not self._does_something(feed, token):
+                return False
+            if not states:
+                done = token
+                continue
+            after = [chained(s, cell, token) for s, cell in zip(before, cells, strict=True)]
+            ledger.note("send", token, after)
+            for at, state in zip(there, after, strict=True):
+                rows[at] = state
+            self._save(feed, batch, token, rows)
+
+    def _next(self, feed: Any) -> Any:
+        """Return the next batch, None after the last one."""
+        if self._mode.takes and self._chance.random() < _TAKES:
+            try:
+                return feed.take(batch_size=self._chance.randint(1, 8))
+            except StopIteration:
+                return None
+        return next(feed, None)
+
+    def _save(self, feed: Any, batch: Any, token: int, states: list[list[int]]) -> None:
+        while True:
+            try:
+                with self._interrupts.may_come():
+                    batch.save_state("chain", np.array(states, np.int64))
+                    if self._mode.kept and self._chance.random() < _FLUSH:
+                        feed.flush_states()
+            except KeyboardInterrupt:
+                continue
+            except headrace.StaleLease:
+                self._ledger.note("lost", token)
+            except headrace.StateError as error:  # a flush that came too late
+                self._ledger.note("late", token, str(error))
+            return
+
+    def _does_something(self, feed: Any, token: int) -> bool:
+        """Do something other than training; False where that is to leave the feed."""
+        chance = self._chance.random()
+        if chance < 0.3:
+            raise Leaves
+        if chance < 0.5:
+            if not self._mode.states:
+                self._ledger.note("send", token)
+            return False
+        if chance < 0.6:
+            if not self._mode.states:
+                self._ledger.note("send", token)
+            feed.snapshot()
+        elif chance < 0.8 and self._mode.resized:
+            feed.set_batch_size(self._chance.randint(1, 7))
+        elif chance < 0.9:
+            feed.stats()
+        else:
+            if not self._mode.states:
+                self._ledger.note("send", token)
+            feed.commit()
+        return True
 
 
 def main() -> None:
-    address, mode, path, who, seed, calm, lease_s, timeout_s, step_s = sys.argv[1:]
+    address, mode, path, who, seed, calm, lease_s, timeout_s, step_s, *more = sys.argv[1:]
     ledger = Ledger(path, who)
     chance = random.Random(int(seed))
     listen(ledger)
@@ -159,18 +271,31 @@ def main() -> None:
     watch(ledger, float(lease_s))
     if os.environ.get(FAR):
         hide_memory()
-    try:
-        with headrace.connect(
-            address, prefetch=chance.choice((0, 1, 2)), timeout=float(timeout_s)
-        ) as feed:
-            ledger.note("join", 0, feed.local)
-            train(feed, ledger, mode, chance, calm, float(step_s))
-    except headrace.StaleLease:
-        pass  # of the last batches; noted by token
-    except headrace.HeadraceError as error:
-        ledger.note("error", 0, type(error).__name__, str(error))
-        sys.exit(3)
-    ledger.note("end")
+    trainer = Trainer(ledger, mode_of(mode), chance, calm, float(step_s))
+    if more:
+        trainer.be_restless()
+    place = mode_of(mode).place(int(who.split(".")[0][1:]))
+    ended = False
+    while not ended:
+        try:
+            with headrace.connect(
+                address, prefetch=chance.choice((0, 1, 2)), timeout=float(timeout_s), **place
+            ) as feed:
+                of = [feed._link.session.run, place["rank"]] if place else []
+                ledger.note("join", 0, feed.local, *of)
+                ended = trainer.train(feed)
+            ledger.note("end")
+        except headrace.StaleLease:
+            ledger.note("end")  # of the last batches; noted by token
+            ended = ended or not trainer.restless
+        except Leaves:
+            ledger.note("leave")
+        except headrace.HeadraceError as error:
+            if not any(excuse in str(error) for excuse in _EXCUSES):
+                ledger.note("error", 0, type(error).__name__, str(error))
+                sys.exit(3)
+            ledger.note("leave")
+        ledger.join_again()
 
 
 if __name__ == "__main__":

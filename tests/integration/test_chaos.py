@@ -20,7 +20,7 @@ from tests.chaos import driver, served
 from tests.chaos.bugs import BUGS
 from tests.chaos.driver import Setup, run
 from tests.chaos.faults import FAULTS, LASTING
-from tests.chaos.feeds import MODES
+from tests.chaos.feeds import MODES, MORE_MODES, mode_of
 from tests.chaos.results import report
 
 #: Bugs by the law that they break.
@@ -95,6 +95,16 @@ def test_nothing_is_lost_and_nothing_twice_with_any_workers_and_stores(
     kinds = LASTING if durability == "off" else tuple(FAULTS)
     seed = f"{mode} {workers} {durability}"
     setup = Setup(mode, seed, kinds, 2.0, 0.3, 500, workers=workers, durability=durability)
+    survive(setup, tmp_path)
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("mode", list(MORE_MODES))
+def test_nothing_is_lost_and_nothing_twice_whatever_trainers_do(mode: str, tmp_path: Path) -> None:
+    """Ranks, groups, takes, epochs, other sizes, and trainers that are interrupted and leave."""
+    kinds = ("worker killed", "trainer killed", "trainer stopped", "server killed")
+    trainers = mode_of(mode).trainers
+    setup = Setup(mode, mode, kinds, 3.0, 0.4, 700, trainers=trainers, restless=True)
     survive(setup, tmp_path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -13,6 +14,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from headrace.waits import Link
 from tests.nursery import warm_run
 from tests.patience import PATIENCE_S
 from tests.waiting import waits_end_after
@@ -217,3 +219,34 @@ def test_a_commit_is_answered_though_no_batch_follows_it(tmp_path: Path):
                 feed.commit()
                 waits.append(time.monotonic() - begun)
     assert sorted(waits)[4] < 0.5, waits
+
+
+@pytest.mark.parametrize("when", ["commit", "take"])
+def test_a_batch_that_ctrl_c_takes_from_a_loop_amid_a_call_goes_to_a_trainer(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. Ctrl-C comes before a commit reaches the session, or after a batch has left it.
+    2. The loop goes on, and the feed ends: nobody holds a batch for ever.
+    """
+    called, calls = getattr(Link, when), 0
+
+    def interrupted(link: Link, *given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        found = called(link, *given) if when == "take" or calls != 3 else None
+        if calls == 3:
+            raise KeyboardInterrupt
+        return found
+
+    pipeline = hs.from_examples([{"i": i} for i in range(40)]).batch(4)
+    with hs.run(pipeline, workers=0) as server:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            monkeypatch.setattr(Link, when, interrupted)
+            seen = [*next(feed)["i"].tolist(), *next(feed)["i"].tolist()]
+            with contextlib.suppress(KeyboardInterrupt):
+                for batch in feed:
+                    seen += batch["i"].tolist()
+            assert calls == 3
+            seen += [i for batch in feed for i in batch["i"].tolist()]
+        assert server.wait(PATIENCE_S)
+    assert sorted(seen) == list(range(40))

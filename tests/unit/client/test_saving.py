@@ -52,6 +52,35 @@ def test_a_second_save_is_refused_and_the_first_stands():
         batch.save_state("lstm", VALUE)
 
 
+@pytest.mark.parametrize("placement", ["server", "trainer"])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_save_that_ctrl_c_ends_stands_or_can_be_repeated(placement, late):
+    """It stands where the session has it already."""
+    told = properties((LSTM, TAG), placement, "lanes")
+    hands = hands_of(told)
+    batch, send = hands.batches[0], hands.link.save
+    batch.save_state("lstm", VALUE)
+
+    def interrupted(*arguments):
+        if late:
+            send(*arguments)
+        raise KeyboardInterrupt
+
+    hands.link.save = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        batch.save_state("tag", [b"a", b"b"])
+    hands.link.save = send
+    if late:
+        with pytest.raises(StateError, match="is saved already, and that stands"):
+            batch.save_state("tag", [b"c", b"d"])
+    else:
+        batch.save_state("tag", [b"a", b"b"])
+    assert list(hands.link.saved) == [1]
+    if placement == "server":
+        got = states_in(told, *hands.link.saved[1])
+        assert got["lstm"].tolist() == VALUE.tolist() and got["tag"].tolist() == [b"a", b"b"]
+
+
 @pytest.mark.parametrize(
     ("name", "value", "kind", "text"),
     [
