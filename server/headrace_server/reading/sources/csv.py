@@ -17,10 +17,9 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from headrace_proto import dtypes
 from headrace_proto.errors import DataError, FilesMissing, rewording
@@ -89,7 +88,8 @@ class _Table:
             cells: Cells | None
             cells, place = self.names, Place()
             if cells is None:
-                with closing(_Text(file, 0)) as text:
+                with open_plain(file, 0) as stream:
+                    text = _Text(stream, 0)
                     cells = next(self.cells(text), [])
                     place = Place(text.byte, 0, 1)
             twice = {name for name in cells if cells.count(name) > 1}
@@ -170,7 +170,8 @@ class _Table:
             names: list[str] = []
             try:
                 names, place = self.header(file)
-                with closing(_Text(file, place.byte)) as text:
+                with open_plain(file, place.byte) as stream:
+                    text = _Text(stream, place.byte)
                     rows.extend(islice(self.cells(text), _PROBED_ROWS))
             except FilesMissing:
                 raise
@@ -237,9 +238,8 @@ class _Text(Iterator[str]):
     ``_parser`` restores bytes that are not UTF-8.
     """
 
-    def __init__(self, file: DataFile, byte: int) -> None:
-        self._stream = open_plain(file, byte)
-        self.byte = byte
+    def __init__(self, stream: BinaryIO, byte: int) -> None:
+        self._stream, self.byte = stream, byte
 
     def __next__(self) -> str:
         line = self._stream.readline()
@@ -249,9 +249,6 @@ class _Text(Iterator[str]):
         if at == 0:
             line = line.removeprefix(b"\xef\xbb\xbf")
         return line.decode(errors="surrogateescape")
-
-    def close(self) -> None:
-        self._stream.close()
 
 
 class _Row(NamedTuple):
@@ -281,11 +278,10 @@ class _Examples(FileRecords):
             names, first = table.header(self._file)
             if self.place == Place():
                 self.place = first
-            text = _Text(self._file, self.place.byte)
         read = table.kinds.items()
         columns = [(name, names.index(name), parse) for name, parse in read if name in names]
-        with closing(text):
-            rows = table.rows(text, self.place.row, len(names))
+        with open_plain(self._file, self.place.byte) as stream:
+            rows = table.rows(_Text(stream, self.place.byte), self.place.row, len(names))
             by, alone = table.group_by, ([row] for row in rows)
             for group in _grouped(rows, names.index(by)) if by in names else alone:
                 begin, number = group[0], self.place.record

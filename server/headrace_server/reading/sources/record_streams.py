@@ -16,7 +16,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, cast
@@ -131,29 +131,14 @@ class StreamRecord:
     reason: str = "corrupt_record"
 
 
-def open_plain(file: DataFile, byte: int) -> BinaryIO:
+@contextmanager
+def open_plain(file: DataFile, byte: int) -> Iterator[BinaryIO]:
     """Open the content from a byte on.  Compressed files are decompressed again up to it."""
-    stream = open_stream(file)
-    if file.path.endswith((".gz", ".tgz")):
-        stream = cast(BinaryIO, _Unpacked(stream))
-    try:
-        stream.seek(byte)
-    except BaseException:
-        stream.close()
-        raise
-    return stream
-
-
-class _Unpacked(gzip.GzipFile):
-    """Closes the file beneath it, too."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        super().__init__(fileobj=stream, mode="rb")
-        self._beneath = stream
-
-    def close(self) -> None:
-        super().close()
-        self._beneath.close()
+    with open_stream(file) as stream:
+        compressed = file.path.endswith((".gz", ".tgz"))
+        plain = cast(BinaryIO, gzip.GzipFile(fileobj=stream)) if compressed else stream
+        plain.seek(byte)
+        yield plain
 
 
 class Damaged(Exception):
