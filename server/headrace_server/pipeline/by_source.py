@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from headrace_proto.errors import kind_of
 
 from .declaration import Declaration
-from .fingerprint import code_digest, function_names, global_names
+from .fingerprint import code_digest, codes_in, function_names, global_names
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _MARK = "__headrace_by_source__"
@@ -140,7 +140,7 @@ class _Module:
             raise self._refused(f"{of}has annotations of another kind (from __future__)")
         text, compiled = self._source(fn, of)
         self._functions[fn.__name__] = f"\n\n{text}"
-        used = set(_attributes(compiled))
+        used = {name for code in codes_in(compiled) for name in code.co_names}
         for name in sorted(global_names(compiled)):
             if name in fn.__globals__:
                 self._note(name, fn.__globals__[name], used)
@@ -207,13 +207,6 @@ def _name_in(place: Any, value: Any) -> str:
     own = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
     found = isinstance(own, str) and isinstance(place, str) and own.isidentifier()
     return str(own) if found and getattr(sys.modules.get(place), str(own), None) is value else ""
-
-
-def _attributes(code: CodeType) -> Iterable[str]:
-    yield from code.co_names
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield from _attributes(const)
 
 
 def _plain_text(value: Any) -> str | None:

@@ -170,17 +170,22 @@ def _code(code: CodeType) -> Any:
     return [rows, counts, names, code.co_flags & _KINDS, code.co_exceptiontable.hex()]
 
 
-def global_names(code: CodeType) -> set[str]:
-    """Return names of its module, or builtin ones, that a code object looks up."""
-    names = {
-        str(step.argval)
-        for step in dis.get_instructions(code)
-        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
-    }
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code object and those that it defines."""
+    yield code
     for const in code.co_consts:
         if isinstance(const, CodeType):
-            names |= global_names(const)
-    return names
+            yield from codes_in(const)
+
+
+def global_names(code: CodeType) -> set[str]:
+    """Return names of its module, or builtin ones, that a code object looks up."""
+    return {
+        str(step.argval)
+        for one in codes_in(code)
+        for step in dis.get_instructions(one)
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    }
 
 
 def _is_plain(value: Any) -> bool:
