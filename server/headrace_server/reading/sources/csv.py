@@ -72,7 +72,6 @@ class _Table:
         self.kinds: dict[str, Callable[[str], Any]] = {}
         self.scalars: set[str] = set()
         self.texts: set[str] = set()
-        self._headers: dict[str, tuple[list[str], Place]] = {}
 
     def prepare(self, features: Mapping[str, Feature]) -> None:
         self.kinds = {name: _parser(feature.dtype) for name, feature in features.items()}
@@ -84,26 +83,21 @@ class _Table:
 
     def header(self, file: DataFile) -> tuple[list[str], Place]:
         """Return names of the columns, and where the first row of cells is."""
-        if file.path not in self._headers:
-            cells: Cells | None
-            cells, place = self.names, Place()
-            if cells is None:
-                with open_plain(file, 0) as stream:
-                    text = _Text(stream, 0)
-                    cells = next(self.cells(text), [])
-                    place = Place(text.byte, 0, 1)
-            twice = {name for name in cells if cells.count(name) > 1}
-            if twice:
-                raise DataError(f"{file.path}: two columns are named {min(twice)!r}; rename one")
-            grouped = [] if self.group_by is None else [self.group_by]
-            for name in (*self.kinds, *grouped) if cells else ():
-                if name not in cells:
-                    raise DataError(
-                        f"{file.path}: there is no column {name!r}; it has "
-                        f"{', '.join(map(repr, cells))}"
-                    )
-            self._headers[file.path] = cells, place
-        return self._headers[file.path]
+        names, place = self.names, Place()
+        if names is None:
+            with open_plain(file, 0) as stream:
+                text = _Text(stream, 0)
+                names = next(self.cells(text), [])
+                place = Place(text.byte, 0, 1)
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise DataError(f"{file.path}: two columns are named {min(twice)!r}; rename one")
+        grouped = [] if self.group_by is None else [self.group_by]
+        for name in (*self.kinds, *grouped) if names else ():
+            if name not in names:
+                has = ", ".join(map(repr, names))
+                raise DataError(f"{file.path}: there is no column {name!r}; it has {has}")
+        return names, place
 
     def rows(self, text: _Text, number: int, columns: int) -> Iterator[_Row]:
         """Yield the rows of a text, from the one of a number on."""
