@@ -35,7 +35,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, TRAINING_PATIENCE_S
 
 _SERVERS = ("headrace_server.front.front", "headrace_server.worker.worker")
 _CLI = "headrace_server.cli"
@@ -177,7 +177,7 @@ def warm_run(
     *program: str | Path,
     cwd: Path | None = None,
     imports: Sequence[str] = (),
-    timeout_s: float = PATIENCE_S,
+    timeout_s: float | None = None,
     serves: bool = False,
     text: str | None = None,
     **more: str,
@@ -190,6 +190,8 @@ def warm_run(
     options = {"cwd": cwd, "imports": imports, "serves": serves, "env": environment(**more)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     pipes["stdin"] = None if text is None else subprocess.PIPE
+    if timeout_s is None:
+        timeout_s = TRAINING_PATIENCE_S if imports else PATIENCE_S
     with WarmPopen(command, **pipes, **options) as process:
         try:
             out, err = process.communicate(text, timeout_s)

@@ -11,6 +11,9 @@ T = TypeVar("T")
 #: Bounds every wait for an event.  A test that passes does not wait for it; a machine that is busy
 #: with other work takes ten times as long as one that is not.
 PATIENCE_S = 60.0
+#: Bounds waits for programs that import a framework and train with it: several of them take
+#: twenty seconds of a processor, and share it with other tests.
+TRAINING_PATIENCE_S = 240.0
 
 
 def eventually(condition: Callable[[], T]) -> T:

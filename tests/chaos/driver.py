@@ -254,13 +254,17 @@ def _tokens(run: _Run) -> list[int]:
 
 
 def _harm(run: _Run, setup: Setup) -> Counter[str]:
-    """Cause faults until the time or the feed is over; return their number by kind."""
+    """Cause faults until the time or the feed is over, and at least one; return them by kind."""
     plan = Plan(setup.seed, setup.kinds, setup.pace_s)
     faults: Counter[str] = Counter()
-    until = time.monotonic() + setup.seconds + setup.patience_s  # if nothing ever begins
+    last = until = time.monotonic() + setup.seconds + setup.patience_s  # if none is ever possible
     begun = False
     due, written = 0.0, _WORK_BYTES
-    while time.monotonic() < until and not run.over and faults.total() < setup.most:
+
+    def ends() -> float:
+        return until if faults.total() else last
+
+    while time.monotonic() < ends() and not run.over and faults.total() < setup.most:
         run.tend()
         time.sleep(_POLL_S)
         if time.monotonic() < due or run.ledger.stat().st_size < written:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import headrace_server as hs
+from tests.patience import TRAINING_PATIENCE_S
 
 from .processes import HERE, Process
 from .serving import serving
@@ -61,7 +62,7 @@ def test_two_processes_take_equal_steps_and_end_with_equal_parameters(tmp_path: 
         said = []
         for rank in ranks:
             with rank:
-                said.append([rank.wait_for("trained") for _ in shapes])
+                said.append([rank.wait_for("trained", TRAINING_PATIENCE_S) for _ in shapes])
         dropped = server.dropped
     segments = [
         f"{at:05d}_of_{-(-n // 5):05d}:e{i}"

@@ -32,7 +32,7 @@ def _printed(name: str, workplace: Path, *options: str | Path, needs: str = "mat
         pytest.skip(f"{needs} is not installed")
     workplace.mkdir()
     program = ROOT / "examples" / f"{name}.py"
-    done = warm_run(program, *options, cwd=workplace, imports=[needs], serves=True, timeout_s=90)
+    done = warm_run(program, *options, cwd=workplace, imports=[needs], serves=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not list(workplace.iterdir())
     return done.stdout

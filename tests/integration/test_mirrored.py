@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import headrace_server as hs
-from tests.patience import eventually
+from tests.patience import TRAINING_PATIENCE_S, eventually
 from tests.ports import free_port
 
 from .processes import Process
@@ -79,7 +79,7 @@ def workers(server: hs.Server, loop: str, *more: str) -> Iterator[list[Process]]
 def trained(server: hs.Server, loop: str) -> list[dict[str, Any]]:
     """Return the reports of two workers at their end."""
     with workers(server, loop) as both:
-        said = [worker.wait_for("trained") for worker in both]
+        said = [worker.wait_for("trained", TRAINING_PATIENCE_S) for worker in both]
         assert [worker.finish() for worker in both] == [0, 0]
     return said
 
@@ -175,7 +175,7 @@ def test_a_killed_job_goes_on_and_every_segment_is_trained_once(shape: str) -> N
     pytest.importorskip("tensorflow")
     with serving(SHAPES[shape](), partitions=2) as server:
         with workers(server, "segments", "4") as (lives, dies):
-            dies.wait_for("holding")
+            dies.wait_for("holding", TRAINING_PATIENCE_S)
             dies.kill()
             lives.kill()
         eventually(lambda: not trainers_of(server))

@@ -92,7 +92,6 @@ def losses(
         *(TRAINING, loop, address, feed, directory, *([str(kill)] if kill else [])),
         cwd=directory,
         imports=NEEDS.get(loop, ["torch"]),
-        timeout_s=100,
         **environment,
     )
     ends = (-9 if kill else 0) if ends is None else ends

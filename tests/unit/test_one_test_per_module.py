@@ -45,6 +45,8 @@ TESTED_IN = {
     "headrace.segment_rows": "test_segments.py",
     "headrace.credentials": "test_gate.py",
     "headrace.keras_callbacks": "test_keras_resume.py",
+    "headrace.keras_workers": "test_mirrored.py",
+    "headrace.tf_elements": "test_tf_dataset.py",
     "headrace_server.arguments": "test_server.py",
     "headrace_server.supervisor.crew": "test_supervisor.py",
     # Parts of one machine or one reader, which is tested as a whole.
