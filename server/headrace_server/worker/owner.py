@@ -184,7 +184,8 @@ class Owner:
         poll = self._poller.poll
         if events := poll(0) or self._partitions.prepare(poll):
             return events
-        if self._partitions.unchecked:
+        # A thread that writes would wait for the interpreter here, too.
+        if self._partitions.unchecked and not self._partitions.stores.writing:
             self._step(self._partitions.check_ahead, poll)
             self._house.act()
             return poll(0)
