@@ -32,6 +32,7 @@ import zmq
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.cores import cores
 from headrace_proto.errors import ConnectionLost, HeadraceError
+from headrace_proto.interrupts import start
 
 from .search import Search
 from .session import Session
@@ -95,7 +96,7 @@ class Driver:
         self.moved: Callable[[], Mapping[str, str]] | None = None  # new addresses by old ones
         self._search = Search(self)
         self._thread = threading.Thread(target=self._run, name="headrace", daemon=True)
-        self._thread.start()
+        start(self._thread, self.close)
 
     # For trainers' threads
 

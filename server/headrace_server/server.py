@@ -10,6 +10,8 @@ import math
 import os
 from typing import Any, cast
 
+from headrace_proto.interrupts import interrupts_held
+
 from .arguments import (
     as_feeds,
     as_tokens,
@@ -60,11 +62,13 @@ class Server:
             if durable is not None:
                 undo.callback(durable.close)
             if http is not None:
-                self._http = HttpService(http)
-                undo.callback(self._http.close)
-            directory = RunDirectory(settings.shm_dir)
+                with interrupts_held():
+                    self._http = HttpService(http)
+                    undo.callback(self._http.close)
             with contextlib.ExitStack() as undo_directory:
-                undo_directory.callback(directory.close)
+                with interrupts_held():
+                    directory = RunDirectory(settings.shm_dir)
+                    undo_directory.callback(directory.close)
                 config = _within_memory(config, str(directory.path))
                 undo_directory.pop_all()  # from here on it is the supervisor's
             self._supervisor = Supervisor(

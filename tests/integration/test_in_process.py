@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
+import signal
 import threading
 import time
 from pathlib import Path
@@ -210,3 +212,31 @@ def test_a_function_that_raises_fails_its_feed_and_not_the_program() -> None:
 def test_what_bounds_a_worker_process_is_refused_without_one(option: str, value: float) -> None:
     with pytest.raises(ValueError, match=rf"{option}=.*workers=0.*workers=1"):
         hs.run(numbers(), workers=0, **{option: value})
+
+
+def test_ctrl_c_at_the_start_of_any_thread_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ctrl-C comes when the program starts its first thread, then at the second, and so on."""
+    begin, threads = threading.Thread.start, threading.active_count()
+    started, interrupted_at, was_interrupted = 0, 0, True
+
+    def interrupted(thread: threading.Thread) -> None:
+        nonlocal started, was_interrupted
+        begin(thread)
+        if threading.current_thread() is threading.main_thread():
+            started += 1
+            if started == interrupted_at:
+                was_interrupted = True
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    while was_interrupted:  # else it has run to its end
+        started, interrupted_at, was_interrupted = 0, interrupted_at + 1, False
+        with contextlib.suppress(KeyboardInterrupt):
+            with hs.run(numbers(), workers=0, shm_dir=tmp_path) as server:
+                with connect(server) as feed:
+                    assert sum(batch.rows for batch in feed) == 100
+        eventually_at_most(threads)
+        assert not list(tmp_path.iterdir())
+    assert interrupted_at > 5

@@ -72,7 +72,8 @@ class InThread(Child):
             code = -signal.SIGKILL
         except BaseException as error:
             self.reason = f"{type(error).__name__}: {error}"
-            traceback.print_exc()
+            if not self._pipe.killed:  # else what it used is being closed, too
+                traceback.print_exc()
         finally:
             self._pipe.close()
             self._unsent.put(None)

@@ -23,6 +23,7 @@ import msgpack
 
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.errors import HeadraceError, ServerError
+from headrace_proto.interrupts import interrupts_held
 
 from ..process.child import Child, ChildProcess, end, environment
 from ..process.diary import Entry
@@ -80,7 +81,7 @@ class Crew:
         diaries = [Path(config.directory) / f"diary-{i}" for i in range(config.workers)]
         partitions = sum(feed.partitions for feed in config.feeds)
         posts = [Post(i, d, self.patience, partitions) for i, d in enumerate(diaries)]
-        with self.lock:  # until then its reports wait
+        with self.lock, interrupts_held():  # until then its reports wait
             self._front = self._spawn("front", "headrace_server.front.front", {})
             self.posts = posts
         self.resume()
@@ -127,7 +128,7 @@ class Crew:
         return child
 
     def _fill(self, post: Post) -> None:
-        with self.lock:
+        with self.lock, interrupts_held():
             if self._closed.is_set() or post not in self.posts or post.child is not None:
                 return
             post.begin()
@@ -272,8 +273,9 @@ class DeathWatch:
     def begin(self) -> None:
         """Start the thread."""
         self._ending = False
-        self._thread = threading.Thread(target=self._run, name="headrace-watch", daemon=True)
-        self._thread.start()
+        with interrupts_held():
+            self._thread = threading.Thread(target=self._run, name="headrace-watch", daemon=True)
+            self._thread.start()
 
     def wake(self) -> None:
         """Watch the children that live now.  Harmless after ``close``."""

@@ -27,6 +27,7 @@ from typing import Any
 
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import HeadraceError, ServerError
+from headrace_proto.interrupts import interrupts_held
 
 from ..core.rewinding import BEGINNING, TOUCHED, USED, in_use
 from ..pipeline.by_source import write_sources
@@ -349,15 +350,16 @@ class Supervisor:
         """
         if os.getpid() != self._pid:
             return
-        with self._lock:
-            if self.stopped:
-                return
-            self.stopped = True
-            self._lock.notify_all()
-        with self._starting:
-            self._end_children()
-            self._crew.close()
-            self._finalizer()
+        with interrupts_held():
+            with self._lock:
+                if self.stopped:
+                    return
+                self.stopped = True
+                self._lock.notify_all()
+            with self._starting:
+                self._end_children()
+                self._crew.close()
+                self._finalizer()
 
     def _end_children(self, abruptly: bool = False) -> None:
         """End this start of the server."""

@@ -1,0 +1,124 @@
+"""Ctrl-C takes effect after a step that must not be left half-made."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace_proto.interrupts import interrupts_held, start
+
+
+@pytest.fixture(autouse=True)
+def python_handles_ctrl_c() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
+def ctrl_c() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_the_block_ends_before_ctrl_c_takes_effect():
+    done = []
+
+    def interrupted() -> None:
+        with interrupts_held():
+            ctrl_c()
+            done.append("the rest of the block")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert done
+
+
+def test_a_second_ctrl_c_takes_effect_at_once():
+    done = []
+
+    def interrupted() -> None:
+        with interrupts_held():
+            ctrl_c()
+            done.append("first")
+            ctrl_c()
+            done.append("second")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert done == ["first"]
+
+
+def test_ctrl_c_takes_effect_after_a_block_that_raises():
+    def interrupted() -> None:
+        with interrupts_held():
+            ctrl_c()
+            raise ValueError("of the block")
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        interrupted()
+    assert isinstance(caught.value.__context__, ValueError)
+
+
+def test_without_ctrl_c_nothing_is_raised():
+    with interrupts_held():
+        pass
+
+
+@pytest.mark.parametrize("ignored", [signal.SIG_IGN, signal.SIG_DFL])
+def test_a_program_that_leaves_ctrl_c_to_the_system_keeps_that(ignored):
+    signal.signal(signal.SIGINT, ignored)
+    with interrupts_held():
+        assert signal.getsignal(signal.SIGINT) is ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_another_thread_changes_no_handler():
+    seen: list[Any] = []
+
+    def run() -> None:
+        with interrupts_held():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == [signal.default_int_handler]
+
+
+class Ended(threading.Thread):
+    """A thread that runs until it is closed, and is interrupted while it starts."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.ending = threading.Event()
+
+    def run(self) -> None:
+        self.ending.wait()
+
+    def start(self) -> None:
+        super().start()
+        ctrl_c()
+
+    def close(self) -> None:
+        self.ending.set()
+        self.join()
+
+
+def test_a_thread_that_was_interrupted_at_its_start_is_closed():
+    thread = Ended()
+    with pytest.raises(KeyboardInterrupt):
+        start(thread, thread.close)
+    assert not thread.is_alive()
+
+
+def test_a_thread_that_can_not_be_started_is_not_closed(monkeypatch):
+    def refused(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(RuntimeError, match="can't start"):
+        start(threading.Thread(), lambda: pytest.fail("closed"))
