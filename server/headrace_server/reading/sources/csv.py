@@ -17,7 +17,6 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import islice
 from typing import Any, BinaryIO, NamedTuple
 
@@ -25,13 +24,13 @@ from headrace_proto import dtypes
 from headrace_proto.errors import DataError, FilesMissing, rewording
 from headrace_server.files.manifest import DataFile
 from headrace_server.pipeline.declaration import Feature, Source
-from headrace_server.reading.reader import BadRecords, Opening, StreamReader
+from headrace_server.reading.reader import Opening, StreamReader
 
 from .record_streams import (
     DAMAGE,
     Damaged,
-    FileRecords,
     Place,
+    Records,
     StreamRecord,
     file_streams,
     open_plain,
@@ -55,7 +54,7 @@ def open_reader(opening: Opening) -> StreamReader:
     table = _Table(opening.source)
     features = opening.source.features or table.probed(opening.files)
     table.prepare(features)
-    return file_streams(opening, partial(_Examples, table), features)
+    return file_streams(opening, table.examples, features)
 
 
 class _Table:
@@ -99,6 +98,27 @@ class _Table:
                 raise DataError(f"{file.path}: there is no column {name!r}; it has {has}")
         return names, place
 
+    def examples(self, file: DataFile, walk: Records) -> Iterator[StreamRecord]:
+        """Yield the examples of a file: rows, or groups of rows."""
+        with rewording(Damaged, "", csv.Error, DataError, but=(FilesMissing,)):
+            names, first = self.header(file)
+        if walk.place == Place():
+            walk.place = first
+        kinds, by = self.kinds.items(), self.group_by
+        columns = [(name, names.index(name), parse) for name, parse in kinds if name in names]
+        with open_plain(file, walk.place.byte) as stream:
+            rows = self.rows(_Text(stream, walk.place.byte), walk.place.row, len(names))
+            alone = ([row] for row in rows)
+            for group in _grouped(rows, names.index(by)) if by in names else alone:
+                begin, number = group[0], walk.place.record
+                here = Place(begin.byte, number, begin.number)
+                walk.place = Place(group[-1].end, number + 1, group[-1].number + 1)
+                try:
+                    record = StreamRecord(here, self._example(group, columns))
+                except _Fault as fault:
+                    record = StreamRecord(here, None, *fault.args)
+                yield record
+
     def rows(self, text: _Text, number: int, columns: int) -> Iterator[_Row]:
         """Yield the rows of a text, from the one of a number on."""
         parsed = self.cells(text)
@@ -117,7 +137,7 @@ class _Table:
             yield _Row(byte, text.byte, number, cells, wrong)
             number += 1
 
-    def example(self, group: Sequence[_Row], columns: Sequence[_Column]) -> dict[str, Any]:
+    def _example(self, group: Sequence[_Row], columns: Sequence[_Column]) -> dict[str, Any]:
         """Return the example of neighbouring rows.  _Fault where there is none."""
         for row in group:
             if row.wrong:
@@ -257,35 +277,6 @@ class _Row(NamedTuple):
 
 class _Fault(Exception):
     """An example can not be used: the text, and the reason by its short name."""
-
-
-class _Examples(FileRecords):
-    """A walk over the examples of a file: rows, or groups of rows."""
-
-    def __init__(self, table: _Table, file: DataFile, place: Place, bad: BadRecords) -> None:
-        super().__init__(file, place, bad)
-        self._table = table
-
-    def records(self) -> Iterator[StreamRecord]:
-        table = self._table
-        with rewording(Damaged, "", csv.Error, DataError, but=(FilesMissing,)):
-            names, first = table.header(self._file)
-            if self.place == Place():
-                self.place = first
-        read = table.kinds.items()
-        columns = [(name, names.index(name), parse) for name, parse in read if name in names]
-        with open_plain(self._file, self.place.byte) as stream:
-            rows = table.rows(_Text(stream, self.place.byte), self.place.row, len(names))
-            by, alone = table.group_by, ([row] for row in rows)
-            for group in _grouped(rows, names.index(by)) if by in names else alone:
-                begin, number = group[0], self.place.record
-                here = Place(begin.byte, number, begin.number)
-                self.place = Place(group[-1].end, number + 1, group[-1].number + 1)
-                try:
-                    found = StreamRecord(here, table.example(group, columns))
-                except _Fault as fault:
-                    found = StreamRecord(here, None, *fault.args)
-                yield found
 
 
 def _grouped(rows: Iterable[_Row], key_at: int) -> Iterator[list[_Row]]:

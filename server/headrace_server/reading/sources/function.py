@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from headrace_proto.errors import DataError, kind_of
@@ -38,8 +39,8 @@ def open_reader(opening: Opening) -> Reader:
         factory.made[0] = made
     streams = factory.shards or 1
 
-    def walk(stream: int, place: Place) -> _Examples:
-        return _Examples(factory, stream, place, bad)
+    def walk(stream: int, place: Place) -> Records:
+        return Records(name, place, bad, partial(_examples, factory, stream), offsets=False)
 
     first = (one for _, one in factory.first_examples(streams))
     shown = (one for one in first if isinstance(one, (Mapping, DataError)))
@@ -70,26 +71,18 @@ def _sequence_part(name: str, examples: Any, bad: BadRecords) -> RowPart:
         raise DataError(f"{name}: the length of its result: {raised(error)}") from error
 
 
-class _Examples(Records):
-    """A walk over what one call of the function gave."""
-
-    offsets = False
-
-    def __init__(self, factory: Factory, stream: int, place: Place, bad: BadRecords) -> None:
-        super().__init__(factory.name, place, bad)
-        self._factory, self._stream = factory, stream
-
-    def records(self) -> Iterator[StreamRecord]:
-        iterator = self._factory.iterator(self._stream, self.place.record)
-        while True:
-            here = self.place
-            self._bad.progress()
-            try:
-                row = next(iterator)
-            except StopIteration:
-                return
-            except Exception as error:  # a generator that raised is finished
-                raise Damaged(raised(error), "corrupt_record") from None
-            self.place = Place(0, here.record + 1)
-            sound = isinstance(row, Mapping)
-            yield StreamRecord(here, row) if sound else StreamRecord(here, None, _not_columns(row))
+def _examples(factory: Factory, stream: int, walk: Records) -> Iterator[StreamRecord]:
+    """Yield the examples of one call of the function."""
+    iterator = factory.iterator(stream, walk.place.record)
+    while True:
+        here = walk.place
+        walk.bad.progress()
+        try:
+            row = next(iterator)
+        except StopIteration:
+            return
+        except Exception as error:  # a generator that raised is finished
+            raise Damaged(raised(error), "corrupt_record") from None
+        walk.place = Place(0, here.record + 1)
+        sound = isinstance(row, Mapping)
+        yield StreamRecord(here, row) if sound else StreamRecord(here, None, _not_columns(row))

@@ -20,7 +20,7 @@ from headrace_server.files.manifest import DataFile, open_map
 from headrace_server.reading.reader import BadRecords, Opening, Reader
 
 from .example_rows import Row, RowPart, reader_of_rows
-from .record_streams import FileRecords, Place, StreamRecord, file_streams, open_plain
+from .record_streams import Place, Records, StreamRecord, file_streams, open_plain
 
 _NEWLINE = 10
 _SPACE = 32
@@ -32,7 +32,7 @@ _BLOCK = 1 << 24
 def open_reader(opening: Opening) -> Reader:
     files, features = opening.files, opening.source.features
     if any(file.path.endswith(".gz") for file in files):
-        return file_streams(opening, _Lines, features)
+        return file_streams(opening, _lines, features)
     return reader_of_rows([_part(file, opening.cache, opening.bad) for file in files], features)
 
 
@@ -84,22 +84,20 @@ def _part(file: DataFile, cache: IndexCache, bad: BadRecords) -> RowPart:
     return RowPart(file.path, len(starts), get, bad, starts)
 
 
-class _Lines(FileRecords):
-    """A walk over the lines of a file that is compressed."""
-
-    def records(self) -> Iterator[StreamRecord]:
-        byte, number, _ = self.place
-        with open_plain(self._file, byte) as stream:
-            for line in stream:
-                here, byte = Place(byte, number), byte + len(line)
-                if here.byte == 0:
-                    line = line.removeprefix(_MARK)
-                if not line.strip():
-                    continue
-                number += 1
-                self.place = Place(byte, number)
-                try:
-                    record = StreamRecord(here, parsed(line))
-                except ValueError as error:
-                    record = StreamRecord(here, None, str(error))
-                yield record
+def _lines(file: DataFile, walk: Records) -> Iterator[StreamRecord]:
+    """Yield the lines of a file that is compressed."""
+    byte, number, _ = walk.place
+    with open_plain(file, byte) as stream:
+        for line in stream:
+            here, byte = Place(byte, number), byte + len(line)
+            if here.byte == 0:
+                line = line.removeprefix(_MARK)
+            if not line.strip():
+                continue
+            number += 1
+            walk.place = Place(byte, number)
+            try:
+                record = StreamRecord(here, parsed(line))
+            except ValueError as error:
+                record = StreamRecord(here, None, str(error))
+            yield record

@@ -13,11 +13,11 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, cast
 
@@ -37,6 +37,9 @@ DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile)
 #: Maximum number of files kept open.  A partition reads one at a time.
 _KEPT_WALKS = 4
 
+#: Yields the records of a walk from its place on, and moves that to the next record before each
+#: yield.  DAMAGE or Damaged where no more can be read.
+Reading = Callable[["Records"], Iterator["StreamRecord"]]
 #: A named tuple of integers, all 0 at the beginning of a stream.
 P = TypeVar("P", bound=tuple[int, ...])
 
@@ -149,40 +152,34 @@ class Damaged(Exception):
         self.reason = reason
 
 
-class Records(ABC):
+class Records:
     """A walk over records, whose source is opened when the first one is read."""
 
-    #: Whether records have a byte in their stream.
-    offsets = True
     #: Set before chunks are read.
     schema: Schema
 
-    def __init__(self, name: str, place: Place, bad: BadRecords) -> None:
-        """``name`` stands in origins and errors."""
-        self.name, self.place, self._bad = name, place, bad
+    def __init__(
+        self, name: str, place: Place, bad: BadRecords, records: Reading, offsets: bool = True
+    ) -> None:
+        """``name`` stands in origins and errors, with the bytes of records if ``offsets``."""
+        self.name, self.place, self.bad = name, place, bad
+        self._offsets = offsets
         self._ended = False
-        self._left = self._until_damage()
-
-    @abstractmethod
-    def records(self) -> Iterator[StreamRecord]:
-        """Yield the records from ``place`` on, which it moves to the next record before each yield.
-
-        DAMAGE or Damaged where no more can be read.
-        """
+        self._left = self._until_damage(records)
 
     def read(self, limit: int) -> tuple[Chunk, bool]:
         rows: list[Row] = []
         places: list[Place] = []
         for record in islice(self._left, limit):
             if record.row is None:
-                self._bad.report(self._error(record), record.reason)
+                self.bad.report(self._error(record), record.reason)
             else:
                 rows.append(record.row)
                 places.append(record.place)
         numbers = np.array([place.record for place in places], np.int64)
-        offsets = np.array([place.byte for place in places], np.int64) if self.offsets else None
+        offsets = np.array([place.byte for place in places], np.int64) if self._offsets else None
         origin = Origin.single(self.name, numbers, offsets)
-        return self.schema.chunk(rows, numbers, origin, self._bad), not self._ended
+        return self.schema.chunk(rows, numbers, origin, self.bad), not self._ended
 
     def examples(self) -> Iterator[Row | DataError]:
         """Yield all rows, and the errors of records that can not be read; closes the walk."""
@@ -190,11 +187,11 @@ class Records(ABC):
             for record in self._left:
                 yield self._error(record) if record.row is None else record.row
 
-    def _until_damage(self) -> Generator[StreamRecord]:
+    def _until_damage(self, records: Reading) -> Generator[StreamRecord]:
         """Yield the records; damage is the fault of the last one."""
         text = ""
         try:
-            yield from self.records()
+            yield from records(self)
         except EOFError as error:
             text, reason = f"the compressed file is cut off ({error})", "truncated_file"
         except DAMAGE as error:
@@ -206,29 +203,25 @@ class Records(ABC):
             yield StreamRecord(self.place, None, text, reason)
 
     def _error(self, record: StreamRecord) -> DataError:
-        at = f", byte {record.place.byte}" if self.offsets else ""
+        at = f", byte {record.place.byte}" if self._offsets else ""
         return DataError(f"{self.name}, record {record.place.record}{at}: {record.wrong}")
 
     def close(self) -> None:
         self._left.close()
 
 
-class FileRecords(Records):
-    """A walk over the records of a file."""
-
-    def __init__(self, file: DataFile, place: Place, bad: BadRecords) -> None:
-        super().__init__(file.path, place, bad)
-        self._file = file
-
-
 def file_streams(
     opening: Opening,
-    walk: Callable[[DataFile, Place, BadRecords], FileRecords],
+    records: Callable[[DataFile, Records], Iterator[StreamRecord]],
     features: Mapping[str, Feature] | None,
 ) -> Streams:
     """Return a stream of records per file."""
-    files, bad = opening.files, opening.bad
-    return record_streams(len(files), lambda i, place: walk(files[i], place, bad), features)
+
+    def walk(i: int, place: Place) -> Records:
+        file = opening.files[i]
+        return Records(file.path, place, opening.bad, partial(records, file))
+
+    return record_streams(len(opening.files), walk, features)
 
 
 def record_streams(

@@ -14,16 +14,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from itertools import chain, groupby
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from headrace_server.files.manifest import DataFile
 from headrace_server.reading.columns import Strings
-from headrace_server.reading.reader import BadRecords, Opening, StreamReader
+from headrace_server.reading.reader import Opening, StreamReader
 
 from .npy import array_column, npy_array
-from .record_streams import FileRecords, Place, StreamRecord, file_streams, open_plain
+from .record_streams import Place, Records, StreamRecord, file_streams, open_plain
 from .tar_members import Member, content, members
 
 KEY = "__key__"
@@ -31,41 +31,32 @@ KEY = "__key__"
 
 def open_reader(opening: Opening) -> StreamReader:
     wanted = features = opening.source.features
-    return file_streams(opening, partial(_Groups, wanted), features)
+    return file_streams(opening, partial(_examples, wanted), features)
 
 
-class _Groups(FileRecords):
-    """A walk over the examples of a file."""
-
-    def __init__(
-        self, wanted: Collection[str] | None, file: DataFile, place: Place, bad: BadRecords
-    ) -> None:
-        super().__init__(file, place, bad)
-        self._wanted = wanted
-
-    def records(self) -> Iterator[StreamRecord]:
-        if not self._file.size:
-            return
-        with open_plain(self._file, self.place.byte) as stream:
-            parts = _parts_of_examples(members(stream, self.place.byte))
-            for key, group in groupby(parts, lambda part: part.key):
-                row: dict[str, Any] = {KEY: key.encode(errors="surrogateescape")}
-                wrong, first = "", next(group)
-                here = self.place = Place(first.member.byte, self.place.record)
-                for part in chain([first], group):
-                    try:
-                        self._add(row, part, stream)
-                    except ValueError as error:
-                        wrong = wrong or f"member {part.member.name!r}: {error}"
-                self.place = Place(part.member.after, here.record + 1)
-                yield StreamRecord(here, None, wrong) if wrong else StreamRecord(here, row)
-
-    def _add(self, row: dict[str, Any], part: _Part, stream: BinaryIO) -> None:
-        column = part.column
-        if column in row:
-            raise ValueError(f"the example has two members for the column {column!r}")
-        wanted = self._wanted is None or column in self._wanted
-        row[column] = _decoded(column, content(stream, part.member)) if wanted else None
+def _examples(
+    wanted: Collection[str] | None, file: DataFile, walk: Records
+) -> Iterator[StreamRecord]:
+    """Yield the examples of a file."""
+    if not file.size:
+        return
+    with open_plain(file, walk.place.byte) as stream:
+        parts = _parts_of_examples(members(stream, walk.place.byte))
+        for key, group in groupby(parts, lambda part: part.key):
+            row: dict[str, Any] = {KEY: key.encode(errors="surrogateescape")}
+            wrong, first = "", next(group)
+            here = walk.place = Place(first.member.byte, walk.place.record)
+            for part in chain([first], group):
+                column = part.column
+                try:
+                    if column in row:
+                        raise ValueError(f"the example has two members for the column {column!r}")
+                    read = wanted is None or column in wanted
+                    row[column] = _decoded(column, content(stream, part.member)) if read else None
+                except ValueError as error:
+                    wrong = wrong or f"member {part.member.name!r}: {error}"
+            walk.place = Place(part.member.after, here.record + 1)
+            yield StreamRecord(here, None, wrong) if wrong else StreamRecord(here, row)
 
 
 class _Part(NamedTuple):
