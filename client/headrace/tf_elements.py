@@ -51,8 +51,8 @@ def _spec(schema: Mapping[str, Field]) -> dict[str, Any]:
 
 
 def _of_rows(feed: Feed, facts: Sequence[str], tokens: bool) -> Elements:
-    layout = feed._layout
     flat = [*feed.schema]
+    layout = feed._layout
     offsets = [OFFSETS + name for name, field in feed.schema.items() if field.ragged]
     columns = {name: name for name in flat}
     columns |= {name: RESERVED + name for name in facts} | {name: name for name in offsets}
