@@ -198,7 +198,7 @@ def test_a_front_that_dies_under_requests_ends_all_of_them_with_a_reason(tmp_pat
     """The server ends with its front; a trainer waits for the next one as long as it may."""
     numbers = hs.from_examples([{"i": i} for i in range(400)]).batch(4)
     with (
-        hs.run(numbers, state_dir=tmp_path, workers=2) as server,
+        hs.run(numbers, state_dir=tmp_path, workers=2, lease_ttl_s=4) as server,
         ThreadPoolExecutor(2) as threads,
     ):
         feed = headrace.connect(server.address, timeout=PATIENCE_S)
@@ -208,7 +208,7 @@ def test_a_front_that_dies_under_requests_ends_all_of_them_with_a_reason(tmp_pat
         lost = "was lost: .* the answer to snapshot"
         with waits_end_with(lost):
             asked = threads.submit(feed.snapshot), threads.submit(server.snapshot)
-            eventually(lambda: len(list((tmp_path / "snapshots" / "default").glob("*.part"))) == 1)
+            eventually(lambda: [*(tmp_path / "snapshots" / "default").glob("*.part")])
             os.kill(front, signal.SIGKILL)
             with pytest.raises(headrace.ConnectionLost, match=lost):
                 asked[0].result(PATIENCE_S)
