@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import threading
@@ -24,7 +25,7 @@ from .test_locks import make_keys
 from .test_near import list_of
 
 
-def gated(place: Path) -> hs.Pipeline:
+def gated(place: Path, function: str = "passes_the_gate") -> hs.Pipeline:
     """A feed whose function waits at its sixth example until the gate is opened."""
     examples = [
         {"key": f"k{n}", "x": [1.0, 2.0, 3.0], "n": n, "place": str(place)} for n in range(9)
@@ -39,7 +40,7 @@ def gated(place: Path) -> hs.Pipeline:
         },
     )
     return source.filter(
-        "tests.integration.user_functions_hang:passes_the_gate"
+        f"tests.integration.user_functions_hang:{function}"
     ).batch_sequences_with_states(
         input_key="key",
         input_sequences=["x"],
@@ -86,6 +87,45 @@ def test_trainers_and_the_supervisor_are_answered_while_a_function_takes_long(tm
             counts.append(trained(second))
         waiting.join(PATIENCE_S)
         assert sum(counts) == 18
+
+
+def test_a_deadline_names_the_function_in_which_a_worker_is(tmp_path: Path):
+    with hs.run(gated(tmp_path)) as server:
+        with connect(server) as feed:
+            waiting = started(lambda: trained(feed))
+            eventually((tmp_path / "inside").exists)
+
+            def told() -> bool:
+                with headrace.connect(server.address, timeout=2) as late:
+                    with pytest.raises(headrace.DeadlineExceeded) as caught:
+                        next(late)
+                return "worker 0 has been in `passes_the_gate` for " in str(caught.value)
+
+            eventually(told)
+            (tmp_path / "open").touch()
+            waiting.join(PATIENCE_S)
+
+
+def test_a_deadline_names_a_function_that_lets_no_other_thread_run(tmp_path: Path):
+    """The worker can not answer, so the front does."""
+
+    def told(server: hs.Server) -> bool:
+        try:
+            with headrace.connect(server.address, timeout=2):
+                return False
+        except headrace.HeadraceError as error:
+            return "worker 0 has been in `holds_the_interpreter` for " in str(error)
+
+    with (tmp_path / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with hs.run(gated(tmp_path, "holds_the_interpreter")) as server:
+            try:  # it makes the first batch before anybody asks for it
+                eventually((tmp_path / "inside").exists)
+                eventually(lambda: told(server))
+            finally:
+                fcntl.flock(lock, fcntl.LOCK_UN)
+            with connect(server) as feed:
+                assert trained(feed) == 18
 
 
 def test_a_stop_does_not_wait_for_a_function_and_its_trainers_are_told(tmp_path: Path):

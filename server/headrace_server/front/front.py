@@ -29,6 +29,7 @@ from ..process import relay
 from ..process.child import ParentPipe, Pipe, perform
 from ..process.config import RunConfig
 from ..process.descriptors import divide, own, undivide
+from ..process.diary import Reader, long_inside
 from ..process.exchange import SPARE, Exchange
 from ..process.sockets import CanNotBind, bind_all, public_router, waits
 from .connections import Connections
@@ -39,6 +40,8 @@ from .served import ServedShares
 logger = logging.getLogger("headrace.front")
 
 _TICK_S = 0.1
+#: Interval at which trainers are told in which function an owner is that does not answer.
+_EXPLAIN_S = 1.0
 #: Maximum number of messages from the public socket before the owners get their turn.
 _BURST = 256
 
@@ -76,7 +79,7 @@ class Front:
         self._owners_of = {feed.name: config.owners_of(feed) for feed in config.feeds}
         self._served = ServedShares(config)
         self._failure: tuple[str, str] | None = None
-        self._next_tick = 0.0
+        self._next_tick = self._explain_at = 0.0
         self._stopping = False
         self._handlers: dict[type, Callable[..., None]] = {
             relay.Say: self._on_say,
@@ -336,6 +339,23 @@ class Front:
         known = relay.Known(self._gate.names)
         for owner in self._owners:
             owner.tick(now, known)
+        if now >= self._explain_at:
+            self._explain_at = now + _EXPLAIN_S
+            self._explain()
+
+    def _explain(self) -> None:
+        """Tell trainers whose greeting an owner does not answer in which function it is.
+
+        A function that holds the interpreter's lock keeps the owner's porter from answering.
+        """
+        for owner in self._owners:
+            greeting = owner.greeting
+            if not greeting:
+                continue
+            entry = Reader(str(self._directory / f"diary-{owner.number}")).read()
+            text = long_inside(owner.number, entry.inside, entry.since)
+            for connection in greeting if text else ():
+                self._say(connection, messages.FROM_SERVER.encode(messages.Pulse(0, text)))
 
 
 def _greeting_in(frames: list[bytes]) -> messages.Hello | HeadraceError | None:

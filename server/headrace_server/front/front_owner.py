@@ -25,6 +25,8 @@ from ..process.relay import FROM_FRONT, AllBack, Known, Sent, TrainerMessage
 _MOST_KEPT = 64 << 20
 #: Maximum number of connections that have greeted and have no session; the oldest is forgotten.
 _MOST_GREETING = 10_000
+#: Maximum number of connections that are told at once why it does not answer.
+_MOST_EXPLAINED = 256
 
 
 class FrontOwner:
@@ -141,6 +143,11 @@ class FrontOwner:
     def greets(self, connection: bytes) -> bool:
         """Return whether the next answer to a connection is that to its greeting."""
         return connection in self._greeting
+
+    @property
+    def greeting(self) -> list[bytes]:
+        """The latest connections whose greeting it has not answered."""
+        return list(self._greeting)[-_MOST_EXPLAINED:]
 
     def forget(self, connection: bytes) -> int:
         """End a greeting; return the descriptor of its connection, -1 if unknown."""

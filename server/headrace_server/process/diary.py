@@ -17,6 +17,7 @@ import json
 import mmap
 import os
 import struct
+import time
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +36,12 @@ STARTING, IDLE, OPENING, STEP = range(4)
 
 #: doing, alone, needed, rows, bytes of name, bytes of where, rows of a stream
 _HEAD = struct.Struct("<6IQ")
+#: When a user function was entered, and bytes of its name.
+_INSIDE = struct.Struct("<dI")
+_INSIDE_AT = 8 + _HEAD.size
 _NAME_AT = 64
 _WHERE_AT = 1024
+_FUNCTION_AT = 3584
 _ROWS_AT = 4096
 _MOST_ROWS = 16_384  # four of the largest chunks; of more rows only the first are noted
 _REPORT_AT = _ROWS_AT + 8 * _MOST_ROWS
@@ -44,6 +49,8 @@ _REPORT_HEAD = struct.Struct("<II")
 _FIXED_BYTES = 4096
 #: Room in the report for a partition, which needs less unless feeds have long names.
 _BYTES_PER_PARTITION = 1024
+#: Seconds in a user function after which it explains a wait.
+_LONG_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +65,8 @@ class Entry:
     alone: bool = False  # whether this is one suspected row, taken alone
     needed: bool = False  # whether other rows depend on these being there
     upto: int = 0  # number of rows up to which the current stream is read
+    inside: str = ""  # the user function in which it is …
+    since: float = 0.0  # … and since when, by the clock of this machine
 
     def describe(self) -> str:
         """Describe the entry in words, for a log and an error."""
@@ -67,7 +76,16 @@ class Entry:
             return "it was between two steps of work"
         place = f"feed {self.feed!r}, partition {self.partition}"
         at = f", at {self.where}" if self.where else ""
-        return f"it was {'opening' if self.doing == OPENING else 'working on'} {place}{at}"
+        inside = f", in `{self.inside}`" if self.inside else ""
+        return f"it was {'opening' if self.doing == OPENING else 'working on'} {place}{at}{inside}"
+
+
+def long_inside(worker: int, function: str, since: float) -> str:
+    """Name the user function in which a worker has been for long; empty where there is none."""
+    seconds = time.monotonic() - since
+    if not function or seconds < _LONG_S:
+        return ""
+    return f"worker {worker} has been in `{function}` for {seconds:.0f} s"
 
 
 class Diary:
@@ -79,6 +97,16 @@ class Diary:
         self._head = [STARTING, 0, 0, 0, 0, 0, 0]
         self._names: dict[tuple[str, int], bytes] = {}
         self._name = b""
+        self.inside, self.since = "", 0.0  # the user function, and since when
+
+    def enter(self, function: str) -> None:
+        """Note that calls of a user function begin; "": that they have ended."""
+        function = function.rpartition(":")[2]
+        if function != self.inside:
+            self.inside, self.since = function, time.monotonic()
+            name = function.encode(errors="backslashreplace")[: _ROWS_AT - _FUNCTION_AT]
+            self._map[_FUNCTION_AT : _FUNCTION_AT + len(name)] = name
+            _INSIDE.pack_into(self._map, _INSIDE_AT, self.since, len(name))
 
     def beat(self) -> None:
         """Show that the worker lives and goes on."""
@@ -87,12 +115,14 @@ class Diary:
     def idle(self) -> None:
         """Note that the worker is between two steps of work."""
         if self._head[0] != IDLE:
+            self.enter("")
             self._write(IDLE, 0, 0, 0, 0, 0, 0)
         else:
             self._beats[0] += 1
 
     def begin(self, feed: str, partition: int, opening: bool = False) -> None:
         """Note that a step of a partition begins, or its opening."""
+        self.enter("")
         name = self._names.get((feed, partition))
         if name is None:
             name = json.dumps([feed, partition]).encode()[: _WHERE_AT - _NAME_AT]
@@ -135,7 +165,7 @@ class Diary:
         return True
 
     def _text(self, where: str) -> int:
-        data = where.encode(errors="backslashreplace")[: _ROWS_AT - _WHERE_AT]
+        data = where.encode(errors="backslashreplace")[: _FUNCTION_AT - _WHERE_AT]
         self._map[_WHERE_AT : _WHERE_AT + len(data)] = data
         return len(data)
 
@@ -148,32 +178,12 @@ class Diary:
         _HEAD.pack_into(self._map, 8, *self._head)
 
 
-class Notebook:
-    """The supervisor's end: the diaries of one worker's lives, one after the other."""
+class Reader:
+    """The diary as another process reads it."""
 
-    def __init__(self, path: Path, partitions: int = 1) -> None:
-        """``partitions``: maximum number that the worker runs; the report has room for them."""
-        self.path = str(path)
-        size = _REPORT_AT + _FIXED_BYTES + _BYTES_PER_PARTITION * partitions
-        try:
-            full = writing(self.path, size, MORE_SHARED_MEMORY)
-            with full, opened(self.path, os.O_CREAT | os.O_RDWR) as fd:
-                # else a write to a full file system would kill this process
-                os.posix_fallocate(fd, 0, size)
-        except OSError as error:
-            raise ServerError(error.strerror) from None
-        self._map = _mapped(self.path)
-        self._report: dict[str, Any] = {}
-        self._past: dict[str, dict[str, float]] = {}
-
-    def begin(self) -> None:
-        """Begin a new life: empty, except for the totals of earlier lives."""
-        self._past, self._report = self.totals(), {}
-        self._map[:_ROWS_AT] = bytes(_ROWS_AT)
-        _REPORT_HEAD.pack_into(self._map, _REPORT_AT, 0, 0)
-
-    def beats(self) -> int:
-        return int.from_bytes(self._map[:8], "little")
+    def __init__(self, path: str) -> None:
+        """OSError where there is none."""
+        self._map = _mapped(path)
 
     def read(self) -> Entry:
         """Return the last entry; of a worker that lives it may be half of two entries."""
@@ -187,7 +197,38 @@ class Notebook:
         text = self._map[_WHERE_AT : _WHERE_AT + where].decode(errors="replace")
         numbers = np.frombuffer(self._map[_ROWS_AT : _ROWS_AT + 8 * rows], np.int64)
         listed = tuple(numbers.tolist())
-        return Entry(doing, feed, partition, text, listed, bool(alone), bool(needed), upto)
+        since, nbytes = _INSIDE.unpack_from(self._map, _INSIDE_AT)
+        inside = self._map[_FUNCTION_AT : _FUNCTION_AT + nbytes].decode(errors="replace")
+        flags = bool(alone), bool(needed)
+        return Entry(doing, feed, partition, text, listed, *flags, upto, inside, since)
+
+
+class Notebook(Reader):
+    """The supervisor's end: the diaries of one worker's lives, one after the other."""
+
+    def __init__(self, path: Path, partitions: int = 1) -> None:
+        """``partitions``: maximum number that the worker runs; the report has room for them."""
+        self.path = str(path)
+        size = _REPORT_AT + _FIXED_BYTES + _BYTES_PER_PARTITION * partitions
+        try:
+            full = writing(self.path, size, MORE_SHARED_MEMORY)
+            with full, opened(self.path, os.O_CREAT | os.O_RDWR) as fd:
+                # else a write to a full file system would kill this process
+                os.posix_fallocate(fd, 0, size)
+        except OSError as error:
+            raise ServerError(error.strerror) from None
+        super().__init__(self.path)
+        self._report: dict[str, Any] = {}
+        self._past: dict[str, dict[str, float]] = {}
+
+    def begin(self) -> None:
+        """Begin a new life: empty, except for the totals of earlier lives."""
+        self._past, self._report = self.totals(), {}
+        self._map[:_ROWS_AT] = bytes(_ROWS_AT)
+        _REPORT_HEAD.pack_into(self._map, _REPORT_AT, 0, 0)
+
+    def beats(self) -> int:
+        return int.from_bytes(self._map[:8], "little")
 
     def report(self) -> dict[str, Any]:
         """Return the last report of this life; empty at first."""

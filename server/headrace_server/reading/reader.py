@@ -49,6 +49,8 @@ class BadRecords:
     logged: int = 0
     #: Called after each row that a user function took or returned, since these may be slow.
     progress: Callable[[], None] = lambda: None
+    #: Called with the name of a user function before its calls, and with "" after them.
+    enters: Callable[[str], None] = lambda name: None
 
     def report(self, error: DataError, reason: str = "bad_record", rows: int = 1) -> None:
         """Report a record that breaks a rule; return where it is skipped, else raise.

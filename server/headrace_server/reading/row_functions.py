@@ -32,6 +32,7 @@ class RowFunction:
         self, kind: str, name: str, vectorized: bool = False, draws: Draws | None = None
     ) -> None:
         self.call: Callable[..., Any] = user_function(kind, name)
+        self.name = name
         self.vectorized = vectorized
         self.draws = draws
         self.label = f"{kind} function {name}"
@@ -57,6 +58,7 @@ class RowFunction:
         """Return the rows whose results pass ``check``, and these results."""
         rows, results = [], []
         progress, draws = bad.progress, self.draws
+        bad.enters(self.name)
         for i, example in enumerate(examples_of(chunk)):
             progress()
             drawn = () if draws is None else (draws.generator(int(chunk.ordinals[i])),)
@@ -66,6 +68,7 @@ class RowFunction:
                 continue
             rows.append(i)
             results.append(result)
+        bad.enters("")
         return rows, results
 
     def over_columns(
@@ -78,7 +81,9 @@ class RowFunction:
         """
         draws = self.draws
         drawn = () if draws is None else (draws.generator(int(chunk.ordinals[0])),)
+        bad.enters(self.name)
         result, fault, cause = self._tried(check, columns_of(chunk), *drawn)
+        bad.enters("")
         if not fault:
             return result
         bad.report(self.fault(chunk, None, fault, cause), self.reason, len(chunk))

@@ -76,7 +76,9 @@ class Values:
             if self._function is None:
                 values = self._column(chunk)
             else:
+                bad.enters(self._what)
                 values = np.asarray(self._function(columns_of(chunk)))
+                bad.enters("")
             if values.dtype.kind == "V" or values.dtype == np.float16:  # bfloat16 is of kind V
                 values = values.astype(np.float32)
             if values.shape == (len(chunk),) and values.dtype.kind in "biuf":

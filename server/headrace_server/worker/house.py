@@ -74,6 +74,8 @@ class House:
     sessions: SessionTable
     near: Exchange
     outbox: Outbox
+    #: Returns the user function in which the worker has been for long, in words.
+    inside: Callable[[], str] = lambda: ""
 
     def __post_init__(self) -> None:
         partitions, outbox = self.partitions, self.outbox
@@ -102,6 +104,7 @@ class House:
             clock=self.clock,
             requests=self._requests,
             owner=self.worker,
+            inside=self.inside,
         )
         self._told_open = False
         self._told_over: set[str] = set()

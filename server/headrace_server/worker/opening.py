@@ -116,7 +116,7 @@ class Opener:
         if reader is None:
             self._check_functions(config)
             skips = config.declaration.policy.on_bad_example == "skip"
-            bad = BadRecords(skips, progress=self._diary.beat)
+            bad = BadRecords(skips, progress=self._diary.beat, enters=self._diary.enter)
             source = config.declaration.source
             guard = Guard(
                 config.name,

@@ -36,6 +36,7 @@ from headrace_proto.spin import Spin
 
 from ..process.child import Pipe
 from ..process.config import RunConfig
+from ..process.diary import long_inside
 from ..process.exchange import SPARE, Exchange
 from ..process.in_thread import ThreadEnded
 from ..process.relay import FROM_OWNER, Began
@@ -102,6 +103,7 @@ class Owner:
             sessions=sessions,
             near=near,
             outbox=self._outbox,
+            inside=lambda: long_inside(life.worker, life.diary.inside, life.diary.since),
         )
         self._next_tick = 0.0
         self._numbers = near.fileno(), self._door.fileno(), pipe.fileno()

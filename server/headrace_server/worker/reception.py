@@ -73,6 +73,8 @@ class Reception:
     clock: AwakeClock
     requests: FeedRequests
     owner: int = 0
+    #: Returns the user function in which the worker has been for long, in words.
+    inside: Callable[[], str] = lambda: ""
 
     def __post_init__(self) -> None:
         self._limits = RateLimits(
@@ -190,7 +192,7 @@ class Reception:
             if seq <= renew.mapped_upto and token not in read:
                 self._unmap(session, desk, token)
         exhausted = dispatcher.exhausted(session.number, renew.last_seq)
-        waits = desk.describe(session.seen)[:1000]
+        waits = "; ".join(filter(None, (self.inside(), desk.describe(session.seen))))[:1000]
         self.outbox.send(session.identity, Pulse(session.number, waits, exhausted))
 
     def _on_attach(self, session: Session, desk: Desk, attach: Attach, frames: list[bytes]) -> None:

@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.process.diary import IDLE, OPENING, STARTING, STEP, Diary, Notebook, Stillness
+from headrace_server.process.diary import (
+    IDLE,
+    OPENING,
+    STARTING,
+    STEP,
+    Diary,
+    Notebook,
+    Reader,
+    Stillness,
+    long_inside,
+)
 from tests.patience import PATIENCE_S
 
 #: Where the report lies: behind 16,384 rows.
@@ -41,6 +51,36 @@ def test_an_entry_is_read_as_it_was_written(tmp_path: Path):
     assert notebook.read().doing == IDLE
     notebook.begin()
     assert notebook.read().doing == STARTING and notebook.beats() == 0
+
+
+def test_an_entry_names_the_function_of_the_user_until_it_has_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    notebook = Notebook(tmp_path / "diary")
+    diary = Diary(notebook.path)
+    diary.begin("speech", 3)
+    diary.enter("features:Speech.augment")
+    now += 0.9
+    entry = Reader(notebook.path).read()
+    assert entry.describe() == ("it was working on feed 'speech', partition 3, in `Speech.augment`")
+    assert long_inside(2, entry.inside, entry.since) == ""
+    diary.enter("features:Speech.augment")  # its next row
+    now += 11.1
+    assert long_inside(2, diary.inside, diary.since) == long_inside(2, entry.inside, entry.since)
+    assert long_inside(2, *_inside(notebook)) == ("worker 2 has been in `Speech.augment` for 12 s")
+    diary.enter("")
+    assert long_inside(2, *_inside(notebook)) == ""
+    diary.enter("f" * 9999)
+    assert _inside(notebook)[0] == "f" * 512
+    diary.begin("speech", 3)
+    assert _inside(notebook)[0] == ""
+
+
+def _inside(notebook: Notebook) -> tuple[str, float]:
+    entry = notebook.read()
+    return entry.inside, entry.since
 
 
 def test_entries_of_a_killed_process_are_there(tmp_path: Path):

@@ -77,6 +77,7 @@ def _examples(factory: Factory, stream: int, walk: Records) -> Iterator[StreamRe
     while True:
         here = walk.place
         walk.bad.progress()
+        walk.bad.enters(factory.name)
         try:
             row = next(iterator)
         except StopIteration:

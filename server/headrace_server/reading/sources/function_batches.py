@@ -132,6 +132,7 @@ class _Walk:
     def _fill(self) -> bool:
         """Read the next batch; False at the end."""
         self._bad.progress()
+        self._bad.enters(self._batches.name)
         try:
             given = next(self._iterator)
         except StopIteration:
