@@ -289,7 +289,7 @@ def _windows(
     """Copy a window of each row to its place in the column, with zeros after its end."""
     raw = column.payload
     starts = column.starts[rows] + begins * item
-    sizes = (column.extents[rows, 0] - begins) * item
+    sizes = (column.lengths[rows] - begins) * item
     whole = window <= min(LONG_WINDOW, raw.size)
     alone = (sizes < window).nonzero()[0] if whole else np.arange(len(rows))
     numbers = alone if isinstance(places, slice) else places[alone]

@@ -44,7 +44,7 @@ class Windows:
         """
         geometry, item, raw = self.geometry, column.item_bytes, column.payload
         width = geometry.width * item
-        starts, steps = column.starts[rows], column.extents[rows, 0]
+        starts, steps = column.starts[rows], column.lengths[rows]
         alone = np.arange(len(rows))
         if width <= LONG_WINDOW and width <= raw.size:
             begins = self.begins - geometry.left
