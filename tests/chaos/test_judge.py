@@ -173,3 +173,33 @@ def test_a_lease_may_be_lost_by_who_was_harmed(to: str) -> None:
     assert not broken(replace(case, harms=[Harm(103.0, 103.5, to)]))
     assert broken(replace(case, harms=[Harm(103.0, 103.5, "t1")]))
     assert broken(replace(case, harms=[Harm(50.0, 60.0, to)]))
+
+
+def test_ranks_of_the_last_run_have_equal_numbers_of_batches() -> None:
+    """Batch 3 is of another trainer of the same rank, and batch 1 of an earlier run."""
+    case = rows()
+    joins = [("t0.0", 1, 0), ("t0.1", 2, 0), ("t1.0", 2, 1)]
+    of = {1: "t0.0", 2: "t1.0", 3: "t0.1"}
+    lines = [replace(line, who=of[line.token]) for line in case.lines]
+    case = more(
+        replace(case, lines=lines),
+        *(Line(99.0, who, "join", 0, (True, run, rank)) for who, run, rank in joins),
+    )
+    assert broken(case) == set()
+    assert broken(replace(case, committed=[1, 2])) == {
+        "nothing is lost",
+        "what is acknowledged is committed",
+        "ranks have equal numbers of batches",
+    }
+
+
+def test_as_many_cells_may_be_missing_as_incomplete_rounds_have() -> None:
+    case = replace(rows(), wanted={(i,) for i in range(2, 10)})
+    assert broken(replace(case, spare=2)) == set()
+    assert broken(replace(case, spare=1)) == {"nothing is lost"}
+
+
+def test_an_interrupted_commit_needs_no_answer() -> None:
+    case = without(segments(), "ok", FIRST)
+    assert broken(case) == {"who leaves has been answered"}
+    assert broken(replace(case, restless=True)) == set()

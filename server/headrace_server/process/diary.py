@@ -97,14 +97,15 @@ class Diary:
         self._head = [STARTING, 0, 0, 0, 0, 0, 0]
         self._names: dict[tuple[str, int], bytes] = {}
         self._name = b""
-        self.inside, self.since = "", 0.0  # the user function, and since when
+        self._entered = ""  # import path of the user function …
+        self.inside, self.since = "", 0.0  # … its name, and since when
 
     def enter(self, function: str) -> None:
         """Note that calls of a user function begin; "": that they have ended."""
-        function = function.rpartition(":")[2]
-        if function != self.inside:
-            self.inside, self.since = function, time.monotonic()
-            name = function.encode(errors="backslashreplace")[: _ROWS_AT - _FUNCTION_AT]
+        if function != self._entered:
+            self._entered, self.inside = function, function.rpartition(":")[2]
+            self.since = time.monotonic()
+            name = self.inside.encode(errors="backslashreplace")[: _ROWS_AT - _FUNCTION_AT]
             self._map[_FUNCTION_AT : _FUNCTION_AT + len(name)] = name
             _INSIDE.pack_into(self._map, _INSIDE_AT, self.since, len(name))
 
