@@ -58,7 +58,7 @@ class AsTheyCome(Merge):
 
 
 class LocalFirst(AsTheyCome):
-    """Any order: batches of this host's owners first, of others where these are too slow."""
+    """Take batches of this host's owners first, and those of others where these are too slow."""
 
     look_s = _PATIENCE_S
     _here_s = 0.0  # waited since a batch of another host was taken

@@ -133,7 +133,7 @@ class GroupedBatches(TakenBatches):
         """Note that a run asks for its next group, so it has pulled all of the last one."""
         with self._groups:
             self._take(run, len(run.group))
-            for member in run.group:  # of which TensorFlow has a copy
+            for member in run.group:  # TensorFlow has copied it
                 only_read(member.block)
             run.before += run.handed
             run.group, run.taken, run.handed = [], 0, 0

@@ -75,7 +75,7 @@ def _prepare(directory: Path) -> None:
 def measure(
     run: Run, chosen: list[Comparison], others: list[Alone], them: Running, json: Path | None
 ) -> None:
-    """All of them; what fails is tried once more, then noted, and the rest goes on."""
+    """Measure all of them.  One that fails is tried again, then noted, and the others follow."""
     began = time.monotonic()
     steps = [*chosen, *others]
     for at, step in enumerate(steps):

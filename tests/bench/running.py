@@ -97,7 +97,7 @@ class Process:
         try:
             for line in self._process.stdout:
                 if line.startswith("{"):
-                    with contextlib.suppress(json.JSONDecodeError):  # a library's own word
+                    with contextlib.suppress(json.JSONDecodeError):  # a library printed it
                         return json.loads(line)
         finally:
             timer.cancel()

@@ -119,7 +119,7 @@ def test_check_says_what_a_feed_costs_and_ends_with_0(here: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "plain: ok" in done.stdout and "segments: ok" in done.stdout
     assert "by number, from anywhere; up to 100 partitions" in done.stdout
-    assert "up to 1,000 examples wait in a partition" in done.stdout
+    assert "up to 100 examples wait in a partition" in done.stdout
 
 
 def test_check_names_problems_and_ends_with_1(here: Path) -> None:

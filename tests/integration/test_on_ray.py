@@ -1,7 +1,7 @@
 """Servers of ``hs.on_ray`` in one process, with a stand-in for Ray: nothing is lost with a node.
 
-A server of the stand-in is lost in that another one begins on a node without its files.  With Ray's
-own processes: test_ray.py.
+To lose a server, the stand-in starts another one on a node without its files.  test_ray.py does the
+same with Ray's own processes.
 """
 
 from __future__ import annotations

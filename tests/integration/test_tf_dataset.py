@@ -247,8 +247,7 @@ def test_a_snapshot_in_a_callback_of_fit_is_at_the_next_row_that_was_not_trained
 
 
 def lanes(order: str = "lanes", states: dict[str, Any] | None = None) -> hs.Pipeline:
-    """Return segments of one step: ``x`` is a hundred times the number of the example, and the
-    step."""
+    """Return segments of one step: ``x`` is 100 times the example's number plus the step."""
     examples = [
         {"k": f"k{i}", "x": [[100 * i + step] for step in range(n)], "name": f"n{i}"}
         for i, n in enumerate([9, 11, 8, 12, 10, 7])

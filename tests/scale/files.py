@@ -2,10 +2,10 @@
 
     10,000,000 records of 1 kB ─┬─ as one file ─┐  first opening: every frame is looked at
                                 └─ as ten files ┘  again: the index is there
-    10,000,000 rows of Arrow                       nothing is looked at
+    10,000,000 rows of Arrow                       no index is needed
 
-Records differ in length by turns, so that finding them can not be guessed.  Each holds its number,
-and trainers note what they were given.
+The lengths of records alternate, so no reader can compute their places.  Each record holds its
+number, and trainers note the numbers that they get.
 """
 
 from __future__ import annotations

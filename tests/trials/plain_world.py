@@ -205,7 +205,7 @@ class PlainWorld:
     # Runs
 
     def storm(self, steps: int) -> None:
-        """Anything, in any order."""
+        """Take this many steps, each drawn by chance."""
         for _ in range(steps):
             if self._chance.random() < 0.5:
                 self._make()

@@ -48,7 +48,7 @@ _PATIENCE_S = 60.0
 _CELLS = 2000
 #: Batches that a trainer takes before the snapshot, and after it in vain.
 _BEFORE, _IN_VAIN = 12, 5
-#: Feeds whose streams are compared, by how many trainers read them and how.
+#: Feeds whose streams are compared, the number of their trainers, and options of connect.
 _STREAMS: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("segments", 1, {"prefetch": 0}),
     ("plain", 8, {}),

@@ -285,6 +285,10 @@ class _Surveyor:
         if segmented(self.declaration):
             found.slab_bytes = 2 * batch_bytes  # made when wanted
             found.waiting_examples = options["capacity"]
+            epochs = self.declaration.order.epochs
+            if found.examples is not None and epochs is not None and not self.declaration.stages:
+                every = found.examples * epochs
+                found.waiting_examples = min(found.waiting_examples or every, every)
             if options["state_placement"] != "trainer" and found.waiting_examples is not None:
                 states = (
                     one for one in options["initial_states"] if "dtype" in one and "shape" in one

@@ -206,7 +206,8 @@ def _example(answer: Any, example: Any) -> str:
         f"segment {example['segment']} of {example['segments']}"
     )
     # As many of its states were saved as segments are done.
-    state = f"state after {example['segment']} segments" if example["segment"] else "initial state"
+    saved = example["segment"]
+    state = f"state after {saved} segment{'s' * (saved > 1)}" if saved else "initial state"
     where = example["where"]
     if where == "leased":
         where = (

@@ -84,7 +84,7 @@ class Examples:
         return tuple(-1 if isinstance(c, list) else c.shape[1] for c in self.states)
 
     def take(self, places: np.ndarray) -> Examples:
-        """Return some of these examples; consecutive ones that are most are not copied."""
+        """Return some of these examples; do not copy consecutive ones that are more than half."""
         rows = places.tolist()
         span = _span(places) if 2 * len(rows) > len(self) else places
         states = [[c[i] for i in rows] if isinstance(c, list) else c[span] for c in self.states]

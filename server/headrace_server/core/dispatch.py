@@ -107,7 +107,7 @@ class Dispatcher(Borders):
         self._changed = True
 
     def claimed(self, token: int, verdict: str, number: int) -> None:
-        """Take a partition's verdict on a claim: "done" earlier, "yes" it can be, or "no"."""
+        """Take a partition's verdict on a claim: "done" (committed before), "yes" or "no"."""
         session = self._recalls.judged(token)
         if session is not None and verdict == "no":
             self._forsake(session)

@@ -52,7 +52,7 @@ class Rounds:
 
     def __init__(self, world: int) -> None:
         self.next_round: dict[int, int] = {}  # by partition
-        #: Members that are not here, by what names their batches.
+        #: Dealt members whose batches have not come, by the key of the batch.
         self.lacking: dict[tuple[int, ...], Member] = {}
         self._begin(world)
 

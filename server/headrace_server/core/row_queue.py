@@ -225,7 +225,7 @@ class QueuedRows(Shaper):
 
     @abstractmethod
     def _measure(self) -> None:
-        """Compute what the shape knows of its loose rows, since others were dropped or restored."""
+        """Update the shape's counts of its loose rows, after some were dropped or restored."""
 
     # Queries
 

@@ -40,7 +40,7 @@ def segmented(given: Mapping[str, Any], known: Mapping[str, Field] | None) -> di
     capacity, rows = options["capacity"], options["batch_size"]
     if capacity is not None and capacity < rows:
         raise ValueError(
-            f"capacity={capacity} is too small: a batch is of batch_size={rows} examples in "
+            f"capacity={capacity} is too small: a batch has rows of batch_size={rows} examples in "
             f"flight, so the least is {rows}"
         )
     for kind in ("sequences", "context"):
@@ -48,7 +48,7 @@ def segmented(given: Mapping[str, Any], known: Mapping[str, Field] | None) -> di
         options[name] = checked_columns(name, kind, options[name], or_none=kind == "context")
     if options["input_length"] is None and not options["pad"]:
         raise ValueError(
-            "input_length=None needs pad=True: without padding it must be said how many steps count"
+            "input_length=None needs pad=True: without padding it gives the number of steps"
         )
     _check_number_of_columns(options)
     return options if known is None else fitted(options, known)
@@ -167,7 +167,7 @@ def fitted(options: Mapping[str, Any], known: Mapping[str, Field]) -> dict[str, 
     key = f"input_key={options['input_key']!r}"
     field = field_of(key, options["input_key"], known)
     if field.dtype != BYTES:
-        raise TypeError(f"{key} is {field}; it must be of dtype bytes")
+        raise TypeError(f"{key} is {field}; it must be of dtype bytes: make a text of it in map")
     if field.shape:
         raise ValueError(f"{key} is {field}; it must be one string per example")
     _fit_sequences(options, known)

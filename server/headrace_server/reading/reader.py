@@ -127,9 +127,10 @@ class ChecksAhead(Protocol):
     """An IndexedReader, or a part of one, that checks examples before they are read."""
 
     def check_ahead(self, rows: np.ndarray, stop: Callable[[], object]) -> int:
-        """Check these examples, in turn, until ``stop`` returns a value; return how many.
+        """Check these examples in turn until ``stop`` returns a value; return how many passed.
 
-        ``take`` checks the others, and those that it has to report as bad.  0: it checks none here.
+        ``take`` checks the others, and reports those that are bad.  A source that checks nothing
+        ahead returns 0.
         """
 
 

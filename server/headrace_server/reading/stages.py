@@ -63,7 +63,7 @@ class RowStages:
             if name.startswith(RESERVED):
                 raise DataError(
                     f"the source has a column {name!r}: names that start with {RESERVED!r} are for "
-                    "what headrace adds to rows; rename it by map"
+                    "what headrace adds to rows; rename it, or declare features without it"
                 )
         _ = self.fields  # DataError now for a column that is missing
 

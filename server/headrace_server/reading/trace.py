@@ -69,7 +69,7 @@ NO_TRACING = NoTracing()
 
 
 class Tracing(NoTracing):
-    """The chunks of one partition, and of which of them a batch is made."""
+    """Records from which chunks of one partition each batch is made."""
 
     def __init__(self, record: Callable[[int, int, Trace], None], states: bool = False) -> None:
         """``record`` gets the number of each batch, its rows, and its trace."""

@@ -93,7 +93,7 @@ class Feeds:
             feed = self.names[0]
         if feed is None:
             listed = ", ".join(map(repr, self.names))
-            raise UnknownFeed(f"feed= is needed; this server has {listed}")
+            raise UnknownFeed(f"feed= is needed (--feed of a command); this server has {listed}")
         if feed not in self.names:
             raise UnknownFeed(f"feed={feed!r:.120} is none of {', '.join(self.names)}")
         return feed

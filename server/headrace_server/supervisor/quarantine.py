@@ -78,8 +78,8 @@ class Quarantine:
         if entry.alone:
             return _convict(case, entry, f"{text}: {words}")
         text += (
-            " together, and not when it took the rows one by one; more time (worker_timeout_s) or "
-            f"it may lack memory: {words}"
+            " together, and not when it took the rows one by one; it may need more memory, or more "
+            f"time (worker_timeout_s): {words}"
         )
         return DeathVerdict(expected=True, failure=(entry.feed, text))
 

@@ -36,6 +36,7 @@ def inspected(served: Served, *words: str, found: Any = (), unheard: Any = ()) -
             "segment 2 of 7, state after 2 segments, in a batch that nobody has (batch 9)",
         ),
         ({"where": "ready"}, "segment 2 of 7, state after 2 segments, ready"),
+        ({"where": "ready", "segment": 1}, "segment 1 of 7, state after 1 segment, ready"),
         ({"where": "not begun", "segment": 0}, "segment 0 of 7, initial state, not begun"),
     ],
 )

@@ -81,6 +81,24 @@ def test_what_waits_is_bounded_by_the_shape():
     assert found.slab_bytes == 2 * (found.batch_bytes or 0)
 
 
+def test_no_more_examples_wait_than_the_epochs_have():
+    options: dict[str, Any] = {
+        "input_key": "k",
+        "input_sequences": ["x"],
+        "input_context": [],
+        "initial_states": {"h": hs.zeros((4,), "float32")},
+        "num_unroll": 2,
+        "batch_size": 4,
+    }
+    source = hs.from_examples(EXAMPLES)
+    twice = looked(source.repeat(2).batch_sequences_with_states(**options))
+    most = 2 * len(EXAMPLES)
+    assert (twice.waiting_examples, twice.state_bytes) == (most, most * 16)
+    unbounded = looked(source.batch_sequences_with_states(**options, capacity=None))
+    assert unbounded.waiting_examples == len(EXAMPLES)
+    assert looked(source.repeat().batch_sequences_with_states(**options)).waiting_examples == 1000
+
+
 @pytest.mark.parametrize(
     ("pipeline", "words"),
     [

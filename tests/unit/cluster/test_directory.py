@@ -11,7 +11,7 @@ from headrace_server.cluster.directory import TERM, Begun, Directory, Losses, Su
 
 
 class Servers:
-    """Servers as they speak to a directory: each has the term of its last start."""
+    """The calls of several servers to a directory; each server has the term of its last start."""
 
     def __init__(self, count: int = 2, with_states: tuple[str, ...] = ()) -> None:
         self.directory = Directory(count, with_states)

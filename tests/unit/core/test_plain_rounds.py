@@ -161,7 +161,7 @@ def test_a_rank_does_not_wait_for_a_dealt_batch_that_is_not_made_again():
 
 
 def test_another_run_goes_on_with_the_same_round_on_all_ranks():
-    """Rank 0 is done with round 0, and lost its life and the owner's before rank 1 was."""
+    """Rank 0 has committed round 0; then it and the owner die, before rank 1 commits."""
     two = Dispatcher(range(1), 10.0, 64, 2)
     two.load_rounds(0, DealtRounds(2, 7, 1, [[1, 0, 1]]))
     two.started(0, 1)

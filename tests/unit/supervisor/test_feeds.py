@@ -81,7 +81,9 @@ def test_a_feed_need_not_be_named_where_there_is_one():
     assert Server("a").feeds.named(None) == "a"
     feeds = Server("a", "b").feeds
     assert feeds.named("b") == "b"
-    with pytest.raises(UnknownFeed, match="feed= is needed; this server has 'a', 'b'"):
+    with pytest.raises(
+        UnknownFeed, match=r"feed= is needed \(--feed of a command\); this server has 'a', 'b'"
+    ):
         feeds.named(None)
     with pytest.raises(UnknownFeed, match="feed='c' is none of a, b"):
         feeds.named("c")

@@ -49,6 +49,7 @@ class Schema:
         """Return the rows that fit; the others are reported."""
         faults: Faults = {}
         remedy = "" if self.declared else f"; {_REMEDY}"
+        give = _GIVE if self.declared else f"{remedy}, with a default"
         for i, row in enumerate(() if self.declared else rows):
             for name in row.keys() - self.fields.keys():
                 text = f"column {name!r}: the first examples have no such column{remedy}"
@@ -59,7 +60,7 @@ class Schema:
                 if name in self.defaults:
                     values[i] = row_of(self.defaults[name], 0)
                 else:
-                    text = f"column {name!r}: it is missing{remedy or _GIVE}"
+                    text = f"column {name!r}: it is missing{give}"
                     faults.setdefault(i, ("missing_feature", text))
         columns = collect(given, self.fields, len(rows), faults, "", remedy)
         chunk = without(Chunk({}, ordinals, origin), faults, bad, ", ")

@@ -29,7 +29,7 @@ from .npy import array_column, npy_array
 from .parts_reader import PartsReader
 
 _LOCAL_HEADER = 30  # bytes before a member's name, in a zip file
-#: The exceptions of a damaged zip file; RuntimeError and NotImplementedError where its flags are.
+#: Exceptions that zipfile raises for damaged files; the last two where their flags are damaged.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError)
 
 
