@@ -25,7 +25,7 @@ from headrace_server.core.slots import Segments, Slots
 from headrace_server.making.line_record import LineRecord
 from headrace_server.making.sequencing import StateSource
 from headrace_server.making.state_table import StateTable, stored_states
-from headrace_server.state.change_records import encoded
+from headrace_server.state.commit_records import encoded
 from headrace_server.state.journal import create, record_bytes
 from headrace_server.state.store import Store
 

@@ -43,7 +43,7 @@ TESTED_IN = {
     "headrace.traceable": "test_traced.py",
     "headrace.checkpoints": "test_snapshots.py",
     "headrace.segment_rows": "test_segments.py",
-    "headrace.credentials": "test_gate.py",
+    "headrace.credentials": "test_key_gate.py",
     "headrace.keras_callbacks": "test_keras_resume.py",
     "headrace.keras_workers": "test_mirrored.py",
     "headrace.tf_elements": "test_tf_dataset.py",

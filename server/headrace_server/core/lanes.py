@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .members import InStep, MemberRows, RoundMembers
+from .rank_members import InStep, MemberRows, RoundMembers
 from .sequences import AT_SERVER, AT_TRAINER, NOWHERE
 from .slots import LaneSlots, RoundMember, Segments
 

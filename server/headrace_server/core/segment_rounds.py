@@ -5,8 +5,8 @@
     a rank leaves: its batches wait for it ───┘ or, with states that it had alone, are made again
 
 Ranks take rounds by (round, partition), for any division of partitions among owners, so all take
-the same ones.  A partition that has ended is passed over.  Partitions form the rounds (members.py),
-and have stored a round before its batches go out.
+the same ones.  A partition that has ended is passed over.  Partitions form the rounds, see
+rank_members.py, and have stored a round before its batches go out.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .handover import Batch, Dealt, Effect, JoinRefused, Leave, Line, Want
-from .members import place_of
 from .partition import TURN_BITS
+from .rank_members import place_of
 from .rounds import DealtRounds, Rounds
 from .segment_supply import Asking, SegmentSupply
 from .sequences import AT_SERVER

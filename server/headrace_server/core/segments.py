@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .members import InStep
+from .rank_members import InStep
 from .slots import RoundMember, Segments
 
 _NONE = np.empty(0, np.int64)

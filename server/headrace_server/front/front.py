@@ -34,7 +34,7 @@ from ..process.exchange import SPARE, Exchange
 from ..process.sockets import CanNotBind, bind_all, public_router, waits
 from .connections import Connections
 from .front_owner import FrontOwner
-from .gate import Gate
+from .key_gate import Gate
 from .served import ServedShares
 
 logger = logging.getLogger("headrace.front")

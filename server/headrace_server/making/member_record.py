@@ -15,7 +15,7 @@ import msgpack
 from headrace_proto.codec import pack
 
 from ..core.changes import Change
-from ..core.members import InStep, MemberRows, RoundMembers
+from ..core.rank_members import InStep, MemberRows, RoundMembers
 
 
 class StoredRounds:

@@ -18,9 +18,9 @@ import numpy as np
 from headrace_proto.codec import pack
 
 from ..core.changes import Change, Saved
-from ..core.members import place_of
 from ..core.partition import Partition, Rest
 from ..core.plan import SIZED, Plan, Read
+from ..core.rank_members import place_of
 from ..core.slots import Segments
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake

@@ -37,7 +37,7 @@ from headrace_proto.errors import ServerError
 from ..core.changes import Change, Saved
 from ..files.durable_file import FULL, room, writing
 from ..process.rundir import MORE_SHARED_MEMORY
-from .change_records import Ledger, decoded, encoded
+from .commit_records import Ledger, decoded, encoded
 from .journal import Journal, NoRoom, create
 from .mirror import Mirror
 

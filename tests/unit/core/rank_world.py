@@ -35,7 +35,7 @@ from headrace_server.core.handover import (
     Want,
 )
 from headrace_server.core.lanes import Lanes
-from headrace_server.core.members import MemberRows, RoundMembers, place_of
+from headrace_server.core.rank_members import MemberRows, RoundMembers, place_of
 from headrace_server.core.rounds import DealtRounds
 from headrace_server.core.segments import SegmentQueue
 from headrace_server.core.sequences import BEGUN

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from headrace_server.core.changes import Examples
 from headrace_server.core.lanes import Lanes
-from headrace_server.core.members import RoundMembers
 from headrace_server.core.partition import Partition, Rest
+from headrace_server.core.rank_members import RoundMembers
 from tests.examples import some
 
 from .original_queue import FIRST, Feed

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace_server.core.changes import Examples
 from headrace_server.core.lanes import Lanes
-from headrace_server.core.members import MemberRows, RoundMembers
+from headrace_server.core.rank_members import MemberRows, RoundMembers
 from headrace_server.core.segments import SegmentQueue
 from headrace_server.core.sequences import BEGUN
 from tests.examples import some

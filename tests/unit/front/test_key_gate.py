@@ -15,7 +15,7 @@ import zmq
 from headrace.credentials import load_keys
 from headrace_server.cli.keygen import make_pair
 from headrace_server.front.connections import Connections
-from headrace_server.front.gate import Gate
+from headrace_server.front.key_gate import Gate
 from headrace_server.process.sockets import public_router
 from tests.patience import PATIENCE_S
 
