@@ -132,6 +132,10 @@ class _Records:
 
     def _find(self, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return file, record and bound of examples; their files are loaded."""
+        if len(self._names) == 1:  # a search of each takes a twentieth of a worker's time
+            file = np.zeros(ordinals.size, np.int32)
+            self._files.load(file[:1])
+            return file, ordinals, ordinals
         file = (np.searchsorted(self._first, ordinals, "right") - 1).astype(np.int32)
         record = ordinals - self._first[file]
         self._files.load(file)
