@@ -10,8 +10,8 @@ from __future__ import annotations
 _TWO = "headrace arrival, two in flight"
 _BARRIER = "Barrier in the graph"
 _W4 = (
-    "the owner takes 300 to 400 µs of a core for a step, 95 of them to write windows that no "
-    "cache holds, and the trainer waits for it: by process and function above the table"
+    "the owner takes 185 to 300 µs of a core for a step, most of them in Python, and the trainer "
+    "waits for it: by process and function above the table"
 )
 _DURABLE = (
     "a synced write takes 300 µs of the disk and more, once in ten steps or so; meanwhile the "
