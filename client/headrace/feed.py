@@ -186,9 +186,7 @@ class Feed(Steering, Checkpoints):
         block: Any = None
         try:
             block = self._blocks.block(received)
-            batch = (
-                self._plain(received, block) if saving is None else saving.begin(received, block)
-            )
+            batch = saving.begin(received, block) if saving else self._plain(received, block)
             self._place(batch, delivery)
             if saving is None:
                 self._commits.take(batch, block if self._durable else None)
@@ -389,8 +387,7 @@ class Feed(Steering, Checkpoints):
 
     def _raise_refusals(self) -> None:
         """Raise the errors of commits that were not raised yet, all in one."""
-        refused = self._link.session.refused
-        if refused:
+        if refused := self._link.session.refused:
             error = refused.popleft()
             while refused:
                 error.add_note(f"and: {refused.popleft()}")
