@@ -172,9 +172,7 @@ class Saving:
                     lanes.keep(batch, saved.copy())
                 named_keys = batch._named_keys(NAMED_KEYS)
                 counts = self._link.save(batch.token, columns, block, named_keys)
-            except (
-                BaseException
-            ):  # such as Ctrl-C: unless the session has it, it can be saved again
+            except BaseException:  # such as Ctrl-C: what the session lacks can be saved again
                 if self._link.session_of(batch.partition).holds(batch.token):
                     for state, _ in ready:
                         saved.pop(state.name, None)

@@ -78,10 +78,9 @@ class Intake:
         self.counted = True  # whether all examples count
         self._limit = _FIRST_CHUNK
         self._started = 0.0
-        self._ahead: ExamplesAhead | None = None  # examples that are checked before they are read …
-        self._ahead_at: tuple[int, Position] | None = (
-            None  # … by the read at this epoch and position
-        )
+        # Examples that are checked before they are read, and the epoch and position of that read.
+        self._ahead: ExamplesAhead | None = None
+        self._ahead_at: tuple[int, Position] | None = None
 
     @property
     def fields(self) -> dict[str, Field] | None:
