@@ -143,13 +143,13 @@ def segments(directory: Path) -> Steps:
         examples = WrittenExamples(directory)
         for _ in range(0, states.CAPACITY, states.BATCH):
             _put(writer, [examples.begun() for _ in range(states.BATCH)])
-        check = states.Check()
+        check, add = states.Check(), states.additions("tf")
         for batch in _sampled(address, _IN_FLIGHT).batch(states.BATCH).prefetch(1):
             keys, sequence = batch["key"].numpy(), batch["sequence"].numpy()
             before = {name: batch[name] for name in states.STATES}
             if check.wanted:
                 check(keys, sequence, batch["length"], batch["context"], batch["x"], before)
-            after = {name: (before[name] + by).numpy() for name, by in states.STATES.items()}
+            after = {name: add[name](x=value).numpy() for name, value in before.items()}
             rows = enumerate(zip(keys.tolist(), sequence.tolist(), strict=True))
             _put(
                 writer,

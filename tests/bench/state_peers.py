@@ -211,7 +211,7 @@ def windows(directory: Path) -> Steps:
 
     yield LOADED
     yield READY
-    check = states.Check()
+    check, add = states.Check(), states.additions("tf")
     carried: dict[str, Any] = {}
     for batch in _windows_dataset(tf, directory):
         sequence = int(batch["sequence"])
@@ -227,6 +227,6 @@ def windows(directory: Path) -> Steps:
                 batch["x"],
                 carried,
             )
-        carried = {name: value + states.STATES[name] for name, value in carried.items()}
+        carried = {name: add[name](x=value) for name, value in carried.items()}
         yield 1
     yield ENDED

@@ -45,11 +45,11 @@ def trainer(
             with headrace.connect(address, framework=framework, prefetch=prefetch) as feed:
                 if feed.local is tcp:
                     raise AssertionError(f"shared memory: {feed.local}, where tcp is {tcp}")
-                check = states.Check()
+                train = _Training(framework)
                 if to_ready:
-                    yield from _to_ready(feed, check)
+                    yield from _to_ready(feed, train)
                 for batch in _ahead(feed) if ahead else feed:
-                    _train(batch, check)
+                    train(batch)
                     yield 1
                 yield ENDED
 
@@ -64,23 +64,28 @@ def _ahead(feed: Any) -> Iterator[Any]:
     yield held
 
 
-def _train(batch: Any, check: states.Check) -> float:
-    """Do one step; return the time when its last save began."""
-    x, length, context = batch.sequences["x"], batch.length, batch.context["length"]
-    before = {name: batch.state(name) for name in states.STATES}
-    if check.wanted:
-        check(batch.original_key, batch.sequence, length, context, x, before)
-    after = {name: value + states.STATES[name] for name, value in before.items()}
-    began = 0.0
-    for name, value in after.items():
-        began = perf_counter()
-        batch.save_state(name, value)
-    return began
+class _Training:
+    def __init__(self, framework: str) -> None:
+        self._add = states.additions(framework)
+        self._check = states.Check()
+
+    def __call__(self, batch: Any) -> float:
+        """Do one step; return the time when its last save began."""
+        x, length, context = batch.sequences["x"], batch.length, batch.context["length"]
+        before = {name: batch.state(name) for name in states.STATES}
+        if self._check.wanted:
+            self._check(batch.original_key, batch.sequence, length, context, x, before)
+        after = {name: self._add[name](x=value) for name, value in before.items()}
+        began = 0.0
+        for name, value in after.items():
+            began = perf_counter()
+            batch.save_state(name, value)
+        return began
 
 
-def _to_ready(feed: Any, check: states.Check) -> Steps:
+def _to_ready(feed: Any, train: _Training) -> Steps:
     batch = next(feed)
     while True:
-        began = _train(batch, check)
+        began = train(batch)
         batch = next(feed)
         yield perf_counter() - began
