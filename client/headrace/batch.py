@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from headrace_proto.dtypes import BYTES
-from headrace_proto.errors import FeedClosed, ProtocolError
+from headrace_proto.errors import FeedClosed, ProtocolError, near
 from headrace_proto.layout import Slot, array_at, check_slot, strings_at
 from headrace_proto.messages import Delivery
 from headrace_proto.schema import RESERVED, Field
@@ -257,7 +257,10 @@ class Batch(BatchInHand, Mapping[str, Any]):
         return array_at(self._block, slot)
 
     def _unknown(self, name: str) -> KeyError:
-        return KeyError(f"{name!r} is not a column of this batch; it has {list(self)}")
+        known = list(self)
+        return KeyError(
+            f"{name!r} is not a column of this batch; it has {known}{near(name, known)}"
+        )
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in self._slots if name[0] != RESERVED)

@@ -38,7 +38,7 @@ from .segment_layout import SegmentLayout
 from .segments import SegmentBatch
 from .session import Session
 from .state_block import BlockMaker, Upload
-from .state_values import State, host, presented, strings_in
+from .state_values import State, host, presented, strings_in, unknown_state
 from .traceable import is_tracing
 from .waits import Link
 
@@ -203,8 +203,7 @@ class Saving:
         """Return a value in the form that is saved; ValueError or TypeError where it can not be."""
         state = self.layout.states.get(name)
         if state is None:
-            known = list(self.layout.states)
-            raise KeyError(f"{name!r} is not a state of this feed; it has {known}")
+            raise unknown_state(name, self.layout.states)
         if name in batch._saved:
             raise _saved_before(batch, state)
         own = self._framework

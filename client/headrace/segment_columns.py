@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from headrace_proto.errors import near
+
 if TYPE_CHECKING:
     from .segments import SegmentBatch
 
@@ -26,7 +28,8 @@ class Columns(Mapping[str, Any]):
             return self._batch._column(f"{self._group}:{name}")
         except KeyError:
             known = list(self)
-        raise KeyError(f"{name!r} is not in the {self._group} of this batch; there is {known}")
+        what = f"{name!r} is not in the {self._group} of this batch; there is {known}"
+        raise KeyError(what + near(name, known))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._batch._layout.names(self._group))

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from struct import error as StructError
 from struct import pack
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from .segment_columns import Columns
 from .segment_keys import keys_later, segment_keys
 from .segment_layout import GROUPS, SegmentLayout
 from .segment_rows import FLAGS, SEGMENT_FACTS, SegmentRows
+from .state_values import unknown_state
 from .traceable import Traceable
 
 if TYPE_CHECKING:
@@ -142,10 +143,16 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
         """By name ``[batch_size, …]``: the same in all segments of an example."""
         return Columns(self, "context")
 
+    def __getitem__(self, name: object) -> NoReturn:
+        raise TypeError(
+            f"a batch of segments has no [{name!r}]: its columns are in batch.sequences and "
+            "batch.context, its states are batch.state(name)"
+        )
+
     def state(self, name: str) -> Any:
         """``[batch_size, …]``: what was saved after the segment before, or the initial state."""
         if name not in self._layout.states:
-            raise KeyError(f"{name!r} is not a state of this feed; it has {[*self._layout.states]}")
+            raise unknown_state(name, self._layout.states)
         if self._going is None:
             return self._column("state:" + name)
         key = "going:" + name
@@ -165,7 +172,7 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
         In a ``tf.function`` it returns the operation that does so once per call.
         """
         if self._saving is None:
-            raise KeyError(f"{name!r} is not a state of this feed; it has none")
+            raise unknown_state(name, ())
         return self._saving.save(self._origin or self, {name: value})
 
     def commit(self) -> None:

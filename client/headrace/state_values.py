@@ -11,6 +11,7 @@ framework is loaded to inspect a value: a tensor of one that is not loaded can n
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from headrace_proto.dtypes import BYTES, numpy_dtype
+from headrace_proto.errors import near
 
 from .framework import Framework, NumpyFramework
 
@@ -61,10 +63,18 @@ def load(name: str) -> Framework:
     return NUMPY
 
 
+def unknown_state(name: str, known: Collection[str]) -> KeyError:
+    """Return the error of a name that is no state of the feed."""
+    listed = list(known) or "none"
+    return KeyError(f"{name!r} is not a state of this feed; it has {listed}{near(name, known)}")
+
+
 def presented(state: State, value: Any, rows: int, own: Framework) -> tuple[Framework, Any]:
     """Return a value with the framework that reads it; ValueError if it does not fit the state."""
     face = own if own.owns(value) else _face_of(value)
     if face is None:
+        if value is None:
+            raise ValueError(f"state {state.name!r}: got None, wanted {state.dtype} of {rows} rows")
         face, value = NUMPY, _from_plain(state, value)
     dtype, shape = face.described(value)
     wanted = (rows, *state.dims)

@@ -23,7 +23,7 @@ from headrace_proto.errors import FeedClosed
 
 from .segment_layout import STARTS, SegmentLayout
 from .segments import SegmentBatch
-from .state_values import State
+from .state_values import State, unknown_state
 
 if TYPE_CHECKING:
     from .saving import Saving
@@ -148,7 +148,7 @@ def _checked(traits: SharedTraits, name: str, value: Any, rows: Any) -> Any:
     states = traits.layout.states
     state: State | None = states.get(name)
     if state is None:
-        raise KeyError(f"{name!r} is not a state of this feed; it has {list(states)}")
+        raise unknown_state(name, states)
     dtype = tf.string if state.dtype == BYTES else tf.dtypes.as_dtype(state.dtype)
     if not tf.is_tensor(value):
         value = tf.convert_to_tensor(value, dtype)

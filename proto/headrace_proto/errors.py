@@ -181,3 +181,16 @@ def kind_of(value: object) -> str:
     """Return the name of a value's type with its article, for the text of an error."""
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeioAEIO' or name.startswith('nd') else 'a'} {name}"
+
+
+def near(word: object, known: abc.Iterable[str], least: float = 0.6) -> str:
+    """Return ``; did you mean 'x'?`` for the known word that is most like this one, or nothing.
+
+    ``least`` is the similarity from which a word counts, between 0 and 1.
+    """
+    import difflib  # only errors need it
+
+    lower = {one.lower(): one for one in known}
+    for like in difflib.get_close_matches(str(word).lower(), lower, 1, least):
+        return f"; did you mean {lower[like]!r}?"
+    return ""

@@ -17,7 +17,7 @@ import numpy as np
 
 from headrace_proto import dtypes, limits
 from headrace_proto.address import refuse_surrogates
-from headrace_proto.errors import kind_of, rewording
+from headrace_proto.errors import kind_of, near, rewording
 from headrace_proto.schema import Field, schema_to_wire
 
 from .declaration import Feature, Plain
@@ -122,10 +122,13 @@ def checked_names(argument: str, value: Any, known: Mapping[str, Field] | None) 
         if name in names[:i]:
             raise ValueError(f"{argument} names {name!r} twice")
         if known is not None and name not in known:
-            raise ValueError(
-                f"{argument}[{i}]={name!r} is not one of the columns {', '.join(known)}"
-            )
+            raise unknown_column(f"{argument}[{i}]={name!r}", name, known)
     return names
+
+
+def unknown_column(what: str, name: str, known: Collection[str]) -> ValueError:
+    """Return the error of a column that is not there; ``what`` names the argument and it."""
+    return ValueError(f"{what} is not one of the columns {', '.join(known)}{near(name, known)}")
 
 
 def _listed(argument: str, value: Any, fault: str) -> list[Any]:
@@ -157,7 +160,7 @@ def field_of(what: str, name: str, known: Mapping[str, Field]) -> Field:
     """Return the field of a column for batches; ``what`` names the argument and the column."""
     field = known.get(name)
     if field is None:
-        raise ValueError(f"{what} is not one of the columns {', '.join(known)}")
+        raise unknown_column(what, name, known)
     if len(field.shape) >= limits.MAX_RANK:  # one more is that of the rows
         raise ValueError(f"{what} has {len(field.shape)} dimensions; {limits.MAX_RANK - 1} can be")
     return field

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NoReturn
 
+from .absent import absent_method
 from .declaration import Declaration, Policy, Shape, jsonable
 from .segmenting import Sequencing
 from .signatures import checking
@@ -120,6 +121,11 @@ class Pipeline(Sequencing):
 
     def __hash__(self) -> int:
         return hash(self._identity())
+
+    if not TYPE_CHECKING:  # where it would hide misspelt names
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise absent_method(name)
 
     def __repr__(self) -> str:
         return "\n  .".join(self._calls)

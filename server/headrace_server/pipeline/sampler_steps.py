@@ -90,11 +90,7 @@ class Sampling(Bucketing):
         )
         return pipeline._in_batches(vars())
 
-    @former(
-        "queue_capacity",
-        tensors=0,
-        allow_smaller_final_batch="every batch is whole: it ends where a wanted class has ended",
-    )
+    @former("queue_capacity", tensors=0)
     def stratified_sample_unknown_dist(
         self,
         labels: Value,

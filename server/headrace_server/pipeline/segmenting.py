@@ -26,21 +26,12 @@ from .steps import SEQUENCES
 Columns = Sequence[str] | Mapping[str, str]
 #: Arguments that must be given, though one with a default stands before them.
 _NEEDED: Any = ...
-_WHOLE = (
-    "every sequence is a multiple of num_unroll long; batch_sequences_with_states(pad=True) pads"
-)
-_OTHER = "batch_sequences_with_states has it"
-_STATIC = "every segment has num_unroll steps; batch.length counts the real ones"
 
 
 class Sequencing(Sampling):
     """Shapes of segments that follow one another with saved states."""
 
-    @former(
-        "batch_size",
-        dynamic_pad="pad=True pads sequences to a multiple of num_unroll",
-        ragged=_STATIC,
-    )
+    @former("batch_size")
     def batch_sequences_with_states(
         self,
         input_key: str,
@@ -98,14 +89,7 @@ class Sequencing(Sampling):
         """
         return self._in_segments(vars())
 
-    @former(
-        "allow_small_batch",
-        dynamic_pad=_WHOLE,
-        pad=_WHOLE,
-        make_keys_unique=_OTHER,
-        make_keys_unique_seed=_OTHER,
-        ragged=_STATIC,
-    )
+    @former("allow_small_batch")
     def sequence_queueing_state_saver(
         self,
         batch_size: int,

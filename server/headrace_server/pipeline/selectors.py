@@ -18,7 +18,7 @@ import numpy as np
 from headrace_proto.dtypes import BYTES
 from headrace_proto.schema import RESERVED, Field
 
-from .argument_checks import check_kind, checked_name
+from .argument_checks import check_kind, checked_name, unknown_column
 from .naming import name_of
 
 __all__ = ["RESERVED", "Value", "checked_value", "selector_text"]
@@ -58,7 +58,7 @@ def checked_value(
     if known is not None:
         field = known.get(name)
         if field is None:
-            raise ValueError(f"{argument}={name!r} is not one of the columns {', '.join(known)}")
+            raise unknown_column(f"{argument}={name!r}", name, known)
         is_sequence = sequence and field.shape != () and field.ragged_dims < 2
         strange = field.dtype == BYTES or field.dtype.startswith("complex")
         if not is_sequence and (field.shape or strange):

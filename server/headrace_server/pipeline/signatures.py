@@ -26,6 +26,7 @@ from headrace_proto.schema import Field
 
 from ..core.copies import MAX_RATE
 from . import argument_checks as checks
+from .absent import absent_argument
 from .argument_checks import MAX_BATCH_SIZE, MAX_COUNT
 from .declaration import Feature
 from .naming import name_of
@@ -169,6 +170,9 @@ def checking(function: F) -> F:
         try:
             given = signature.bind(*args, **named)
         except TypeError:
+            for name in named.keys() - signature.parameters.keys():
+                if error := absent_argument(function.__name__, name, [*signature.parameters]):
+                    raise error from None
             return function(*args, **named)  # Python's error, with the name of the call
         passed = dict(given.arguments)
         given.apply_defaults()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import Any, ParamSpec, TypeVar
 
-from headrace_proto.errors import rewording
+from headrace_proto.errors import near, rewording
 from headrace_proto.placement import WHOLE
 
 from ..pipeline.builder import Pipeline
@@ -280,6 +280,9 @@ def taking(settings: Callable[P, S]) -> Callable[[Callable[[S], R]], Callable[P,
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             with rewording(TypeError, f"hs.{function.__name__}(): ", TypeError):
+                for name in kwargs.keys() - arguments.keys():
+                    like = near(name, arguments)
+                    raise TypeError(f"got an unexpected keyword argument {name!r}{like}")
                 signature.bind(*args, **kwargs)
             return function(settings(*args, **kwargs))
 

@@ -21,6 +21,7 @@ from headrace_proto.errors import (
     UnknownFeed,
     VersionMismatch,
     code_of,
+    near,
 )
 from headrace_proto.messages import Ended, Hello, Pulse, Refused, Welcome
 
@@ -189,5 +190,5 @@ class Admission:
         if desk is None:
             listed = ", ".join(sorted(map(repr, self.desks)))
             what = f"there is no feed {name!r}" if name else "feed= is needed"
-            raise UnknownFeed(f"{what}; this server has {listed}")
+            raise UnknownFeed(f"{what}; this server has {listed}{near(name, self.desks)}")
         return desk

@@ -124,6 +124,10 @@ def test_columns_are_mappings_that_know_their_names():
         KeyError, match=r"'gru' is not a state of this feed; it has \['lstm', 'tag'\]"
     ):
         batch.state("gru")
+    with pytest.raises(KeyError, match=r"did you mean 'lstm'\?"):
+        batch.state("lsmt")
+    with pytest.raises(TypeError, match=r"no \['x'\]: its columns are in batch\.sequences and"):
+        batch["x"]
     with pytest.raises(KeyError, match=r"'x' is not a column.*'sequences:x'"):
         batch.array("x")
 

@@ -169,3 +169,8 @@ def test_a_look_at_a_value_loads_no_framework():
         "assert not {'tensorflow', 'torch', 'jax'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_none_in_place_of_a_state_is_refused_as_none():
+    with pytest.raises(ValueError, match="state 'lstm': got None, wanted float32 of 2 rows"):
+        read(LSTM, None)

@@ -51,6 +51,7 @@ def test_a_sequence_serves_where_its_length_counts(name):
         (-1, {"constant": (0, 1)}, ValueError, "a=-1 does not lie in 0 … 1"),
         ("", {}, ValueError, "a='' has 0 characters"),
         ("lost", {}, ValueError, "a='lost' is not one of the columns n, p, flag, text"),
+        ("flga", {}, ValueError, r"not one of the columns n, p, flag, .*; did you mean 'flag'\?"),
         ("text", {}, ValueError, "a='text' is bytes.*; it must be one number per example"),
         ("z", {}, ValueError, "a='z' is complex64.*; it must be one number per example"),
         ("pair", {}, ValueError, "a='pair' is float32.*; it must be one number per example"),

@@ -65,7 +65,11 @@ def test_a_function_has_the_signature_of_its_settings_and_documents_each(
 @pytest.mark.parametrize(
     ("arguments", "options", "words"),
     [
-        ((BATCHES,), {"wrkers": 2}, r"hs\.run\(\): got an unexpected keyword argument 'wrkers'"),
+        (
+            (BATCHES,),
+            {"wrkers": 2},
+            r"hs\.run\(\): got an unexpected keyword argument 'wrkers'; did you mean 'workers'\?",
+        ),
         ((), {}, r"hs\.run\(\): missing a required argument: 'pipelines'"),
         ((BATCHES, 2), {}, r"hs\.run\(\): too many positional arguments"),
         ((BATCHES,), {"insecure": None}, "insecure=None is not true or false, but a NoneType"),

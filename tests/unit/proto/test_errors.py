@@ -17,6 +17,7 @@ from headrace_proto.errors import (
     code_of,
     from_code,
     kind_of,
+    near,
 )
 
 CLASSES = [getattr(errors, name) for name in errors.__all__ if name[0].isupper()]
@@ -98,3 +99,9 @@ def test_a_type_is_named_with_its_article():
         *("an int", "a str", "a NoneType", "a float", "a list", "a dict"),
         *("an int64", "an ndarray", "an object"),
     ]
+
+
+def test_a_word_that_is_like_a_known_one_is_answered_with_it():
+    assert near("sqe", ["x", "seq"]) == "; did you mean 'seq'?"
+    assert near("Label", ["x", "label"]) == "; did you mean 'label'?"
+    assert near("colour", ["x", "seq"]) == near("", []) == ""
