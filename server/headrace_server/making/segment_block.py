@@ -51,13 +51,9 @@ class _Places:
 
 
 #: Columns that are fields of the batch itself.
-_OF_BATCH = {
-    "@sequence": "segments",
-    "@sequence_count": "counts",
-    "@insertion_index": "indices",
-    "@lane": "lanes",
-    "@starts": "starts",
-}
+_OF_BATCH = {"@sequence": "segments", "@sequence_count": "counts", "@insertion_index": "indices"}
+#: Columns of lanes, which have values for the empty rows of a rank's block, too.
+_OF_BLOCK = ("@lane", "@starts")
 #: Maximum number of combinations of sizes whose offsets are cached.
 _MOST_KNOWN = 256
 
@@ -75,9 +71,12 @@ class BlockLayout:
         self.of_batch = [(n, _OF_BATCH[n]) for n in numbers if n in _OF_BATCH]
         self.sequences = [(n, n[10:]) for n in numbers if n.startswith("sequences:")]
         self.extra = [n for n in numbers if n.startswith("state:") or n == "@state_of"]
-        known = {*_OF_BATCH, *self.extra, *(n for n, _ in self.sequences)}
+        self.of_block = [n for n in numbers if n in _OF_BLOCK]
+        known = {*_OF_BATCH, *_OF_BLOCK, *self.extra, *(n for n, _ in self.sequences)}
         self.of_offers = [n for n in numbers if n not in known]
         self._numbers = numbers
+        #: By column: its strings in a row without an example.
+        self.blanks = {n: [b""] * prod(self._inner(n)) for n in self.strings}
         #: Offsets by the counts of rows, starts and states, and the bytes of columns of strings.
         self.places = lru_cache(_MOST_KNOWN)(self._placed)
         self._placed_numbers = lru_cache(_MOST_KNOWN)(self._of_numbers)
@@ -113,11 +112,25 @@ class BlockLayout:
         return tuple(d or 0 for d in self.fields[name].shape[1:])
 
 
+def places_of_starts(batch: Segments) -> np.ndarray:
+    """Return the places of a batch's block whose lanes have new examples.
+
+    A place without an example starts one in every batch, so trainers have zeros for its states.
+    """
+    if batch.member is None:
+        return batch.starts
+    starts = np.ones(batch.member.size, bool)
+    starts[batch.lanes] = False
+    starts[batch.lanes[batch.starts]] = True
+    return starts.nonzero()[0]
+
+
 class SegmentBlock:
     """One batch about to be written.
 
     ``extra`` has the columns that do not come from examples: arrays, or a table and rows of it.
-    Numeric ones may be set later than the others.
+    Numeric ones may be set later than the others.  In the block of a rank, the places without an
+    example are zero, and their strings are empty.
     """
 
     def __init__(
@@ -129,14 +142,21 @@ class SegmentBlock:
         states: int,
     ) -> None:
         self.batch = batch
-        self.rows = len(batch.slots)
         self._layout = layout
+        at: Any = slice(None)  # places of the batch's rows in its block
+        self._in_order = batch.member is None
+        self._of_block = batch.lanes, places_of_starts(batch)
+        self.rows = len(batch.slots)
+        if batch.member is not None:
+            at, self.rows = batch.lanes, batch.member.size
+            self._of_block = np.arange(self.rows), self._of_block[1]
+        self._at = at
         self._groups = groups(batch.chunks, batch.rows, offers)
         self.extra = extra
         self._columns: dict[str, np.ndarray] = {}  # of numbers, once it has its block
         self._texts = [self._strings(name) for name in layout.strings]
         sizes = tuple([sum(map(len, texts)) for texts in self._texts])
-        self._places = layout.places((self.rows, len(batch.starts), states), sizes)
+        self._places = layout.places((self.rows, len(self._of_block[1]), states), sizes)
         self.slots = self._places.slots
         self.nbytes = self._places.nbytes
 
@@ -152,7 +172,10 @@ class SegmentBlock:
             column = self.extra[name]
             if isinstance(column, tuple):
                 table, taken = column
-                table.take(taken, 0, self._columns[name], "clip")
+                if self._in_order:
+                    table.take(taken, 0, self._columns[name], "clip")
+                else:
+                    self._columns[name][self._at] = table[taken]
             else:
                 self._columns[name][...] = column
 
@@ -160,11 +183,16 @@ class SegmentBlock:
         """Write all but numeric states, so that ``fill`` has only these left to write."""
         batch, layout, places = self.batch, self._layout, self._places
         self._columns = columns = places.columns(block)
+        if not self._in_order:
+            block[: self.nbytes] = 0
         for texts, slot in zip(self._texts, places.strings.values(), strict=True):
             write_strings(block, slot, texts)
         for name, of_it in layout.of_batch:
-            columns[name][:] = getattr(batch, of_it)
+            columns[name][self._at] = getattr(batch, of_it)
+        for name in layout.of_block:
+            columns[name][:] = self._of_block[_OF_BLOCK.index(name)]
         for offer, at, rows in self._groups:
+            to = at if self._in_order else batch.lanes[at]
             begins = batch.segments[at] * layout.stride
             sizes: Any = layout.num_unroll
             framed = layout.in_context or offer.firsts is not None
@@ -174,7 +202,7 @@ class SegmentBlock:
                 sizes = layout.geometry.sizes(batch.segments[at], firsts)
             totals = offer.totals[rows]
             for name in layout.of_offers:
-                columns[name][at] = self._values(name, offer, rows, totals, begins, sizes)
+                columns[name][to] = self._values(name, offer, rows, totals, begins, sizes)
             for name, source in layout.sequences:
                 column, offset = offer.sequences[source], places.arrays[name][2]
                 item = column.item_bytes
@@ -182,10 +210,10 @@ class SegmentBlock:
                     continue
                 if framed:
                     windows = Windows(layout.geometry, begins, sizes)
-                    windows.write(block, offset, self.rows, column, at, rows)
+                    windows.write(block, offset, self.rows, column, to, rows)
                 else:
                     window = item * layout.num_unroll
-                    _windows(block, offset, self.rows, window, item, column, at, rows, begins)
+                    _windows(block, offset, self.rows, window, item, column, to, rows, begins)
 
     def states(self, block: np.ndarray) -> States:
         """Return the states of a written batch, with the rows of each."""
@@ -228,18 +256,22 @@ class SegmentBlock:
         if extra is not None:
             array = extra[0][extra[1]] if isinstance(extra, tuple) else extra
             flat: list[bytes] = array.reshape(-1).tolist()
+            if isinstance(extra, tuple) and not self._in_order:
+                whole = np.full((self.rows, *array.shape[1:]), b"", object)
+                whole[self._at] = array
+                flat = whole.reshape(-1).tolist()
             return flat
-        out: list[list[bytes]] = [[]] * self.rows
-        segments = self.batch.segments.tolist()
-        for offer, places, rows in self._groups:
-            if name == "@key" and isinstance(places, slice):  # mostly all rows are of one chunk
+        out = [self._layout.blanks[name]] * self.rows
+        for offer, at, rows in self._groups:
+            if name == "@key" and self._in_order and isinstance(at, slice):  # mostly of one chunk
                 return [offer.keys[row] for row in rows.tolist()]
-            numbers = range(self.rows) if isinstance(places, slice) else places.tolist()
-            for place, row in zip(numbers, rows.tolist(), strict=True):
+            places, segments = np.arange(self.rows)[self._at][at], self.batch.segments[at]
+            numbers = places.tolist(), rows.tolist(), segments.tolist()
+            for place, row, segment in zip(*numbers, strict=True):
                 if name == "@key":
                     out[place] = [offer.keys[row]]
                 else:
-                    out[place] = self._row_strings(name, offer, row, segments[place])
+                    out[place] = self._row_strings(name, offer, row, segment)
         return [text for texts in out for text in texts]
 
     def _row_strings(self, name: str, offer: Offer, row: int, segment: int) -> list[bytes]:

@@ -25,9 +25,8 @@ from ..reading.sampling import Stratified
 from ..reading.trace import NO_TRACING, NoTracing
 from .carried_states import CarriedStates
 from .line_record import LineRecord
-from .member_block import BLANK, blank_offer, whole, whole_states
 from .preparing import Preparing
-from .segment_block import BlockLayout, SegmentBlock
+from .segment_block import BlockLayout, SegmentBlock, places_of_starts
 from .sequencing import Cutting, Offer
 from .slab import Slab, least_bytes
 from .state_table import HandedStates, StateTable
@@ -65,7 +64,6 @@ class SegmentMaker:
         self._lines = lines
         self._tracing = tracing
         self._preparing = Preparing(slab, self)
-        self._blank = blank_offer(self.schema)
         self._epoch = 0
 
     # Chunks
@@ -107,7 +105,6 @@ class SegmentMaker:
     def refuse(self, chunk: int, row: int) -> None:
         """Report an example whose key is in flight."""
         offer = self.offers[chunk]
-        assert offer.origin is not None
         key = offer.keys[row]
         remedy = "lower capacity, so that the one before has ended"
         if all((state.carry or {}).get("by") != "final_state" for state in self.cutting.states):
@@ -143,19 +140,20 @@ class SegmentMaker:
         That is harmless for an expected batch: no other batch uses these slots yet.
         """
         extra, states = self.states_of(batch)
-        if batch.member is None:
-            return SegmentBlock(self.layout, batch, self.offers, extra, states)
-        with_blank = {**self.offers, BLANK: self._blank}
-        return SegmentBlock(self.layout, whole(batch), with_blank, extra, states)
+        return SegmentBlock(self.layout, batch, self.offers, extra, states)
 
     def states_of(self, batch: Segments) -> tuple[dict[str, Any], int]:
-        """Return the states for all places of a batch as columns, and their number."""
+        """Return the states of a batch as columns, and their number in its block."""
         self.states.grow(self.cutting.machine.slots)
         self.states.begin(batch, self.offers)
         extra, states = self.states.columns(batch, self.offers)
         if batch.member is None:
             return extra, states
-        return whole_states(batch, extra), states if self.cutting.at_trainer else batch.member.size
+        if "@state_of" in extra:
+            state_of = np.full(batch.member.size, -1, np.int32)
+            state_of[batch.lanes[batch.starts]] = extra["@state_of"]
+            extra["@state_of"] = state_of[places_of_starts(batch)]
+        return extra, states if self.cutting.at_trainer else batch.member.size
 
     def prepare(self) -> bool:
         """Write the known parts of the next expected batch ahead; return whether there was any."""

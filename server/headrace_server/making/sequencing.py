@@ -41,7 +41,7 @@ _MOST_STEPS = 2**31 - 1
 class Offer:
     """The sound examples of a chunk.  All sequences are ragged columns."""
 
-    origin: Origin | None  # of its rows; None for blank ones
+    origin: Origin  # of its rows
     keys: list[bytes]
     steps: np.ndarray  # int64 [n], real length of the sequences
     totals: np.ndarray  # int32 [n], length that the user declares

@@ -10,8 +10,8 @@ import pytest
 
 import headrace_server as hs
 from headrace_server.core.slots import RoundMember, Segments
-from headrace_server.making.member_block import BLANK, whole
 from headrace_server.making.run import MadeBatch
+from headrace_server.making.segment_block import places_of_starts
 from tests.unit.segment_player import Player, no_states, same_states
 
 STEPS = [3, 1, 4, 2, 2, 1, 5]
@@ -86,16 +86,10 @@ def test_empty_rows_are_blank_in_every_column(order: tuple[str, str], tmp_path: 
     assert player.slab.used_bytes == 0
 
 
-def test_rows_lie_at_their_places_and_every_other_place_starts_a_lane():
+def test_every_place_without_an_example_starts_a_lane():
     rows = np.array([4, 9])
     numbers = np.array([rows, rows, rows, rows, rows, rows + 2])
     batch = Segments(rows, numbers, 3, np.array([0, 2]), np.array([1]))
+    assert places_of_starts(batch).tolist() == [1]
     batch.member = RoundMember(5, 1, size=4)
-    filled = whole(batch)
-    assert filled.chunks.tolist() == [4, BLANK, 9, BLANK] and filled.counts.tolist() == [
-        6,
-        0,
-        11,
-        0,
-    ]
-    assert filled.lanes.tolist() == [0, 1, 2, 3] and filled.starts.tolist() == [1, 2, 3]
+    assert places_of_starts(batch).tolist() == [1, 2, 3]
