@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from headrace_proto.placement import WHOLE, Share, share_of
 from headrace_proto.process import process_name
 from headrace_proto.token import Token
 
-from .files.durable_file import writing
+from .files.durable_file import usable, writing
 from .files.manifest import resolve
 from .front.keyring import KeyRing
 from .pipeline.builder import Pipeline
@@ -148,13 +149,21 @@ def _addresses(bind: str | list[str] | None) -> list[str]:
 def index_directory(state_dir: str | os.PathLike[str]) -> str:
     path = os.path.join(os.path.abspath(state_dir), "index")
     try:
-        with writing(path):
+        with usable("state_dir", state_dir), writing(path):
             os.makedirs(path, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise ValueError(
             f"state_dir={os.fspath(state_dir)!r} is not a directory, or holds a file 'index'"
         ) from None
     return path
+
+
+def check_cache(remote_cache: str | os.PathLike[str] | None) -> None:
+    """Make the directory of remote files; an error here names it, and a worker's comes late."""
+    if remote_cache is not None:
+        with usable("remote_cache", remote_cache), writing(remote_cache):
+            os.makedirs(remote_cache, exist_ok=True)
+            tempfile.TemporaryFile(dir=remote_cache).close()
 
 
 def is_local(address: str) -> bool:

@@ -15,6 +15,7 @@ from headrace_proto.interrupts import interrupts_held
 from .arguments import (
     as_feeds,
     as_tokens,
+    check_cache,
     index_directory,
     refuse_in_worker,
     share_in,
@@ -300,6 +301,7 @@ def start(settings: RunSettings, mirrored: Mirrored | None = None) -> Server:
         in_process=in_process,
         **settings.limits(),
     )
+    check_cache(settings.remote_cache)
     watched = HttpOptions.of(settings.http, settings.http_token_file, share, settings.peers)
     if settings.http is not None:
         refuse_taken([("http", settings.http)])

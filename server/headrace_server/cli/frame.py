@@ -29,14 +29,15 @@ from headrace_proto.errors import DataError
 
 from ..process.option import Option, described
 from . import exits
-from .options import add_options, in_options, settled
+from .options import add_options, in_options, settled, variable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit code."""
     known: tuple[Option, ...] = ()
+    places: dict[str, str] = {}
     try:
-        asked, options = _read(list(sys.argv[1:] if arguments is None else arguments))
+        asked, options, places = _read(list(sys.argv[1:] if arguments is None else arguments))
         known = asked.options
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
         code = asked.run(options)
@@ -48,13 +49,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except exits.SHOWN as error:
         text = exits.paragraph(error)
         if not isinstance(error, (ImportError, DataError)):  # those speak of the user's code
-            text = in_options(text, known)
+            text = in_options(text, known, places)
         print(f"headrace: {text}", file=sys.stderr)
         return exits.code_of(error)
 
 
-def _read(words: list[str]) -> tuple[Command, argparse.Namespace]:
-    """Return the command of a line and its options; SystemExit where the line is wrong."""
+def _read(words: list[str]) -> tuple[Command, argparse.Namespace, dict[str, str]]:
+    """Return the command of a line, its options, and the places of those given elsewhere.
+
+    SystemExit where the line is wrong.
+    """
     parser = argparse.ArgumentParser(
         prog="headrace", description="A feeding server for training on long sequences."
     )
@@ -70,7 +74,9 @@ def _read(words: list[str]) -> tuple[Command, argparse.Namespace]:
             add_options(part, asked.options, asked.configured)
     given = parser.parse_args(words)
     assert asked is not None
-    return asked, settled(asked.options, given, os.environ if asked.configured else {})
+    known = [variable(one) for one in asked.options if variable(one) in one.absent]
+    environment = {name: os.environ.get(name, "") for name in known}
+    return asked, *settled(asked.options, given, os.environ if asked.configured else environment)
 
 
 #: Each command and what it is for.

@@ -87,19 +87,22 @@ def add_options(
             parser.add_argument(*flags, action="append" if option.many else "store", **settings)
 
 
-def in_options(text: str, options: tuple[Option, ...]) -> str:
+def in_options(text: str, options: tuple[Option, ...], places: Mapping[str, str]) -> str:
     """Return an error of Python's functions with a command's options in place of arguments.
 
-    ``state_dir='x'`` becomes ``--state-dir 'x'``, ``insecure=True`` becomes ``--insecure``.  A name
+    ``state_dir='x'`` becomes ``--state-dir 'x'``, ``insecure=True`` becomes ``--insecure``.  Where
+    ``places`` has the option, the value was given there: ``HEADRACE_STATE_DIR='x'``.  A name
     without its value is an argument only where it has an underscore: others are words.
     """
     for option in options:
         name = option.argument or option.name
         flag = option.shown
-        if option.kind == "flag":
+        if option.kind == "flag" and option.name not in places:
             text = re.sub(rf"{_ALONE}{name}=True\b", flag, text)
             text = re.sub(rf"{_ALONE}{name}=False\b", flag.replace("--", "--no-", 1), text)
-        text = re.sub(rf"{_ALONE}{name}=(?=[\w'\"\[(-])", f"{flag} ", text)
+        place = f"{places[option.name]}=" if option.name in places else f"{flag} "
+        literal = place.replace("\\", r"\\")
+        text = re.sub(rf"{_ALONE}{name}=(?=[\w'\"\[(-])", literal, text)
         if "_" in name:
             text = re.sub(rf"{_ALONE}{name}\b(?![=/.(\w'\"])", flag, text)
     return text
@@ -112,11 +115,19 @@ def variable(option: Option) -> str:
 
 def settled(
     options: tuple[Option, ...], given: Namespace, environment: Mapping[str, str]
-) -> Namespace:
-    """Return all options by name.  ValueError or TypeError names the place of a fault."""
-    found = _from_environment(options, environment) | _on_line(options, given)
+) -> tuple[Namespace, dict[str, str]]:
+    """Return all options by name, and the places of those that are not from the command line.
+
+    ValueError or TypeError names the place of a fault.
+    """
+    line = _on_line(options, given)
+    found = _from_environment(options, environment)
+    places = {one.name: variable(one) for one in options if one.name in found.keys() - line.keys()}
+    found |= line
     if (file := found.get(CONFIG.name)) is not None:
-        found = _from_file(options, file) | found
+        below = _from_file(options, file)
+        places |= {name: f"{file}: {name}" for name in below.keys() - found.keys()}
+        found = below | found
     values = {one.name: found.get(one.name, one.default) for one in options}
     for option in options:
         if option.positional and not values[option.name]:
@@ -124,7 +135,7 @@ def settled(
                 f"no {option.metavar} is given: not on the command line, not as "
                 f"{variable(option)}, and not as {option.name} in a file of --config"
             )
-    return Namespace(**values)
+    return Namespace(**values), places
 
 
 def _on_line(options: tuple[Option, ...], given: Namespace) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from ..watch.http_client import RESTART_S, TIMEOUT_S, HttpClient, shown, snapsho
 from ..watch.watch import every
 from . import exits
 from .frame import with_options
-from .options import JSON, variable
+from .options import JSON
 from .status_lines import lines
 
 SERVERS = Option(
@@ -51,7 +51,7 @@ TOKEN = Option(
 
 def askers(options: Namespace) -> list[HttpClient]:
     """Return each server that the options or the environment name, with commas between them."""
-    given, path = _set(options, SERVERS) or "127.0.0.1:8080", _set(options, TOKEN)
+    given, path = options.http or "127.0.0.1:8080", getattr(options, TOKEN.name, None)
     token = None if path is None else read_token(path)
     return [HttpClient(_url(address.strip() or given), token) for address in given.split(",")]
 
@@ -72,17 +72,11 @@ def _url(given: str) -> str:
     except ValueError:
         asks = False
     if not asks or not url.isprintable() or " " in url:
-        raise ValueError(f"--http {given!r:.200} is neither HOST:PORT nor a URL with http://")
+        raise ValueError(f"http={given!r:.200} is neither HOST:PORT nor a URL with http://")
     # A server listens at these addresses; a request goes to this machine.
     for everywhere, here in (("0.0.0.0", "127.0.0.1"), ("[::]", "[::1]")):
         url = url.replace(f"//{everywhere}:", f"//{here}:")
     return url
-
-
-def _set(options: Namespace, option: Option) -> str | None:
-    """Return the value of an option, or of the environment variable that a server reads too."""
-    given = getattr(options, option.name, None)
-    return given if given is not None else os.environ.get(variable(option)) or None
 
 
 _LOOK_S = 0.3

@@ -60,6 +60,21 @@ def writing(
         raise OSError(error.errno, text) from error
 
 
+@contextlib.contextmanager
+def usable(argument: str, path: str | os.PathLike[str]) -> Iterator[None]:
+    """Let the error of a directory or file that an argument gives name the argument and the path.
+
+    A full disk is no fault of the path: see ``writing``.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        fault = f"{argument}={os.fspath(path)!r} can not be used: {os.strerror(error.errno or 0)}"
+        raise OSError(error.errno, fault) from None
+
+
 def write_durably(file: Path, text: str) -> None:
     """Replace a small file so that after a power cut either the old or the new one is there."""
     part = file.with_name(file.name + ".part")

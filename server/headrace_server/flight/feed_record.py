@@ -45,7 +45,12 @@ def feed_of(state: Path, feed: str | None) -> str:
         return recorded[0]
     if feed in recorded:
         return str(feed)
-    listed = ", ".join(recorded) or "of none: it was served with record='off', or never"
+    if not recorded:
+        raise ServerError(
+            f"{state} holds no record of a feed: it is no state directory of a server, or was "
+            "served with record='off'"
+        )
+    listed = ", ".join(recorded)
     what = "name one of the feeds" if feed is None else f"there is no flight of feed {feed!r}"
     raise ServerError(f"{what}; {state} has recorded {listed}")
 

@@ -154,7 +154,10 @@ class Policy:
         if limit is None or sum(bad.values()) <= limit:
             return ""
         listed = ", ".join(f"{n} {reason}" for reason, n in sorted(bad.items()))
-        return f"more than max_bad_examples={limit} bad examples: {listed}"
+        return (
+            f"more than max_bad_examples={limit} bad examples: {listed}; the log of the server "
+            "names the first of them"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from headrace_proto.errors import kind_of
+from headrace_proto.errors import kind_of, near
 
 _REMEDY = "put a def at the top level of a module, and give that"
 _PREFIX = "headrace_file_"
@@ -147,7 +147,7 @@ def resolve(name: str) -> Any:
     for part in attribute.split("."):
         if not hasattr(found, part):
             here = getattr(found, "__qualname__", place)
-            raise ImportError(f"{name}: there is no {part!r} in {here}")
+            raise ImportError(f"{name}: there is no {part!r} in {here}{near(part, dir(found))}")
         found = getattr(found, part)
     return found
 
@@ -169,13 +169,13 @@ def _broken(name: str, error: Exception) -> ImportError:
     return ImportError(f"{name}: the import raised {error_with_place(error)}")
 
 
-def error_with_place(error: Exception) -> str:
+def error_with_place(error: Exception, when: str = "") -> str:
     """Return an error of a user's code: the place in it stands in for a traceback."""
     ours = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, "<frozen ")
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not frame.filename.startswith(ours)]
     place = f" ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else ""
-    return f"{type(error).__name__}: {error}{place}"
+    return f"{type(error).__name__}{when}: {error}{place}"
 
 
 def load_file(path: str | os.PathLike[str]) -> ModuleType:

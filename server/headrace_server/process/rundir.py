@@ -23,7 +23,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from ..files.durable_file import held, opened, writing
+from ..files.durable_file import held, opened, usable, writing
 
 _PREFIX = "headrace"
 #: Advice in the error of full shared memory.
@@ -90,7 +90,7 @@ class RunDirectory:
         name = f"{_PREFIX}-{os.getuid()}-{os.getpid()}-{secrets.token_hex(4)}"
         sweep(parent)
         draft = parent / f".{name}"
-        with writing(draft, remedy=MORE_SHARED_MEMORY):
+        with usable("shm_dir", parent), writing(draft, remedy=MORE_SHARED_MEMORY):
             draft.mkdir(mode=0o700)
             self._fd = held(draft / "lock", os.O_CREAT | os.O_RDWR)
         self.path = parent / name

@@ -19,6 +19,7 @@ import numpy as np
 from headrace_proto.errors import DataError, kind_of
 
 from ..pipeline.examples import names_fault
+from ..pipeline.naming import error_with_place
 from .chunk import Chunk
 from .draws import Draws
 from .reader import BadRecords, fault_of
@@ -49,7 +50,7 @@ class RowFunction:
         try:
             result = self.call(*given)
         except Exception as error:
-            return None, f"raised {type(error).__name__}: {error}", error
+            return None, f"raised {error_with_place(error)}", error
         return result, check(result), None
 
     def over_rows(

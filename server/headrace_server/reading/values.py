@@ -13,6 +13,7 @@ import numpy as np
 
 from headrace_proto.errors import DataError
 
+from ..pipeline.naming import error_with_place
 from ..pipeline.selectors import selector_text
 from .chunk import Chunk
 from .columns import Ragged, Strings
@@ -90,7 +91,7 @@ class Values:
         except DataError:
             raise
         except Exception as error:
-            fault, cause = f"raised {type(error).__name__}: {error}", error
+            fault, cause = f"raised {error_with_place(error)}", error
         whole = fault_of(chunk, None, f"{self._label} {fault}", cause)
         bad.report(whole, "value_failed", len(chunk))
         return None

@@ -28,6 +28,7 @@ from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE, Share
 
+from ..files.durable_file import usable
 from ..process.statuses import ServerStatus
 from .answers import Answers, HttpRequest, Response, is_here
 from .http_client import HttpClient
@@ -294,10 +295,11 @@ def _address(argument: str, value: Any) -> tuple[str, int]:
 
 def read_token(path: Any) -> str:
     """Return the token in a file; ValueError where it holds none."""
-    with open(path, encoding="utf-8") as stream:
+    with usable("http_token_file", path), open(path, encoding="utf-8") as stream:
         token = stream.read(4096).strip()
     if len(token) < _SHORTEST_TOKEN or not token.isascii() or any(c.isspace() for c in token):
         raise ValueError(
-            f"{os.fsdecode(path)} holds no token: one line of {_SHORTEST_TOKEN} characters or more"
+            f"http_token_file={os.fsdecode(path)!r} holds no token: one line of {_SHORTEST_TOKEN} "
+            "characters or more"
         )
     return token

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,19 @@ def greet(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Namespace], in
         monkeypatch.setattr(frame, "command", {"greet": declared}.__getitem__)
 
     return declare
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> Iterator[list[str]]:
+    """Give the arguments of ``headrace serve`` for a feed; signals are handled as before."""
+    feeds = tmp_path / "feeds.py"
+    feeds.write_text(
+        "import headrace_server as hs\nnumbers = hs.from_examples([{'a': 1}]).batch(1)\n"
+    )
+    handlers = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)]
+    yield [f"{feeds}:numbers", "--bind", "tcp://127.0.0.1:*"]
+    for number, handler in handlers:
+        signal.signal(number, handler)
 
 
 def raising(error: BaseException) -> Callable[[Namespace], int]:
@@ -98,21 +111,53 @@ def test_what_a_command_raises_is_one_paragraph_and_an_exit_code(
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_a_mistake_in_an_option_names_the_option(
-    words: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], text: str, numbers: list[str], capsys: pytest.CaptureFixture[str]
 ):
-    feeds = tmp_path / "feeds.py"
-    feeds.write_text(
-        "import headrace_server as hs\nnumbers = hs.from_examples([{'a': 1}]).batch(1)\n"
-    )
-    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    try:
-        code = frame.main(["serve", f"{feeds}:numbers", "--bind", "tcp://127.0.0.1:*", *words])
-    finally:
-        for number, handler in zip((signal.SIGTERM, signal.SIGINT), handlers, strict=True):
-            signal.signal(number, handler)
-    assert code == 2
+    assert frame.main(["serve", *numbers, *words]) == 2
     told = capsys.readouterr().err
     assert text in told and "=" not in told.replace("http=", ""), told
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "value", "text"),
+    [
+        ("serve", "HTTP", "nonsense", "HEADRACE_HTTP='nonsense' is not HOST:PORT"),
+        ("serve", "STATE_DIR", "/proc", "HEADRACE_STATE_DIR='/proc' can not be used: No such"),
+        ("serve", "KEYS", "/absent", "HEADRACE_KEYS='/absent' is no directory"),
+        ("drain", "HTTP", "h:99999", "HEADRACE_HTTP='h:99999' is neither HOST:PORT nor a URL"),
+        ("drain", "HTTP_TOKEN_FILE", "/absent", "HEADRACE_HTTP_TOKEN_FILE='/absent' can not be"),
+    ],
+)
+def test_a_mistake_in_the_environment_names_the_variable(
+    command: str,
+    name: str,
+    value: str,
+    text: str,
+    numbers: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.setenv(f"HEADRACE_{name}", value)
+    assert frame.main([command, *(numbers if command == "serve" else ())]) == 2
+    assert capsys.readouterr().err.startswith(f"headrace: {text}")
+
+
+def test_a_mistake_in_a_file_names_the_file_and_the_line_overrides_it(
+    tmp_path: Path, numbers: list[str], capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "serve.toml"
+    file.write_text('http = "nonsense"\n')
+    for words, text in (([], f"{file}: http='nonsense' is"), (["--http", "80"], "--http '80' is")):
+        assert frame.main(["serve", *numbers, "--config", str(file), *words]) == 2
+        assert capsys.readouterr().err.startswith(f"headrace: {text} not HOST:PORT")
+
+
+@pytest.mark.parametrize("option", ["--state-dir", "--shm-dir", "--remote-cache"])
+def test_a_directory_in_which_no_file_can_be_made_is_refused_with_its_option(
+    option: str, numbers: list[str], capsys: pytest.CaptureFixture[str]
+):
+    assert frame.main(["serve", *numbers, option, "/proc"]) == 2
+    assert capsys.readouterr().err.startswith(f"headrace: {option} '/proc' can not be used: ")
 
 
 def test_an_error_of_the_users_file_names_what_it_says_there(

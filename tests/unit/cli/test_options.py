@@ -23,7 +23,7 @@ OPTIONS = (
 def read(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_options(parser, OPTIONS)
-    return settled(OPTIONS, parser.parse_args(words), {})
+    return settled(OPTIONS, parser.parse_args(words), {})[0]
 
 
 def test_what_is_not_given_has_its_default():
@@ -114,4 +114,4 @@ NAMED = (
 def test_an_error_of_a_function_names_options_on_the_command_line(
     python: str, line: str | None
 ) -> None:
-    assert in_options(python, NAMED) == (python if line is None else line)
+    assert in_options(python, NAMED, {}) == (python if line is None else line)

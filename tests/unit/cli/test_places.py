@@ -26,7 +26,7 @@ OPTIONS = (
 def read(words: list[str], environment: dict[str, str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_options(parser, OPTIONS, configured=True)
-    return settled(OPTIONS, parser.parse_args(words), environment or {})
+    return settled(OPTIONS, parser.parse_args(words), environment or {})[0]
 
 
 @pytest.fixture

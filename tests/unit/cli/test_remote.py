@@ -31,16 +31,14 @@ def test_an_address_is_a_url_or_host_and_port(served: Served):
         assert asker(address).get("/status.json")["state"] == "serving"
 
 
-def test_where_none_is_given_the_environment_has_it(
-    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_where_none_is_given_the_usual_port_of_this_machine_is_asked():
     assert asker().url == "http://127.0.0.1:8080"
-    monkeypatch.setenv("HEADRACE_HTTP", served.address)
-    assert asker().get("/status.json")["state"] == "serving"
     assert asker("h:1").url == "http://h:1"
-    monkeypatch.setenv("HEADRACE_HTTP_TOKEN_FILE", str(tmp_path / "nonesuch"))
-    with pytest.raises(FileNotFoundError):
-        asker()
+
+
+def test_the_token_comes_from_a_file_and_a_missing_one_is_named(tmp_path: Path):
+    with pytest.raises(FileNotFoundError, match=r"http_token_file='.*nonesuch' can not be used"):
+        asker(token_file=tmp_path / "nonesuch")
 
 
 def test_what_listens_everywhere_is_asked_here(served: Served):

@@ -275,7 +275,7 @@ def test_a_feed_without_a_record_is_refused_with_those_that_have_one(tmp_path: P
     fates(tmp_path, [sent(1, 0)])
     with pytest.raises(ServerError, match=r"no flight of feed 'g'; .* has recorded f"):
         feed_of(tmp_path, "g")
-    with pytest.raises(ServerError, match="recorded of none"):
+    with pytest.raises(ServerError, match="holds no record of a feed"):
         feed_of(tmp_path / "feeds", None)
     with pytest.raises(FileNotFoundError, match="elsewhere"):
         feed_of(tmp_path / "elsewhere", None)

@@ -158,7 +158,9 @@ def test_an_exception_of_a_generator_is_reported_and_ends_the_stream(at: int) ->
 
 
 def test_a_function_that_fails_at_once_is_named() -> None:
-    with pytest.raises(DataError, match=r"broken, record 0: it raised KeyError"):
+    with pytest.raises(
+        DataError, match=r"broken, record 0: it raised KeyError: .*\(.*test_function\.py:\d+\)"
+    ):
         opened("function", function=HERE + "broken", args=[0], bad=BadRecords(skip=True))
     with pytest.raises(DataError, match=r"listed: it raised TypeError when it was called"):
         opened("function", function=HERE + "listed")

@@ -352,7 +352,7 @@ def gives_bad_name(example):
     [
         (
             lambda p: p.map(fails_on_odd),
-            r"a\.tfrecord, record 1: map function .*:fails_on_odd raised KeyError: 'odd'",
+            r"record 1: map function .*:fails_on_odd raised KeyError: 'odd' \(.*:\d+\)$",
         ),
         (lambda p: p.filter(fails_on_odd), "record 0: filter function .*gave {'x':.*True or False"),
         (lambda p: p.map(gives_none), "record 0: .*gave None, a NoneType; a map gives a dict"),

@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace_proto.errors import DataError
 from headrace_server.pipeline.forks import own, own_iterator
-from headrace_server.pipeline.naming import resolve
+from headrace_server.pipeline.naming import error_with_place, resolve
 
 from .example_rows import PROBED
 
@@ -86,8 +86,8 @@ class Factory:
 
 
 def _failed(name: str, when: str, error: Exception) -> str:
-    return f"{name}: it raised {type(error).__name__} {when}: {error}"
+    return f"{name}: {raised(error, f' {when}')}"
 
 
-def raised(error: Exception) -> str:
-    return f"it raised {type(error).__name__}: {error}"
+def raised(error: Exception, when: str = "") -> str:
+    return f"it raised {error_with_place(error, when)}"
