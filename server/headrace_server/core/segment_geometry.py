@@ -13,7 +13,7 @@ steps of its own, 1 … stride, and segment k ≥ 1 begins at step d + (k-1)·st
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,11 +26,10 @@ class Geometry:
     stride: int
     left: int = 0
     right: int = 0
+    width: int = field(init=False)  # steps that a batch has room for, context included
 
-    @property
-    def width(self) -> int:
-        """Steps that a batch has room for, context included."""
-        return self.left + self.num_unroll + self.right
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "width", self.left + self.num_unroll + self.right)
 
     def counts(self, steps: np.ndarray, firsts: np.ndarray | None = None) -> np.ndarray:
         """Return the number of segments of examples with these steps, at least one each."""
@@ -81,7 +80,7 @@ class Geometry:
         return lengths
 
     def right_lengths(
-        self, totals: np.ndarray, begins: np.ndarray, sizes: np.ndarray
+        self, totals: np.ndarray, begins: np.ndarray, sizes: np.ndarray | int
     ) -> np.ndarray:
         """Return the number of real steps of the context after segments."""
         lengths: np.ndarray = np.minimum(np.maximum(totals - begins - sizes, 0), self.right)

@@ -22,12 +22,11 @@ from headrace_proto.layout import ALIGNMENT, Slot, arrange
 from headrace_proto.schema import Field
 
 from ..core.segment_geometry import Geometry
-from ..core.slots import Segments
-from ..reading.columns import Column, Ragged, Strings
-from ..reading.stretches import window as windows_of
+from ..core.slots import RoundMember, Segments
+from ..reading.columns import Column, Strings
 from ..reading.trace import States
 from .sequencing import Offer
-from .windows import LONG_WINDOW, Windows
+from .windows import write_windows
 
 _Group = tuple[Offer, np.ndarray | slice, np.ndarray]  # an offer, places in the batch, rows of it
 
@@ -65,7 +64,6 @@ class BlockLayout:
         self.fields = dict(fields)
         self.geometry = geometry
         self.num_unroll, self.stride = geometry.num_unroll, geometry.stride
-        self.in_context = geometry.width > geometry.num_unroll
         numbers = [n for n, f in fields.items() if f.dtype != BYTES]
         self.strings = [n for n, f in fields.items() if f.dtype == BYTES]
         self.of_batch = [(n, _OF_BATCH[n]) for n in numbers if n in _OF_BATCH]
@@ -112,14 +110,12 @@ class BlockLayout:
         return tuple(d or 0 for d in self.fields[name].shape[1:])
 
 
-def places_of_starts(batch: Segments) -> np.ndarray:
-    """Return the places of a batch's block whose lanes have new examples.
+def places_of_starts(batch: Segments, member: RoundMember) -> np.ndarray:
+    """Return the places of a rank's block whose lanes have new examples.
 
     A place without an example starts one in every batch, so trainers have zeros for its states.
     """
-    if batch.member is None:
-        return batch.starts
-    starts = np.ones(batch.member.size, bool)
+    starts = np.ones(member.size, bool)
     starts[batch.lanes] = False
     starts[batch.lanes[batch.starts]] = True
     return starts.nonzero()[0]
@@ -143,14 +139,13 @@ class SegmentBlock:
     ) -> None:
         self.batch = batch
         self._layout = layout
-        at: Any = slice(None)  # places of the batch's rows in its block
-        self._in_order = batch.member is None
-        self._of_block = batch.lanes, places_of_starts(batch)
         self.rows = len(batch.slots)
+        self._of_block = batch.lanes, batch.starts
+        self._at: Any = slice(None)  # places of the batch's rows in its block
+        self._in_order = batch.member is None
         if batch.member is not None:
-            at, self.rows = batch.lanes, batch.member.size
-            self._of_block = np.arange(self.rows), self._of_block[1]
-        self._at = at
+            self._at, self.rows = batch.lanes, batch.member.size
+            self._of_block = np.arange(self.rows), places_of_starts(batch, batch.member)
         self._groups = groups(batch.chunks, batch.rows, offers)
         self.extra = extra
         self._columns: dict[str, np.ndarray] = {}  # of numbers, once it has its block
@@ -193,11 +188,9 @@ class SegmentBlock:
             columns[name][:] = self._of_block[_OF_BLOCK.index(name)]
         for offer, at, rows in self._groups:
             to = at if self._in_order else batch.lanes[at]
-            begins = batch.segments[at] * layout.stride
-            sizes: Any = layout.num_unroll
-            framed = layout.in_context or offer.firsts is not None
-            if framed:
-                firsts = None if offer.firsts is None else offer.firsts[rows]
+            begins, sizes = batch.segments[at] * layout.stride, None
+            if offer.firsts is not None:
+                firsts = offer.firsts[rows]
                 begins = layout.geometry.begins(batch.segments[at], firsts)
                 sizes = layout.geometry.sizes(batch.segments[at], firsts)
             totals = offer.totals[rows]
@@ -205,15 +198,9 @@ class SegmentBlock:
                 columns[name][to] = self._values(name, offer, rows, totals, begins, sizes)
             for name, source in layout.sequences:
                 column, offset = offer.sequences[source], places.arrays[name][2]
-                item = column.item_bytes
-                if not item:
-                    continue
-                if framed:
-                    windows = Windows(layout.geometry, begins, sizes)
-                    windows.write(block, offset, self.rows, column, to, rows)
-                else:
-                    window = item * layout.num_unroll
-                    _windows(block, offset, self.rows, window, item, column, to, rows, begins)
+                item, geometry = column.item_bytes, layout.geometry
+                if item:
+                    write_windows(block, offset, item, geometry, column, to, rows, begins, sizes)
 
     def states(self, block: np.ndarray) -> States:
         """Return the states of a written batch, with the rows of each."""
@@ -236,12 +223,14 @@ class SegmentBlock:
         if name == "@total_length":
             return totals
         if name == "@length":
-            clipped: np.ndarray = np.minimum(np.maximum(totals - begins, 0), sizes)
+            own = self._layout.num_unroll if sizes is None else sizes
+            clipped: np.ndarray = np.minimum(np.maximum(totals - begins, 0), own)
             return clipped
         if name == "@left_length":
             return self._layout.geometry.left_lengths(totals, begins)
         if name == "@right_length":
-            return self._layout.geometry.right_lengths(totals, begins, sizes)
+            own = self._layout.num_unroll if sizes is None else sizes
+            return self._layout.geometry.right_lengths(totals, begins, own)
         if name.startswith("context:"):
             column = offer.context[name[8:]]
             assert isinstance(column, np.ndarray)
@@ -305,38 +294,6 @@ def groups(chunks: np.ndarray, rows: np.ndarray, offers: Mapping[int, Offer]) ->
         places = (chunks == number).nonzero()[0]
         found.append((offers[number], places, rows[places]))
     return found
-
-
-def _windows(
-    block: np.ndarray,
-    offset: int,
-    count: int,
-    window: int,
-    item: int,
-    column: Ragged,
-    places: Any,
-    rows: np.ndarray,
-    begins: np.ndarray,
-) -> None:
-    """Copy a window of each row to its place in the column, with zeros after its end."""
-    raw = column.payload
-    starts = column.starts[rows] + begins * item
-    sizes = (column.lengths[rows] - begins) * item
-    whole = window <= min(LONG_WINDOW, raw.size)
-    alone = (sizes < window).nonzero()[0] if whole else np.arange(len(rows))
-    numbers = alone if isinstance(places, slice) else places[alone]
-    singly = zip(numbers.tolist(), starts[alone].tolist(), sizes[alone].tolist(), strict=True)
-    if whole:
-        starts[alone] = 0  # the loop below writes these again
-        every = windows_of(raw, window)
-        np.ndarray((count,), every.dtype, block, offset)[places] = every[starts]
-    target, source = block.data, raw.data
-    for place, start, size in singly:
-        at, end = offset + place * window, offset + place * window + window
-        size = min(size, window)
-        target[at : at + size] = source[start : start + size]
-        if size < window:
-            block[at + size : end] = 0
 
 
 def write_strings(block: np.ndarray, slot: Slot, texts: list[bytes]) -> None:

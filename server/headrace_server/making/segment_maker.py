@@ -152,7 +152,7 @@ class SegmentMaker:
         if "@state_of" in extra:
             state_of = np.full(batch.member.size, -1, np.int32)
             state_of[batch.lanes[batch.starts]] = extra["@state_of"]
-            extra["@state_of"] = state_of[places_of_starts(batch)]
+            extra["@state_of"] = state_of[places_of_starts(batch, batch.member)]
         return extra, states if self.cutting.at_trainer else batch.member.size
 
     def prepare(self) -> bool:

@@ -1,14 +1,14 @@
-"""Windows with context, or with a drawn first segment, copied to their places in a batch.
+"""Windows of examples, copied to their places in a batch.
 
 example      0 1 2 3 4 5 6 7 8        segment that begins at 6, left 2, num_unroll 4, right 1
                      └───────┘
 row        │ 4 5 │ 6 7 8 0 │ 0 │      whole windows are copied at once, those that reach beyond
-                                      the example, and first segments, one by one
+                                      the example, and short first segments, one by one
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -18,54 +18,64 @@ from ..reading.columns import Ragged
 from ..reading.stretches import window as windows_of
 
 #: Bytes per window above which copying windows singly beats an index, which copies twice.
-LONG_WINDOW = 8192
+_LONG_WINDOW = 8192
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Windows:
-    """The windows of some rows, by the first step and the number of own steps of each."""
+def write_windows(
+    block: np.ndarray,
+    offset: int,
+    item: int,
+    geometry: Geometry,
+    column: Ragged,
+    places: Any,
+    rows: np.ndarray,
+    begins: np.ndarray,
+    sizes: np.ndarray | None,
+) -> None:
+    """Copy a window of each row to its place, with zeros where there is no step.
 
-    geometry: Geometry
-    begins: np.ndarray
-    sizes: np.ndarray
-
-    def write(
-        self,
-        block: np.ndarray,
-        offset: int,
-        count: int,
-        column: Ragged,
-        places: Any,
-        rows: np.ndarray,
-    ) -> None:
-        """Copy the windows of a column to their places, with zeros where there is no step.
-
-        ``count`` rows of the batch begin at ``offset`` of the block.
-        """
-        geometry, item, raw = self.geometry, column.item_bytes, column.payload
-        width = geometry.width * item
-        starts, steps = column.starts[rows], column.lengths[rows]
-        alone = np.arange(len(rows))
-        if width <= LONG_WINDOW and width <= raw.size:
-            begins = self.begins - geometry.left
-            whole = (begins >= 0) & (begins + geometry.width <= steps)
-            whole &= self.sizes == geometry.num_unroll
-            out = np.ndarray((count,), f"V{width}", block, offset)
-            # The others get arbitrary bytes here: the loop below overwrites them singly.
-            out[places] = windows_of(raw, width)[np.where(whole, starts + begins * item, 0)]
-            alone = (~whole).nonzero()[0]
-        numbers = alone if isinstance(places, slice) else places[alone]
-        target, source = block.data, raw.data
-        for place, row in zip(numbers.tolist(), alone.tolist(), strict=True):
-            at = offset + place * width
-            block[at : at + width] = 0
-            start, end = int(starts[row]), int(steps[row])
-            for first, stop, room in geometry.parts(int(self.begins[row]), int(self.sizes[row])):
-                skipped = max(0, -first)  # steps before the first one
-                count_real = min(stop, end) - first - skipped
-                if count_real > 0:
-                    data = start + (first + skipped) * item
-                    to = at + skipped * item
-                    nbytes = count_real * item
-                    target[to : to + nbytes] = source[data : data + nbytes]
-                at += room * item
+    The rows of the batch begin at ``offset`` of the block; a step has ``item`` bytes.  ``begins``
+    are the first own steps of segments, ``sizes`` the numbers of own steps; None: all have
+    ``num_unroll``.
+    """
+    raw, left, width = column.payload, geometry.left, geometry.width * item
+    lengths, origins = column.lengths[rows], column.starts[rows]
+    firsts = begins - left
+    starts, ends = origins + firsts * item, (lengths - firsts) * item  # in bytes
+    if sizes is not None:  # what follows a short segment does not follow it in the window
+        short = sizes < geometry.num_unroll
+        ends = np.where(short, np.minimum(ends, (left + sizes) * item), ends)
+    partial = ends < width
+    if left:
+        partial |= firsts < 0
+    in_order = isinstance(places, slice)  # then these are all rows of the batch
+    at_once = width <= min(_LONG_WINDOW, raw.size)
+    alone = partial.nonzero()[0] if at_once else np.arange(len(rows))
+    numbers = (alone if in_order else places[alone]).tolist()
+    before = firsts[alone].tolist() if left else repeat(0)
+    parts = numbers, before, starts[alone].tolist(), ends[alone].tolist()
+    if at_once:
+        starts[alone] = 0  # the loop below writes these again
+        every = windows_of(raw, width)
+        count = len(rows) if in_order else (block.size - offset) // width
+        np.ndarray((count,), every.dtype, block, offset)[places] = every[starts]
+    target, source = block.data, raw.data
+    for place, first, start, end in zip(*parts, strict=False):
+        at, to = offset + place * width, offset + (place + 1) * width
+        if first < 0:
+            block[at : at - first * item] = 0
+            at, start, end = at - first * item, start - first * item, end + first * item
+        end = min(end, to - at)
+        target[at : at + end] = source[start : start + end]
+        if at + end < to:
+            block[at + end : to] = 0
+    if sizes is None or not geometry.right:
+        return
+    after = begins + sizes
+    real = np.minimum(lengths - after, geometry.right) * item
+    again = (short & (real > 0)).nonzero()[0]
+    numbers = (again if in_order else places[again]).tolist()
+    sources = (origins + after * item)[again].tolist()
+    for place, start, size in zip(numbers, sources, real[again].tolist(), strict=True):
+        at = offset + place * width + (left + geometry.num_unroll) * item
+        target[at : at + size] = source[start : start + size]

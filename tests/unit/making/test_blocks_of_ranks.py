@@ -90,6 +90,4 @@ def test_every_place_without_an_example_starts_a_lane():
     rows = np.array([4, 9])
     numbers = np.array([rows, rows, rows, rows, rows, rows + 2])
     batch = Segments(rows, numbers, 3, np.array([0, 2]), np.array([1]))
-    assert places_of_starts(batch).tolist() == [1]
-    batch.member = RoundMember(5, 1, size=4)
-    assert places_of_starts(batch).tolist() == [1, 2, 3]
+    assert places_of_starts(batch, RoundMember(5, 1, size=4)).tolist() == [1, 2, 3]
