@@ -351,6 +351,21 @@ def test_a_member_that_comes_back_gets_what_it_has_not_committed_and_the_others_
     assert sent(d) == [(1, 5, 4), (3, 1, 1), (3, 2, 2), (3, 3, 3), (3, 4, 4)]
 
 
+def test_a_trainer_beside_a_group_that_is_back_as_another_session_keeps_what_it_holds():
+    d = filled(2)
+    d.join(1, 0.0)
+    d.window(1, 1)
+    (send,) = [e for e in d.take_effects() if isinstance(e, Send)]
+    d.leave(1)
+    d.join(2, 0.0)
+    d.adopt(2, (send.token,), 0.0)
+    d.window(2, 9)
+    assert sent(d) == [(2, 1, 1)]
+    d.commit(2, (send.token,))
+    d.kept(0, 0)
+    assert Answer(2, (send.token,), ()) in d.take_effects()
+
+
 def test_when_all_are_gone_their_batches_go_to_others():
     d = filled(2)
     joined(d, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -158,9 +159,16 @@ def test_other_ranks_and_trainers_without_begin_anew():
     assert [e.batch.number for e in at.take(Send)] == [4]
 
 
-def test_all_rounds_of_an_epoch_come_before_those_of_the_next_where_none_crosses_its_border():
+@pytest.mark.parametrize("restarted", [False, True])
+def test_all_rounds_of_an_epoch_come_before_those_of_the_next_where_none_crosses_its_border(
+    restarted,
+):
     at = Ranks(2, joined=())
-    at.d.epoch_begun(0, 1, 1 << 32)
+    if restarted:  # in a life before partition 0 had begun the next epoch
+        at.d.started(0, 40, 1 << 32, 1)
+        at.d.started(1, 40, 20, 0)
+    else:
+        at.d.epoch_begun(0, 1, 1 << 32)
     at.rank(0)
     assert at.take(Want) == [Want(1, 1)], "partition 1 is still in epoch 0"
     at.rank(1)
