@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_proto.messages import Idle, Passed
-from headrace_server.core.handover import Release, Send, Want
+from headrace_server.core.handover import BeginEpoch, Release, Send, Want
 from headrace_server.core.segments import SegmentQueue
 from tests.examples import some
 
@@ -63,6 +63,20 @@ def test_a_starved_partition_is_asked_for_fewer_rows_where_no_other_is_left():
     assert at.take() == [Idle(1, 0)]
     at.d.take(1, 2, 1, 0)
     assert orders(at) == [Want(0, 0, 1), Want(1, 0, 1), Want(0, 1, 2)]
+
+
+def test_a_take_that_crosses_the_border_of_an_epoch_is_asked_of_partitions_of_the_next():
+    at = At(2, across_batches=False)
+    at.d.started(0, 0)
+    at.d.started(1, 0)
+    at.join(1)
+    at.take()
+    at.d.take(1, 1, 4, 0)
+    assert orders(at) == [Want(0, 4, 1)]
+    at.d.epoch_rests(0, 0)
+    assert orders(at) == [Want(1, 4, 1)], "partition 0 makes no more in this epoch"
+    at.d.epoch_rests(1, 0)
+    assert at.take(BeginEpoch | Want) == [BeginEpoch(0), BeginEpoch(1), Want(0, 4, 1)]
 
 
 def test_a_take_lets_go_of_what_came_ahead_and_of_what_waits_for_anybody():
