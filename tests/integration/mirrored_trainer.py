@@ -107,8 +107,24 @@ def segments_in_graph(strategy: Any, feed: Any) -> list[Any]:
     return segments(strategy, feed, in_graph=True)
 
 
-def segments_in_fit(strategy: Any, feed: Any) -> list[Any]:
-    """Train on segments by ``fit`` of Keras 3, whose model saves the states."""
+class Steps(keras.callbacks.Callback):  # type: ignore[misc]
+    """Counts the steps of Keras 3 in each epoch."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        STEPS.append(0)
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        STEPS.append(0)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        STEPS[-1] += 1
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        STEPS[-1] += 1
+
+
+def stateful(strategy: Any, feed: Any) -> tuple[Any, Any]:
+    """Return a model of Keras 3 that saves the states, and its data."""
     import headrace.keras
 
     with strategy.scope():
@@ -122,17 +138,26 @@ def segments_in_fit(strategy: Any, feed: Any) -> list[Any]:
         tf.numpy_function(_trained, [batch["key"], batch["valid"]], [])
         return batch["sequences"]["x"], batch["sequences"]["x"]
 
-    class Steps(keras.callbacks.Callback):  # type: ignore[misc]
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            STEPS.append(0)
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            STEPS[-1] += 1
-
     data = strategy.distribute_datasets_from_function(lambda _: headrace.keras.batches(feed, split))
+    return model, data
+
+
+def segments_in_fit(strategy: Any, feed: Any) -> list[Any]:
+    """Train on segments by ``fit``."""
+    model, data = stateful(strategy, feed)
     history = model.fit(data, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=[Steps()])
     assert len(history.history["loss"]) == len(history.history["mae"]) == EPOCHS
     return [*model.get_weights(), *map(np.asarray, history.history.values())]
+
+
+def segments_in_evaluate(strategy: Any, feed: Any) -> list[Any]:
+    """Evaluate once for each epoch; the results stand in place of weights."""
+    model, data = stateful(strategy, feed)
+    results = [
+        model.evaluate(data, verbose=0, return_dict=True, callbacks=[Steps()])
+        for _ in range(EPOCHS)
+    ]
+    return [np.asarray([result["loss"], result["mae"]]) for result in results]
 
 
 def segments_in_fit_of_keras_2(strategy: Any, feed: Any) -> list[Any]:

@@ -84,18 +84,12 @@ def trained(server: hs.Server, loop: str) -> list[dict[str, Any]]:
     return said
 
 
-def trained_together(shape: str) -> list[np.ndarray]:
-    """Return the weights of ``segments_in_fit``, trained on both batches of each round as one."""
-    import keras
+def rounds(shape: str, step: Callable[[int, Any, Any, Any], Any]) -> None:
+    """Take the batches of both ranks as one: ``step(epoch, mask, data, states)``, and save."""
     import tensorflow as tf
 
     import headrace
 
-    keras.utils.set_random_seed(5)
-    x, h = keras.Input((UNROLL, 1)), keras.Input((3,))
-    steps, after = keras.layers.GRU(3, return_sequences=True, return_state=True)(x, h)
-    network = keras.Model((x, {"h": h}), (keras.layers.Dense(1)(steps), {"h": after}))
-    weights, optimizer = network.trainable_variables, keras.optimizers.SGD(0.01)
     with serving(SHAPES[shape](), partitions=2) as server, contextlib.ExitStack() as stack:
         feeds = [
             stack.enter_context(
@@ -103,30 +97,67 @@ def trained_together(shape: str) -> list[np.ndarray]:
             )
             for rank in range(2)
         ]
-        for _ in range(EPOCHS):
+        for epoch in range(EPOCHS):
             for pair in zip(*feeds, strict=True):
-                mask, data, states = (
-                    tf.concat(parts, 0)
-                    for parts in zip(
-                        *(
-                            (
-                                tf.sequence_mask(batch.length, UNROLL, tf.float32),
-                                batch.sequences["x"],
-                                batch.state("h"),
-                            )
-                            for batch in pair
-                        ),
-                        strict=True,
-                    )
+                parts = zip(
+                    *(
+                        (
+                            tf.sequence_mask(batch.length, UNROLL, tf.float32),
+                            batch.sequences["x"],
+                            batch.state("h"),
+                        )
+                        for batch in pair
+                    ),
+                    strict=True,
                 )
-                with tf.GradientTape() as tape:
-                    out, new = network((data, {"h": states}))
-                    errors = tf.square(out - data)[..., 0] * mask
-                    loss = tf.reduce_sum(errors) / tf.reduce_sum(mask)
-                optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+                new = step(epoch, *(tf.concat(one, 0) for one in parts))
                 for batch, saved in zip(pair, tf.split(new["h"], 2), strict=True):
                     batch.save_state("h", saved)
-    return network.get_weights()
+
+
+def network() -> Any:
+    """Return the network of ``stateful``, with the same weights."""
+    import keras
+
+    keras.utils.set_random_seed(5)
+    x, h = keras.Input((UNROLL, 1)), keras.Input((3,))
+    steps, after = keras.layers.GRU(3, return_sequences=True, return_state=True)(x, h)
+    return keras.Model((x, {"h": h}), (keras.layers.Dense(1)(steps), {"h": after}))
+
+
+def trained_together(shape: str) -> list[np.ndarray]:
+    """Return the weights of ``segments_in_fit``, trained on both batches of each round as one."""
+    import keras
+    import tensorflow as tf
+
+    net, optimizer = network(), keras.optimizers.SGD(0.01)
+    weights = net.trainable_variables
+
+    def step(epoch: int, mask: Any, data: Any, states: Any) -> Any:
+        with tf.GradientTape() as tape:
+            out, new = net((data, {"h": states}))
+            errors = tf.square(out - data)[..., 0] * mask
+            loss = tf.reduce_sum(errors) / tf.reduce_sum(mask)
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return new
+
+    rounds(shape, step)
+    return list(net.get_weights())
+
+
+def evaluated_together(shape: str) -> list[np.ndarray]:
+    """Return loss and mean absolute error of each epoch: the means over its rounds."""
+    net = network()
+    found: list[list[list[float]]] = [[] for _ in range(EPOCHS)]
+
+    def step(epoch: int, mask: Any, data: Any, states: Any) -> Any:
+        out, new = net((data, {"h": states}))
+        real = (out - data).numpy()[..., 0][mask.numpy() > 0]
+        found[epoch].append([float(np.mean(real**2)), float(np.mean(np.abs(real)))])
+        return new
+
+    rounds(shape, step)
+    return [np.mean(epoch, axis=0) for epoch in found]
 
 
 @pytest.mark.parametrize(
@@ -136,6 +167,8 @@ def trained_together(shape: str) -> list[np.ndarray]:
         pytest.param("segments", "segments_in_graph", marks=pytest.mark.tools),
         pytest.param("segments", "segments_in_fit", marks=pytest.mark.tools),
         pytest.param("lanes", "segments_in_fit", marks=pytest.mark.tools),
+        pytest.param("segments", "segments_in_evaluate", marks=pytest.mark.tools),
+        pytest.param("lanes", "segments_in_evaluate", marks=pytest.mark.tools),
         pytest.param("segments", "segments_in_fit_of_keras_2", marks=pytest.mark.tools),
         pytest.param("lanes", "segments", marks=pytest.mark.tools),
         pytest.param("rows", "loop", marks=pytest.mark.tools),
@@ -151,9 +184,10 @@ def test_two_workers_take_equal_steps_and_end_with_equal_weights(shape: str, loo
     assert first["steps"] == second["steps"] and len(first["steps"]) == EPOCHS
     assert min(first["steps"]) > 2
     assert first["weights"] == second["weights"]
-    if loop == "segments_in_fit":
-        together = trained_together(shape)
-        for weight, wanted in zip(first["weights"], together, strict=False):  # then its history
+    together = {"segments_in_fit": trained_together, "segments_in_evaluate": evaluated_together}
+    if loop in together:
+        wanted_all = together[loop](shape)
+        for weight, wanted in zip(first["weights"], wanted_all, strict=False):  # then its history
             np.testing.assert_allclose(
                 np.frombuffer(bytes.fromhex(weight), np.float32), wanted.ravel(), atol=1e-5
             )
