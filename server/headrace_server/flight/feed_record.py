@@ -10,6 +10,7 @@ that is writing meanwhile, and works after one was killed.
 from __future__ import annotations
 
 import os
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property, lru_cache, partial
@@ -139,7 +140,8 @@ class FeedRecord:
             if version != FORMAT:
                 raise ServerError(
                     f"{path} was written by another release of headrace (format {version!r:.40}, "
-                    f"this one reads {FORMAT}): move it elsewhere, and read it by that release"
+                    f"this one reads {FORMAT}): read it by that release; to leave it out here: "
+                    f"mv {shlex.quote(str(path))} {shlex.quote(f'{path}.{version!r:.40}')}"
                 )
             self._hand_outs.begin(life, server, *header)
         for at, (kind, *plain) in found:

@@ -241,7 +241,8 @@ def _check(directory: Path, feed: str, name: str) -> int:
     if leaf.get("format", _FORMAT) != _FORMAT:
         raise ServerError(
             f"{directory} was written by another release of headrace (format "
-            f"{leaf['format']!r:.40}, this one reads {_FORMAT})"
+            f"{leaf['format']!r:.40}, this one reads {_FORMAT}): go on with that release, or begin "
+            "without a snapshot (without resume)"
         )
     if leaf.pop("sum", None) != _sum_of(leaf):  # from here on it is what was stored
         raise SnapshotDamaged(f"{directory / LEAF} is damaged: it is not what was stored")

@@ -17,8 +17,10 @@ snapshots/NAME/ID/            copies of all that, see snapshots.py
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,11 +51,22 @@ _MOST_TERMS = 2**31 - 1
 _MOST_BY_CLOCK = _MOST_TERMS - 2**24
 #: Number of terms that are kept.
 _MOST_STARTS = 1000
-_NEXT = "Resume from a snapshot, or move the state directory away to begin anew"
 
 
 class ConfigChanged(ServerError, ValueError):
     """The state is of another pipeline, other data or another number of partitions."""
+
+
+def beginning_anew(file: Path) -> str:
+    """Return the command that lets the next start begin anew, for an error of a feed's file."""
+    state = file.parents[2]
+    names = (f"{state}.{number}" for number in itertools.count(1))
+    aside = next(name for name in names if not os.path.lexists(name))
+    return f"to begin anew: mv {shlex.quote(str(state))} {shlex.quote(aside)}"
+
+
+def _next(file: Path) -> str:
+    return f"Resume from a snapshot; or, {beginning_anew(file)}"
 
 
 def partition_path(directory: str | Path, feed: str, partition: int) -> Path:
@@ -169,7 +182,7 @@ def compare_feed(state: Path, feed: FeedConfig, file: Path, allow_change: bool) 
     except ConfigChanged:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ServerError(f"{file} is damaged: {error!r:.200}. {_NEXT}") from None
+        raise ServerError(f"{file} is damaged: {error!r:.200}. {_next(file)}") from None
     for change, why in never:
         raise ConfigChanged(
             f"feed {feed.name!r} can not go on from the state in {state}: {change}, and {why}.  "
@@ -223,19 +236,21 @@ def described(feed: FeedConfig) -> dict[str, Any]:
 
 def _known(file: Path) -> dict[str, Any] | None:
     """Read the feed that a state was noted for; None where there is none."""
-    known: Any = read_json(file, lambda plain: plain, _NEXT)
+    known: Any = read_json(file, lambda plain: plain, _next(file))
     if known is None:
         if has_states(file.parent):
-            raise ServerError(f"{file} is gone, and states lie beside it. {_NEXT}")
+            raise ServerError(f"{file} is gone, and states lie beside it. {_next(file)}")
         return None
     if not isinstance(known, dict) or known.keys() - {SHARE} != _FIELDS:
-        raise ServerError(f"{file} is damaged: it lacks fields. {_NEXT}")
+        raise ServerError(f"{file} is damaged: it lacks fields. {_next(file)}")
     if not isinstance(known["partitions"], int) or known["partitions"] < 1:
-        raise ServerError(f"{file} is damaged: {known['partitions']!r:.80} partitions. {_NEXT}")
+        raise ServerError(
+            f"{file} is damaged: {known['partitions']!r:.80} partitions. {_next(file)}"
+        )
     if known["format"] != _FORMAT:
         raise ServerError(
             f"{file} was written by another release of headrace (format {known['format']!r}, this "
-            f"one reads {_FORMAT}). {_NEXT}"
+            f"one reads {_FORMAT}): go on with that release; or, {beginning_anew(file)}"
         )
     return known
 

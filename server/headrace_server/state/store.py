@@ -40,6 +40,7 @@ from ..process.rundir import MORE_SHARED_MEMORY
 from .commit_records import Ledger, decoded, encoded
 from .journal import Journal, NoRoom, create
 from .mirror import Mirror
+from .statedir import beginning_anew
 
 logger = logging.getLogger("headrace.store")
 
@@ -362,7 +363,5 @@ def _named(path: Path, in_memory: bool) -> Iterator[None]:
         more = f"; {where}" if error.errno in FULL else ""
         raise _Passing(f"{path}: {error.strerror}{more}") from error
     except (ValueError, struct.error) as error:
-        raise StoreDamaged(
-            f"{path} is damaged: {error}.  Nothing is guessed: resume from a snapshot, or move the "
-            "state directory away to begin anew"
-        ) from error
+        remedy = "" if in_memory else f": resume from a snapshot; or, {beginning_anew(path)}"
+        raise StoreDamaged(f"{path} is damaged: {error}.  Nothing is guessed{remedy}") from error

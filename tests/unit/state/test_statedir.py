@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -322,9 +323,14 @@ def test_a_note_of_another_release_is_refused_with_both_versions(
     directory.check_feed(feed())
     monkeypatch.setattr(statedir, "_FORMAT", 3)
     with pytest.raises(
-        ServerError, match=r"another release .*format 2, this one reads 3.*snapshot"
-    ):
+        ServerError, match=r"another release .*format 2, this one reads 3\): go on with that"
+    ) as refused:
         directory.check_feed(feed(), allow_change=True)
+    subprocess.run(shlex.split(str(refused.value).partition("to begin anew: ")[2]), check=True)
+    anew = StateDirectory(directory.path)
+    assert not anew.check_feed(feed())
+    anew.close()
+    assert Path(f"{directory.path}.1/feeds/speech/feed.json").exists()
 
 
 def test_feeds_are_apart(directory: StateDirectory):

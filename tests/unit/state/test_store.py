@@ -390,7 +390,9 @@ def refused(path: Path, match: str) -> None:
         with pytest.raises(StoreDamaged, match=match) as caught:
             contents(path)
         assert str(path) in str(caught.value)
-        assert "resume from a snapshot, or move the state directory away" in str(caught.value)
+        assert f"resume from a snapshot; or, to begin anew: mv {path.parents[2]} " in str(
+            caught.value
+        )
         kept = {f: f.read_bytes() for f in files if f.exists()}
         assert kept == files
 
