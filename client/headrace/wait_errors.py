@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded, HeadraceError
 
+from .listening import listening
 from .shares import shares_there
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def too_late(
         return ConnectionLost(
             f"no server answered at {place} within timeout={timeout_s:g} s{slept}: "
             f"is it running, and is the address right?{link.hint}{known and f' ({known})'}"
+            f"{listening(session.address)}"
         )
     held, most = sum(each.held() for each in link.sessions), session.welcome.max_credits
     each = "" if len(link.sessions) == 1 else " of each worker"
