@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from headrace_proto.errors import ProtocolError
+from headrace_proto.layout import copy_bytes
 
 from .holding import BufferPool
 from .leases import Received
@@ -73,5 +74,5 @@ class Blocks:
 
     def _copied(self, source: np.ndarray) -> np.ndarray:
         memory = self._pool.buffer(source.nbytes)
-        np.copyto(memory, source)
+        copy_bytes(memory, source)
         return memory

@@ -18,7 +18,7 @@ import numpy as np
 
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import DataError
-from headrace_proto.layout import Slot, arrange, array_at
+from headrace_proto.layout import Slot, arrange, array_at, copy_bytes
 from headrace_proto.schema import Field
 
 from ..core.padding import NO_PADDING, Padding
@@ -26,6 +26,9 @@ from ..reading.chunk import Chunk
 from ..reading.columns import Column, Ragged, Rows, Strings, row_count, take
 
 _arranged = lru_cache(maxsize=1024)(arrange)
+
+#: Bytes from which it pays to copy rows in pieces.
+_MUCH = 512 * 1024
 
 Parts = Sequence[tuple[Chunk, Rows]]
 
@@ -124,7 +127,7 @@ class Assembly:
         at = 0
         for column, (_, rows), n in zip(columns, self._parts, self._counts, strict=True):
             if isinstance(rows, slice):
-                out[at : at + n] = column[rows]
+                _copy(out[at : at + n], column[rows])
             else:
                 column.take(rows, 0, out[at : at + n], "clip")
             at += n
@@ -149,6 +152,14 @@ class Assembly:
 def _light_take(column: Column, rows: Rows) -> Column:
     """Return rows of a column if that copies no payload; a dense column is copied when written."""
     return column if isinstance(column, np.ndarray) else take(column, rows)
+
+
+def _copy(out: np.ndarray, rows: np.ndarray) -> None:
+    """Copy rows of the same shape."""
+    if rows.nbytes > _MUCH and rows.flags.c_contiguous and rows.dtype == out.dtype:
+        copy_bytes(out.reshape(-1).view(np.uint8), rows.reshape(-1).view(np.uint8))
+    else:
+        out[:] = rows
 
 
 def _within(column: Ragged, shape: tuple[int, ...]) -> np.ndarray:

@@ -103,8 +103,10 @@ class PlainMaker:
         ``before`` is the memory of the stages before the read.
         """
         chunk, facts = self.shaped(chunk)
-        out = self.left_out.mask(chunk.ordinals, read.epoch, later=True)
-        without = np.unique(chunk.ordinals[out]).tolist()
+        without: list[int] = []
+        if self.leaves_out:
+            out = self.left_out.mask(chunk.ordinals, read.epoch, later=True)
+            without = np.unique(chunk.ordinals[out]).tolist()
         if without:
             self._intake.count("skipped", int(out.sum()))
             chunk = chunk.take(np.flatnonzero(~out))

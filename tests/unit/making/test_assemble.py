@@ -211,6 +211,19 @@ def test_numbers_of_the_other_byte_order_become_native_ones(rows: Any):
     assert got.dtype.isnative and got.tolist() == swapped[rows].tolist()
 
 
+_MANY = np.random.default_rng(9).integers(0, 2**31, (3000, 2, 64), np.int32)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [_MANY, _MANY.astype(">i4"), np.asfortranarray(_MANY)],
+    ids=["plain", "swapped", "by column"],
+)
+def test_many_rows_that_follow_each_other_are_those_of_the_column(stored: np.ndarray):
+    got = filled(chunk_of(x=stored), slice(7, 2900), Field("int32", (2, 64)))
+    assert np.array_equal(got, _MANY[7:2900])
+
+
 def test_a_dense_column_whose_chunks_differ_in_shape_is_refused():
     parts = [
         (chunk_of(x=np.zeros((2, 3))), slice(0, 2)),

@@ -19,6 +19,7 @@ from headrace_proto.layout import (
     arrange,
     array_at,
     check_slot,
+    copy_bytes,
     first_strings,
     strings_at,
 )
@@ -103,6 +104,14 @@ def test_fresh_memory_is_aligned_and_of_its_size(nbytes):
     assert memory.nbytes == nbytes
     assert memory.dtype == np.uint8
     assert memory.ctypes.data % ALIGNMENT == 0
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 256 << 10, (512 << 10) + 7])
+def test_copied_bytes_are_those_of_the_source_and_no_others_change(nbytes):
+    source = np.random.default_rng(nbytes).integers(0, 256, nbytes + 1, np.uint8)
+    out = np.full(nbytes + 2, 7, np.uint8)
+    copy_bytes(out[1:-1], source[1:])
+    assert np.array_equal(out[1:-1], source[1:]) and out[0] == out[-1] == 7
 
 
 def test_an_empty_block_takes_no_memory():
