@@ -151,6 +151,7 @@ class Owner:
                 name = partitions.turn()
                 busy = bool(door.heard or near.unheard)
                 if name is not None:
+                    self._outbox.flush()  # else ready batches would wait for those made next
                     if partitions.reads_next(name):
                         self._send_out()
                         self._store()

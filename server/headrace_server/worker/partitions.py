@@ -130,15 +130,15 @@ class Partitions:
             run, made = self._running[turn], self._step(turn)
             going = made is not None and self._announce(turn, run, made)
             now = time.monotonic()
+            took, began = now - began, now
             if len(self._running) > 1:
-                self.ahead.worked(turn, now - began, int(going))
+                self.ahead.worked(turn, took, int(going))
             if not going:
                 break
-            began = now
             self._lacks.made(turn, now)
             if run.rests:
                 self.ahead.wait(turn)
-            if now >= until or not run.made_ahead:
+            if now + took >= until or not run.made_ahead:  # the next one takes as long
                 break
             turn = self.ahead.turn()
             if turn is not None and self._running[turn].reads_next:
