@@ -16,6 +16,7 @@ from headrace_proto.errors import DataError
 from headrace_proto.schema import Field, schema_from_wire
 
 from ..pipeline.declaration import Stage
+from ..pipeline.examples import names_fault
 from ..pipeline.selectors import RESERVED
 from .cache import CachedRead
 from .chunk import Chunk
@@ -59,6 +60,8 @@ class RowStages:
         self.samplers = [step for step in self._steps if isinstance(step, Sampler)]
         drawing = (step.draws for step in self._steps if isinstance(step, Map))
         self._draws = [draws for draws in drawing if draws is not None]
+        if fields and (fault := names_fault(fields)):
+            raise DataError(f"the source has {fault}; declare the features that are wanted")
         for name in fields:
             if name.startswith(RESERVED):
                 raise DataError(

@@ -226,8 +226,31 @@ def test_a_header_that_does_not_serve_is_named(tmp_path: Path) -> None:
     features = {"n": Feature("scalar", "int64")}
     bad = BadRecords(skip=True)
     assert all_of(opened("csv", twice, good, features=features, bad=bad)) == [{"n": 1}]
-    with pytest.raises(DataError, match=r"good: there is no column 'm'; it has 'n'"):
+    with pytest.raises(
+        DataError, match=r"good, record 0, byte 0: there is no column 'm'; it has 'n'"
+    ):
         opened("csv", good, features={"m": Feature("scalar", "int64")}).read(0, b"", 1)
+
+
+def test_empty_lines_may_precede_the_header(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", "\n\r\nn,s\n1,x\n\n2,y\n")
+    assert all_of(opened("csv", path)) == [{"n": 1, "s": b"x"}, {"n": 2, "s": b"y"}]
+
+
+def test_the_error_of_a_header_names_the_file_once(tmp_path: Path) -> None:
+    path = write(tmp_path / "twice", "n,n\n1,2\n")
+    features = {"n": Feature("scalar", "int64")}
+    with pytest.raises(DataError) as caught:
+        opened("csv", path, features=features).read(0, b"", 1)
+    assert str(caught.value) == f"{path}, record 0, byte 0: two columns are named 'n'; rename one"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("cell", ["1_0", "\uff11"])
+def test_numbers_that_only_python_reads_are_refused(tmp_path: Path, dtype: str, cell: str) -> None:
+    path = write(tmp_path / "a", f"n\n{cell}\n")
+    with pytest.raises(DataError, match=f"record 0, .*'{cell}' is not a value of its dtype"):
+        opened("csv", path, features={"n": Feature("scalar", dtype)}).read(0, b"", 1)
 
 
 def test_a_number_that_is_none_is_no_other_than_itself(tmp_path: Path) -> None:

@@ -76,6 +76,20 @@ def test_blank_lines_returns_and_a_byte_order_mark_are_no_records(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["a", "a.gz"])
+@pytest.mark.parametrize("line", [b"\0" * 7, b" \x01", b"\x1f "])
+def test_a_line_of_zeros_is_a_bad_record_and_no_blank_line(
+    tmp_path: Path, name: str, line: bytes
+) -> None:
+    content = b'{"a": 1}\n' + line + b'\n{"a": 3}\n'
+    (tmp_path / name).write_bytes(gzip.compress(content) if name == "a.gz" else content)
+    bad = BadRecords(skip=True)
+    assert all_of(opened("jsonl", tmp_path / name, bad=bad)) == [{"a": 1}, {"a": 3}]
+    assert bad.counts.keys() == {"corrupt_record"}
+    with pytest.raises(DataError, match=rf"{name}, record 1, byte 9: the line is no JSON"):
+        all_of(opened("jsonl", tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["a", "a.gz"])
 @pytest.mark.parametrize("content", [b"", b"\n", b" \n\n"])
 def test_a_file_without_records_is_a_source_of_none(
     tmp_path: Path, name: str, content: bytes

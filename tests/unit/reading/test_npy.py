@@ -52,6 +52,13 @@ def test_objects_are_refused() -> None:
         npy_array(np.frombuffer(stream.getvalue(), np.uint8))
 
 
+@pytest.mark.parametrize("text", ["-" * 0x2000, "~" * 9000])
+def test_a_header_that_is_nested_too_deeply_is_refused(text: str) -> None:
+    header = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+    with pytest.raises(ValueError, match="its header is nested too deeply"):
+        npy_array(np.frombuffer(header, np.uint8))
+
+
 def test_values_without_bytes_are_refused() -> None:
     content = saved(np.zeros(1, "S1")).tobytes().replace(b"'|S1'", b"'|S0'")
     with pytest.raises(ValueError, match=r"it holds \|S0, values of no bytes"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import uuid
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,17 @@ def test_arrays_that_are_no_examples_are_refused(
 ) -> None:
     with pytest.raises(DataError, match=text):
         opened("npz", write(tmp_path / "a.npz", x=array))
+
+
+def test_two_arrays_of_one_name_are_refused(tmp_path: Path) -> None:
+    with warnings.catch_warnings(), zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        warnings.simplefilter("ignore")  # of zipfile, that the name is there already
+        for first in (0, 10):
+            content = io.BytesIO()
+            np.save(content, first + np.arange(3))
+            archive.writestr("a.npy", content.getvalue())
+    with pytest.raises(DataError, match=r"a\.npz: two of its arrays are named 'a'; rename one"):
+        opened("npz", tmp_path / "a.npz")
 
 
 def test_damaged_files_are_named_and_skipped(tmp_path: Path) -> None:

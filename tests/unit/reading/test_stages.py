@@ -534,3 +534,16 @@ def test_a_ragged_result_is_made_dense_where_the_schema_is_fixed():
     assert out.columns["v"].shape == (2, 2)
     with pytest.raises(DataError, match=r"column 'v': .*shape \[1\] does not fit"):
         run.apply(numbered(3), BadRecords())
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["a", ""], "the source has a column named ''; names are strings of 1 to 256"),
+        (["\udcff"], "the source has a column named .*, which is not a text that UTF-8 can hold"),
+        ([f"c{i}" for i in range(1025)], "the source has 1025 columns; 1 to 1024 can be"),
+    ],
+)
+def test_columns_that_no_trainer_could_be_sent_are_refused(names: list[str], text: str) -> None:
+    with pytest.raises(DataError, match=f"{text}.*declare the features"):
+        RowStages((), dict.fromkeys(names, Field("int64")))

@@ -148,6 +148,7 @@ def test_joined_archives_are_read_to_the_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", packed()])
 def test_an_archive_without_members_has_no_examples(tmp_path: Path, content: bytes) -> None:
     assert all_of(opened("tar", write(tmp_path / "a", content))) == []
+    assert all_of(opened("tar", write(tmp_path / "a.tar.gz", content))) == []
 
 
 CLS = {"cls": Feature("scalar", "int64")}

@@ -17,6 +17,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, BinaryIO, NamedTuple
 
@@ -86,16 +87,16 @@ class _Table:
         if names is None:
             with open_plain(file, 0) as stream:
                 text = _Text(stream, 0)
-                names = next(self.cells(text), [])
+                names = next(filter(None, self.cells(text)), [])  # empty lines may precede it
                 place = Place(text.byte, 0, 1)
         twice = {name for name in names if names.count(name) > 1}
         if twice:
-            raise DataError(f"{file.path}: two columns are named {min(twice)!r}; rename one")
+            raise DataError(f"two columns are named {min(twice)!r}; rename one")
         grouped = [] if self.group_by is None else [self.group_by]
         for name in (*self.kinds, *grouped) if names else ():
             if name not in names:
                 has = ", ".join(map(repr, names))
-                raise DataError(f"{file.path}: there is no column {name!r}; it has {has}")
+                raise DataError(f"there is no column {name!r}; it has {has}")
         return names, place
 
     def examples(self, file: DataFile, walk: Records) -> Iterator[StreamRecord]:
@@ -190,9 +191,8 @@ class _Table:
             except FilesMissing:
                 raise
             except (csv.Error, DataError, *DAMAGE) as error:  # reported when it is read
-                if not isinstance(error, DataError):
-                    error = DataError(f"{file.path}: {error}; declare the features")
-                wrong = wrong or error
+                remedy = "" if isinstance(error, DataError) else "; declare the features"
+                wrong = wrong or DataError(f"{file.path}: {error}{remedy}")
             rows = [row for row in rows if len(row) == len(names)]
             for i, name in enumerate(names):
                 columns.setdefault(name, []).extend(row[i] for row in rows)
@@ -216,7 +216,7 @@ def _dtype_of(cells: Sequence[str]) -> str:
         return "int64" if fits else dtypes.BYTES
     try:
         for cell in filled:
-            _real(cell)
+            _number(float, cell)
     except ValueError:
         return dtypes.BYTES
     return "float64" if filled else dtypes.BYTES
@@ -228,10 +228,10 @@ def _integer(cell: str) -> int:
     return int(cell)
 
 
-def _real(cell: str) -> float:
-    if "_" in cell:  # Python's own spelling
+def _number(kind: Callable[[str], complex], cell: str) -> complex:
+    if "_" in cell or not cell.isascii():  # Python's own spellings
         raise ValueError("it is no number")
-    return float(cell)
+    return kind(cell)
 
 
 def _parser(dtype: str) -> Callable[[str], Any]:
@@ -243,7 +243,7 @@ def _parser(dtype: str) -> Callable[[str], Any]:
     kind = dtypes.numpy_dtype(dtype).kind
     if kind in "iu":
         return _integer
-    return complex if kind == "c" else _real
+    return partial(_number, complex if kind == "c" else float)
 
 
 class _Text(Iterator[str]):

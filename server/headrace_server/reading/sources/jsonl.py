@@ -23,7 +23,8 @@ from .example_rows import Row, RowPart, reader_of_rows
 from .record_streams import Place, Records, StreamRecord, file_streams, open_plain
 
 _NEWLINE = 10
-_SPACE = 32
+#: By byte whether it is more than white space.  Zeros count: a crash of the writer leaves them.
+_INK = np.array([not bytes([byte]).isspace() for byte in range(256)])
 _MARK = b"\xef\xbb\xbf"  # the byte order mark of UTF-8, which some editors add
 #: Bytes that are scanned for newlines at once.
 _BLOCK = 1 << 24
@@ -66,16 +67,16 @@ def line_index(data: np.ndarray, progress: Callable[[int], None] = lambda done: 
         starts[0] = len(_MARK)
     lines = np.flatnonzero(starts < stops)
     starts, stops = starts[lines], stops[lines]
-    inked = data[starts] > _SPACE
+    inked = _INK[data[starts]]
     for i in np.flatnonzero(~inked).tolist():
-        inked[i] = (data[starts[i] : stops[i]] > _SPACE).any()
+        inked[i] = _INK[data[starts[i] : stops[i]]].any()
     return np.concatenate([starts[inked], stops[inked]])
 
 
 def _part(file: DataFile, cache: IndexCache, bad: BadRecords) -> RowPart:
     """Return the lines of one file."""
     data = open_map(file)
-    index = cache.get(file, "jsonl-lines", lambda: line_index(data, cache.progress_of(file)))
+    index = cache.get(file, "jsonl lines", lambda: line_index(data, cache.progress_of(file)))
     starts, stops = index.reshape(2, -1)
 
     def get(number: int) -> Row:

@@ -27,8 +27,11 @@ def npy_array(data: np.ndarray) -> np.ndarray:
     if version not in _READ:
         raise ValueError(f"version {version} of the format holds arrays of records only")
     unreadable = SyntaxError, TypeError, tokenize.TokenError
-    with rewording(ValueError, "its header can not be read: ", *unreadable):
-        shape, fortran, dtype = _READ[version](stream)
+    try:
+        with rewording(ValueError, "its header can not be read: ", *unreadable):
+            shape, fortran, dtype = _READ[version](stream)
+    except (RecursionError, MemoryError):  # of Python's parser
+        raise ValueError("its header is nested too deeply") from None
     if min(shape, default=0) < 0:
         raise ValueError(f"it has the impossible shape {list(shape)}")
     if dtype.hasobject:

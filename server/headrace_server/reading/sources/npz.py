@@ -64,6 +64,8 @@ def _arrays(file: DataFile, column: str | None) -> dict[str, np.ndarray]:
             if not entry.filename.endswith(".npy"):
                 raise DataError(f"its member {entry.filename!r} is no .npy array")
             name = entry.filename.removesuffix(".npy")
+            if name in arrays:
+                raise DataError(f"two of its arrays are named {name!r}; rename one")
             arrays[name] = _parsed(name, _member(archive, entry, data))
     return arrays
 

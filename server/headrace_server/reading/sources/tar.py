@@ -38,8 +38,6 @@ def _examples(
     wanted: Collection[str] | None, file: DataFile, walk: Records
 ) -> Iterator[StreamRecord]:
     """Yield the examples of a file."""
-    if not file.size:
-        return
     with open_plain(file, walk.place.byte) as stream:
         parts = _parts_of_examples(members(stream, walk.place.byte))
         for key, group in groupby(parts, lambda part: part.key):

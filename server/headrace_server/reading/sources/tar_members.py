@@ -48,7 +48,7 @@ def members(stream: BinaryIO, byte: int) -> Iterator[Member]:
     while True:
         _seek(stream, at)
         block = stream.read(_BLOCK)
-        if not block and ended:
+        if not block and (ended or not at):
             return
         if len(block) < _BLOCK:
             raise _cut_off(at + len(block))
