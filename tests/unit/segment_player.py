@@ -61,12 +61,10 @@ class Player:
         directory.mkdir()
         self.slab = Slab(directory, 0, 0, slab_pages * PAGE, min(slab_pages, 64) * PAGE)
         self.feed = compose(self.reader, declaration, *parts, self.slab, self.bad)
-        self.wanted: dict[int, int] = {}
         self.rested = 0  # batches after which it was known at once that nothing is to be done
 
     def want(self, stripe: int = 0) -> None:
-        self.wanted[stripe] = self.wanted.get(stripe, 0) + 1
-        self.feed.want(self.wanted[stripe], stripe)
+        self.feed.want(1, stripe)
 
     def step(self) -> Any:
         """The next thing that is not Busy."""

@@ -2,7 +2,7 @@
 which.
 
     credits of trainers ─► deal() ─┬─► next(): its trainer's
-                                   └─► wants() ─► Want(partition, upto) ─► worker ─► made()
+                                   └─► wants() ─► Want(partition, more) ─► worker ─► made()
     take() ─► a stripe of its own ─► Want(partition, rows, stripe) ─► made() ─► deal()
                 └─ withdrawn, or made twice ─► Release: its rows are ready again
 
@@ -80,11 +80,11 @@ class Arrivals(SegmentSupply):
             return self._made_for_take(batch, stripe)
         if self.stripe and batch.meta.get("stripe") != self.stripe:  # made for ranks that have left
             return False
-        if here.made > here.wanted:  # it crossed the Want that withdrew it, or a refused claim
-            here.wanted = here.made
-            if self._sized:
-                self._release_rows(batch)
-                return False
+        if here.due:
+            here.due -= 1
+        elif self._sized:  # it crossed the Want that withdrew it
+            self._release_rows(batch)
+            return False
         self._ready.push(batch)
         return True
 
@@ -108,7 +108,7 @@ class Arrivals(SegmentSupply):
 
     def _on_rests(self, partition: int, rests: bool) -> None:
         here = self.partitions[partition]
-        here.starved, here.wanted = rests, here.made
+        here.starved, here.due = rests, 0
         if rests:
             self._asked_in_vain(partition)
             self._pass_over(partition)
@@ -121,9 +121,8 @@ class Arrivals(SegmentSupply):
     def starved(self, partition: int) -> None:
         """Note that a partition can not make more batches before states come back."""
         here = self.partitions[partition]
-        here.starved = here.wanted > here.made or any(
-            partition in take.asked for take in self.takes.values()
-        )
+        taken = any(partition in take.asked for take in self.takes.values())
+        here.starved = here.due > 0 or taken
 
     def waiting(self) -> int:
         return len(self._ready)
@@ -151,7 +150,7 @@ class Arrivals(SegmentSupply):
     def missing(self) -> tuple[int, int] | None:
         """Return number and partition of a requested batch that can be made, if any."""
         for number, p in self.partitions.items():
-            if p.wanted > p.made and not p.ended and not p.starved:
+            if p.due and not p.ended and not p.starved:
                 return p.made, number
         return None
 
@@ -178,18 +177,18 @@ class Arrivals(SegmentSupply):
         for here in self.partitions.values():
             if not (here.ended or here.starved or here.held):
                 able = True
-                needed -= here.wanted - here.made
+                needed -= here.due
         if needed <= 0 or not able:
             return []
-        asked = set()
+        more: dict[int, int] = {}
         while needed:
             number = self._turn()
             here = self.partitions[number]
             if not (here.ended or here.starved or here.held):
-                here.wanted += 1
+                here.due += 1
                 needed -= 1
-                asked.add(number)
-        return [Want(number, self.partitions[number].wanted) for number in sorted(asked)]
+                more[number] = more.get(number, 0) + 1
+        return [Want(number, more[number]) for number in sorted(more)]
 
     # Takes
 
@@ -257,10 +256,6 @@ class Arrivals(SegmentSupply):
 
     def _made_for_take(self, batch: Batch, stripe: int) -> bool:
         """Take the batch of a take; False where it is not needed any more."""
-        here = self.partitions[batch.partition]
-        here.wanted += 1
-        if here.wanted > here.made:  # a Want that crossed this batch did not count it
-            self._hands.effects.append(Want(batch.partition, here.wanted))
         take = next((take for take in self.takes.values() if take.stripe == stripe), None)
         if take is None or take.batch is not None:
             self._release_rows(batch)
@@ -292,15 +287,15 @@ class Arrivals(SegmentSupply):
         """Withdraw requests for batches of the declared size that no trainer asks for any more."""
         trainers = self._trainers
         asking = [*trainers.asking.values(), *trainers.yielding.values()]
-        spare = sum(here.wanted - here.made for here in self.partitions.values())
+        spare = sum(here.due for here in self.partitions.values())
         spare -= sum(max(0, trainers.credits(trainer)) for trainer in asking)
         for number, here in self.partitions.items():
-            fewer = min(spare, here.wanted - here.made)
+            fewer = min(spare, here.due)
             if fewer > 0:
                 spare -= fewer
-                here.wanted -= fewer
+                here.due -= fewer
                 here.starved = False  # else it reports that again
-                self._hands.effects.append(Want(number, here.wanted))
+                self._hands.effects.append(Want(number, -fewer))
 
     def _release_all(self, batches: Sequence[Batch]) -> None:
         """Release batches that no trainer has, so that their rows go out in others."""

@@ -196,10 +196,14 @@ class FlushLost(_Effect):
 
 @record
 class Want(_Effect):
-    """Let a partition make batches (of a stripe of lanes) up to number ``upto``."""
+    """Let a partition make so many ``more`` batches, of a stripe of lanes, or fewer (below 0).
+
+    In the order of arrival a stripe belongs to a trainer that takes one batch of ``more`` rows; 0
+    withdraws that.
+    """
 
     partition: int
-    upto: int
+    more: int
     stripe: int = 0
 
 

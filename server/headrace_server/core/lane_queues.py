@@ -1,7 +1,7 @@
 """The batches of lanes that no trainer has: each trainer has a stripe, and only it gets its
 batches.
 
-    a trainer asks ─► a stripe in the partition with the fewest ─► Want(partition, upto, stripe)
+    a trainer asks ─► a stripe in the partition with the fewest ─► Want(partition, more, stripe)
                                                                   ─► made() ─► next(): its trainer's
 
 The batches of a stripe are void when its trainer leaves.  Without states a stripe is dry before its
@@ -32,8 +32,7 @@ class _Stripe:
     partition: int
     number: int
     leaves: int  # number of left stripes of its partition when it was opened
-    made: int = 0
-    wanted: int = 0
+    due: int = 0  # batches that were asked for and have not come
     ready: Line = field(default_factory=Line)
 
 
@@ -58,7 +57,7 @@ class LaneQueues(SegmentSupply):
         stripe = self._open.get(batch.meta["stripe"])
         if stripe is None:
             return False
-        stripe.made += 1
+        stripe.due -= 1
         stripe.ready.push(batch)
         return True
 
@@ -117,7 +116,7 @@ class LaneQueues(SegmentSupply):
     def missing(self) -> tuple[int, int] | None:
         """Return number and partition of a requested batch, if any."""
         for stripe in self._open.values():
-            if stripe.wanted > stripe.made:
+            if stripe.due:
                 return self.partitions[stripe.partition].made, stripe.partition
         return None
 
@@ -160,12 +159,6 @@ class LaneQueues(SegmentSupply):
             return False
         return all(one.ended or number in self._dry for number, one in self.partitions.items())
 
-    def claimed(self, batch: Batch) -> Batch:
-        """Count a claimed batch as made.  Once it is saved, its examples continue in any lanes."""
-        self.partitions[batch.partition].made += 1
-        self._hands.open += 1
-        return batch
-
     def wants(self, asking: Sequence[Asking]) -> list[Effect]:
         """Return the requests to partitions; give trainers without lanes some where work is."""
         effects: list[Effect] = []
@@ -173,10 +166,10 @@ class LaneQueues(SegmentSupply):
             stripe = self._stripe_of(session) or self._give(session)
             if stripe is None or self.partitions[stripe.partition].held:
                 continue
-            upto = stripe.made + credits - len(stripe.ready)
-            if upto > stripe.wanted:
-                stripe.wanted = upto
-                effects.append(Want(stripe.partition, upto, stripe.number))
+            more = credits - len(stripe.ready) - stripe.due
+            if more > 0:
+                stripe.due += more
+                effects.append(Want(stripe.partition, more, stripe.number))
         return effects
 
     def _give(self, session: int) -> _Stripe | None:

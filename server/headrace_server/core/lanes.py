@@ -33,8 +33,7 @@ class _Stripe:
     lanes: np.ndarray  # slots; -1 is empty
     started: np.ndarray  # lanes that got an example since the last draft
     out: list[Segments] = field(default_factory=list)
-    wanted: int = 0
-    made: int = 0
+    wanted: int = 0  # number of batches that are wanted and not drafted
     over: bool = False  # it gets no further drafts
     reported: bool = False  # whether it was reported as dry
 
@@ -73,7 +72,7 @@ class Lanes(InStep):
     def content(self) -> bool:
         if self.members is not None or self.dry:
             return False
-        return all(one.made >= one.wanted and not one.over for one in self._stripes.values())
+        return not any(one.wanted or one.over for one in self._stripes.values())
 
     @property
     def takeable(self) -> int:
@@ -82,15 +81,13 @@ class Lanes(InStep):
 
     # Stripes
 
-    def want(self, upto: int, stripe: int = 0) -> None:
-        """Allow a trainer's batches, or rounds of ranks, up to number ``upto``."""
+    def want(self, more: int, stripe: int = 0) -> None:
+        """Allow more batches of a trainer, or more rounds of ranks."""
         if self.members is not None:
-            self.members.wanted = max(self.members.wanted, upto)
-            return
-        if stripe in self._gone:  # it ran dry meanwhile
-            return
-        known = self._stripes.get(stripe) or self._open(stripe)
-        known.wanted = max(known.wanted, upto)
+            self.members.want(more)
+        elif stripe not in self._gone:  # else it ran dry meanwhile
+            known = self._stripes.get(stripe) or self._open(stripe)
+            known.wanted += more
 
     def _open(self, number: int) -> _Stripe:
         empty = np.full(self.batch_size, -1, np.int64)
@@ -150,7 +147,7 @@ class Lanes(InStep):
             if stripe.over:
                 self._run_dry(number, stripe)
                 continue
-            if stripe.made >= stripe.wanted or (stripe.out and not self.ahead):
+            if not stripe.wanted or (stripe.out and not self.ahead):
                 continue
             if np.count_nonzero(stripe.lanes < 0) and not self._fill([stripe]):
                 continue
@@ -161,6 +158,7 @@ class Lanes(InStep):
                     self._run_dry(number, stripe)
             else:
                 self._stripes[number] = self._stripes.pop(number)  # after all others
+                stripe.wanted -= 1
                 return self._draft(number, stripe, lanes)
         return None
 
@@ -198,7 +196,6 @@ class Lanes(InStep):
         self._slots.segment[slots] += 1
         stripe.lanes[lanes[batch.last]] = -1
         stripe.out.append(batch)
-        stripe.made += 1
         stripe.over = self.cancelled
         return self._hand_out(batch)
 

@@ -77,8 +77,8 @@ class RoundMembers:
         self.size = size
         self.stripes = list(range(stripe, stripe + world))
         self.next_round = epoch << TURN_BITS
-        self.wanted = 0  # number of rounds wanted since these members began …
-        self.rounds = 0  # … and number of rounds drafted
+        self.wanted = 0  # number of rounds that are wanted and not drafted
+        self.begun = False  # whether anything was ever wanted
         self.drafted: deque[Segments] = deque()  # not planned yet
         self.again: dict[Place, MemberRows | None] = {}  # to be drafted again; None: with any rows
         self.over = False  # whether no round follows
@@ -89,6 +89,10 @@ class RoundMembers:
     def rows(self) -> int:
         """Number of rows of a whole round."""
         return self.world * self.size
+
+    def want(self, more: int) -> None:
+        """Allow more rounds, and all members of ``again``."""
+        self.wanted, self.begun = self.wanted + more, True
 
     def add(self, batch: Segments) -> None:
         """Add a member that was drafted."""
@@ -178,7 +182,7 @@ class InStep(Sequences):
 
     def _next_member(self) -> Segments | None:
         members = self._ranks
-        if not members.drafted and not (members.wanted and self._draft_more()):
+        if not members.drafted and not (members.begun and self._draft_more()):
             return None
         return members.drafted.popleft()
 
@@ -188,13 +192,13 @@ class InStep(Sequences):
         if members.again:
             return self._draft_again(min(members.again))
         waits = self._out and not self.ahead
-        if waits or members.rounds >= members.wanted:
+        if waits or not members.wanted:
             return False
         parts = self._round()
         if parts:
             members.newest = parts
             members.next_round += 1
-            members.rounds += 1
+            members.wanted -= 1
             for batch in parts:
                 members.add(batch)
             self._drop_leftovers()

@@ -32,9 +32,8 @@ class SegmentRounds(SegmentSupply):
         #: left.
         self._stripes: list[int] = []
         self._left: dict[int, int] = {}  # rank, by the stripe that it has left
-        #: By partition: number of rounds asked for, and of those that came.
-        self._asked = dict.fromkeys(self.partitions, 0)
-        self._came = dict.fromkeys(self.partitions, 0)
+        #: By partition: number of rounds that were asked for and have not come.
+        self._due = dict.fromkeys(self.partitions, 0)
         self._resumed: set[int] = set()  # partitions that must make members again
 
     def begin(self, stripe: int, going: Mapping[int, DealtRounds]) -> None:
@@ -59,7 +58,7 @@ class SegmentRounds(SegmentSupply):
         if not present and self._left.get(stripe) != rank:
             return False
         whole = self._rounds.pass_by(at, batch.partition, rank)
-        self._came[batch.partition] += whole
+        self._due[batch.partition] -= whole
         if not present:
             self._lack(at, batch.partition, rank)
             return False
@@ -131,7 +130,7 @@ class SegmentRounds(SegmentSupply):
         """Have a member made again; return whether it will come."""
         comes = name in self._rounds.lacking
         if comes:
-            self._hands.effects.append(Want(name[1], max(1, self._asked[name[1]])))
+            self._hands.effects.append(Want(name[1], 0))
         return comes
 
     # To trainers
@@ -157,20 +156,18 @@ class SegmentRounds(SegmentSupply):
         live = self._live()
         present = self._trainers.present
         here = {present[session].rank: credits for session, credits in asking}
-        asked = self._resumed.intersection(live)
+        due, more = self._due, dict.fromkeys(self._resumed.intersection(live), 0)
         self._resumed.clear()
-        coming = {n: self._asked[n] - self._came[n] for n in live}
         needed = max(n - len(self._rounds.lines[rank]) for rank, n in here.items())
-        needed -= sum(coming.values())
+        needed -= sum(due[number] for number in live)
         first = min(live, key=self._rounds.next_place, default=-1)
         # rounds of other partitions wait for the first one
-        while live and (needed > 0 or not coming[first]):
-            number = min(live, key=lambda n: (self._rounds.next_place(n)[0] + coming[n], n))
-            self._asked[number] += 1
-            coming[number] += 1
-            asked.add(number)
+        while live and (needed > 0 or not due[first]):
+            number = min(live, key=lambda n: (self._rounds.next_place(n)[0] + due[n], n))
+            due[number] += 1
+            more[number] = more.get(number, 0) + 1
             needed -= 1
-        return [Want(number, max(1, self._asked[number])) for number in sorted(asked)]
+        return [Want(number, more[number]) for number in sorted(more)]
 
     def begin_epoch(self, partition: int, turn: int) -> None:
         super().begin_epoch(partition, turn)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from headrace_proto.messages import Idle, Passed
 
-from .handover import Batch, Deal, Effect, Line, Want, of_numbers
+from .handover import Batch, Deal, Effect, Line, of_numbers
 from .hands import Hands
 from .partition import TURN_BITS
 from .rounds import DealtRounds
@@ -30,7 +30,7 @@ Asking = tuple[int, int]
 @dataclass(slots=True)
 class PartitionDemand:
     made: int = 0
-    wanted: int = 0
+    due: int = 0  # batches that were asked for and have not come
     ended: bool = False
     starved: bool = False
     held: bool = False  # claims on it are being judged: send it no requests
@@ -89,7 +89,7 @@ class SegmentSupply(Supply):
         self.partitions = before.partitions
         self.stripe = self.next_stripe = before.next_stripe
         for here in self.partitions.values():
-            here.wanted, here.starved, here.held = here.made, here.rests, False
+            here.due, here.starved, here.held = 0, here.rests, False
 
     def begin(self, stripe: int, going: Mapping[int, DealtRounds]) -> None:
         """Begin with stripes from this number on, and with the ``going`` rounds of partitions."""
@@ -144,14 +144,8 @@ class SegmentSupply(Supply):
         """Send a partition no requests while it rests, or ask it again."""
 
     def claimed(self, batch: Batch) -> Batch:
-        """Count a claimed batch as made and wanted; return it.
-
-        Its Want is sent again: a Want that crossed the claim did not count this batch.
-        """
-        here = self.partitions[batch.partition]
-        here.made += 1
-        here.wanted += 1
-        self._hands.effects.append(Want(batch.partition, here.wanted))
+        """Count a claimed batch as made; return it."""
+        self.partitions[batch.partition].made += 1
         self._hands.open += 1
         return batch
 

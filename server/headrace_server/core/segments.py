@@ -33,29 +33,28 @@ class SegmentQueue(InStep):
     order = "arrival"
 
     def _set_up(self) -> None:
-        self._wanted = 0
-        self._made = 0
+        self._wanted = 0  # number of batches that are wanted and not made
         self._takes: dict[int, int] = {}  # number of rows by stripe: batches of named sizes
 
-    def want(self, upto: int, stripe: int = 0) -> None:
-        """Allow batches, or rounds, up to number ``upto``, which may be less than before.
+    def want(self, more: int, stripe: int = 0) -> None:
+        """Allow more batches, or rounds; fewer where that is below 0.
 
-        With a stripe: allow one batch of ``upto`` rows; 0 withdraws that.
+        With a stripe: allow one batch of ``more`` rows; 0 withdraws that.
         """
         if self.members is not None:
-            self.members.wanted = max(self.members.wanted, upto)
+            self.members.want(more)
         elif not stripe:
-            self._wanted = max(self._made, upto)
-        elif upto:
+            self._wanted = max(0, self._wanted + more)
+        elif more:
             self.sized = True
-            self._takes[stripe] = upto
-            self._read_ahead = max(self._read_ahead, upto)
+            self._takes[stripe] = more
+            self._read_ahead = max(self._read_ahead, more)
         else:
             self._takes.pop(stripe, None)
 
     def begin_epoch(self) -> None:
         super().begin_epoch()
-        self._wanted = self._made  # trainers ask again for batches wanted at the border
+        self._wanted = 0  # trainers ask again for batches wanted at the border
         self._takes.clear()
 
     @property
@@ -63,12 +62,12 @@ class SegmentQueue(InStep):
         """Whether a wanted batch needs states that trainers have."""
         if self.members is not None:
             return False
-        wants = self._made < self._wanted or bool(self._takes)
+        wants = bool(self._wanted or self._takes)
         return wants and not self.hungry and bool(self._out)
 
     @property
     def content(self) -> bool:
-        return self._made >= self._wanted and not self._takes and self.members is None
+        return not (self._wanted or self._takes) and self.members is None
 
     @property
     def _next_out(self) -> int:
@@ -77,12 +76,10 @@ class SegmentQueue(InStep):
     def next_draft(self) -> Segments | None:
         """The next batch, if one is wanted and possible."""
         if self.members is not None:
-            batch = self._next_member()
-            self._made += batch is not None
-            return batch
+            return self._next_member()
         if self._takes:
             stripe, rows = next(iter(self._takes.items()))
-        elif self._made < self._wanted:
+        elif self._wanted:
             stripe, rows = self.first_stripe, self.batch_size
         else:
             return None
@@ -93,9 +90,9 @@ class SegmentQueue(InStep):
             return None
         if self._takes:
             del self._takes[stripe]
-            self._wanted += 1
+        else:
+            self._wanted -= 1
         batch = self._slots.segments(self._first(n), stripe)
-        self._made += 1
         self._hand_out(batch)
         if self._finished:
             self._drop_leftovers()
@@ -185,8 +182,6 @@ class SegmentQueue(InStep):
         if any(np.isin(slots, batch.slots).any() for batch in self._out.values()):
             return None
         self._withdraw(slots)
-        self._made += 1
-        self._wanted += 1
         return self._hand_out(self._slots.segments(slots))
 
     def release(self, batch: Segments) -> None:
@@ -195,6 +190,7 @@ class SegmentQueue(InStep):
         self._drop_leftovers()
 
     def _recall(self) -> None:
+        self._wanted = 0
         self._takes.clear()
         for batch in list(self._out.values()):
             self._make_ready(batch)

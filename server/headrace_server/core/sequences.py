@@ -226,8 +226,8 @@ class Sequences(Shaper):
     # Segments
 
     @abstractmethod
-    def want(self, upto: int, stripe: int = 0) -> None:
-        """Allow batches up to number ``upto``."""
+    def want(self, more: int, stripe: int = 0) -> None:
+        """Allow more batches."""
 
     @abstractmethod
     def saved(self, batch: Segments) -> np.ndarray | None:

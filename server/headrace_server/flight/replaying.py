@@ -90,7 +90,7 @@ class _Script(NumberedMemory):
         self._made = lru_cache(maxsize=2)(self._read)
         self._stop = len(batches)
         self._closed = False
-        self._wanted = self._stop if maker.made_ahead else 0
+        self._wanted = self._stop if maker.made_ahead else 0  # number of batches, not made yet
 
     def _read(self, number: int) -> RecordedBatch:
         """Return the record of a batch; DataError if it was deleted."""
@@ -106,14 +106,15 @@ class _Script(NumberedMemory):
             machine.take_number()
         if machine.next_number >= self._stop:
             return None
-        if machine.next_number >= self._wanted:
+        if not self._wanted:
             return Rest
+        self._wanted -= 1
         plan = Plan(machine.next_number, self._maker.draft(self._made(machine.next_number)))
         self._numbers.made(machine.take_number(), b"%d" % machine.next_number)
         return plan
 
-    def want(self, upto: int, stripe: int) -> None:
-        self._wanted = max(self._wanted, upto)
+    def want(self, more: int, stripe: int) -> None:
+        self._wanted += more
 
     def close(self, cancel: bool) -> None:
         if not self._closed:  # else it is repeated after a restart

@@ -64,8 +64,8 @@ class Memory(ABC):
         """Note that trainers may have all batches made so far; a restart skips done ones."""
         return
 
-    def want(self, upto: int, stripe: int) -> None:
-        """Allow batches up to number ``upto``, for the trainer of a stripe of lanes."""
+    def want(self, more: int, stripe: int) -> None:
+        """Allow more batches, for the trainer of a stripe of lanes; see ``handover.Want``."""
         return
 
     @abstractmethod

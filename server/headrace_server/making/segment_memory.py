@@ -114,11 +114,11 @@ class SegmentMemory(Memory):
 
     # Trainers
 
-    def want(self, upto: int, stripe: int) -> None:
+    def want(self, more: int, stripe: int) -> None:
         if stripe and not (self._machine.sized or self._cutting.lanes):
             # it affects which rows are dropped at the end
             self._changes.append(Change(meta={"sized": b"1"}))
-        self._machine.want(upto, stripe)
+        self._machine.want(more, stripe)
 
     def saved(self, number: int, block: Any = b"", columns: Sequence[Any] = ()) -> tuple[str, str]:
         batch = self._out.get(number)

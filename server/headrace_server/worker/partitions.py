@@ -261,7 +261,7 @@ class Partitions:
         """Allow batches of segments, of these lanes."""
         name = feed, effect.partition
         if run := self._called(name):
-            run.want(effect.upto, effect.stripe)
+            run.want(effect.more, effect.stripe)
             self._lacks.starved.discard(name)
 
     def begin_epoch(self, feed: str, effect: handover.BeginEpoch) -> None:

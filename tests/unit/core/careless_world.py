@@ -61,7 +61,7 @@ class Partition:
         elif self.finished:
             return
         elif isinstance(order, Want):
-            machine.want(order.upto, order.stripe)
+            machine.want(order.more, order.stripe)
             self.starved = False
         elif isinstance(order, Deal):
             machine.deal(order.world, order.run, order.stripe)

@@ -88,7 +88,7 @@ class Partition:
     def obey(self):
         order = self.orders.popleft()
         if isinstance(order, Want):
-            self.machine.want(order.upto, order.stripe)
+            self.machine.want(order.more, order.stripe)
         elif isinstance(order, Deal):
             self.machine.deal(order.world, order.run, order.stripe)
             self.out.clear()

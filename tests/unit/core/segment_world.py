@@ -111,7 +111,7 @@ class Worker:
         order = self.orders.popleft()
         if isinstance(order, Want):
             if not self.finished:
-                self.machine.want(order.upto, order.stripe)
+                self.machine.want(order.more, order.stripe)
                 self.starved = False
         elif isinstance(order, Leave):
             self.leave(order.stripe)

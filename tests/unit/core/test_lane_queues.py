@@ -49,12 +49,12 @@ def test_a_batch_is_for_the_trainer_of_its_lanes_alone():
 def test_a_stripe_is_asked_for_as_many_batches_as_its_trainer_can_take():
     q, _ = lanes(1, 10)
     assert q.wants([(10, 1)]) == []
-    assert q.wants([(10, 3)]) == [Want(0, 3, 0)]
+    assert q.wants([(10, 3)]) == [Want(0, 2, 0)]
     q.made(batch(0, 0))
     assert q.wants([(10, 3)]) == []  # one of the three is here
     q.next(10)
     assert q.wants([(10, 2)]) == []
-    assert q.wants([(10, 3)]) == [Want(0, 4, 0)]
+    assert q.wants([(10, 3)]) == [Want(0, 1, 0)]
 
 
 def test_a_lost_batch_goes_to_the_same_trainer_again_and_is_not_requested():

@@ -33,7 +33,6 @@ class Stripe:
     def __init__(self):
         self.lanes = {}  # example by lane
         self.out = []
-        self.wanted = 0
 
 
 class World:
@@ -65,8 +64,7 @@ class World:
         self.opened += 1
 
     def want(self, number, n):
-        self.stripes[number].wanted += n
-        self.machine.want(self.stripes[number].wanted, number)
+        self.machine.want(n, number)
 
     def next_examples(self, n):
         """Return the examples for ``n`` empty lanes: orphans, the oldest first, then fresh ones."""

@@ -34,7 +34,6 @@ class Trainers:
         self.feed = Feed(self.machine, counts, cuts)
         self.counts = counts
         self.random = Random(seed)
-        self.wanted = 0
         self.out = []
         self.next = [0] * len(counts)  # segment, by example
         self.holder = {}  # example by slot, until its last segment is saved
@@ -43,8 +42,7 @@ class Trainers:
         self.short = 0
 
     def want(self, n):
-        self.wanted += n
-        self.machine.want(self.wanted)
+        self.machine.want(n)
 
     def draft(self):
         batch = self.feed.next_draft()
@@ -133,13 +131,13 @@ def test_one_trainer_without_prefetch_gets_the_batches_of_the_original(sizes, co
     batches, _, left = original_stream(*sizes, counts)
     machine = SegmentQueue(*sizes)
     feed = Feed(machine, counts, cuts)
-    for n, batch in enumerate(batches):
+    for batch in batches:
         assert feed.next_draft() is None
-        machine.want(n + 1)
+        machine.want(1)
         mine = feed.next_draft()
         assert feed.rows(mine) == batch
         machine.saved(mine)
-    machine.want(len(batches) + 1)
+    machine.want(1)
     assert feed.next_draft() is None and machine.done
     assert machine.dropped() == ({"remainder": left} if left else {})
 
@@ -153,14 +151,11 @@ def test_a_trainer_that_names_sizes_gets_the_batches_of_the_original(sizes, coun
     machine = SegmentQueue(*sizes)
     machine.sized = True
     feed = Feed(machine, counts, cuts)
-    wanted = 0
     for number, rows in zip(range(len(batches) + 1), cycle(takes), strict=False):
         assert feed.next_draft() is None
         if rows is None:
-            wanted += 1
-            machine.want(wanted)
+            machine.want(1)
         else:
-            wanted += 1  # a batch of another size counts, too
             machine.want(rows, number + 1)
         mine = feed.next_draft()
         if number == len(batches):
@@ -288,7 +283,7 @@ def test_leftovers_are_dropped_though_nobody_asks_for_them():
     machine.want(1)
     batch = feed.next_draft()
     feed.cancel()
-    machine.want(2)
+    machine.want(1)
     other = feed.next_draft()
     assert machine.dropped() == {"remainder": 1}, "what is out never comes back"
     assert machine.saved(batch) is None and machine.saved(other).tolist() == []
@@ -375,7 +370,7 @@ def test_a_partition_reads_no_more_than_capacity_lets_in():
     machine.want(2)
     plans = [partition.next_step(3), partition.next_step(3)]
     assert partition.next_step(3) is Rest and not machine.starved
-    machine.want(3)
+    machine.want(1)
     assert partition.next_step(3) is Rest and machine.starved
     machine.saved(plans[1].draft)
     assert partition.next_step(3).draft.indices.tolist() == [FIRST + 2, FIRST + 3]

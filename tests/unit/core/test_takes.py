@@ -89,7 +89,7 @@ def test_a_take_lets_go_of_what_came_ahead_and_of_what_waits_for_anybody():
     at.make(0, 2, stripe=1, rows=3)
     assert len(at.take(Send)) == 1
     at.d.window(2, 2)
-    assert at.take(Want) == [Want(0, 4)]
+    assert at.take(Want) == [Want(0, 1)]
     at.make(0, 3)
     at.d.take(2, 2, 1, 1)
     assert orders(at) == [Release(0, 3), Want(0, 1, 2)], "it has not received the last one"
@@ -130,7 +130,7 @@ def test_a_take_that_is_withdrawn_is_not_granted():
     at.d.paused = False
     assert at.take(Send) == []
     at.d.window(1, 1)
-    assert orders(at) == [Want(0, 2)]
+    assert orders(at) == [Want(0, 1)]
 
 
 def test_no_more_is_granted_than_a_trainer_may_hold():
@@ -154,14 +154,16 @@ def test_a_trainer_is_notified_of_an_ended_partition_and_asks_again():
     assert at.take() == [Want(1, 4, 2)]
 
 
-def test_a_want_that_crossed_a_batch_of_another_size_is_sent_again():
+def test_a_batch_of_another_size_is_none_of_those_that_others_asked_for():
     at = At()
     at.join(1, 2)
     at.d.take(1, 1, 4, 0)
     at.d.window(2, 2)
     assert orders(at) == [Want(0, 4, 1), Want(0, 2)]
     at.make(0, 0, stripe=1, rows=4)
-    assert orders(at) == [Want(0, 3)]
+    assert orders(at) == [] and at.d.describe(0).endswith("batch 1 of partition 0 is being made")
+    at.d.window(2, 3)
+    assert orders(at) == [Want(0, 1)]
 
 
 def test_requests_made_before_a_take_are_withdrawn_also_where_they_cross_the_batch():
@@ -171,15 +173,15 @@ def test_requests_made_before_a_take_are_withdrawn_also_where_they_cross_the_bat
     at.d.window(1, 2)
     assert orders(at) == [Want(0, 2)]
     at.d.take(1, 1, 4, 0)
-    assert orders(at) == [Want(0, 0), Want(0, 4, 1)]
+    assert orders(at) == [Want(0, -2), Want(0, 4, 1)]
     at.make(0, 0)
     assert orders(at) == [Release(0, 0)]
     at.make(0, 1, stripe=1, rows=4)
     assert len(at.take(Send)) == 1
     at.d.window(1, 2)
-    assert orders(at) == [Want(0, 3)]
+    assert orders(at) == [Want(0, 1)]
     at.d.leave(1)
-    assert orders(at) == [Release(0, 1), Want(0, 2)]
+    assert orders(at) == [Release(0, 1), Want(0, -1)]
 
 
 def test_a_take_does_not_withdraw_requests_of_other_trainers():
@@ -189,7 +191,7 @@ def test_a_take_does_not_withdraw_requests_of_other_trainers():
     at.d.window(2, 1)
     assert orders(at) == [Want(0, 2)]
     at.d.take(1, 1, 4, 0)
-    assert orders(at) == [Want(0, 1), Want(0, 4, 1)]
+    assert orders(at) == [Want(0, -1), Want(0, 4, 1)]
     at.make(0, 0)
     assert [send.session for send in at.take(Send)] == [2]
 

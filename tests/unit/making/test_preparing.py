@@ -89,20 +89,20 @@ def test_with_saves_in_turn_every_full_batch_is_as_it_was_prepared(
     one, other = Player(pipeline, tmp_path), Player(pipeline, tmp_path)
     states = no_states if kind[1] == "trainer" else moved_on
     out: list[Taken] = []
-    made = saved = 0
+    made, more = 0, flight
     end: Any = None
     while end is not Done:
         for player in (one, other):
-            player.feed.want(saved + flight, 0)
+            player.feed.want(more, 0)
         while isinstance(end := one.taken(one.step()), Taken):
             same(end, other.taken(other.step()))
             out.append(end)
             made += 1
         assert other.step() is end
         one.feed.prepare()
+        more = int(bool(out))
         if out:
             oldest = out.pop(0)
-            saved += 1
             for player in (one, other):
                 assert player.save(oldest, states(oldest)) == ("", "")
     assert made > 20 and one.slab.used_bytes == 0

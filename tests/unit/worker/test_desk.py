@@ -228,7 +228,7 @@ def test_words_of_segments_become_events():
     at = Segments()
     assert at.take_told() == [Want(0, 1, 0), Want(1, 1, 0)]
     at.desk.dispatcher.starved(0)
-    assert at.take_told() == [Want(1, 2, 0)]
+    assert at.take_told() == [Want(1, 1, 0)]
     at.make(1, 0)
     at.save()
     at.act()
