@@ -188,6 +188,22 @@ def test_sigterm_waits_for_the_commit_of_what_is_out_and_ends_with_0(here: Path)
         assert process.wait(PATIENCE_S) == 0
 
 
+def test_a_signal_to_the_whole_group_drains_too(here: Path) -> None:
+    """As by ``timeout``, ``kill -- -GROUP`` or systemd with KillMode=control-group."""
+    with served(here, "feeds.py:numbers", "--drain-timeout", "60") as (process, address):
+        feed = headrace.connect(address, timeout=PATIENCE_S, prefetch=0)
+        next(feed)
+        for child in children_of(process.pid):
+            os.kill(child, signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
+        feed.close()  # commits
+        assert process.wait(PATIENCE_S) == 0
+        assert process.stderr is not None
+        said = process.stderr.read()
+        assert "was killed" not in said
+        assert said.index("the server drains") < said.index("all batches are committed")
+
+
 def test_a_trainer_that_asks_for_more_while_the_server_drains_is_told_of_its_end(
     here: Path,
 ) -> None:

@@ -26,7 +26,7 @@ from headrace_proto.errors import HeadraceError
 
 from ..making.slab import map_segment
 from ..process import relay
-from ..process.child import ParentPipe, Pipe, perform
+from ..process.child import LOG_FORMAT, ParentPipe, Pipe, perform
 from ..process.config import RunConfig
 from ..process.descriptors import divide, own, undivide
 from ..process.diary import Reader, long_inside
@@ -381,7 +381,7 @@ def main() -> None:
     """Run the process."""
     pipe = ParentPipe()
     plain = pipe.read_config()
-    logging.basicConfig(level=plain["run"]["log_level"], format="%(name)s: %(message)s")
+    logging.basicConfig(level=plain["run"]["log_level"], format=LOG_FORMAT)
     try:
         serve(plain, pipe)
     except BaseException as error:

@@ -47,6 +47,10 @@ _THREADS_S = 5.0
 #: Maximum length of a line; a longer one is passed on in pieces, since a progress bar may never end
 #: its line.
 _LONGEST_LINE = 1 << 16
+#: The form of a line in the log of each process of a server.
+LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
+#: Signals that can reach all processes of a server at once: Ctrl-C, and the stop of a service.
+_TO_GROUP = (signal.SIGINT, signal.SIGTERM)
 #: Maximum bytes read after a child's death; a pipe holds 64 KiB, unless others still write.
 _MOST_LEFT_BYTES = 1 << 20
 
@@ -118,9 +122,7 @@ class ParentPipe(Pipe):
         os.dup2(nothing, 0)
         os.close(nothing)
         faulthandler.enable()
-        # Ctrl-C in a terminal reaches the whole group; the parent decides what it means.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        _leave_to_parent()
 
     def check_parent(self) -> None:
         """End this process when its parent is dead though its socket is open.
@@ -245,7 +247,7 @@ class ChildProcess(Child):
         self.last_words: collections.deque[str] = collections.deque(maxlen=_LAST_WORDS)
         with contextlib.ExitStack() as undo, self._end:
             undo.callback(self._connection.close)
-            with _interrupts_blocked():
+            with _blocked(_TO_GROUP):
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", module, *arguments],
                     stdin=self._end.fileno(),
@@ -324,10 +326,35 @@ class ChildProcess(Child):
         return closed
 
 
+def _leave_to_parent() -> None:
+    """Outlive the signals that reach a whole group of processes: the parent decides their meaning.
+
+    SIGTERM ends processes that user code starts: programs inherit no handler, and a fork gets the
+    default again.  It can not come before that: the fork is made with the signal blocked.
+    """
+
+    def mask(how: int) -> None:
+        signal.pthread_sigmask(how, _TO_GROUP)
+
+    def end_by_it() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        mask(signal.SIG_UNBLOCK)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    signal.siginterrupt(signal.SIGTERM, False)  # calls in C libraries go on
+    os.register_at_fork(
+        before=lambda: mask(signal.SIG_BLOCK),
+        after_in_parent=lambda: mask(signal.SIG_UNBLOCK),
+        after_in_child=end_by_it,
+    )
+    mask(signal.SIG_UNBLOCK)
+
+
 @contextlib.contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Block Ctrl-C: a child inherits the mask, and unblocks it when it ignores the signal."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _blocked(signals: Iterable[int]) -> Iterator[None]:
+    """Block signals: a child inherits the mask, and unblocks them once it outlives them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
     finally:

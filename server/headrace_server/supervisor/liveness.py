@@ -25,6 +25,9 @@ logger = logging.getLogger("headrace.server")
 
 #: The longest time between two looks at the workers' diaries.
 _LOOK_S = 1.0
+#: Time without progress in a function of the user's after which the log names it: the program may
+#: wait for the start of the server.
+_SILENT_S = 5.0
 #: Time for a hung worker to print where it is, before it is killed.
 _WORDS_S = 1.0
 #: Deaths of one worker that are forgiven within the window; the next one fails the feeds.
@@ -65,6 +68,7 @@ class Post:
         self._stillness = Stillness()
         self._deaths: deque[float] = deque()  # those that count for the restart budget
         self._hung = ""  # description of a worker that was ended because it hung
+        self._named = ""  # the function that the log has named in this life
         self._killed_for_memory = 0  # processes of this machine, when the life began
 
     @property
@@ -88,7 +92,7 @@ class Post:
     def begin(self) -> None:
         """Prepare for a life that is about to begin."""
         self.notebook.begin()
-        self._stillness, self._hung = Stillness(), ""
+        self._stillness, self._hung, self._named = Stillness(), "", ""
         self._killed_for_memory = kills_for_memory()
 
     def look(self, now: float) -> None:
@@ -98,6 +102,10 @@ class Post:
             return
         still_s = self._stillness.look(self.notebook.beats(), now)
         entry = self.notebook.read()
+        if still_s >= _SILENT_S and entry.inside != self._named:
+            self._named = entry.inside
+            text = "%s has made no progress for %.0f s; %s"
+            logger.warning(text, child.name, still_s, entry.describe())
         opens = entry.doing in (STARTING, OPENING)
         if still_s < (patience.opening_timeout_s if opens else patience.worker_timeout_s):
             return

@@ -320,16 +320,20 @@ class Supervisor:
 
     def begin_drain(self) -> None:
         """Hand out nothing more."""
-        self.draining = True
-        self._crew.order(order="pause")
+        if not self.draining:
+            self.draining = True
+            logger.info("the server drains: it hands out nothing more, and waits for commits")
+            self._crew.order(order="pause")
 
     def drain(self, timeout_s: float) -> bool:
         """Hand out nothing more and wait for commits; return whether all came."""
-        self.draining = True
+        self.begin_drain()
         try:
             self._ask_owners("pause", timeout_s)
-        except HeadraceError:
+        except HeadraceError as error:
+            logger.warning("the drain ends before all batches are committed: %s", error)
             return self.failure is not None
+        logger.info("the drain has ended: all batches are committed")
         return True
 
     def _ended(self) -> HeadraceError | None:

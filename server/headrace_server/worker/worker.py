@@ -13,7 +13,7 @@ from typing import Any
 
 from ..pipeline.by_source import source_directory
 from ..pipeline.forks import OwnProcess, let_go_in_children
-from ..process.child import ParentPipe, Pipe
+from ..process.child import LOG_FORMAT, ParentPipe, Pipe
 from ..process.config import RunConfig
 from ..process.diary import Diary
 from .opening import Life
@@ -68,7 +68,7 @@ def serve(plain: Any, pipe: Pipe, started: Callable[[Owner], None] = lambda work
 
 def main() -> None:
     """Run the process."""
-    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     pipe = ParentPipe()
     plain = pipe.read_config()
     pipe.watch()

@@ -26,7 +26,7 @@ from tests.patience import PATIENCE_S
 
 #: What the children of these tests run: a function by the name of their first argument.
 CHILDREN = '''
-import ctypes, hashlib, os, signal, subprocess, sys, time
+import ctypes, hashlib, multiprocessing, os, signal, subprocess, sys, time
 from headrace_server.process.child import ParentPipe
 
 
@@ -95,15 +95,27 @@ def leave_others(pipe, config):
     time.sleep(600)
 
 
-def interrupted(pipe, config):
+def signalled(pipe, config):
     os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGTERM)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     pipe.report("told", blocked=sorted(blocked), pending=sorted(signal.sigpending()))
 
 
+def terminate_others(pipe, config):
+    started = subprocess.Popen(["sleep", "600"])
+    forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    forked.start()
+    for one in (started, forked):
+        one.terminate()
+    forked.join()
+    pipe.report("told", ended=[started.wait(), forked.exitcode])
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "interrupted":
+    if sys.argv[1] == "signalled":
         os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
     while sys.argv[1] == "orphan" and os.getppid() == int(sys.argv[2]):
         time.sleep(0.01)  # it begins when its parent is dead
     pipe = ParentPipe()
@@ -232,11 +244,16 @@ def test_prints_of_user_code_are_no_events_and_plain_config_arrives_unchanged(
 
 
 def test_ctrl_c_is_nothing_to_a_child_from_its_first_moment_on(play: Callable[..., Played]):
-    one = play("interrupted")
+    one = play("signalled")
     assert one.ended() == 0
     assert one.events == [{"event": "told", "blocked": [], "pending": []}]
     assert not one.child.last_words
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & {signal.SIGINT, signal.SIGTERM}
+
+
+def test_processes_that_user_code_starts_still_end_by_sigterm(play: Callable[..., Played]):
+    one = play("terminate_others")
+    assert one.wait_for(1)[0]["ended"] == [-signal.SIGTERM, -signal.SIGTERM]
 
 
 def test_a_config_of_100_megabytes_arrives(play: Callable[..., Played]):

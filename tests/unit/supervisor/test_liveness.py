@@ -103,6 +103,24 @@ def test_a_worker_whose_diary_gets_no_beat_is_ended_with_a_log_entry(
     assert len(caplog.messages) == 1, "it is ended once"
 
 
+def test_the_log_names_once_a_function_in_which_a_worker_makes_no_progress(
+    place: Place, caplog: pytest.LogCaptureFixture
+):
+    place.worker.begin("speech", 1, opening=True)
+    place.worker.enter("feeds:augment")
+    place.looks(100, 104)
+    assert not caplog.messages
+    place.looks(105, 107)
+    where = "it was opening feed 'speech', partition 1, in `augment`"
+    assert caplog.messages == [f"worker-3-0 has made no progress for 5 s; {where}"]
+    place.worker.beat()
+    place.looks(108, 114)
+    assert len(caplog.messages) == 1, "a slow function is named once in a life"
+    place.worker.enter("feeds:mirror")
+    place.looks(115, 116)
+    assert "in `mirror`" in caplog.messages[-1]
+
+
 def test_a_worker_is_not_ended_because_its_observer_slept(place: Place):
     """1. Both stand still for an hour; 2. the observer looks first; 3. the worker has its time."""
     machine = [100.0]

@@ -121,11 +121,11 @@ def test_the_fourth_death_within_the_window_is_the_last(
     monkeypatch.setattr(crew, "ChildProcess", idler)
     for life in range(4):
         eventually(lambda life=life: f"worker-0-{life}" in supervisor.pids())
-        os.kill(supervisor.pids()[f"worker-0-{life}"], signal.SIGTERM)
+        os.kill(supervisor.pids()[f"worker-0-{life}"], signal.SIGUSR1)
     assert supervisor.wait(PATIENCE_S)
     assert isinstance(supervisor.failure, ServerError)
     text = str(supervisor.failure)
-    assert "worker-0-3 was killed by SIGTERM" in text
+    assert "worker-0-3 was killed by SIGUSR1" in text
     assert "died 4 times within 60 s and is given up" in text
     eventually(lambda: supervisor.over)
     code, told, _ = supervisor.outcome()["default"]
