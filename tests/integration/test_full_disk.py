@@ -73,7 +73,8 @@ def full(disk: Path) -> Iterator[Path]:
 def flight(disk: Path) -> None:
     file = FlightFile(disk / "flight", "rows-1", 1 << 20, 1)
     file.begin(frame(["header"]), 3 * PAGE)
-    file.write(frame(bytes(2 * PAGE)))
+    file.add(frame(bytes(2 * PAGE)))
+    file.write()
 
 
 def snapshot(disk: Path) -> None:

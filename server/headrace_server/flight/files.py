@@ -54,7 +54,8 @@ class FlightFile:
         self._path = directory  # the present file
         self._count = 0
         self._fd = -1
-        self._size = 0
+        self._size = 0  # of the file, with the frames that are not written yet …
+        self._unwritten: list[bytes] = []  # … which are these
 
     def fits(self, nbytes: int) -> bool:
         """Return whether ``nbytes`` more bytes fit into the present file."""
@@ -62,6 +63,8 @@ class FlightFile:
 
     def begin(self, header: bytes, nbytes: int) -> None:
         """Begin the next file with a header; it has room for at least ``nbytes`` more."""
+        if self.added:
+            self.write()
         self.close()
         if nbytes > self._limit // 2:
             text = f"{nbytes} bytes; record_bytes={self._limit} bounds all that is kept"
@@ -73,10 +76,23 @@ class FlightFile:
             self._count += 1
             self._fd = held(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL)
         self._size = 0
-        self.write(header)
+        self.add(header)
 
-    def write(self, data: bytes) -> None:
-        """Append whole frames.  OSError where it could not; the file then ends before them."""
+    def add(self, data: bytes) -> None:
+        """Append whole frames with the next ``write``."""
+        self._unwritten.append(data)
+        self._size += len(data)
+
+    @property
+    def added(self) -> int:
+        """Number of additions since the last ``write``."""
+        return len(self._unwritten)
+
+    def write(self) -> None:
+        """Write the added frames.  OSError where it could not; the file then ends before them."""
+        data = b"".join(self._unwritten)
+        self._unwritten.clear()
+        self._size -= len(data)
         with writing(self._path, len(data), _REMEDY):
             written = os.write(self._fd, data)
             if written != len(data):
@@ -91,6 +107,8 @@ class FlightFile:
         remove_oldest(self._directory.glob(f"*{SUFFIX}"), closed_bytes - wanted)
 
     def close(self) -> None:
+        """Close the file without its unwritten frames."""
+        self._unwritten.clear()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -148,6 +166,25 @@ def packed(numbers: np.ndarray) -> list[Any]:
         size *= 2
     kind = f"<{'i' if low < 0 else 'u'}{size}"
     return [kind, numbers.astype(kind).tobytes()]
+
+
+def packed_rows(table: np.ndarray) -> list[list[Any]]:
+    """Pack each row of a table of int64: the bytes of 8 or 16 bits for a number, else of all 64.
+
+    For a batch of segments that takes a third of the time of ``packed`` row by row.
+    """
+    highest = np.maximum.reduce(table.view(np.uint64), 1, initial=0).tolist()
+    narrow, size = table.astype("<u2").tobytes(), 2 * table.shape[1]
+    rows: list[list[Any]] = []
+    for row, high in enumerate(highest):
+        at = row * size
+        if high < 1 << 8:
+            rows.append(["<u1", narrow[at : at + size : 2]])
+        elif high < 1 << 16:
+            rows.append(["<u2", narrow[at : at + size]])
+        else:
+            rows.append(["<i8", table[row].astype("<i8").tobytes()])
+    return rows
 
 
 def unpacked(plain: list[Any]) -> np.ndarray:

@@ -1,8 +1,10 @@
 """The flight recorder: the rows of every batch, its trainer, and the end of its lease.
 
-    partitions ── Trace of a batch made ──► ┌──────────┐    before it is announced
+    partitions ── Trace of a batch made ──► ┌──────────┐
                                             │ Recorder │ ─► flight-LIFE-….flight
     desk ── effects of one round ─────────► └──────────┘    before they are acted on
+
+A batch is written with the round that hands it out, or when the worker rests: one write for both.
 
 A worker owns the leases of the batches that it makes, and each of its lives has a number of its
 own.  The frames of a file:
@@ -37,19 +39,23 @@ from typing import Any, Final
 from headrace_proto.messages import Hello
 
 from ..core.handover import Answer, Effect, Reclaimed, Returned, Send
+from ..core.slots import Segments
 from ..process.config import RunConfig
 from ..reading.trace import ChunkTrace, Trace
-from .files import FORMAT, FlightFile, frame
+from .files import FORMAT, FlightFile, frame, packed, packed_rows
 
 logger = logging.getLogger("headrace.flight")
 
 #: Pause after a fault before the next attempt.
 _PAUSE_S: Final = 10.0
+#: Number of batches whose frames wait at most for the round that hands them out.
+_MOST_WAITING: Final = 16
 
 NAME, SOURCE, BATCH, ROUND = range(4)
 JOINED, SENT, HELD, COMMITTED = range(4)
 
 _Entry = list[Any]
+_Packed = list[Any]
 
 
 def flight_directory(state: str | Path, feed: str) -> Path:
@@ -76,6 +82,7 @@ class Recorder:
         self._names: dict[str, int] = {}
         self._feed = feed
         self._header = [FORMAT, owner, by_number]
+        self._expected: dict[int, tuple[Segments, _Packed]] = {}  # by partition
         self._trainers: dict[int, list[Any]] = {}
         self._joined: list[_Entry] = []
         self._last_token = 0
@@ -89,8 +96,12 @@ class Recorder:
         self._pause_until = 0.0
 
     def made(self, partition: int, number: int, rows: int, trace: Trace) -> None:
-        """Record a batch that was made."""
-        self._write(lambda: b"".join(self._batch(partition, number, rows, trace)))
+        """Record a batch that was made, before it is handed out or the worker rests."""
+        self._add(lambda: b"".join(self._batch(partition, number, rows, trace)))
+
+    def expect(self, partition: int, batch: Segments) -> None:
+        """Pack a batch that will probably be made next, while the worker has nothing to do."""
+        self._expected[partition] = batch, _packed(batch)
 
     def joined(self, session: int, hello: Hello) -> None:
         """Record with the next round that a trainer has a session."""
@@ -111,13 +122,20 @@ class Recorder:
                 entries += entries_of(effect)
         if entries:
             self._joined = []
-            self._write(lambda: frame([ROUND, time.time(), entries]))
+            self._add(lambda: frame([ROUND, time.time(), entries]), most=0)
+
+    def rest(self) -> None:
+        """Write batches that were made since the last round."""
+        if self._file.added:
+            self._add(lambda: b"", most=0)
 
     def close(self) -> None:
+        """Write all that is left, and close the file."""
+        self.rest()
         self._file.close()
 
-    def _write(self, frames: Callable[[], bytes]) -> None:
-        """Append frames, made once more where they begin a file."""
+    def _add(self, frames: Callable[[], bytes], most: int = _MOST_WAITING) -> None:
+        """Add frames, made once more where they begin a file; write them if more than ``most``."""
         with self._lock:
             if self._pause_until and time.monotonic() < self._pause_until:
                 return
@@ -129,7 +147,9 @@ class Recorder:
                     data = frames()
                     header = frame([*self._header, list(self._trainers.values())])
                     self._file.begin(header, len(data))
-                self._file.write(data)
+                self._file.add(data)
+                if self._file.added > most:
+                    self._file.write()
             except Exception as error:
                 self._file.close()
                 self._pause_until = time.monotonic() + _PAUSE_S
@@ -146,7 +166,8 @@ class Recorder:
                 yield from self._source(partition, chunk, source)
         batch, segments = trace.segments, None
         if batch is not None:
-            segments = [[*batch.numbers[1:]], batch.stripe, batch.lanes, batch.starts]
+            expected, segments = self._expected.pop(partition, (None, None))
+            segments = segments if expected is batch else _packed(batch)
         states = None if trace.states is None else dict(trace.states)
         made = [partition, number, rows, [*trace.parts], segments, dict(trace.meta), states]
         yield frame([BATCH, *made])
@@ -166,6 +187,11 @@ class Recorder:
         self._last_token = send.token
         batch = send.batch
         return ([SENT, send.token, batch.partition, batch.number, batch.rows, send.session],)
+
+
+def _packed(batch: Segments) -> _Packed:
+    """Return the segments of a batch, without the lines of its examples."""
+    return [packed_rows(batch.numbers[1:]), batch.stripe, packed(batch.lanes), packed(batch.starts)]
 
 
 def _answered(answer: Answer) -> Iterator[_Entry]:

@@ -157,7 +157,11 @@ class SegmentMaker:
 
     def prepare(self) -> bool:
         """Write the known parts of the next expected batch ahead; return whether there was any."""
-        return self._preparing.prepare()
+        batch = self._preparing.prepare()
+        if batch is None:
+            return False
+        self._tracing.expect(batch)
+        return True
 
     def epoch_of(self, plan: Plan) -> int:
         """Return the epoch of a batch's first row, or of the last batch that had one."""

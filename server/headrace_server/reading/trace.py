@@ -58,6 +58,9 @@ class NoTracing:
     def begin(self, batch: Draft | Segments) -> None:
         """Note the chunks of a batch, which may be forgotten before it has a place."""
 
+    def expect(self, batch: Segments) -> None:
+        """Note a batch that will probably be begun next; it uses idle time."""
+
     def made(self, number: int, written: Any, meta: Mapping[str, Any], **origin: Any) -> None:
         """Note that the batch that was begun last is ``written`` to its block.
 
@@ -71,9 +74,15 @@ NO_TRACING = NoTracing()
 class Tracing(NoTracing):
     """Records from which chunks of one partition each batch is made."""
 
-    def __init__(self, record: Callable[[int, int, Trace], None], states: bool = False) -> None:
+    def __init__(
+        self,
+        record: Callable[[int, int, Trace], None],
+        expect: Callable[[Segments], None] = NO_TRACING.expect,
+        states: bool = False,
+    ) -> None:
         """``record`` gets the number of each batch, its rows, and its trace."""
         self._record = record
+        self._expect = expect
         self.states = states
         self._sources: dict[int, ChunkTrace] = {}
         self._used: dict[int, ChunkTrace] = {}
@@ -86,6 +95,9 @@ class Tracing(NoTracing):
 
     def begin(self, batch: Draft | Segments) -> None:
         self._used = {chunk: self._sources[chunk] for chunk in batch.of_chunks()}
+
+    def expect(self, batch: Segments) -> None:
+        self._expect(batch)
 
     def made(self, number: int, written: Any, meta: Mapping[str, Any], **origin: Any) -> None:
         self._record(number, written.rows, Trace(self._used, meta=meta, **origin))

@@ -175,5 +175,6 @@ class Opener:
     def _tracing(self, feed: str, partition: int) -> NoTracing:
         if feed not in self._flight:
             return NO_TRACING
-        record = partial(self._flight[feed].made, partition)
-        return Tracing(record, states=self._begun.config.record == "states")
+        recorder = self._flight[feed]
+        record, expect = partial(recorder.made, partition), partial(recorder.expect, partition)
+        return Tracing(record, expect, states=self._begun.config.record == "states")

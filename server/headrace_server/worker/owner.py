@@ -192,6 +192,8 @@ class Owner:
             self._step(self._partitions.check_ahead, poll)
             self._house.act()
             return poll(0)
+        for recorder in self._partitions.flight.values():
+            recorder.rest()
         due_in_s = self._partitions.stores.due_in_s
         return self._partitions.rest(rest, min(_TICK_S, self._outbox.due_in_s, due_in_s))
 

@@ -3,7 +3,7 @@
     calls ─► [ one step of the partition whose turn it is ] × n ─► events
 
 ``opening.py`` opens partitions, ``core/ahead.py`` gives turns, ``announcing.py`` announces batches,
-``lacks.py`` reports what is lacking, ``commits.py`` takes commits, ``stores.py`` stores them.
+``lacks.py`` reports what is lacking, ``commits.py`` takes commits and has them stored.
 """
 
 from __future__ import annotations

@@ -48,6 +48,7 @@ def test_the_rows_of_a_batch_are_named_as_errors_name_them(tmp_path: Path) -> No
     sources = {4: source(4, 7, 5, 6), 9: source(9, 1, 2)}
     parts = (Part(4, np.array([0, 2])), Part(9, slice(0, 2)))
     recorder.made(2, 17, 4, Trace(sources, parts, meta={"bucket": 1}))
+    recorder.rest()
     made = FeedRecord(tmp_path, "f").get(BatchId(1, 2, 17))
     assert made is not None and made.trace.meta == {"bucket": 1} and made.rows == 4
     assert [(row.example, row.epoch, row.place) for row in made.listed()] == [
@@ -68,7 +69,9 @@ def test_segments_are_named_by_key_and_number(tmp_path: Path) -> None:
     batch = Segments(column, np.array(numbers))
     states = {"state:h": ((2, 1), b"\1\2")}
     trace = Trace({4: source(4, 7, 5, keys=(b"k7", b"k5"))}, segments=batch, states=states)
+    recorder.expect(0, batch)
     recorder.made(0, 0, 2, trace)
+    recorder.rest()
     recorded = FeedRecord(tmp_path, "f")
     made = recorded.get(BatchId(1, 0, 0))
     place = recorded.place(BatchId(1, 0, 0))

@@ -19,6 +19,7 @@ from headrace_server.flight.files import (
     frame_at,
     frames,
     packed,
+    packed_rows,
     unpacked,
 )
 
@@ -69,6 +70,31 @@ def test_integers_come_back_as_they_were(numbers: list[int]) -> None:
     assert unpacked(packed(np.array(numbers, np.int64))).tolist() == numbers
 
 
+@given(
+    st.integers(0, 40).flatmap(
+        lambda size: st.lists(
+            st.lists(
+                st.one_of(
+                    st.integers(0, 255), st.integers(0, 65_536), st.integers(-(2**63), 2**63 - 1)
+                ),
+                min_size=size,
+                max_size=size,
+            ),
+            min_size=1,
+            max_size=5,
+        )
+    )
+)
+def test_rows_of_a_table_come_back_as_they_were(rows: list[list[int]]) -> None:
+    table = np.array(rows, np.int64).reshape(len(rows), -1)
+    assert [unpacked(row).tolist() for row in packed_rows(table)] == rows
+
+
+def test_rows_of_small_numbers_take_one_byte_or_two_for_each() -> None:
+    table = np.array([[0, 255], [0, 256], [7, 65_535], [7, 65_536], [-1, 0]], np.int64)
+    assert [len(row[1]) // 2 for row in packed_rows(table)] == [1, 2, 2, 8, 8]
+
+
 def test_an_even_progression_takes_three_numbers() -> None:
     assert packed(np.arange(5, 5000, 5)) == [5, 5, 999]
     assert len(packed(np.random.default_rng(1).permutation(200))[1]) == 200
@@ -80,7 +106,7 @@ def test_all_files_together_stay_below_the_bound_and_the_oldest_go(tmp_path: Pat
     for _ in range(100):
         if not file.fits(len(data)):
             file.begin(HEADER, len(data))
-        file.write(data)
+        file.add(data)
     left = sorted(tmp_path.iterdir())
     assert sum(path.stat().st_size for path in left) <= 1 << 20
     numbers = [int(path.stem.split("-")[-1]) for path in left]
@@ -96,7 +122,7 @@ def test_a_file_that_is_being_written_is_not_removed(tmp_path: Path) -> None:
     data = frame([b"x" * 200_000])
     for _ in range(20):
         quick.begin(HEADER, len(data))
-        quick.write(data)
+        quick.add(data)
     assert (tmp_path / "rows-0-000000.flight").exists()
     slow.close()
     quick.begin(HEADER, len(data))
@@ -108,6 +134,21 @@ def test_a_frame_larger_than_half_of_all_is_refused(tmp_path: Path) -> None:
     file = flight(tmp_path)
     with pytest.raises(ValueError, match=r"record_bytes=1048576 bounds"):
         file.begin(HEADER, 600_000)
+
+
+def test_frames_are_written_together_and_before_the_next_file_begins(tmp_path: Path) -> None:
+    file = flight(tmp_path)
+    file.begin(HEADER, 10)
+    (first,) = tmp_path.iterdir()
+    for n in range(3):
+        file.add(frame([n]))
+    assert file.added == 4 and first.stat().st_size == 0
+    file.write()
+    assert file.added == 0 and [value for _, value in frames(first)] == [["header"], [0], [1], [2]]
+    file.add(frame([3]))
+    file.begin(HEADER, 10)
+    assert [value for _, value in frames(first)][-1] == [3]
+    file.close()
 
 
 @contextmanager
@@ -127,12 +168,15 @@ def test_what_was_written_in_part_is_taken_back(tmp_path: Path) -> None:
     file = flight(tmp_path)
     file.begin(HEADER, 10)
     with full_disk(5000):
-        file.write(frame([b"x" * 4000]))
+        file.add(frame([b"x" * 4000]))
+        file.write()
+        file.add(frame([b"y" * 4000]))
         with pytest.raises(
             OSError, match=r"rows-1-000000\.flight: there is no room for 4012 bytes"
         ):
-            file.write(frame([b"y" * 4000]))
-    file.write(frame([b"z"]))
+            file.write()
+    file.add(frame([b"z"]))
+    file.write()
     file.close()
     (path,) = tmp_path.iterdir()
     assert [value[0] for _, value in frames(path)] == ["header", b"x" * 4000, b"z"]

@@ -11,6 +11,7 @@ import pytest
 
 from headrace_server.core.handover import Batch, Send
 from headrace_server.core.plan import Part, Read
+from headrace_server.core.slots import Segments
 from headrace_server.flight import recorder as flight
 from headrace_server.flight.feed_record import FeedRecord
 from headrace_server.flight.recorder import Recorder
@@ -66,6 +67,58 @@ def test_what_can_not_be_packed_is_a_gap_and_no_error(tmp_path: Path) -> None:
     of = trace()
     rows.made(0, 0, 2, Trace(of.sources, of.parts, meta={"what": object()}))
     rows.close()
+
+
+def segments(first: int) -> Segments:
+    return Segments(np.arange(2), np.arange(first, first + 12).reshape(6, 2))
+
+
+def test_a_batch_that_was_made_is_recorded_before_it_is_handed_out(tmp_path: Path) -> None:
+    recorder = Recorder(config(tmp_path), "f")
+    for number in range(2):
+        recorder.made(0, number, 2, trace())
+    assert FeedRecord(tmp_path, "f").place(BatchId(1, 0, 0)) is None
+    recorder.note([Send(1, 1, 7, Batch(0, 0, 2))])  # it is acted on when this returns
+    recorded = FeedRecord(tmp_path, "f")
+    assert [lease.token for lease in recorded.leases] == [7]
+    assert all(recorded.place(BatchId(1, 0, number)) for number in range(2))
+    recorder.close()
+
+
+def test_batches_that_nobody_gets_are_recorded_when_the_worker_rests_or_ends(
+    tmp_path: Path,
+) -> None:
+    recorder = Recorder(config(tmp_path), "f")
+    recorder.made(0, 0, 2, trace())
+    recorder.rest()
+    assert FeedRecord(tmp_path, "f").place(BatchId(1, 0, 0)) is not None
+    recorder.made(0, 1, 2, trace())
+    recorder.close()
+    assert FeedRecord(tmp_path, "f").place(BatchId(1, 0, 1)) is not None
+
+
+def test_of_batches_that_nobody_gets_a_few_wait_to_be_recorded(tmp_path: Path) -> None:
+    recorder = Recorder(config(tmp_path), "f")
+    for number in range(100):
+        recorder.made(0, number, 2, trace())
+    recorded = FeedRecord(tmp_path, "f")
+    missing = [n for n in range(100) if recorded.place(BatchId(1, 0, n)) is None]
+    assert len(missing) <= flight._MOST_WAITING and missing == [*range(100 - len(missing), 100)]
+    recorder.close()
+
+
+def test_a_batch_other_than_the_expected_one_is_recorded_as_it_is(tmp_path: Path) -> None:
+    recorder = Recorder(config(tmp_path), "f")
+    recorder.expect(0, segments(0))
+    made = segments(12)
+    one = trace().sources[0]
+    sources = dict.fromkeys(range(100), one)
+    recorder.made(0, 0, 2, Trace(sources, segments=made))
+    recorder.rest()
+    found = FeedRecord(tmp_path, "f").get(BatchId(1, 0, 0))
+    assert found is not None and found.trace.segments is not None
+    assert found.trace.segments.numbers[1:].tolist() == made.numbers[1:].tolist()
+    recorder.close()
 
 
 def test_a_batch_that_is_sent_once_more_was_handed_out_once(tmp_path: Path) -> None:
