@@ -455,7 +455,7 @@ def main_raising(*arguments: str) -> None:
     """Run the command, and raise the error that it would print."""
     from headrace_server.cli.frame import _read
 
-    asked, options = _read(list(arguments))
+    asked, options, _ = _read(list(arguments))
     asked.run(options)
 
 
