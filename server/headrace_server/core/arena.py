@@ -12,8 +12,8 @@ The laws:
   stays, so a steady load creates and removes nothing.
 * Hence an arena whose blocks are all free admits every request within the budget.
 
-The arena touches no memory.  After an ``allocate`` the shell removes the segments that
-``take_retired`` names, then creates those of ``take_new_segments``; numbers are never used twice.
+The arena touches no memory.  After an ``allocate`` the shell removes the segments that ``retired``
+names, and creates that of the block if there is none yet; numbers are never used twice.
 """
 
 from __future__ import annotations
@@ -75,8 +75,7 @@ class Arena:
         self._segments: dict[int, _Segment] = {}  # by ascending number
         self._live: dict[tuple[int, int], Block] = {}
         self._next_number = 0
-        self._new: list[tuple[int, int]] = []
-        self._retired: list[int] = []
+        self.retired: list[int] = []  # numbers of segments, until the shell has removed them
 
     @property
     def fraction_used(self) -> float:
@@ -113,15 +112,9 @@ class Arena:
         self._segments[block.segment].give_back(block.offset, block.offset + block.nbytes)
         self.used_bytes -= block.nbytes
 
-    def take_new_segments(self) -> list[tuple[int, int]]:
-        """Return ``(number, size)`` of the segments to create, once each."""
-        new, self._new = self._new, []
-        return new
-
-    def take_retired(self) -> list[int]:
-        """Return the numbers of the segments to remove, once each."""
-        retired, self._retired = self._retired, []
-        return retired
+    def size_of(self, number: int) -> int:
+        """Return the size of a segment."""
+        return self._segments[number].size
 
     def _occupied(self, number: int, offset: int, size: int) -> Block:
         block = Block(number, offset, size)
@@ -143,11 +136,7 @@ class Arena:
             return False
         for number in retire:
             self.reserved_bytes -= self._segments.pop(number).size
-            created = [entry for entry in self._new if entry[0] != number]
-            # The shell need not create a segment that it has not seen yet.
-            if len(created) == len(self._new):
-                self._retired.append(number)
-            self._new = created
+        self.retired += retire
         return True
 
     def _add_segment(self, size: int) -> int:
@@ -156,7 +145,6 @@ class Arena:
         size = min(max(size, self.segment_bytes), self.budget_bytes - self.reserved_bytes)
         self._segments[number] = _Segment(size, [(0, size)])
         self.reserved_bytes += size
-        self._new.append((number, size))
         return number
 
 

@@ -62,7 +62,6 @@ class Slab:
         self._life = life
         self._arena = Arena(slab_bytes, segment_bytes)
         self._memory: dict[int, np.ndarray] = {}
-        self._unmade: dict[int, int] = {}  # size by number: of the arena, not created yet
         self._lent: dict[int, Block] = {}  # by id: an equal block may be lent again later
         self._lent_bytes = 0
         self._logged_full = False
@@ -107,7 +106,7 @@ class Slab:
             return None
         self._lent[id(block)] = block
         self._lent_bytes += block.nbytes
-        if block.segment in self._unmade:
+        if block.segment not in self._memory:
             self.give_back(block)
             return None
         return block
@@ -126,12 +125,11 @@ class Slab:
 
     def _allocated(self, nbytes: int) -> Block | None:
         block = self._arena.allocate(nbytes)
-        for number in self._arena.take_retired():
-            self._remove(number)
-        self._unmade.update(self._arena.take_new_segments())
-        if block is None or block.segment not in self._unmade:
+        while self._arena.retired:
+            self._remove(self._arena.retired.pop(0))
+        if block is None or block.segment in self._memory:
             return block
-        size = self._unmade[block.segment]
+        size = self._arena.size_of(block.segment)
         try:
             self._create(block.segment, size)
         except OSError as error:
@@ -148,7 +146,6 @@ class Slab:
                 self._logged_full = True
                 logger.warning("%s. Until then work waits for blocks that are freed", remedy)
             return None
-        del self._unmade[block.segment]
         return block
 
     def memory(self, block: Block) -> np.ndarray:
@@ -169,9 +166,8 @@ class Slab:
                 raise
 
     def _remove(self, number: int) -> None:
-        if self._unmade.pop(number, None) is not None:
+        if self._memory.pop(number, None) is None:  # it could not be created
             return
-        del self._memory[number]
         self.removed.append(segment_name(self._worker, self._life, number))
         with contextlib.suppress(FileNotFoundError):
             (self._directory / segment_name(self._worker, self._life, number)).unlink()

@@ -28,27 +28,24 @@ def test_blocks_are_whole_pages_and_follow_one_another():
     assert (a.used_bytes, a.reserved_bytes, a.fraction_used) == (pages(4), pages(8), 0.25)
 
 
-def test_a_segment_is_announced_once_and_no_earlier_than_it_is_needed():
+def test_a_segment_is_added_no_earlier_than_it_is_needed():
     a = arena()
-    assert a.take_new_segments() == [] and a.reserved_bytes == 0
-    a.allocate(pages(8))
-    assert a.take_new_segments() == [(0, pages(8))]
-    assert a.take_new_segments() == []
-    a.allocate(1)
-    assert a.take_new_segments() == [(1, pages(8))]
+    assert a.reserved_bytes == 0
+    assert a.allocate(pages(8)).segment == 0 and a.reserved_bytes == a.size_of(0) == pages(8)
+    assert a.allocate(1).segment == 1 and a.size_of(1) == pages(8)
 
 
 def test_a_larger_request_gets_a_segment_of_its_size():
     a = arena()
     assert a.allocate(pages(11) - 5) == Block(0, 0, pages(11))
-    assert a.take_new_segments() == [(0, pages(11))]
+    assert a.size_of(0) == pages(11)
 
 
 def test_the_last_segment_takes_what_the_budget_leaves():
     a = Arena(pages(11) + 17, pages(8))
     a.allocate(pages(8))
     a.allocate(pages(2))
-    assert a.take_new_segments() == [(0, pages(8)), (1, pages(3))]
+    assert (a.size_of(0), a.size_of(1)) == (pages(8), pages(3))
     assert a.reserved_bytes == a.budget_bytes == pages(11)
 
 
@@ -66,10 +63,9 @@ def test_the_lowest_address_is_used_first():
 def test_without_room_nothing_changes():
     a = arena()
     a.allocate(pages(8)), a.allocate(pages(5))
-    a.take_new_segments()
     assert a.allocate(pages(4)) is None
     assert (a.used_bytes, a.reserved_bytes) == (pages(13), pages(16))
-    assert a.take_new_segments() == [] and a.take_retired() == []
+    assert a.retired == []
     assert a.allocate(pages(3)) == Block(1, pages(5), pages(3))
 
 
@@ -77,7 +73,7 @@ def test_more_than_the_budget_is_refused_even_when_all_is_free():
     a = arena()
     with pytest.raises(LimitExceeded, match=r"65537 bytes .* slab of 65536 bytes.*slab_bytes"):
         a.allocate(pages(16) + 1)
-    assert a.reserved_bytes == 0 and a.take_new_segments() == []
+    assert a.reserved_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -110,13 +106,10 @@ def test_empty_segments_go_newest_first_and_only_for_a_request_that_needs_their_
     a = arena(budget=16, segment=4)
     for block in [a.allocate(pages(4)) for _ in range(4)]:
         a.free(block)
-    a.take_new_segments()
-    assert a.take_retired() == [] and a.reserved_bytes == pages(16)
+    assert a.retired == [] and a.reserved_bytes == pages(16)
     assert a.allocate(pages(4)) == Block(0, 0, pages(4))
     assert a.allocate(pages(7)) == Block(4, 0, pages(7))
-    assert a.take_retired() == [3, 2]
-    assert a.take_new_segments() == [(4, pages(7))]
-    assert a.take_retired() == []
+    assert a.retired == [3, 2] and a.size_of(4) == pages(7)
     assert a.reserved_bytes == pages(15)
 
 
@@ -125,32 +118,24 @@ def test_no_segment_goes_for_a_request_that_stays_without_room():
     blocks = [a.allocate(pages(4)) for _ in range(4)]
     a.free(blocks[3])
     assert a.allocate(pages(5)) is None
-    assert a.take_retired() == [] and a.reserved_bytes == pages(16)
+    assert a.retired == [] and a.reserved_bytes == pages(16)
 
 
 def test_even_the_first_segment_goes_when_only_its_room_can_serve_a_request():
     a = arena(budget=16, segment=10)
     a.free(a.allocate(1))
-    a.take_new_segments()
     assert a.allocate(pages(16)) == Block(1, 0, pages(16))
-    assert (a.take_retired(), a.take_new_segments()) == ([0], [(1, pages(16))])
-
-
-def test_a_segment_that_went_before_it_was_announced_is_not_announced():
-    a = arena(budget=16, segment=10)
-    a.free(a.allocate(1))
-    a.allocate(pages(16))
-    assert (a.take_retired(), a.take_new_segments()) == ([], [(1, pages(16))])
+    assert (a.retired, a.size_of(1)) == ([0], pages(16))
 
 
 def test_a_steady_load_adds_and_removes_no_segment():
     a = arena(budget=64, segment=8)
     held = [a.allocate(pages(3)) for _ in range(10)]
-    a.take_new_segments()
+    reserved = a.reserved_bytes
     for _ in range(200):
         a.free(held.pop(0))
         held.append(a.allocate(pages(3)))
-    assert a.take_new_segments() == [] and a.take_retired() == []
+    assert a.reserved_bytes == reserved and a.retired == []
 
 
 class ArenaMachine(RuleBasedStateMachine):
@@ -168,13 +153,14 @@ class ArenaMachine(RuleBasedStateMachine):
     @rule(nbytes=st.integers(0, pages(12)) | st.sampled_from([pages(1), pages(20), pages(40)]))
     def allocate(self, nbytes):
         block = self.arena.allocate(nbytes)
-        for number in self.arena.take_retired():
+        while self.arena.retired:
+            number = self.arena.retired.pop()
             del self.segments[number]
             assert all(b.segment != number for b in self.live)
-        for number, size in self.arena.take_new_segments():
-            assert number not in self.seen
-            self.seen.add(number)
-            self.segments[number] = size
+        if block is not None and block.segment not in self.segments:
+            assert block.segment not in self.seen
+            self.seen.add(block.segment)
+            self.segments[block.segment] = self.arena.size_of(block.segment)
         if block is None:
             assert self.live, "an arena without live blocks has room for all within its budget"
             self.no_room_was_true(max(1, -(-nbytes // PAGE)) * PAGE)
