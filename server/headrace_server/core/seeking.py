@@ -43,6 +43,13 @@ class OfferedExamples:
     line: int  # of its first example
     known: np.ndarray | None  # by row: BEGUN or REFUSED (sequences.py); None: all are new
 
+    def left(self, start: int, stop: int) -> int:
+        """Return the number of segments of examples that no earlier process has handled."""
+        counts = self.counts[start:stop]
+        return int(
+            counts.sum() if self.known is None else counts[self.known[start:stop] == 0].sum()
+        )
+
     def seek(self, key: Hashable, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Return epoch and number of segments of each example with this key."""
         for row in range(start, stop):

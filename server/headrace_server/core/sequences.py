@@ -120,7 +120,7 @@ class Sequences(Shaper):
         if drop:
             self.cancelled = True
             for chunk, start, stop in self._waiting:
-                self._note_dropped("cancelled", int(self._offered[chunk].counts[start:stop].sum()))
+                self._note_dropped("cancelled", self._offered[chunk].left(start, stop))
                 self._release(chunk, stop - start)
             self._waiting.clear()
             self._offered.clear()

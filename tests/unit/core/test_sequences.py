@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace_server.core.lanes import Lanes
 from headrace_server.core.segments import SegmentQueue
-from headrace_server.core.sequences import FIRST_INDEX, PARTITION_BITS
+from headrace_server.core.sequences import BEGUN, FIRST_INDEX, PARTITION_BITS, REFUSED
 from tests.examples import some
 
 MACHINES = pytest.mark.parametrize("machine_of", [SegmentQueue, Lanes])
@@ -253,6 +253,17 @@ def test_no_two_examples_in_flight_have_one_key(chunks, data):
 
 
 # The end
+
+
+@MACHINES
+def test_a_cancel_counts_no_example_that_an_earlier_process_handled(machine_of):
+    machine = machine_of(1, 1)
+    counts, marks = np.array([1, 2, 4, 8]), np.array([0, BEGUN, REFUSED, 0], np.int8)
+    machine.offer(0, 4, {"key": list("abcd"), "count": counts, "line": 0, "known": marks})
+    assert machine.standing()["full"] == 3
+    machine.finish(drop=True)
+    left = len(drafts(machine))
+    assert machine.dropped() == {"cancelled": 9 - left} and machine.chunks() == set()
 
 
 @MACHINES
