@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,7 @@ class Partitions:
         self._epochs: dict[_Name, int] = {}  # current epochs, where no batch crosses their borders
         self._full = False  # whether the slab has no room for the next batch
         self.unchecked: set[_Name] = set()  # partitions whose next examples can be checked ahead
-        bounds = config.max_ahead, config.max_ahead_bytes, config.slab_bytes
-        self.ahead = Ahead(self._feeds, *bounds)
+        self.ahead = Ahead(self._feeds, config.max_ahead, config.max_ahead_bytes, config.slab_bytes)
 
     def turn(self) -> _Name | None:
         """Return the partition that makes the next batch; None if the worker has to wait."""
@@ -118,7 +118,7 @@ class Partitions:
         return gathers
 
     def reads_next(self, name: _Name) -> bool:
-        """Return whether the next step of a partition reads, and may call functions of the user."""
+        """Return whether the next step of a partition reads, and may call user functions."""
         return self._running[name].reads_next
 
     def work(self, name: _Name) -> None:
@@ -152,8 +152,6 @@ class Partitions:
         try:
             with self._guards[feed].step(partition, reads=run.reads_next):
                 step = run.advance()
-        except MemoryError:
-            raise  # the next life repeats the step, and the diary has the rows
         except Exception as error:
             self._fail(feed, error)
             return None
@@ -209,7 +207,7 @@ class Partitions:
     def open(self, feed: str, partition: int) -> None:
         """Open a partition as the last process left it."""
         name = feed, partition
-        try:
+        with self._failing(feed):
             self._diary.begin(feed, partition, opening=True)
             run = self._opener.open(self._feeds[feed], partition)
             opened = Opened(
@@ -224,13 +222,8 @@ class Partitions:
                 done=run.memory.done_numbers,
             )
             self._send((feed, Desk.on_opened, opened))
-        except MemoryError:
-            raise
-        except Exception as error:
-            self._fail(feed, error)
-            return
-        self._running[name] = run
-        self.ahead.open(name, run)
+            self._running[name] = run
+            self.ahead.open(name, run)
 
     def free(self, feed: str, effect: handover.Freed) -> None:
         """Free the block of a batch."""
@@ -298,7 +291,7 @@ class Partitions:
         name = feed, effect.partition
         if run := self._known(name):
             self.ahead.wake(name)
-            with self._guards[feed].step(effect.partition):
+            with self._failing(feed), self._guards[feed].step(effect.partition):
                 self.commits.claim(name, run, effect.place)
 
     def _known(self, name: _Name) -> Run | None:
@@ -375,18 +368,25 @@ class Partitions:
         ]
 
     def copy(self, feed: str, directory: str, then: Callable[[int, str], object]) -> None:
-        """Copy the stores of a feed, with gathered changes.
-
-        ``then`` is called with each partition, once it is copied, and with the fault, if any.
-        """
+        """Copy the stores of a feed; call ``then`` with each copied partition, and any fault."""
         for name, run in _of(feed, self._running):
             run.note_places()
             self.stores.submit(name, run)
         self.store()
         self.stores.copy(feed, directory, then)
 
+    @contextmanager
+    def _failing(self, feed: str) -> Iterator[None]:
+        """Let a feed fail by an error."""
+        try:
+            yield
+        except Exception as error:
+            self._fail(feed, error)
+
     def _fail(self, feed: str, error: Exception) -> None:
         """Report that a feed can not go on; the traceback of an unforeseen error is logged."""
+        if isinstance(error, MemoryError):
+            raise error  # the next life repeats the step, and the diary has the rows
         text = str(error)
         if not isinstance(error, HeadraceError):
             text = f"{type(error).__name__}: {text}"
