@@ -23,7 +23,7 @@ import numpy as np
 
 from headrace_proto import dtypes, limits
 from headrace_proto.errors import kind_of
-from headrace_proto.schema import Field
+from headrace_proto.schema import RESERVED, Field
 
 from .declaration import Feature
 
@@ -191,6 +191,8 @@ def names_fault(names: Collection[Any]) -> str:
         if not isinstance(name, str) or not 0 < len(name) <= limits.MAX_NAME:
             most = limits.MAX_NAME
             return f"a column named {name!r:.80}; names are strings of 1 to {most} characters"
+        if name.startswith(RESERVED):
+            return f"a column named {name!r:.80}; {RESERVED!r} begins names that headrace adds"
         if not name.isprintable() and any("\ud800" <= c <= "\udfff" for c in name):
             return f"a column named {name!r:.80}, which is not a text that UTF-8 can hold"
     return ""

@@ -60,15 +60,18 @@ class RowStages:
         self.samplers = [step for step in self._steps if isinstance(step, Sampler)]
         drawing = (step.draws for step in self._steps if isinstance(step, Map))
         self._draws = [draws for draws in drawing if draws is not None]
-        if fields and (fault := names_fault(fields)):
-            raise DataError(f"the source has {fault}; declare the features that are wanted")
         for name in fields:
             if name.startswith(RESERVED):
                 raise DataError(
                     f"the source has a column {name!r}: names that start with {RESERVED!r} are for "
                     "what headrace adds to rows; rename it, or declare features without it"
                 )
-        _ = self.fields  # DataError now for a column that is missing
+        known = self.fields  # DataError for a column that is missing
+        if known and (fault := names_fault(known)):
+            raise DataError(
+                f"the source has {fault}; choose others by select(names), or declare the features "
+                "that are wanted"
+            )
 
     @property
     def fields(self) -> Fields | None:

@@ -347,6 +347,10 @@ def gives_bad_name(example):
     return {7: 1}
 
 
+def gives_own_name(example):
+    return {"@rate": 1}
+
+
 @pytest.mark.parametrize(
     ("declare", "text"),
     [
@@ -364,6 +368,7 @@ def gives_bad_name(example):
             "record 0: .*is a NoArray, and no array: detach it first",
         ),
         (lambda p: p.map(gives_bad_name), "gave a column named 7"),
+        (lambda p: p.map(gives_own_name), "gave a column named '@rate'; '@' begins names that"),
         (lambda p: p.filter(gives_number), "record 0: .*gave 3, an int; a filter gives True"),
         (
             lambda p: p.map(halves, schema={"q": hs.scalar("int64")}),
@@ -374,6 +379,13 @@ def gives_bad_name(example):
 def test_a_fault_names_row_function_and_rule(declare, text):
     with pytest.raises(DataError, match=text):
         stages(declare).apply(numbered(4), BadRecords())
+
+
+def test_a_column_without_a_name_is_refused_unless_it_is_left_out():
+    fields = {"": Field("int64", ()), "x": Field("int64", ())}
+    with pytest.raises(DataError, match=r"the source has a column named ''; .*select\(names\)"):
+        stages(lambda p: p, fields)
+    assert list(stages(lambda p: p.select(["x"]), fields).fields) == ["x"]
 
 
 def test_the_exception_of_the_function_is_the_cause_of_the_error():
