@@ -56,6 +56,23 @@ def askers(options: Namespace) -> list[HttpClient]:
     return [HttpClient(_url(address.strip() or given), token) for address in given.split(",")]
 
 
+def askers_of_all(options: Namespace) -> list[HttpClient]:
+    """Return the servers that the options name; ValueError where others share their feeds.
+
+    A feed that only some of its servers end or restart would be in two states at once.
+    """
+    servers = askers(options)
+    for server in servers:
+        index, count = server.status()["share"]
+        if count > len(servers):
+            raise ValueError(
+                f"http={options.http or ''!r} names {len(servers)} of the {count} servers of the "
+                f"feed ({server.url} has share {index}/{count}), and the others would go on: give "
+                "the addresses of all, with commas between them"
+            )
+    return servers
+
+
 def status_of_all(servers: list[HttpClient]) -> ServerStatus:
     """Return the joined status of these servers, or of one and all its peers."""
     if len(servers) == 1:
@@ -125,7 +142,7 @@ def end(options: Namespace) -> None:
 
     cancel: drop rows that were read and are in no batch yet
     """
-    for asker in askers(options):
+    for asker in askers_of_all(options):
         asker.end(options.feed, options.cancel)
     print(f"feed {options.feed!r} reads no more: loops end when what was read is committed")
 
@@ -138,7 +155,7 @@ def restart(options: Namespace) -> None:
 
     force: also while trainers use it: their work is undone
     """
-    for asker in askers(options):
+    for asker in askers_of_all(options):
         asker.restart(options.feed, options.force, options.wait)
     print(f"feed {options.feed!r} starts from its beginning")
 
@@ -151,7 +168,7 @@ def snapshot(options: Namespace) -> None:
 
     feed: optional where one feed is served
     """
-    servers = [asker.snapshot for asker in askers(options)]
+    servers = [asker.snapshot for asker in askers_of_all(options)]
     print(json.dumps(snapshot_of_all(servers, options.feed, options.wait)))
 
 

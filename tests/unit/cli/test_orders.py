@@ -134,3 +134,14 @@ def test_all_servers_that_are_named_are_asked(
     assert [one["whole"] for one in served.asked[2:]] == [False, True]
     assert main(["top", "--once", "--http", both]) == 2
     assert "--http names 2 servers: give --all" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("order", [("end", "a"), ("restart", "a"), ("snapshot",)])
+def test_an_order_to_some_of_the_servers_of_a_feed_is_refused_and_nothing_is_done(
+    served: Served, capsys: pytest.CaptureFixture[str], order: tuple[str, ...]
+):
+    served.share = [1, 3]
+    assert main([*order, "--http", served.address]) == 2
+    told = capsys.readouterr().err
+    assert f"1 of the 3 servers of the feed ({served.address} has share 1/3)" in told
+    assert served.asked == []

@@ -18,6 +18,7 @@ class Watched:
         self.failure: HeadraceError | None = None
         self.feeds = feeds or {"a": feed()}
         self.looks = 0
+        self.share = [0, 1]
         self.asked: list[dict[str, Any]] = []
         self.answer: dict[str, Any] = {"found": [], "unheard": []}
 
@@ -27,7 +28,7 @@ class Watched:
             raise self.failure
         seen: dict[str, Any] = {"version": "0.1.0", "at": 100.0 + self.looks, "events": []}
         seen["access"] = {"keys": False, "known": [], "present": {}, "refused": {}}
-        seen["share"] = [0, 1]
+        seen["share"] = self.share
         return {**seen, "feeds": self.feeds, "workers": [worker()], "draining": self.draining}
 
     def ask(self, order: str, timeout_s: float, **values: Any) -> dict[str, Any]:
