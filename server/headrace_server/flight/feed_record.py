@@ -13,7 +13,8 @@ import os
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from functools import cached_property, lru_cache, partial
+from dataclasses import replace
+from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -22,14 +23,14 @@ from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE, Share
 
 from ..files.durable_file import read_json
-from ..reading.trace import ChunkTrace
+from ..reading.trace import Trace
 from .files import FORMAT, SUFFIX, frame_at, frames
 from .hand_outs import HandOut, HandOuts
-from .recorder import NAME, ROUND, SOURCE, flight_directory
-from .rows import BatchId, RecordedBatch, recorded, recorded_chunk
+from .recorder import ROUND, flight_directory
+from .rows import BatchId, RecordedBatch, recorded_trace
 
-#: Maximum number of sources in memory.
-_SOURCES = 256
+#: Maximum number of frames of batches in memory.
+_FRAMES = 256
 
 T = TypeVar("T")
 
@@ -121,9 +122,10 @@ class FeedRecord:
         self.feed = feed
         self._hand_outs = HandOuts()
         self._places: dict[BatchId, BatchFrame] = {}
-        self._names: dict[Path, list[str]] = defaultdict(list)
-        self._sources: dict[tuple[Path, int, int], int] = {}  # by file, partition and chunk
-        self._source = lru_cache(_SOURCES)(self._read_source)
+        self._lists: dict[Path, list[list[str]]] = defaultdict(list)  # of source files
+        #: Where the frame lies that has the trace of a chunk, by file, partition and chunk.
+        self._sources: dict[tuple[Path, int, int], int] = {}
+        self._trace = lru_cache(_FRAMES)(self._read)
         states = (state, *beside)
         if beside:
             _check_shares(states, feed)
@@ -147,14 +149,12 @@ class FeedRecord:
         for at, (kind, *plain) in found:
             if kind == ROUND:
                 self._hand_outs.add(life, *plain)
-            elif kind == NAME:
-                self._names[path] += plain
-            elif kind == SOURCE:
-                self._sources[path, plain[0], plain[1]] = at
-            else:
-                partition, number, rows, *_, states = plain
-                place = BatchFrame(path, at, rows, states is not None)
-                self._places[BatchId(life, partition, number)] = place
+                continue
+            partition, number, rows, states, lists, sources, *_ = plain
+            place = BatchFrame(path, at, rows, states is not None)
+            self._places[BatchId(life, partition, number)] = place
+            self._lists[path] += lists
+            self._sources.update(((path, partition, chunk), at) for chunk in sources)
 
     @cached_property
     def leases(self) -> list[HandOut]:
@@ -168,16 +168,20 @@ class FeedRecord:
     def get(self, batch: BatchId) -> RecordedBatch | None:
         """Read one of the batches; None where it is not recorded, or no more."""
         place = self._places.get(batch)
-        frame = place and frame_at(place.path, place.at)
-        if not place or frame is None:
+        trace = place and self._trace(place.path, place.at)
+        if not place or trace is None:
             return None
-        return recorded(batch, frame, partial(self._source, place.path, batch.partition))
+        sources = {}
+        for chunk in trace.of_chunks():
+            its = self._trace(place.path, self._sources[place.path, batch.partition, chunk])
+            if its is None:
+                return None
+            sources[chunk] = its.sources[chunk]
+        return RecordedBatch(batch, replace(trace, sources=sources))
 
-    def _read_source(self, path: Path, partition: int, chunk: int) -> ChunkTrace:
-        frame = frame_at(path, self._sources[path, partition, chunk])
-        if frame is None:
-            raise ServerError(f"{path} is gone: it was the oldest of what is recorded")
-        return recorded_chunk(frame, self._names[path])
+    def _read(self, path: Path, at: int) -> Trace | None:
+        frame = frame_at(path, at)
+        return None if frame is None else recorded_trace(frame, self._lists[path])
 
     def of_batch(self, batch: BatchId) -> list[HandOut]:
         """Return every hand-out of a batch."""

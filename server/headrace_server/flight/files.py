@@ -27,7 +27,7 @@ from headrace_proto.codec import fields_of
 
 from ..files.durable_file import held, remove_oldest, writing
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 SUFFIX: Final = ".flight"
 _HEAD: Final = struct.Struct("<II")
 #: All files that are being written together take this part of the bound.

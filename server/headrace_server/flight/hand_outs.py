@@ -20,7 +20,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from .recorder import COMMITTED, HELD, JOINED, SENT
@@ -84,8 +84,8 @@ class HandOuts:
 
     def __init__(self) -> None:
         self._found: dict[int, HandOut] = {}  # by token
-        self._trainers: dict[_Session, RecordedTrainer] = {}
-        self._of_nonce: dict[Any, set[_Session]] = defaultdict(set)
+        self._nonces: dict[_Session, Any] = {}
+        self._trainers: dict[Any, RecordedTrainer] = {}  # by nonce
         self._owners: dict[int, tuple[int, int]] = {}  # by life: which server, which owner
         self._held: dict[int, int] = {}  # by token: the last life to which its trainer reported it
         self._by_number = True
@@ -118,21 +118,18 @@ class HandOuts:
                     if not lease.events or lease.events[-1].fate != fate:
                         lease.events.append(Event(when, fate, text))
 
-    def _join(
-        self, life: int, session: int, host: str, rank: int, world: int, nonce: bytes
-    ) -> None:
+    def _join(self, life: int, session: int, host: str, rank: int, world: int, nonce: Any) -> None:
         named = life, session
-        self._trainers[named] = RecordedTrainer((named,), host, rank, world)
-        self._of_nonce[nonce or named].add(named)
+        nonce = self._nonces[named] = nonce or named
+        known = self._trainers.get(nonce)
+        sessions = {named, *(known.sessions if known else ())}
+        self._trainers[nonce] = RecordedTrainer(tuple(sorted(sessions)), host, rank, world)
 
     def joined(self) -> list[HandOut]:
         """Return all in the order of their times, but each trainer's in the order of its steps."""
-        for sessions in self._of_nonce.values():  # those of one nonce are one trainer's
-            every = tuple(sorted(sessions))
-            trainer = replace(self._trainers[every[0]], sessions=every)
-            self._trainers.update(dict.fromkeys(every, trainer))
         for lease in self._found.values():
-            lease.trainer = self._trainers.get(lease.trainer.sessions[0], lease.trainer)
+            nonce = self._nonces.get(lease.trainer.sessions[0])
+            lease.trainer = self._trainers.get(nonce, lease.trainer)
         self._end_those_of_the_dead()
         of_trainers: dict[RecordedTrainer, list[HandOut]] = defaultdict(list)
         for _, lease in sorted(self._found.items()):
@@ -145,7 +142,7 @@ class HandOuts:
         begun: dict[int, dict[int, float]] = defaultdict(dict)  # by partition: lives, since when
         for lease in self._found.values():
             begun[lease.batch.partition].setdefault(lease.batch.life, lease.sent)
-        came = {(life, trainer) for (life, _), trainer in self._trainers.items()}
+        came = {(life, one) for one in self._trainers.values() for life, _ in one.sessions}
         for lease in self._found.values():
             lives = begun[lease.batch.partition]
             life = self._held.get(lease.token, lease.batch.life)

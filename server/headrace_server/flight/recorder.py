@@ -9,11 +9,12 @@ A batch is written with the round that hands it out, or when the worker rests: o
 A worker owns the leases of the batches that it makes, and each of its lives has a number of its
 own.  The frames of a file:
 
-    [FORMAT, owner, by_number, sessions]                        its header
-    [NAME, name of a file]                                      numbered from 0 in this file
-    [SOURCE, partition, chunk, its ChunkTrace]                  its files are numbers of names
-    [BATCH, partition, number, rows, parts of chunks, segments, meta, states]
+    [FORMAT, owner, by_number, sessions]    its header
+    [BATCH, partition, number, rows, states, lists, sources, parts, segments, meta]
     [ROUND, time, entries]
+
+A batch has as ``sources`` the traces of those of its chunks that are new to the file, and as
+``lists`` the lists of source files that are new to it.  A trace has the number of its list.
 
 and the entries of a round:
 
@@ -41,7 +42,7 @@ from headrace_proto.messages import Hello
 from ..core.handover import Answer, Effect, Reclaimed, Returned, Send
 from ..core.slots import Segments
 from ..process.config import RunConfig
-from ..reading.trace import ChunkTrace, Trace
+from ..reading.trace import Trace
 from .files import FORMAT, FlightFile, frame, packed, packed_rows
 
 logger = logging.getLogger("headrace.flight")
@@ -51,7 +52,7 @@ _PAUSE_S: Final = 10.0
 #: Number of batches whose frames wait at most for the round that hands them out.
 _MOST_WAITING: Final = 16
 
-NAME, SOURCE, BATCH, ROUND = range(4)
+BATCH, ROUND = range(2)
 JOINED, SENT, HELD, COMMITTED = range(4)
 
 _Entry = list[Any]
@@ -79,7 +80,7 @@ class Recorder:
         self._file = FlightFile(directory, name, config.record_bytes, config.workers)
         self._lock = threading.Lock()  # guards the file and its definitions
         self._known: set[tuple[int, int]] = set()  # partition and chunk of sources in the file
-        self._names: dict[str, int] = {}
+        self._lists: dict[tuple[str, ...], int] = {}
         self._feed = feed
         self._header = [FORMAT, owner, by_number]
         self._expected: dict[int, tuple[Segments, _Packed]] = {}  # by partition
@@ -97,7 +98,7 @@ class Recorder:
 
     def made(self, partition: int, number: int, rows: int, trace: Trace) -> None:
         """Record a batch that was made, before it is handed out or the worker rests."""
-        self._add(lambda: b"".join(self._batch(partition, number, rows, trace)))
+        self._add(lambda: self._batch(partition, number, rows, trace))
 
     def expect(self, partition: int, batch: Segments) -> None:
         """Pack a batch that will probably be made next, while the worker has nothing to do."""
@@ -143,7 +144,7 @@ class Recorder:
                 data = frames()
                 if not self._file.fits(len(data)):
                     self._known.clear()
-                    self._names.clear()
+                    self._lists.clear()
                     data = frames()
                     header = frame([*self._header, list(self._trainers.values())])
                     self._file.begin(header, len(data))
@@ -159,27 +160,24 @@ class Recorder:
                     text = "the record of feed %r has gaps (logged once; the feed goes on): %s"
                     logger.error(text, self._feed, what)
 
-    def _batch(self, partition: int, number: int, rows: int, trace: Trace) -> Iterator[bytes]:
+    def _batch(self, partition: int, number: int, rows: int, trace: Trace) -> bytes:
+        lists, sources = [], {}
         for chunk, source in trace.sources.items():
             if (partition, chunk) not in self._known:
                 self._known.add((partition, chunk))
-                yield from self._source(partition, chunk, source)
+                files = source.origin.files
+                if files not in self._lists:
+                    self._lists[files] = len(self._lists)
+                    lists.append(files)
+                listed: Any = self._lists[files]
+                origin = replace(source.origin, files=listed)
+                sources[chunk] = replace(source, origin=origin)
         batch, segments = trace.segments, None
         if batch is not None:
             expected, segments = self._expected.pop(partition, (None, None))
             segments = segments if expected is batch else _packed(batch)
-        states = None if trace.states is None else dict(trace.states)
-        made = [partition, number, rows, [*trace.parts], segments, dict(trace.meta), states]
-        yield frame([BATCH, *made])
-
-    def _source(self, partition: int, chunk: int, source: ChunkTrace) -> Iterator[bytes]:
-        for name in source.origin.files:
-            if name not in self._names:
-                self._names[name] = len(self._names)
-                yield frame([NAME, name])
-        files: Any = [self._names[name] for name in source.origin.files]
-        numbered = replace(source, origin=replace(source.origin, files=files))
-        yield frame([SOURCE, partition, chunk, numbered])
+        made = [BATCH, partition, number, rows, trace.states, lists, sources]
+        return frame([*made, trace.parts, segments, trace.meta])
 
     def _sent(self, send: Send) -> Iterable[_Entry]:
         if send.token <= self._last_token:  # it is sent once more

@@ -1,14 +1,14 @@
-"""Frames of batches and of chunks, read: where each row of a batch came from."""
+"""Frames of batches, read: where each row of a batch came from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.plan import Draft, Part, Read
+from ..core.plan import Part, Read
 from ..core.slots import Segments
 from ..reading.chunk import Origin
 from ..reading.trace import ChunkTrace, Trace
@@ -51,7 +51,6 @@ class RecordedBatch:
     """One batch that was made."""
 
     id: BatchId
-    rows: int
     trace: Trace
 
     def places(self) -> list[tuple[ChunkTrace, int]]:
@@ -89,26 +88,22 @@ def _row(source: ChunkTrace, at: int, segment: int = -1, segments: int = 0) -> R
     )
 
 
-def recorded(
-    batch: BatchId, frame: Sequence[Any], source: Callable[[int], ChunkTrace]
-) -> RecordedBatch:
-    """Return the batch of a frame; ``source`` reads a chunk by its number."""
-    _, _, _, rows, parts, plain, meta, states = frame
-    draft = Draft(tuple(Part(chunk, unpacked(packed)) for chunk, packed in parts))
-    segments = None
+def recorded_trace(frame: Sequence[Any], lists: Sequence[Sequence[str]]) -> Trace:
+    """Return the trace in a batch's frame, with the sources that are new in it.
+
+    ``lists`` of source files are those of the frame's file.
+    """
+    *_, states, _, new, parts, plain, meta = frame
+    sources, segments = {}, None
+    for chunk, (read, stages, ordinals, (files, file, record, offset), keys) in new.items():
+        offset = None if offset is None else unpacked(offset)
+        origin = Origin(tuple(lists[files]), unpacked(file), unpacked(record), offset)
+        sources[chunk] = ChunkTrace(Read(*read), stages, unpacked(ordinals), origin, keys)
     if plain is not None:
         columns, stripe, lanes, starts = plain
         known = [*map(unpacked, columns)]
         slots, lines = np.arange(len(known[0])), np.zeros_like(known[0])
         numbers = np.array([lines, *known])
         segments = Segments(slots, numbers, stripe, unpacked(lanes), unpacked(starts))
-    sources = {chunk: source(chunk) for chunk in (segments or draft).of_chunks()}
-    return RecordedBatch(batch, rows, Trace(sources, draft.parts, segments, meta, states))
-
-
-def recorded_chunk(frame: Sequence[Any], names: Sequence[str]) -> ChunkTrace:
-    """Return the chunk of a frame; ``names`` of files are those of its file."""
-    read, stages, ordinals, (files, file, record, offset), keys = frame[-1]
-    offset = None if offset is None else unpacked(offset)
-    origin = Origin(tuple(names[n] for n in files), unpacked(file), unpacked(record), offset)
-    return ChunkTrace(Read(*read), stages, unpacked(ordinals), origin, keys)
+    read_parts = [Part(chunk, unpacked(rows)) for chunk, rows in parts]
+    return Trace(sources, read_parts, segments, meta, states)

@@ -8,7 +8,7 @@ A source says how its chunk is read again, so a batch can be made again from its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,12 @@ class Trace:
     segments: Segments | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
     states: States | None = None
+
+    def of_chunks(self) -> Iterable[int]:
+        """Return the numbers of the chunks from which the rows come."""
+        if self.segments is not None:
+            return self.segments.of_chunks()
+        return {part.chunk for part in self.parts}
 
 
 class NoTracing:
