@@ -108,10 +108,10 @@ class Dispatcher(Borders):
 
     def claimed(self, token: int, verdict: str, number: int) -> None:
         """Take a partition's verdict on a claim: "done" (committed before), "yes" or "no"."""
-        session = self._recalls.judged(token)
-        if session is not None and verdict == "no":
-            self._forsake(session)
-        elif session is not None:
+        for session in self._recalls.judged(token):
+            if verdict == "no":
+                self._forsake(session)
+                continue
             for saved, payload in self._recalls.believe(session):
                 self.save(session, saved, payload)
             self._trainers.ask(session)
@@ -299,7 +299,7 @@ class Dispatcher(Borders):
         if rank is None:
             return
         self._take_back_all(session)
-        self._recalls.believe(session)  # the trainer is gone, with all its commits
+        self._recalls.leave(session)
         self._leave_lanes(session, rank)
 
     def _leave_lanes(self, session: int, rank: int) -> None:

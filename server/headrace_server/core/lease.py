@@ -231,7 +231,7 @@ class LeaseTable(Generic[B]):
             lease.session = session
             self.unstored[session] = self.unstored.get(session, 0) + 1
             return verdict, lease
-        if verdict is CommitVerdict.WAITING and session != lease.session:
+        if verdict is CommitVerdict.WAITING and session not in (lease.session, *lease.asked):
             lease.asked += (session,)
         return verdict, None
 

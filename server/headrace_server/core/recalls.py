@@ -26,12 +26,12 @@ class Recalls:
     """The trainers of one feed that rely on such commits."""
 
     def __init__(self) -> None:
-        self._asked: dict[int, int] = {}  # session by token
+        self._asked: set[tuple[int, int]] = set()  # tokens, and sessions that rely on them
         self.doubted: dict[int, list[tuple[int, Any]]] = {}  # by session: its commits since
 
     def ask(self, session: int, token: int) -> None:
         """Note that a session relies on a commit."""
-        self._asked[token] = session
+        self._asked.add((token, session))
         self.doubted.setdefault(session, [])
 
     def waits(self, session: int, token: int, payload: Any) -> bool:
@@ -42,9 +42,11 @@ class Recalls:
         waiting.append((token, payload))
         return True
 
-    def judged(self, token: int) -> int | None:
-        """Return the session that relies on a commit which a partition has judged."""
-        return self._asked.pop(token, None)
+    def judged(self, token: int) -> list[int]:
+        """Return the sessions that rely on a commit which a partition has judged."""
+        asked = sorted(pair for pair in self._asked if pair[0] == token)
+        self._asked.difference_update(asked)
+        return [session for _, session in asked]
 
     def forsake(self, session: int) -> None:
         """Ignore all commits of a session until it has left: one that it relies on is gone."""
@@ -52,6 +54,11 @@ class Recalls:
 
     def believe(self, session: int) -> list[tuple[int, Any]]:
         """Return the commits that were held back, once no question about the session is open."""
-        if session in self._asked.values():
+        if any(of == session for _, of in self._asked):
             return []
         return self.doubted.pop(session, [])
+
+    def leave(self, session: int) -> None:
+        """Forget a session, with all its commits."""
+        self._asked = {pair for pair in self._asked if pair[1] != session}
+        self.doubted.pop(session, None)

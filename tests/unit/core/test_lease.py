@@ -46,7 +46,8 @@ def test_a_repeated_commit_is_answered_with_the_one_that_is_being_stored():
     token = t.grant("a", 1, 1, 0.0).token
     _, lease = t.commit(token, 1)
     assert t.commit(token, 1) == (CommitVerdict.WAITING, None) and lease.asked == ()
-    assert t.commit(token, 2) == (CommitVerdict.WAITING, None) and lease.asked == (2,)
+    for _ in range(2):  # it may send that again and again
+        assert t.commit(token, 2) == (CommitVerdict.WAITING, None) and lease.asked == (2,)
     assert t.unstored == {1: 1} and 1 not in t.by_session
     t.stored(lease)
     assert t.unstored == {}

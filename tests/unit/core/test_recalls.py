@@ -32,6 +32,29 @@ def test_a_trainer_whose_acknowledged_commit_is_not_known_is_sent_away_and_commi
     assert at.take() == []
 
 
+def test_two_trainers_that_rely_on_one_commit_are_both_answered():
+    at = At(made=2)
+    at.join(1, 2, window=4)
+    for session in (1, 2):
+        at.d.recall(session, Acknowledged(OLD + 1, 0))
+    at.d.claimed(OLD + 1, "done", 0)
+    at.make(2)
+    at.make(3)
+    assert sorted(e.session for e in at.take(Send)) == [1, 2]
+    at.d.claimed(OLD + 1, "done", 0)
+    assert at.take() == []
+
+
+def test_a_trainer_that_has_left_is_neither_believed_nor_sent_away():
+    at = At(made=2)
+    at.join(1, window=4)
+    at.d.recall(1, Acknowledged(OLD + 1, 0))
+    at.d.commit(1, (OLD + 7,))
+    at.d.leave(1)
+    at.d.claimed(OLD + 1, "no", 0)
+    assert at.take(Answer, Rewound) == []
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_a_trainer_is_given_nothing_before_its_acknowledged_commits_are_found(known):
     at = At(made=2)
