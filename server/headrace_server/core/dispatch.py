@@ -320,7 +320,7 @@ class Dispatcher(Borders):
             self._put_back(session, self._hands.take_back(lease, why))
         self._changed = True
 
-    def _take_back(self, leases: Iterable[Lease[Batch]], why: str) -> None:
+    def _take_back(self, leases: Iterable[Lease], why: str) -> None:
         """Take batches back from sessions that stay; take all of them where the session has the
         states.
 

@@ -24,7 +24,7 @@ class Hands:
 
     def __init__(self, lease_ttl_s: float, term: int, trainers: Trainers) -> None:
         self.trainers = trainers
-        self.leases: LeaseTable[Batch] = LeaseTable(lease_ttl_s, term)
+        self.leases = LeaseTable(lease_ttl_s, term)
         self.claims: Mapping[int, Any] = {}  # by token: batches of an earlier life, see claims.py
         self.effects: list[Effect] = []
         self.open = 0  # number of batches made that are neither settled nor void
@@ -40,7 +40,7 @@ class Hands:
         lease = self.leases.grant(batch, session, seq, trainer.seen)
         self.effects.append(Send(session, seq, lease.token, batch))
 
-    def resend(self, trainer: Trainer, last_seq: int, leases: Iterable[Lease[Batch]]) -> None:
+    def resend(self, trainer: Trainer, last_seq: int, leases: Iterable[Lease]) -> None:
         """Resend leases after a delivery, and number the next ones after them.
 
         A batch that went to others meanwhile leaves no gap in the numbers, for a trainer computes
@@ -55,7 +55,7 @@ class Hands:
             if held or lease.state in (SAVING, ANSWERED):
                 trainer.seq = max(trainer.seq, lease.seq)
 
-    def take_back(self, lease: Lease[Batch], why: str) -> Batch:
+    def take_back(self, lease: Lease, why: str) -> Batch:
         """End a lease without commit."""
         self.effects.append(Returned(lease.token, why))
         self.counts["redelivered"] += 1

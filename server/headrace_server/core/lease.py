@@ -15,15 +15,13 @@ answered when its partition has stored it; a repeated commit gets the same answe
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Generic, TypeVar
 
+from .handover import Batch
 from .remembered import Remembered
 from .transitions import Transitions
-
-B = TypeVar("B", bound=Hashable)
 
 #: Number of answered and of stale tokens that are remembered, for resent commits.
 _REMEMBERED = 65_536
@@ -87,11 +85,11 @@ LEASE = Transitions(
 
 
 @dataclass(slots=True)
-class Lease(Generic[B]):
+class Lease:
     """One token; each holder of a batch has another one."""
 
     token: int
-    batch: B
+    batch: Batch
     session: int  # the session that holds it, or has committed it
     deadline: float
     since: float
@@ -125,15 +123,15 @@ class _Token:
         return "an earlier server granted it"
 
 
-class LeaseTable(Generic[B]):
+class LeaseTable:
     """All leases of one feed, and the commits that are being stored."""
 
     def __init__(self, ttl_s: float, term: int = 0) -> None:
         self.ttl_s = ttl_s
         self.first = self._counter = term << 32
-        self._leases: dict[int, Lease[B]] = {}  # by token: held, free and saving, as granted
-        self._of_batch: dict[B, Lease[B]] = {}  # the last lease of each batch
-        self.by_session: dict[int, dict[int, Lease[B]]] = {}  # held leases
+        self._leases: dict[int, Lease] = {}  # by token: held, free and saving, as granted
+        self._of_batch: dict[Batch, Lease] = {}  # the last lease of each batch
+        self.by_session: dict[int, dict[int, Lease]] = {}  # held leases
         self._answers: Remembered[int, Fault | None] = Remembered(_REMEMBERED)  # by token
         # tokens that were counted as stale
         self._stale: Remembered[int, None] = Remembered(_REMEMBERED)
@@ -156,7 +154,7 @@ class LeaseTable(Generic[B]):
 
     # A batch
 
-    def grant(self, batch: B, session: int, seq: int, now: float) -> Lease[B]:
+    def grant(self, batch: Batch, session: int, seq: int, now: float) -> Lease:
         """Lease a batch; its earlier tokens become invalid."""
         story: tuple[str, ...] = ()
         last = self._of_batch.get(batch)
@@ -170,17 +168,17 @@ class LeaseTable(Generic[B]):
         self._hold(lease)
         return lease
 
-    def _hold(self, lease: Lease[B]) -> None:
+    def _hold(self, lease: Lease) -> None:
         self._leases[lease.token] = lease
         self.by_session.setdefault(lease.session, {})[lease.token] = lease
 
-    def _release(self, lease: Lease[B]) -> None:
+    def _release(self, lease: Lease) -> None:
         mine = self.by_session[lease.session]
         del mine[lease.token]
         if not mine:
             del self.by_session[lease.session]
 
-    def take_back(self, lease: Lease[B], why: str = "taken back") -> B:
+    def take_back(self, lease: Lease, why: str = "taken back") -> Batch:
         """End a lease without commit; the batch may be granted again."""
         lease.state, _ = LEASE.follow("take back", lease.state, lease)
         self._release(lease)
@@ -188,7 +186,7 @@ class LeaseTable(Generic[B]):
         lease.story = (*lease.story, ended)[-_LONGEST_STORY:]
         return lease.batch
 
-    def void(self, batch: B) -> int | None:
+    def void(self, batch: Batch) -> int | None:
         """Invalidate all leases of a batch, so that a late commit of its last holder does not
         count.
 
@@ -201,7 +199,7 @@ class LeaseTable(Generic[B]):
         del self._of_batch[batch], self._leases[lease.token]
         return lease.token
 
-    def adopt(self, token: int, session: int, now: float) -> B | None:
+    def adopt(self, token: int, session: int, now: float) -> Batch | None:
         """Renew an ended lease for a trainer that is back as another session.
 
         Return the batch, if no trainer got it meanwhile.
@@ -217,7 +215,7 @@ class LeaseTable(Generic[B]):
 
     # Its commit
 
-    def commit(self, token: int, session: int) -> tuple[CommitVerdict, Lease[B] | None]:
+    def commit(self, token: int, session: int) -> tuple[CommitVerdict, Lease | None]:
         """Judge a commit; return also the lease where the commit is to be stored."""
         lease = self._leases.get(token)
         if lease is None:
@@ -235,7 +233,7 @@ class LeaseTable(Generic[B]):
             lease.asked += (session,)
         return verdict, None
 
-    def stored(self, lease: Lease[B], code: str = "", text: str = "") -> None:
+    def stored(self, lease: Lease, code: str = "", text: str = "") -> None:
         """End a commit: its partition has stored it, or reports a fault."""
         lease.state, _ = LEASE.follow("refused" if code else "stored", lease.state, lease)
         session, token = lease.session, lease.token
@@ -262,7 +260,7 @@ class LeaseTable(Generic[B]):
         LEASE.follow("remember", self.state(token), _Token(token))
         self._answers[token] = None
 
-    def admit(self, token: int, batch: B, session: int, now: float) -> None:
+    def admit(self, token: int, batch: Batch, session: int, now: float) -> None:
         """Make a lease of an earlier server valid again."""
         state, _ = LEASE.follow("admit", self.state(token), _Token(token))
         lease = Lease(token, batch, session, now, now, 0, state)
@@ -275,18 +273,18 @@ class LeaseTable(Generic[B]):
 
     # Queries
 
-    def batch_of(self, token: int, session: int) -> B | None:
+    def batch_of(self, token: int, session: int) -> Batch | None:
         """Return the batch for which a commit of this token by this session would count."""
         lease = self._leases.get(token)
         if lease is None or lease.state is SAVING:
             return None
         return lease.batch if lease.state is FREE or lease.session == session else None
 
-    def held(self) -> Iterator[Lease[B]]:
+    def held(self) -> Iterator[Lease]:
         """Yield all leases that are held, in the order of their grant."""
         return (lease for lease in self._leases.values() if lease.state is HELD)
 
-    def of_session(self, session: int) -> list[Lease[B]]:
+    def of_session(self, session: int) -> list[Lease]:
         """Return the leases that a session holds."""
         return list(self.by_session.get(session, {}).values())
 
@@ -295,11 +293,11 @@ class LeaseTable(Generic[B]):
         for lease in self.by_session.get(session, {}).values():
             lease.deadline = now + self.ttl_s
 
-    def expired(self, now: float) -> list[Lease[B]]:
+    def expired(self, now: float) -> list[Lease]:
         """Return the leases past their deadline, in the order of their grant."""
         over = (lease for lease in self._leases.values() if lease.deadline <= now)
         return [lease for lease in over if lease.state is HELD]
 
-    def oldest(self) -> Lease[B] | None:
+    def oldest(self) -> Lease | None:
         """Return the lease that was granted first of those that are held."""
         return next(self.held(), None)

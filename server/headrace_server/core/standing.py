@@ -61,11 +61,11 @@ class Standing:
             self._supply = PlainSupply(partitions, hands)
         self._claims = claims_of(self._supply, hands)
         # commits to be stored, by partition and number
-        self._saving: dict[tuple[int, int], Lease[Batch]] = {}
+        self._saving: dict[tuple[int, int], Lease] = {}
         #: Token and batch of the last save, by session and partition.
         self._last_saved: dict[tuple[int, int], tuple[int, Batch]] = {}
         #: By reconnected session: the last delivery received, and the leases after it.
-        self._resends: dict[int, tuple[int, list[Lease[Batch]]]] = {}
+        self._resends: dict[int, tuple[int, list[Lease]]] = {}
         self._paused = False
         self._changed = False  # since the last hand-out
         self.counts, self.dropped = hands.counts, hands.dropped
@@ -128,7 +128,7 @@ class Standing:
                 return batch
         return None
 
-    def _skipped(self, session: int, token: int) -> list[Lease[Batch]]:
+    def _skipped(self, session: int, token: int) -> list[Lease]:
         """Return the session's leases of earlier batches in the same lanes."""
         batch, held = self._leases.batch_of(token, session), self._leases.of_session(session)
         partition = -1 if batch is None else batch.partition
