@@ -17,25 +17,20 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import Any, BinaryIO, NamedTuple
+from operator import methodcaller
+from typing import Any, NamedTuple
 
 from headrace_proto import dtypes
-from headrace_proto.errors import DataError, FilesMissing, rewording
+from headrace_proto.errors import DataError, rewording
 from headrace_server.files.manifest import DataFile
 from headrace_server.pipeline.declaration import Feature, Source
 from headrace_server.reading.reader import Opening, StreamReader
 
-from .record_streams import (
-    DAMAGE,
-    Damaged,
-    Place,
-    Records,
-    StreamRecord,
-    file_streams,
-    open_plain,
-)
+from .forward_files import Damaged, Lines, open_forward
+from .record_streams import Place, Records, StreamRecord, file_streams
 
 _PROBED_ROWS = 1000
 #: Maximum size of a cell; the csv module's own limit is 128 KiB.
@@ -43,6 +38,9 @@ _MAX_CELL = 1 << 28
 _INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*", re.ASCII)
 #: Number of characters from which on a cell is no integer; Python converts at most 4,300 digits.
 _LONG = 1000
+#: Cells hold bytes that are not UTF-8 in a form from which they are restored.
+_DECODED = methodcaller("decode", "utf-8", "surrogateescape")
+_ENCODED = methodcaller("encode", "utf-8", "surrogateescape")
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 Cells = list[str]
@@ -53,9 +51,8 @@ _Column = tuple[str, int, Callable[[str], Any]]
 def open_reader(opening: Opening) -> StreamReader:
     csv.field_size_limit(max(csv.field_size_limit(), _MAX_CELL))
     table = _Table(opening.source)
-    features = opening.source.features or table.probed(opening.files)
-    table.prepare(features)
-    return file_streams(opening, table.examples, features)
+    table.features = opening.source.features or table.probed(opening.files)
+    return file_streams(opening, table.examples, table.features)
 
 
 class _Table:
@@ -69,62 +66,61 @@ class _Table:
         header = options.get("header", True)
         if header is not True:
             self.names = list(header or source.features or ())
-        self.kinds: dict[str, Callable[[str], Any]] = {}
-        self.scalars: set[str] = set()
-        self.texts: set[str] = set()
+        #: Set before examples are read.
+        self.features: Mapping[str, Feature] = {}
 
-    def prepare(self, features: Mapping[str, Feature]) -> None:
-        self.kinds = {name: _parser(feature.dtype) for name, feature in features.items()}
-        self.scalars = {name for name, feature in features.items() if feature.kind == "scalar"}
-        self.texts = {name for name, f in features.items() if f.dtype == dtypes.BYTES}
+    def cells(self, lines: Lines) -> Iterator[Cells]:
+        return csv.reader(map(_DECODED, lines), delimiter=self.delimiter, strict=True)
 
-    def cells(self, text: _Text) -> Iterator[Cells]:
-        return csv.reader(text, delimiter=self.delimiter, strict=True)
-
-    def header(self, file: DataFile) -> tuple[list[str], Place]:
-        """Return names of the columns, and where the first row of cells is."""
-        names, place = self.names, Place()
+    @contextmanager
+    def open(self, file: DataFile, place: Place) -> Iterator[tuple[list[str], Iterator[_Row]]]:
+        """Open a file from a place on: the names of its columns, and its rows."""
+        names = self.names
         if names is None:
-            with open_plain(file, 0) as stream:
-                text = _Text(stream, 0)
-                names = next(filter(None, self.cells(text)), [])  # empty lines may precede it
-                place = Place(text.byte, 0, 1)
+            with open_forward(file) as stream, rewording(Damaged, "", csv.Error):
+                lines = Lines(stream)  # empty ones may precede the header
+                names = next(filter(None, self.cells(lines)), [])
+            place = max(place, Place(lines.byte, 0, 1))
+        self.check(names)
+        with open_forward(file, place.byte) as stream:
+            yield names, self.rows(Lines(stream, place.byte), place.row, len(names))
+
+    def check(self, names: list[str]) -> None:
+        """Raise Damaged where a file has not the wanted columns; it may have none at all."""
         twice = {name for name in names if names.count(name) > 1}
         if twice:
-            raise DataError(f"two columns are named {min(twice)!r}; rename one")
+            raise Damaged(f"two columns are named {min(twice)!r}; rename one")
         grouped = [] if self.group_by is None else [self.group_by]
-        for name in (*self.kinds, *grouped) if names else ():
+        for name in (*self.features, *grouped) if names else ():
             if name not in names:
                 has = ", ".join(map(repr, names))
-                raise DataError(f"there is no column {name!r}; it has {has}")
-        return names, place
+                raise Damaged(f"there is no column {name!r}; it has {has}")
 
     def examples(self, file: DataFile, walk: Records) -> Iterator[StreamRecord]:
         """Yield the examples of a file: rows, or groups of rows."""
-        with rewording(Damaged, "", csv.Error, DataError, but=(FilesMissing,)):
-            names, first = self.header(file)
-        if walk.place == Place():
-            walk.place = first
-        kinds, by = self.kinds.items(), self.group_by
-        columns = [(name, names.index(name), parse) for name, parse in kinds if name in names]
-        with open_plain(file, walk.place.byte) as stream:
-            rows = self.rows(_Text(stream, walk.place.byte), walk.place.row, len(names))
+        with self.open(file, walk.place) as (names, rows):
+            columns = [
+                (name, names.index(name), _parser(feature.dtype))
+                for name, feature in self.features.items()
+                if name in names
+            ]
+            by = self.group_by
             alone = ([row] for row in rows)
             for group in _grouped(rows, names.index(by)) if by in names else alone:
-                begin, number = group[0], walk.place.record
-                here = Place(begin.byte, number, begin.number)
-                walk.place = Place(group[-1].end, number + 1, group[-1].number + 1)
+                begin, end, record_number = group[0], group[-1], walk.place.record
+                here = Place(begin.byte, record_number, begin.number)
+                walk.place = Place(end.end, record_number + 1, end.number + 1)
                 try:
                     record = StreamRecord(here, self._example(group, columns))
                 except _Fault as fault:
                     record = StreamRecord(here, None, *fault.args)
                 yield record
 
-    def rows(self, text: _Text, number: int, columns: int) -> Iterator[_Row]:
-        """Yield the rows of a text, from the one of a number on."""
-        parsed = self.cells(text)
+    def rows(self, lines: Lines, number: int, columns: int) -> Iterator[_Row]:
+        """Yield the rows of lines, from the one of a number on."""
+        parsed = self.cells(lines)
         while True:
-            byte = text.byte
+            byte = lines.byte
             try:
                 cells, wrong = next(parsed), ""
             except StopIteration:
@@ -135,7 +131,7 @@ class _Table:
                 continue  # an empty line
             if cells and len(cells) != columns:
                 wrong = f"row {number} has {len(cells)} cells, and there are {columns} columns"
-            yield _Row(byte, text.byte, number, cells, wrong)
+            yield _Row(byte, lines.byte, number, cells, wrong)
             number += 1
 
     def _example(self, group: Sequence[_Row], columns: Sequence[_Column]) -> dict[str, Any]:
@@ -153,7 +149,7 @@ class _Table:
         for name in rows[0]:
             values = joined[name] = [row[name] for row in rows]
             where = f"column {name!r}"
-            if name not in self.scalars:
+            if self.features[name].kind != "scalar":
                 if None in values:
                     text = f"row {group[values.index(None)].number}, {where}: it is empty"
                     raise _Fault(f"{text} within a sequence", "missing_feature")
@@ -166,10 +162,11 @@ class _Table:
 
     def _values(self, row: _Row, columns: Sequence[_Column]) -> dict[str, Any]:
         values: dict[str, Any] = {}
+        cells = row.cells
         for name, i, parse in columns:
-            cell = row.cells[i]
+            cell = cells[i]
             try:
-                values[name] = parse(cell) if cell or name in self.texts else None
+                values[name] = parse(cell) if cell or parse is _ENCODED else None
             except (ValueError, KeyError):
                 dtype = "an integer" if parse is _integer else "a value of its dtype"
                 text = f"{cell!r:.60} is not {dtype}"
@@ -179,27 +176,22 @@ class _Table:
     def probed(self, files: Sequence[DataFile]) -> dict[str, Feature]:
         """Infer the features from the first rows."""
         columns: dict[str, list[str]] = {}
-        wrong: DataError | None = None
+        wrong = ""
         for file in files:
-            rows: list[Cells] = []
-            names: list[str] = []
+            sound: list[Cells] = []
             try:
-                names, place = self.header(file)
-                with open_plain(file, place.byte) as stream:
-                    text = _Text(stream, place.byte)
-                    rows.extend(islice(self.cells(text), _PROBED_ROWS))
-            except FilesMissing:
-                raise
-            except (csv.Error, DataError, *DAMAGE) as error:  # reported when it is read
-                remedy = "" if isinstance(error, DataError) else "; declare the features"
-                wrong = wrong or DataError(f"{file.path}: {error}{remedy}")
-            rows = [row for row in rows if len(row) == len(names)]
-            for i, name in enumerate(names):
-                columns.setdefault(name, []).extend(row[i] for row in rows)
-            if rows:
+                with self.open(file, Place()) as (names, rows):
+                    for name in names:
+                        columns.setdefault(name, [])
+                    sound.extend(row.cells for row in islice(rows, _PROBED_ROWS) if not row.wrong)
+            except Damaged as error:  # reported when it is read
+                wrong = wrong or f"{file.path}: {error}; no row shows the columns"
+            for i, name in enumerate(names if sound else ()):
+                columns[name].extend(cells[i] for cells in sound)
+            if sound:
                 break
-        if wrong is not None and not columns:
-            raise wrong
+        if wrong and not columns:
+            raise DataError(f"{wrong}: declare the features")
         return {
             name: Feature(
                 "scalar" if self.group_by in (None, name) else "sequence", _dtype_of(cells)
@@ -216,7 +208,7 @@ def _dtype_of(cells: Sequence[str]) -> str:
         return "int64" if fits else dtypes.BYTES
     try:
         for cell in filled:
-            _number(float, cell)
+            _number(cell)
     except ValueError:
         return dtypes.BYTES
     return "float64" if filled else dtypes.BYTES
@@ -228,41 +220,26 @@ def _integer(cell: str) -> int:
     return int(cell)
 
 
-def _number(kind: Callable[[str], complex], cell: str) -> complex:
+def _number(cell: str, kind: Callable[[str], complex] = float) -> complex:
     if "_" in cell or not cell.isascii():  # Python's own spellings
         raise ValueError("it is no number")
     return kind(cell)
 
 
+def _truth(cell: str) -> bool:
+    return _TRUTH[cell.strip().lower()]
+
+
 def _parser(dtype: str) -> Callable[[str], Any]:
-    """Return the function that converts a cell to a value; it raises ValueError for others."""
+    """Return the function that converts a cell to a value; ValueError or KeyError for others."""
     if dtype == dtypes.BYTES:
-        return lambda cell: cell.encode(errors="surrogateescape")
-    if dtype == "bool":
-        return lambda cell: _TRUTH[cell.strip().lower()]
+        return _ENCODED
     kind = dtypes.numpy_dtype(dtype).kind
+    if kind == "b":
+        return _truth
     if kind in "iu":
         return _integer
-    return partial(_number, complex if kind == "c" else float)
-
-
-class _Text(Iterator[str]):
-    """Lines of a file as text, and the byte after the last line taken.
-
-    ``_parser`` restores bytes that are not UTF-8.
-    """
-
-    def __init__(self, stream: BinaryIO, byte: int) -> None:
-        self._stream, self.byte = stream, byte
-
-    def __next__(self) -> str:
-        line = self._stream.readline()
-        if not line:
-            raise StopIteration
-        at, self.byte = self.byte, self.byte + len(line)
-        if at == 0:
-            line = line.removeprefix(b"\xef\xbb\xbf")
-        return line.decode(errors="surrogateescape")
+    return partial(_number, kind=complex) if kind == "c" else _number
 
 
 class _Row(NamedTuple):

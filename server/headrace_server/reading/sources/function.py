@@ -22,8 +22,9 @@ from headrace_server.reading.reader import BadRecords, Opening, Reader
 
 from .example_rows import Row, RowPart, reader_of_rows
 from .factory import Factory, raised
+from .forward_files import Damaged
 from .function_batches import batch_streams
-from .record_streams import Damaged, Place, Records, StreamRecord, record_streams
+from .record_streams import Place, Records, StreamRecord, record_streams
 
 
 def open_reader(opening: Opening) -> Reader:

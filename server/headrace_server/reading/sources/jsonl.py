@@ -20,19 +20,19 @@ from headrace_server.files.manifest import DataFile, open_map
 from headrace_server.reading.reader import BadRecords, Opening, Reader
 
 from .example_rows import Row, RowPart, reader_of_rows
-from .record_streams import Place, Records, StreamRecord, file_streams, open_plain
+from .forward_files import MARK, MOST_LINE, Lines, compression_of, open_forward
+from .record_streams import Place, Records, StreamRecord, file_streams
 
 _NEWLINE = 10
 #: By byte whether it is more than white space.  Zeros count: a crash of the writer leaves them.
 _INK = np.array([not bytes([byte]).isspace() for byte in range(256)])
-_MARK = b"\xef\xbb\xbf"  # the byte order mark of UTF-8, which some editors add
 #: Bytes that are scanned for newlines at once.
 _BLOCK = 1 << 24
 
 
 def open_reader(opening: Opening) -> Reader:
     files, features = opening.files, opening.source.features
-    if any(file.path.endswith(".gz") for file in files):
+    if any(compression_of(file.path) for file in files):
         return file_streams(opening, _lines, features)
     return reader_of_rows([_part(file, opening.cache, opening.bad) for file in files], features)
 
@@ -63,8 +63,8 @@ def line_index(data: np.ndarray, progress: Callable[[int], None] = lambda done: 
         progress(min(at + _BLOCK, data.size))
     stops = np.concatenate([*newlines, [data.size]]).astype(np.int64)
     starts = np.concatenate([[0], stops[:-1] + 1])
-    if data[: len(_MARK)].tobytes() == _MARK:
-        starts[0] = len(_MARK)
+    if data[: len(MARK)].tobytes() == MARK:
+        starts[0] = len(MARK)
     lines = np.flatnonzero(starts < stops)
     starts, stops = starts[lines], stops[lines]
     inked = _INK[data[starts]]
@@ -80,7 +80,10 @@ def _part(file: DataFile, cache: IndexCache, bad: BadRecords) -> RowPart:
     starts, stops = index.reshape(2, -1)
 
     def get(number: int) -> Row:
-        return parsed(data[int(starts[number]) : int(stops[number])].tobytes())
+        start, stop = int(starts[number]), int(stops[number])
+        if stop - start > MOST_LINE:
+            raise ValueError(f"the line has more than {MOST_LINE} bytes")
+        return parsed(data[start:stop].tobytes())
 
     return RowPart(file.path, len(starts), get, bad, starts)
 
@@ -88,12 +91,11 @@ def _part(file: DataFile, cache: IndexCache, bad: BadRecords) -> RowPart:
 def _lines(file: DataFile, walk: Records) -> Iterator[StreamRecord]:
     """Yield the lines of a file that is compressed."""
     byte, number, _ = walk.place
-    with open_plain(file, byte) as stream:
-        for line in stream:
-            here, byte = Place(byte, number), byte + len(line)
-            if here.byte == 0:
-                line = line.removeprefix(_MARK)
-            if not line.strip():
+    with open_forward(file, byte) as stream:
+        lines = Lines(stream, byte)
+        for line in lines:
+            here, byte = Place(byte, number), lines.byte
+            if line.isspace():
                 continue
             number += 1
             walk.place = Place(byte, number)

@@ -10,35 +10,32 @@ walk.
 
 from __future__ import annotations
 
-import gzip
 import struct
-import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
-from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.files.manifest import DataFile, open_stream
+from headrace_server.files.manifest import DataFile
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.reader import BadRecords, Opening
 
 from .example_rows import Row, Schema, schema_of
+from .forward_files import Damaged
 
-#: The exceptions that reading a damaged compressed file raises.
-DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile)
 #: Maximum number of files kept open.  A partition reads one at a time.
 _KEPT_WALKS = 4
 
 #: Yields the records of a walk from its place on, and moves that to the next record before each
-#: yield.  DAMAGE or Damaged where no more can be read.
+#: yield.  Damaged where no more can be read.
 Reading = Callable[["Records"], Iterator["StreamRecord"]]
 #: A named tuple of integers, all 0 at the beginning of a stream.
 P = TypeVar("P", bound=tuple[int, ...])
@@ -134,24 +131,6 @@ class StreamRecord:
     reason: str = "corrupt_record"
 
 
-@contextmanager
-def open_plain(file: DataFile, byte: int) -> Iterator[BinaryIO]:
-    """Open the content from a byte on.  Compressed files are decompressed again up to it."""
-    with open_stream(file) as stream:
-        compressed = file.path.endswith((".gz", ".tgz"))
-        plain = cast(BinaryIO, gzip.GzipFile(fileobj=stream)) if compressed else stream
-        plain.seek(byte)
-        yield plain
-
-
-class Damaged(Exception):
-    """No record can be read after this place; ``reason`` is its short name."""
-
-    def __init__(self, text: str, reason: str = "corrupt_file") -> None:
-        super().__init__(text)
-        self.reason = reason
-
-
 class Records:
     """A walk over records, whose source is opened when the first one is read."""
 
@@ -189,18 +168,14 @@ class Records:
 
     def _until_damage(self, records: Reading) -> Generator[StreamRecord]:
         """Yield the records; damage is the fault of the last one."""
-        text = ""
+        last = None
         try:
             yield from records(self)
-        except EOFError as error:
-            text, reason = f"the compressed file is cut off ({error})", "truncated_file"
-        except DAMAGE as error:
-            text, reason = f"the compressed file is damaged ({error})", "corrupt_file"
         except Damaged as error:
-            text, reason = str(error), error.reason
+            last = StreamRecord(self.place, None, str(error), error.reason)
         self._ended = True
-        if text:
-            yield StreamRecord(self.place, None, text, reason)
+        if last is not None:
+            yield last
 
     def _error(self, record: StreamRecord) -> DataError:
         at = f", byte {record.place.byte}" if self._offsets else ""

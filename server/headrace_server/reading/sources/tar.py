@@ -22,8 +22,9 @@ from headrace_server.files.manifest import DataFile
 from headrace_server.reading.columns import Strings
 from headrace_server.reading.reader import Opening, StreamReader
 
+from .forward_files import open_forward
 from .npy import array_column, npy_array
-from .record_streams import Place, Records, StreamRecord, file_streams, open_plain
+from .record_streams import Place, Records, StreamRecord, file_streams
 from .tar_members import Member, content, members
 
 KEY = "__key__"
@@ -38,7 +39,7 @@ def _examples(
     wanted: Collection[str] | None, file: DataFile, walk: Records
 ) -> Iterator[StreamRecord]:
     """Yield the examples of a file."""
-    with open_plain(file, walk.place.byte) as stream:
+    with open_forward(file, walk.place.byte) as stream:
         parts = _parts_of_examples(members(stream, walk.place.byte))
         for key, group in groupby(parts, lambda part: part.key):
             row: dict[str, Any] = {KEY: key.encode(errors="surrogateescape")}

@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 
 from headrace_proto.errors import rewording
 
-from .record_streams import Damaged
+from .forward_files import Damaged
 
 _BLOCK = tarfile.BLOCKSIZE
 _LONG = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)

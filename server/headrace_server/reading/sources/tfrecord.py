@@ -25,10 +25,11 @@ from headrace_server.reading.columns import Column, Rows, numbers_of
 from headrace_server.reading.reader import Faults, IndexedReader, Opening, StreamReader, without
 
 from .example_parse import ExampleParser
+from .forward_files import Compression, Damaged
 from .parts_reader import PartsReader
-from .record_streams import Damaged, Streams
+from .record_streams import Streams
 from .tfrecord_frames import CORRUPT, FOOT, HEAD, TRUNCATED, bad_payloads, scan, sound
-from .tfrecord_streams import Compression, Position, detect, frames
+from .tfrecord_streams import Position, detect, frames
 
 #: Maximum number of records that one call checks before they are read, and bytes of them between
 #: two looks whether a message has come: 6 µs, and as much again where pages are mapped.
@@ -195,11 +196,11 @@ class _Walk:
         self._parser, self._bad = parser, opening.bad
         self._verify = opening.source.options.get("verify", True)
         self._frames = frames(opening.files[stream], compression, self._verify, place)
-        self._left: Iterator[bytearray] = self._frames
+        self._left: Iterator[bytes] = self._frames
         self._damage: Damaged | None = None  # the fault where the frames end
 
     def read(self, limit: int) -> tuple[Chunk, bool]:
-        found: list[bytearray] = []
+        found: list[bytes] = []
         try:
             found.extend(islice(self._left, limit))
         except Damaged as error:
