@@ -17,7 +17,7 @@ from typing import Any, cast
 from urllib.parse import urlencode, urlsplit
 
 from headrace_proto.clock import Deadline
-from headrace_proto.errors import ConnectionLost, HeadraceError, ServerError
+from headrace_proto.errors import ConnectionLost, DeadlineExceeded, HeadraceError, ServerError
 from headrace_proto.token import new_snapshot
 
 from ..process.statuses import ServerStatus
@@ -100,7 +100,9 @@ class HttpClient:
             reason = getattr(error, "strerror", None) or str(error)
             if isinstance(error, TimeoutError):
                 reason = f"no answer within {timeout_s:g} s"
-            raise ConnectionLost(
+            # A server that does not answer in time may live.
+            lost = DeadlineExceeded if isinstance(error, TimeoutError) else ConnectionLost
+            raise lost(
                 f"no server answers at {self.url}: {reason}.  It serves HTTP where it was started "
                 "with --http HOST:PORT (http= of hs.run)"
             ) from None

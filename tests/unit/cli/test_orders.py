@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 
 import pytest
 
@@ -59,6 +60,18 @@ def test_a_server_that_ends_meanwhile_is_drained(
     monkeypatch.setattr(HttpClient, "get", gone)
     assert main(["drain", "--http", served.address]) == 0
     assert capsys.readouterr().out == "drained: the server has ended\n"
+
+
+def test_a_server_that_answers_nothing_has_not_ended(
+    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    get = HttpClient.get
+    with socket.create_server(("127.0.0.1", 0)) as hung:  # nobody accepts
+        url = "http://127.0.0.1:{1}".format(*hung.getsockname())
+        monkeypatch.setattr(HttpClient, "get", lambda *_: get(HttpClient(url), "/", 0.05))
+        assert main(["drain", "--http", served.address]) == 1
+    said = capsys.readouterr()
+    assert "no answer within 0.05 s" in said.err and not said.out
 
 
 def test_without_a_server_nothing_is_drained(capsys: pytest.CaptureFixture[str]):
