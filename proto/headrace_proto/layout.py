@@ -29,7 +29,7 @@ ALIGNMENT = 64
 #: core holds (512 kB or more) by a loop that reads the destination, too: 19 MB take a fifth longer.
 _PIECE = 256 * 1024
 #: Maximum count of equally long strings with remembered offsets: 16 arrays of 512 kB are kept.
-_MOST_EVEN = 1 << 16
+MOST_EVEN = 1 << 16
 #: Bytes of an entry of an object array, which strings become.
 _POINTER = 8
 
@@ -114,8 +114,8 @@ def strings_at(block: np.ndarray, slot: Slot) -> np.ndarray:
     room = slot.nbytes - 8 * (count + 1)
     (end,) = unpack_from("=q", block.data, start - 8)
     width = end // max(1, count)
-    even = width > 0 and end <= room and count <= _MOST_EVEN  # all of one length, as ids mostly are
-    if even and block[slot.offset : start].tobytes() == _even_offsets(count, width):
+    even = width > 0 and end <= room and count <= MOST_EVEN  # all of one length, as ids mostly are
+    if even and block[slot.offset : start].tobytes() == even_offsets(count, width):
         strings = np.ndarray((count,), f"V{width}", block, start)
         return strings.astype(object).reshape(slot.shape)
     offsets = np.ndarray((count + 1,), np.int64, block, slot.offset)
@@ -130,9 +130,9 @@ def strings_at(block: np.ndarray, slot: Slot) -> np.ndarray:
 
 
 @lru_cache(16)
-def _even_offsets(count: int, width: int) -> bytes:
+def even_offsets(count: int, width: int) -> bytes:
     """Return the offsets of strings that are all of one length."""
-    return np.arange(0, (count + 1) * width, width).tobytes()
+    return (np.arange(count + 1) * width).tobytes()
 
 
 def aligned_bytes(nbytes: int) -> np.ndarray:

@@ -18,7 +18,7 @@ import numpy as np
 
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import DataError
-from headrace_proto.layout import Slot, arrange, array_at, copy_bytes
+from headrace_proto.layout import MOST_EVEN, Slot, arrange, array_at, copy_bytes, even_offsets
 from headrace_proto.schema import Field
 
 from ..core.padding import NO_PADDING, Padding
@@ -29,6 +29,8 @@ _arranged = lru_cache(maxsize=1024)(arrange)
 
 #: Bytes from which it pays to copy rows in pieces.
 _MUCH = 512 * 1024
+#: Average bytes from which strings are copied one by one, straight into the block.
+_LONG = 1024
 
 Parts = Sequence[tuple[Chunk, Rows]]
 
@@ -177,22 +179,38 @@ def _string_bytes(columns: list[Any]) -> int:
         if isinstance(column, Ragged):
             total += int(column.string_lengths.sum())
         else:
-            total += int(column.lengths.sum())
+            total += column.nbytes
     return total
 
 
 def _fill_strings(block: np.ndarray, slot: Slot, columns: list[Any]) -> None:
     count = prod(slot.shape)
     start = slot.offset + 8 * (count + 1)
-    lengths = _string_lengths(slot.shape, columns)
-    offsets = np.ndarray((count + 1,), np.int64, block, slot.offset)
-    offsets[0] = 0
-    lengths.reshape(-1).cumsum(out=offsets[1:])
+    widths = {0 if isinstance(column, Ragged) else column.width for column in columns}
+    if count <= MOST_EVEN and len(widths) == 1 and (width := widths.pop()):
+        block.data[slot.offset : start] = even_offsets(count, width)
+    else:
+        lengths = _string_lengths(slot.shape, columns)
+        offsets = np.ndarray((count + 1,), np.int64, block, slot.offset)
+        offsets[0] = 0
+        lengths.reshape(-1).cumsum(out=offsets[1:])
     for column in columns:
         strings: Any = column.values() if isinstance(column, Ragged) else column
-        text = strings.joined()
-        block[start : start + text.size] = text
-        start += text.size
+        start += _copy_strings(block[start:], strings)
+
+
+def _copy_strings(out: np.ndarray, strings: Strings) -> int:
+    """Copy strings back to back; return the number of their bytes."""
+    nbytes, starts = strings.nbytes, strings.starts
+    if nbytes < _LONG * starts.size:
+        out[:nbytes] = strings.joined()
+        return nbytes
+    at, to, raw = 0, out.data, strings.data.data
+    lengths = strings.lengths.reshape(-1).tolist()
+    for start, size in zip(starts.reshape(-1).tolist(), lengths, strict=True):
+        to[at : at + size] = raw[start : start + size]
+        at += size
+    return nbytes
 
 
 def _string_lengths(shape: tuple[int, ...], columns: list[Any]) -> np.ndarray:

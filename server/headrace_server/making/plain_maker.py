@@ -19,6 +19,7 @@ from ..core.plan import RESIZED, Plan, Read
 from ..pipeline.declaration import Shape
 from ..pipeline.selectors import RESERVED
 from ..reading.chunk import Chunk
+from ..reading.columns import measured
 from ..reading.intake import Intake
 from ..reading.sampling import Stratified
 from ..reading.trace import NO_TRACING, NoTracing
@@ -126,7 +127,8 @@ class PlainMaker:
         """Return the rows that fit, with their facts as columns, and the machine's facts."""
         self._known_fields = None
         chunk, facts = self.shaping.facts(chunk, self._intake.bad)
-        return with_facts(chunk), facts
+        columns = {name: measured(column) for name, column in chunk.columns.items()}
+        return with_facts(chunk.with_columns(columns)), facts
 
     def _hold(self, read: Read, held: HeldChunk) -> None:
         self.held[read.chunk] = held

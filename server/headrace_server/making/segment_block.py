@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from headrace_proto.dtypes import BYTES, numpy_dtype
-from headrace_proto.layout import ALIGNMENT, Slot, arrange
+from headrace_proto.layout import ALIGNMENT, MOST_EVEN, Slot, arrange, even_offsets
 from headrace_proto.schema import Field
 
 from ..core.segment_geometry import Geometry
@@ -299,22 +299,16 @@ def groups(chunks: np.ndarray, rows: np.ndarray, offers: Mapping[int, Offer]) ->
 def write_strings(block: np.ndarray, slot: Slot, texts: list[bytes]) -> None:
     """Write offsets, then the strings back to back."""
     count = len(texts)
-    offsets = np.ndarray((count + 1,), np.int64, block, slot.offset)
+    start = slot.offset + 8 * (count + 1)
     lengths = list(map(len, texts))
-    if count and lengths.count(lengths[0]) == count:  # as keys mostly are
-        offsets[:] = _even_offsets(count, lengths[0])
+    if 0 < count <= MOST_EVEN and lengths.count(lengths[0]) == count:  # as keys mostly are
+        block.data[slot.offset : start] = even_offsets(count, lengths[0])
     else:
+        offsets = np.ndarray((count + 1,), np.int64, block, slot.offset)
         offsets[0] = 0
         offsets[1:] = list(accumulate(lengths))
-    start = slot.offset + 8 * (count + 1)
     text = b"".join(texts)
     block.data[start : start + len(text)] = text
-
-
-@lru_cache(maxsize=64)
-def _even_offsets(count: int, length: int) -> np.ndarray:
-    """Return offsets of strings that all have one length."""
-    return np.arange(count + 1) * length
 
 
 def state_array(column: Column, rows: np.ndarray) -> np.ndarray:

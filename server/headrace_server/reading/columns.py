@@ -23,7 +23,7 @@ from headrace_proto import dtypes
 from headrace_proto.schema import Field
 from headrace_server.pipeline.examples import Misfit, cast, flat_values
 
-from .stretches import gather, join_buffers, ranges
+from .stretches import gather, join_buffers, ranges, window
 
 #: Rows by slice (with start and stop), or by number.
 Rows = slice | np.ndarray
@@ -36,6 +36,7 @@ class Strings:
     data: np.ndarray  # uint8 [any]
     starts: np.ndarray  # int64 [n, *shape]
     lengths: np.ndarray  # int64 [n, *shape]
+    width: int = 0  # of every string, where all are known to be equally long
     dtype: ClassVar[np.dtype] = np.dtype(object)
 
     def __len__(self) -> int:
@@ -46,10 +47,16 @@ class Strings:
         return tuple(self.starts.shape)
 
     def take(self, rows: Rows) -> Strings:
-        return Strings(self.data, self.starts[rows], self.lengths[rows])
+        return Strings(self.data, self.starts[rows], self.lengths[rows], self.width)
 
     def reshape(self, *shape: int) -> Strings:
-        return Strings(self.data, self.starts.reshape(shape), self.lengths.reshape(shape))
+        starts, lengths = self.starts.reshape(shape), self.lengths.reshape(shape)
+        return Strings(self.data, starts, lengths, self.width)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all strings."""
+        return self.width * self.starts.size or int(self.lengths.sum())
 
     def row(self, i: int) -> Any:
         """Row i: ``bytes`` when a row is one string, else an object array of them."""
@@ -72,6 +79,9 @@ class Strings:
         starts, lengths = self.starts.reshape(-1), self.lengths.reshape(-1)
         if not starts.size:
             return self.data[:0]
+        if self.width:
+            alike: np.ndarray = window(self.data, self.width)[starts].view(np.uint8)
+            return alike
         # The second start alone shows most strings that are not back to back.
         if starts.size == 1 or (
             starts[1] - starts[0] == lengths[0] and (starts[1:] - starts[:-1] == lengths[:-1]).all()
@@ -212,6 +222,14 @@ def take(column: Column, rows: Rows) -> Column:
     if isinstance(rows, slice) or column.ndim == 1 or not (flags.c_contiguous and flags.aligned):
         return column[rows]
     return column.take(rows, 0)  # several times as quick; copies other arrays as a whole
+
+
+def measured(column: Column) -> Column:
+    """Return the column, with the width of its strings if all have one length."""
+    if not isinstance(column, Strings) or not column.lengths.size:
+        return column
+    width = int(column.lengths.flat[0])
+    return replace(column, width=width) if (column.lengths == width).all() else column
 
 
 def repeated(row: Column, n: int) -> Column:

@@ -17,7 +17,7 @@ from headrace_proto.schema import Field
 from headrace_server.core.padding import Padding
 from headrace_server.making.assemble import Assembly, batch_schema
 from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.columns import Column, Ragged, Strings
+from headrace_server.reading.columns import Column, Ragged, Strings, measured
 
 DIRT = 0xAA
 DTYPES = ("bool", "int8", "uint16", "int64", "float16", "float32", "complex128", "bfloat16")
@@ -222,6 +222,25 @@ _MANY = np.random.default_rng(9).integers(0, 2**31, (3000, 2, 64), np.int32)
 def test_many_rows_that_follow_each_other_are_those_of_the_column(stored: np.ndarray):
     got = filled(chunk_of(x=stored), slice(7, 2900), Field("int32", (2, 64)))
     assert np.array_equal(got, _MANY[7:2900])
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [([3], [3]), ([3], [5]), ([0], [0]), ([3], [0, 4, 1]), ([1500], [1500]), ([5000, 0], [2])],
+    ids=["one length", "one for each chunk", "empty", "several", "long", "long and short"],
+)
+def test_strings_of_any_lengths_come_as_they_were(sizes: tuple[list[int], list[int]]):
+    rng = np.random.default_rng(4)
+    parts, want = [], []
+    for lengths, rows in zip(sizes, (slice(1, 5), np.array([4, 0, 0])), strict=True):
+        flat = [rng.bytes(lengths[i % len(lengths)]) for i in range(12)]
+        parts.append((chunk_of(x=measured(strings(rng, flat).reshape(6, 2))), rows))
+        want += np.array(flat, object).reshape(6, 2)[rows].tolist()
+    assembly = Assembly(parts, {"x": Field(BYTES, (2,))}, dynamic_pad=False)
+    block = aligned_bytes(assembly.nbytes)
+    block[:] = DIRT
+    assembly.fill(block)
+    assert strings_at(block, assembly.slots[0]).tolist() == want
 
 
 def test_a_dense_column_whose_chunks_differ_in_shape_is_refused():
