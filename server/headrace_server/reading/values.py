@@ -78,8 +78,10 @@ class Values:
                 values = self._column(chunk)
             else:
                 bad.enters(self._what)
-                values = np.asarray(self._function(columns_of(chunk)))
-                bad.enters("")
+                try:
+                    values = np.asarray(self._function(columns_of(chunk)))
+                finally:
+                    bad.enters("")
             if values.dtype.kind == "V" or values.dtype == np.float16:  # bfloat16 is of kind V
                 values = values.astype(np.float32)
             if values.shape == (len(chunk),) and values.dtype.kind in "biuf":

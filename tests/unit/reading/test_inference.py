@@ -7,7 +7,12 @@ import pytest
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.reading.sources.example_rows import infer_fields
+from headrace_server.reading.sources import example_rows
+
+
+def infer_fields(rows: list[dict]) -> dict[str, Field]:
+    """Infer fields of rows that are named by their numbers."""
+    return example_rows.infer_fields((f"example {i}", row) for i, row in enumerate(rows))
 
 
 def test_dimensions_that_differ_vary_and_numbers_widen() -> None:

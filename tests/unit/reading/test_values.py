@@ -98,8 +98,10 @@ def test_a_function_without_a_value_per_row_makes_the_whole_chunk_bad(what, faul
     ) as e:
         values(what).of(chunk_of(3), BadRecords())
     assert e.match(fault)
-    skipping = BadRecords(skip=True)
+    entered: list[str] = []
+    skipping = BadRecords(skip=True, enters=entered.append)
     assert values(what).of(chunk_of(3), skipping) is None
+    assert entered[1::2] == [""] * len(entered[::2])
     assert skipping.counts == {"value_failed": 3}
 
 

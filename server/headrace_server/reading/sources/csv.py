@@ -30,7 +30,7 @@ from headrace_server.pipeline.declaration import Feature, Source
 from headrace_server.reading.reader import Opening, StreamReader
 
 from .forward_files import Damaged, Lines, open_forward
-from .record_streams import Place, Records, StreamRecord, file_streams
+from .record_streams import Place, Record, Records, file_streams
 
 _PROBED_ROWS = 1000
 #: Maximum size of a cell; the csv module's own limit is 128 KiB.
@@ -96,7 +96,7 @@ class _Table:
                 has = ", ".join(map(repr, names))
                 raise Damaged(f"there is no column {name!r}; it has {has}")
 
-    def examples(self, file: DataFile, walk: Records) -> Iterator[StreamRecord]:
+    def examples(self, file: DataFile, walk: Records) -> Iterator[Record]:
         """Yield the examples of a file: rows, or groups of rows."""
         with self.open(file, walk.place) as (names, rows):
             columns = [
@@ -111,9 +111,9 @@ class _Table:
                 here = Place(begin.byte, record_number, begin.number)
                 walk.place = Place(end.end, record_number + 1, end.number + 1)
                 try:
-                    record = StreamRecord(here, self._example(group, columns))
+                    record = Record(here, self._example(group, columns))
                 except _Fault as fault:
-                    record = StreamRecord(here, None, *fault.args)
+                    record = Record(here, None, *fault.args)
                 yield record
 
     def rows(self, lines: Lines, number: int, columns: int) -> Iterator[_Row]:

@@ -33,6 +33,8 @@ _REMEDY = "declare the features of the source"
 _GIVE = "; give the feature a default"
 
 Row = Mapping[str, Any]
+#: The place of an example in words, and its row, or the error of a bad one.
+Shown = tuple[str, Row | DataError]
 
 
 @dataclass(frozen=True)
@@ -67,25 +69,23 @@ class Schema:
         return chunk.with_columns(columns)
 
 
-def schema_of(
-    features: Mapping[str, Feature] | None, examples: Iterable[Row | DataError] = ()
-) -> Schema:
-    """Return the declared schema, or that of the first sound examples (errors: bad ones)."""
+def schema_of(features: Mapping[str, Feature] | None, examples: Iterable[Shown] = ()) -> Schema:
+    """Return the declared schema, or that of the first sound examples."""
     if features is None:
         return Schema(infer_fields(_first_rows(examples)))
     fields = {name: feature.field for name, feature in features.items()}
     return Schema(fields, defaults_of(features), declared=True)
 
 
-def _first_rows(examples: Iterable[Row | DataError]) -> list[Row]:
+def _first_rows(examples: Iterable[Shown]) -> list[tuple[str, Row]]:
     """Return the first sound rows.  Others are reported when they are read."""
-    rows: list[Row] = []
+    rows: list[tuple[str, Row]] = []
     wrong: DataError | None = None
-    for example in examples:
+    for where, example in examples:
         if isinstance(example, DataError):
             wrong = wrong or example
             continue
-        rows.append(example)
+        rows.append((where, example))
         if len(rows) == PROBED:
             break
     if wrong is not None and not rows:
@@ -93,27 +93,28 @@ def _first_rows(examples: Iterable[Row | DataError]) -> list[Row]:
     return rows
 
 
-def infer_fields(rows: Sequence[Mapping[Any, Any]]) -> dict[str, Field]:
+def infer_fields(rows: Iterable[tuple[str, Mapping[Any, Any]]]) -> dict[str, Field]:
     """Infer the fields of all rows together, in the order of their first appearance.
 
-    DataError names example and column of a value that does not fit earlier ones.
+    Each comes with its place.  DataError has that, and the column, of a value that does not fit
+    earlier ones.
     """
-    seen: dict[str, tuple[list[int], list[Any]]] = {}
-    for i, row in enumerate(rows):
+    seen: dict[str, tuple[list[str], list[Any]]] = {}
+    for where, row in rows:
         for name, value in row.items():
             if not isinstance(name, str) or not name:
-                raise DataError(f"example {i}: {name!r:.80} is no name of a column")
+                raise DataError(f"{where}: {name!r:.80} is no name of a column")
             if value is not None:
-                numbers, values = seen.setdefault(name, ([], []))
-                numbers.append(i)
+                places, values = seen.setdefault(name, ([], []))
+                places.append(where)
                 values.append(value)
     fields = {}
-    for name, (numbers, values) in seen.items():
+    for name, (places, values) in seen.items():
         try:
             field = infer_field(values)
         except Misfit as misfit:
             raise DataError(
-                f"example {numbers[misfit.row]}, column {name!r}: "
+                f"{places[misfit.row]}, column {name!r}: "
                 f"{values[misfit.row]!r:.60} {misfit}; declare the features of the source"
             ) from None
         # A length of 0 does not show that the dimension is fixed.
@@ -121,30 +122,56 @@ def infer_fields(rows: Sequence[Mapping[Any, Any]]) -> dict[str, Field]:
     return fields
 
 
-@dataclass(slots=True, eq=False)
-class RowPart:
+class RowSource:
+    """A file, or what a function gives, whose examples are read one by one."""
+
+    #: Set before chunks are read.
+    schema: Schema
+
+    def __init__(self, name: str, bad: BadRecords, offsets: bool = True) -> None:
+        """``name`` stands in origins and errors, with the bytes of records if ``offsets``."""
+        self.name, self.bad, self._offsets = name, bad, offsets
+
+    def where(self, record: int, byte: int) -> str:
+        """Return the place of a record, for errors."""
+        text = f"{self.name}, record {record}"
+        return f"{text}, byte {byte}" if self._offsets else text
+
+    def chunk(self, rows: Sequence[Row], records: Sequence[int], offsets: Any) -> Chunk:
+        """Return the rows that fit, which are those of some records; the others are reported."""
+        numbers = np.array(records, np.int64)
+        at = np.array(offsets, np.int64) if self._offsets else None
+        return self.schema.chunk(rows, numbers, Origin.single(self.name, numbers, at), self.bad)
+
+
+class RowPart(RowSource):
     """A SourcePart whose examples are read one by one.
 
     ``get`` returns the row of a number; ValueError describes its fault.
     """
 
-    name: str
-    length: int
-    get: Callable[[int], Row]
-    bad: BadRecords
-    offsets: np.ndarray | None = None
-    schema: Schema = field(init=False)  # set when all parts are open
+    def __init__(
+        self,
+        name: str,
+        length: int,
+        get: Callable[[int], Row],
+        bad: BadRecords,
+        offsets: np.ndarray | None = None,
+    ) -> None:
+        super().__init__(name, bad, offsets is not None)
+        self.length, self._get = length, get
+        self._bytes = np.zeros(length, np.int64) if offsets is None else offsets
 
-    def examples(self) -> Iterator[Row | DataError]:
-        return map(self._row, range(self.length))
+    def examples(self) -> Iterator[Shown]:
+        for number in range(self.length):
+            yield self.where(number, int(self._bytes[number])), self._row(number)
 
     def _row(self, number: int) -> Row | DataError:
         """Return the row of a number, or an error that names the record."""
         try:
-            return self.get(number)
+            return self._get(number)
         except ValueError as error:
-            at = "" if self.offsets is None else f", byte {self.offsets[number]}"
-            fault = DataError(f"{self.name}, record {number}{at}: {error}")
+            fault = DataError(f"{self.where(number, int(self._bytes[number]))}: {error}")
             fault.__cause__ = error.__cause__
             return fault
 
@@ -158,14 +185,10 @@ class RowPart:
             else:
                 found.append(row)
                 sound.append(number)
-        numbers = np.array(sound, np.int64)
-        offsets = None if self.offsets is None else self.offsets[numbers]
-        return self.schema.chunk(
-            found, numbers, Origin.single(self.name, numbers, offsets), self.bad
-        )
+        return self.chunk(found, sound, self._bytes[sound])
 
     def close(self) -> None:
-        self.get = _closed  # so that its file can be unmapped
+        self._get = _closed  # so that its file can be unmapped
 
 
 def _closed(number: int) -> Row:

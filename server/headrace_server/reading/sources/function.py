@@ -24,7 +24,7 @@ from .example_rows import Row, RowPart, reader_of_rows
 from .factory import Factory, raised
 from .forward_files import Damaged
 from .function_batches import batch_streams
-from .record_streams import Place, Records, StreamRecord, record_streams
+from .record_streams import Place, Record, Records, record_streams
 
 
 def open_reader(opening: Opening) -> Reader:
@@ -43,8 +43,10 @@ def open_reader(opening: Opening) -> Reader:
     def walk(stream: int, place: Place) -> Records:
         return Records(name, place, bad, partial(_examples, factory, stream), offsets=False)
 
-    first = (one for _, one in factory.first_examples(streams))
-    shown = (one for one in first if isinstance(one, (Mapping, DataError)))
+    first = factory.first_examples(streams)
+    shown = (
+        (f"{name}, record {i}", one) for i, one in first if isinstance(one, (Mapping, DataError))
+    )
     # To start a stream anew may cost as much as all that was read of it.
     return record_streams(streams, walk, source.features, streams, shown)
 
@@ -72,7 +74,7 @@ def _sequence_part(name: str, examples: Any, bad: BadRecords) -> RowPart:
         raise DataError(f"{name}: the length of its result: {raised(error)}") from error
 
 
-def _examples(factory: Factory, stream: int, walk: Records) -> Iterator[StreamRecord]:
+def _examples(factory: Factory, stream: int, walk: Records) -> Iterator[Record]:
     """Yield the examples of one call of the function."""
     iterator = factory.iterator(stream, walk.place.record)
     while True:
@@ -87,4 +89,4 @@ def _examples(factory: Factory, stream: int, walk: Records) -> Iterator[StreamRe
             raise Damaged(raised(error), "corrupt_record") from None
         walk.place = Place(0, here.record + 1)
         sound = isinstance(row, Mapping)
-        yield StreamRecord(here, row) if sound else StreamRecord(here, None, _not_columns(row))
+        yield Record(here, row) if sound else Record(here, None, _not_columns(row))

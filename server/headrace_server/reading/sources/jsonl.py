@@ -21,7 +21,7 @@ from headrace_server.reading.reader import BadRecords, Opening, Reader
 
 from .example_rows import Row, RowPart, reader_of_rows
 from .forward_files import MARK, MOST_LINE, Lines, compression_of, open_forward
-from .record_streams import Place, Records, StreamRecord, file_streams
+from .record_streams import Place, Record, Records, file_streams
 
 _NEWLINE = 10
 #: By byte whether it is more than white space.  Zeros count: a crash of the writer leaves them.
@@ -37,10 +37,10 @@ def open_reader(opening: Opening) -> Reader:
     return reader_of_rows([_part(file, opening.cache, opening.bad) for file in files], features)
 
 
-def parsed(line: bytes) -> Mapping[str, Any]:
+def parsed(line: bytes | memoryview) -> Mapping[str, Any]:
     """Return the object of a line; ValueError for anything else."""
     try:
-        value = json.loads(line.decode())
+        value = json.loads(str(line, "utf-8"))
     except UnicodeDecodeError as error:
         raise ValueError(f"the line is not UTF-8: {error}") from None
     except RecursionError:
@@ -48,7 +48,7 @@ def parsed(line: bytes) -> Mapping[str, Any]:
     except ValueError as error:
         raise ValueError(f"the line is no JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ValueError(f"the line holds {line!r:.60}, which is no JSON object")
+        raise ValueError(f"the line holds {bytes(line)!r:.60}, which is no JSON object")
     return value
 
 
@@ -78,17 +78,18 @@ def _part(file: DataFile, cache: IndexCache, bad: BadRecords) -> RowPart:
     data = open_map(file)
     index = cache.get(file, "jsonl lines", lambda: line_index(data, cache.progress_of(file)))
     starts, stops = index.reshape(2, -1)
+    view = data.data
 
     def get(number: int) -> Row:
         start, stop = int(starts[number]), int(stops[number])
         if stop - start > MOST_LINE:
             raise ValueError(f"the line has more than {MOST_LINE} bytes")
-        return parsed(data[start:stop].tobytes())
+        return parsed(view[start:stop])
 
     return RowPart(file.path, len(starts), get, bad, starts)
 
 
-def _lines(file: DataFile, walk: Records) -> Iterator[StreamRecord]:
+def _lines(file: DataFile, walk: Records) -> Iterator[Record]:
     """Yield the lines of a file that is compressed."""
     byte, number, _ = walk.place
     with open_forward(file, byte) as stream:
@@ -100,7 +101,7 @@ def _lines(file: DataFile, walk: Records) -> Iterator[StreamRecord]:
             number += 1
             walk.place = Place(byte, number)
             try:
-                record = StreamRecord(here, parsed(line))
+                record = Record(here, parsed(line))
             except ValueError as error:
-                record = StreamRecord(here, None, str(error))
+                record = Record(here, None, str(error))
             yield record

@@ -19,16 +19,14 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-import numpy as np
-
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.files.manifest import DataFile
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.chunk import Chunk, Origin
+from headrace_server.reading.chunk import Chunk
 from headrace_server.reading.reader import BadRecords, Opening
 
-from .example_rows import Row, Schema, schema_of
+from .example_rows import Row, RowSource, Shown, schema_of
 from .forward_files import Damaged
 
 #: Maximum number of files kept open.  A partition reads one at a time.
@@ -36,7 +34,7 @@ _KEPT_WALKS = 4
 
 #: Yields the records of a walk from its place on, and moves that to the next record before each
 #: yield.  Damaged where no more can be read.
-Reading = Callable[["Records"], Iterator["StreamRecord"]]
+Reading = Callable[["Records"], Iterator["Record"]]
 #: A named tuple of integers, all 0 at the beginning of a stream.
 P = TypeVar("P", bound=tuple[int, ...])
 
@@ -47,6 +45,16 @@ class Place(NamedTuple):
     byte: int = 0
     record: int = 0
     row: int = 0
+
+
+@dataclass(slots=True)
+class Record:
+    """One record as read: a row, or the text of its fault."""
+
+    place: Place
+    row: Row | None = None
+    wrong: str = ""
+    reason: str = "corrupt_record"
 
 
 def packed(place: tuple[int, ...]) -> bytes:
@@ -121,28 +129,14 @@ class Streams:
             self._walks.popitem()[1].close()
 
 
-@dataclass(slots=True)
-class StreamRecord:
-    """One record as read: a row, or the text of its fault."""
-
-    place: Place
-    row: Row | None = None
-    wrong: str = ""
-    reason: str = "corrupt_record"
-
-
-class Records:
+class Records(RowSource):
     """A walk over records, whose source is opened when the first one is read."""
-
-    #: Set before chunks are read.
-    schema: Schema
 
     def __init__(
         self, name: str, place: Place, bad: BadRecords, records: Reading, offsets: bool = True
     ) -> None:
-        """``name`` stands in origins and errors, with the bytes of records if ``offsets``."""
-        self.name, self.place, self.bad = name, place, bad
-        self._offsets = offsets
+        super().__init__(name, bad, offsets)
+        self.place = place
         self._ended = False
         self._left = self._until_damage(records)
 
@@ -155,31 +149,29 @@ class Records:
             else:
                 rows.append(record.row)
                 places.append(record.place)
-        numbers = np.array([place.record for place in places], np.int64)
-        offsets = np.array([place.byte for place in places], np.int64) if self._offsets else None
-        origin = Origin.single(self.name, numbers, offsets)
-        return self.schema.chunk(rows, numbers, origin, self.bad), not self._ended
+        numbers = [place.record for place in places]
+        return self.chunk(rows, numbers, [place.byte for place in places]), not self._ended
 
-    def examples(self) -> Iterator[Row | DataError]:
-        """Yield all rows, and the errors of records that can not be read; closes the walk."""
+    def examples(self) -> Iterator[Shown]:
+        """Yield the places of all records, and their rows or errors; close the walk."""
         with closing(self):
             for record in self._left:
-                yield self._error(record) if record.row is None else record.row
+                row = self._error(record) if record.row is None else record.row
+                yield self.where(record.place.record, record.place.byte), row
 
-    def _until_damage(self, records: Reading) -> Generator[StreamRecord]:
+    def _error(self, record: Record) -> DataError:
+        return DataError(f"{self.where(record.place.record, record.place.byte)}: {record.wrong}")
+
+    def _until_damage(self, records: Reading) -> Generator[Record]:
         """Yield the records; damage is the fault of the last one."""
         last = None
         try:
             yield from records(self)
         except Damaged as error:
-            last = StreamRecord(self.place, None, str(error), error.reason)
+            last = Record(self.place, None, str(error), error.reason)
         self._ended = True
         if last is not None:
             yield last
-
-    def _error(self, record: StreamRecord) -> DataError:
-        at = f", byte {record.place.byte}" if self._offsets else ""
-        return DataError(f"{self.name}, record {record.place.record}{at}: {record.wrong}")
 
     def close(self) -> None:
         self._left.close()
@@ -187,7 +179,7 @@ class Records:
 
 def file_streams(
     opening: Opening,
-    records: Callable[[DataFile, Records], Iterator[StreamRecord]],
+    records: Callable[[DataFile, Records], Iterator[Record]],
     features: Mapping[str, Feature] | None,
 ) -> Streams:
     """Return a stream of records per file."""
@@ -204,7 +196,7 @@ def record_streams(
     walk: Callable[[int, Place], Records],
     features: Mapping[str, Feature] | None,
     most_open: int = _KEPT_WALKS,
-    examples: Iterable[Row | DataError] | None = None,
+    examples: Iterable[Shown] | None = None,
 ) -> Streams:
     """Streams of records.
 

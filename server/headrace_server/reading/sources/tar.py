@@ -24,7 +24,7 @@ from headrace_server.reading.reader import Opening, StreamReader
 
 from .forward_files import open_forward
 from .npy import array_column, npy_array
-from .record_streams import Place, Records, StreamRecord, file_streams
+from .record_streams import Place, Record, Records, file_streams
 from .tar_members import Member, content, members
 
 KEY = "__key__"
@@ -35,9 +35,7 @@ def open_reader(opening: Opening) -> StreamReader:
     return file_streams(opening, partial(_examples, wanted), features)
 
 
-def _examples(
-    wanted: Collection[str] | None, file: DataFile, walk: Records
-) -> Iterator[StreamRecord]:
+def _examples(wanted: Collection[str] | None, file: DataFile, walk: Records) -> Iterator[Record]:
     """Yield the examples of a file."""
     with open_forward(file, walk.place.byte) as stream:
         parts = _parts_of_examples(members(stream, walk.place.byte))
@@ -55,7 +53,7 @@ def _examples(
                 except ValueError as error:
                     wrong = wrong or f"member {part.member.name!r}: {error}"
             walk.place = Place(part.member.after, here.record + 1)
-            yield StreamRecord(here, None, wrong) if wrong else StreamRecord(here, row)
+            yield Record(here, None, wrong) if wrong else Record(here, row)
 
 
 class _Part(NamedTuple):
