@@ -20,6 +20,7 @@ from ..flight.hand_outs import HandOut
 from ..flight.rows import BatchId, Row
 from ..process.option import Option
 from ..process.settings import ReplaySettings, options_of
+from ..watch.http_client import one_line
 from .frame import with_options
 from .options import JSON
 
@@ -55,7 +56,8 @@ def chosen(history: FeedRecord, options: Namespace) -> list[HandOut]:
         steps = steps_named("--steps", options.steps)
         return handed_to(options.trainer, steps, history.leases)
     if options.batch is not None:
-        return history.of_batch(batch_named("--batch", options.batch, history.leases))
+        named = batch_named("--batch", options.batch, history.leases)
+        return [lease for lease in history.leases if lease.batch == named]
     return history.leases[-(options.last or _LAST) :]
 
 
@@ -106,7 +108,7 @@ def _line(lease: HandOut) -> str:
     fates = " then ".join(event.fate for event in lease.events) or "out"
     return (
         f"batch {lease.batch}  {lease.rows} rows  {when}  "
-        f"trainer {_safe(str(lease.trainer))}  step {lease.step}  {fates}"
+        f"trainer {one_line(str(lease.trainer))}  step {lease.step}  {fates}"
     )
 
 
@@ -116,15 +118,10 @@ def _print_rows(rows: list[Row] | None) -> None:
     for row in rows or ():
         which = ""
         if row.key is not None:
-            which = f"key {_safe(row.key.decode(errors='backslashreplace'))}  "
+            which = f"key {one_line(row.key.decode(errors='backslashreplace'))}  "
         if row.segment >= 0:
             which += f"segment {row.segment} of {row.segments}  "
-        print(f"    {which}example {row.example}  epoch {row.epoch}  {_safe(row.place)}")
-
-
-def _safe(text: str) -> str:
-    """Escape a text for a terminal: others wrote it, and it may hold anything."""
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+        print(f"    {which}example {row.example}  epoch {row.epoch}  {one_line(row.place)}")
 
 
 def _plain(lease: HandOut) -> dict[str, Any]:
@@ -138,7 +135,7 @@ def _plain(lease: HandOut) -> dict[str, Any]:
         "rows": lease.rows,
         "sent": lease.sent,
         "fate": lease.fate,
-        "events": [[event.time, event.fate, event.text] for event in lease.events],
+        "events": lease.events,
     }
     return {**lease.batch._asdict(), "lease": hand_out}
 

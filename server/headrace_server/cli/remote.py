@@ -19,7 +19,7 @@ from headrace_proto.errors import ConnectionLost
 from ..process.option import Option
 from ..process.statuses import ServerStatus
 from ..watch.http import read_token
-from ..watch.http_client import RESTART_S, TIMEOUT_S, HttpClient, shown, snapshot_of_all
+from ..watch.http_client import RESTART_S, TIMEOUT_S, HttpClient, one_line, snapshot_of_all
 from ..watch.watch import every
 from . import exits
 from .frame import with_options
@@ -204,8 +204,8 @@ def _lines(answer: Any) -> list[str]:
         found.append(f"partitions {listed} have not answered: their workers are busy, or dead")
     elif not found:
         found.append(
-            f"{shown(answer['key'])} is not on its way in feed {answer['feed']!r}: it has not been "
-            "read yet, has ended, or is no key of this feed"
+            f"{one_line(answer['key'])} is not on its way in feed {answer['feed']!r}: it has not "
+            "been read yet, has ended, or is no key of this feed"
         )
     return found
 
@@ -213,8 +213,8 @@ def _lines(answer: Any) -> list[str]:
 def _example(answer: Any, example: Any) -> str:
     """One line; an example is there once for each epoch that it is on its way in."""
     head = (
-        f"{shown(answer['key'])}: partition {example['partition']}, epoch {example['epoch'] + 1}, "
-        f"segment {example['segment']} of {example['segments']}"
+        f"{one_line(answer['key'])}: partition {example['partition']}, "
+        f"epoch {example['epoch'] + 1}, segment {example['segment']} of {example['segments']}"
     )
     # As many of its states were saved as segments are done.
     saved = example["segment"]

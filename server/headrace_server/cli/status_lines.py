@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from ..process import statuses
-from ..watch.http_client import shown
+from ..watch.http_client import one_line, shown
 from .progress import count, size, table
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ def lines(status: statuses.ServerStatus, color: bool = False) -> list[str]:
         painted += ["", *_table(_WORKERS, status["workers"][:_MOST_WORKERS])]
     for event in status["events"][:3]:
         first = event["text"].split("\n")[0]
-        painted += ["", f"{event['kind']}: {shown(first)[:_LONGEST_TEXT]}"]
+        painted += ["", f"{event['kind']}: {one_line(first)[:_LONGEST_TEXT]}"]
     return painted
 
 
@@ -53,7 +53,7 @@ def _feed(name: str, feed: statuses.FeedStatus, color: bool) -> list[str]:
     verdict, rates, standing = feed["verdict"], feed["rates"], feed["standing"]
     dot = f"\x1b[{_COLORS[verdict['level']]}m●\x1b[0m" if color else f"[{verdict['level']}]"
     text = " ".join(shown(verdict["text"]).split())[:_LONGEST_TEXT]
-    bold = f"\x1b[1m{shown(name)}\x1b[0m" if color else shown(name)
+    bold = f"\x1b[1m{one_line(name)}\x1b[0m" if color else one_line(name)
     painted = [f"{bold}  {feed['state']}  {dot} {text}", f"  {_flow(feed, rates)}"]
     batches = f"batches: {count(feed['batches'])} done, {standing['ready'] + standing['returned']} "
     batches += f"ready, {standing['leased']} leased, {standing['saving']} saving"
@@ -119,7 +119,7 @@ def _waits(trainer: statuses.TrainerStatus) -> str:
 
 def _trainer_name(trainer: statuses.TrainerStatus) -> str:
     rank = f" rank {trainer['rank']}" if trainer.get("rank", -1) >= 0 else ""
-    return f"{trainer['trainer']} {shown(trainer['name'])}".rstrip() + rank
+    return f"{trainer['trainer']} {one_line(trainer['name'])}".rstrip() + rank
 
 
 def _most_awaited(worker: statuses.WorkerStatus) -> str:
@@ -145,7 +145,7 @@ _SHARES: _Columns[statuses.ShareStatus] = {
 }
 _TRAINERS: _Columns[statuses.TrainerStatus] = {
     "<trainer": _trainer_name,
-    "<where": lambda trainer: shown(trainer["host"])[:40] or "unknown",
+    "<where": lambda trainer: one_line(trainer["host"])[:40] or "unknown",
     "<waits": _waits,
     "rows/s": lambda trainer: _or_dash(trainer["rates"].get("rows"), count),
     "holds": lambda trainer: str(trainer.get("leases", "–")),

@@ -183,10 +183,6 @@ class FeedRecord:
         frame = frame_at(path, at)
         return None if frame is None else recorded_trace(frame, self._lists[path])
 
-    def of_batch(self, batch: BatchId) -> list[HandOut]:
-        """Return every hand-out of a batch."""
-        return [lease for lease in self.leases if lease.batch == batch]
-
     def with_key(self, key: bytes) -> list[BatchId]:
         """Return the batches with a row of this key, handed out or not."""
         read = ((batch, self.get(batch)) for batch in sorted(self._places))

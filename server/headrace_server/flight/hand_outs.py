@@ -21,7 +21,7 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from .recorder import COMMITTED, HELD, JOINED, SENT
 from .rows import BatchId
@@ -49,8 +49,7 @@ class RecordedTrainer:
         return f"{text} ({', '.join(details)})" if details else text
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """An event in the life of a lease, with its time."""
 
     time: float

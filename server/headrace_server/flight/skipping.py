@@ -96,7 +96,10 @@ def skip(
         if not rows:
             raise ServerError(f"nothing of feed {name!r} that is recorded fits that choice")
         stores = _stores(states, name, {batch.partition for batch in batches})
-        if served_as(states[0], name, _has_segments):
+        if (
+            served_as(states[0], name, lambda noted: noted["pipeline"]["shape"]["kind"])
+            == SEQUENCES
+        ):
             fates = {lease.batch: lease.fate for lease in history.leases}
             done = tuple(batch for batch in batches if fates.get(batch) == "committed")
         else:
@@ -122,10 +125,6 @@ def _leave_out(rows: Sequence[Row], reason: str, files: Sequence[Path]) -> int:
             omissions.skip(row.example, Skipped(reason, row.epoch))
         omissions.write(file)
     return len(known)
-
-
-def _has_segments(noted: Any) -> bool:
-    return bool(noted["pipeline"]["shape"]["kind"] == SEQUENCES)
 
 
 def _rows(history: FeedRecord, batch: BatchId) -> list[Row]:

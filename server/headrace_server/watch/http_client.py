@@ -151,7 +151,10 @@ class _Stranger(ServerError):
 
 
 def shown(text: str) -> str:
-    """Escape the characters of a text that a terminal would obey."""
-    return "".join(
-        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
-    )
+    """Escape the characters of a text of several lines that a terminal would obey."""
+    return "\n".join(map(one_line, text.split("\n")))
+
+
+def one_line(text: str) -> str:
+    """Escape the characters of a text that a terminal would obey, and the ends of its lines."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -54,6 +54,12 @@ def test_only_what_went_wrong_is_counted():
     assert "; 1 leases expired; 2 saves refused; 1,200 rows dropped" in told and "stale" not in told
 
 
+def test_a_trainer_can_not_begin_a_line_of_its_own():
+    named = {"name": "mine\n  and 9 more trainers", "host": "there\nfailed"}
+    seen = server(a=feed(trainers=[trainer(**named)]))
+    assert len(lines(seen)) == len("\n".join(lines(seen)).split("\n"))
+
+
 def test_hostile_texts_are_shown_as_what_they_are():
     hostile = "\x1b]0;title\x07"
     verdict = {**VERDICT, "text": f"The feed has failed: {hostile}"}

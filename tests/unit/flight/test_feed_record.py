@@ -257,8 +257,8 @@ def test_hand_outs_and_rows_are_joined(tmp_path: Path) -> None:
     ]
     assert fates(tmp_path, *rounds, recorder=recorder)
     history = FeedRecord(tmp_path, feed_of(tmp_path, None))
-    assert [lease.token for lease in history.of_batch(BatchId(1, 0, 0))] == [1, 3]
-    assert history.of_batch(BatchId(1, 0, 2)) == history.of_batch(BatchId(1, 0, 9)) == []
+    handed = [(lease.token, lease.batch) for lease in history.leases]
+    assert handed == [(1, BatchId(1, 0, 0)), (2, BatchId(1, 0, 1)), (3, BatchId(1, 0, 0))]
     (never,) = history.with_key(b"k2")
     assert never == BatchId(1, 0, 2)
     (again,) = history.with_key(b"k0")
