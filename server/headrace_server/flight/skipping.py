@@ -96,10 +96,8 @@ def skip(
         if not rows:
             raise ServerError(f"nothing of feed {name!r} that is recorded fits that choice")
         stores = _stores(states, name, {batch.partition for batch in batches})
-        if (
-            served_as(states[0], name, lambda noted: noted["pipeline"]["shape"]["kind"])
-            == SEQUENCES
-        ):
+        kind = served_as(states[0], name, lambda noted: noted["pipeline"]["shape"]["kind"])
+        if kind == SEQUENCES:
             fates = {lease.batch: lease.fate for lease in history.leases}
             done = tuple(batch for batch in batches if fates.get(batch) == "committed")
         else:

@@ -175,15 +175,14 @@ def checking(function: F) -> F:
                     raise error from None
             return function(*args, **named)  # Python's error, with the name of the call
         passed = dict(given.arguments)
-        given.apply_defaults()
         known, calls = None, ()
-        if pipeline := given.arguments.get("self"):
+        if pipeline := passed.get("self"):
             pipeline._open(function.__name__)
             known, calls = pipeline.fields, pipeline._calls
-        for name, value in given.arguments.items():
+        for name, value in passed.items():
             check = _CHECKS.get(f"{function.__name__}.{name}") or _CHECKS.get(name)
             or_none = "None" in str(signature.parameters[name].annotation)
-            if check and value is not ... and not (value is None and or_none):
+            if check and not (value is None and or_none):
                 given.arguments[name] = check(name, value, or_none, known)
         made = function(*given.args, **given.kwargs)
         if not hasattr(made, "_calls"):

@@ -275,6 +275,6 @@ def from_examples(
 
     They are copied into the declaration, and with it to every worker: for tests and notebooks.
     """
-    if isinstance(examples, (str, bytes, Mapping)) or not isinstance(examples, Iterable):
+    if isinstance(examples, (str, bytes, Mapping)) or not np.iterable(examples):
         raise TypeError(f"examples={examples!r:.80} is not a list of dicts of column to value")
     return _files("examples", (), features, **pack_examples(examples, features))

@@ -128,6 +128,7 @@ def test_the_schema_is_known_until_a_map_that_declares_none():
         (lambda p: p.batch(2**20 + 1), ValueError, "batch_size=1048577 .* the most is 1048576"),
         (lambda p: p.batch(True), TypeError, "batch_size=True is a bool; it is an int"),
         (lambda p: p.batch(2.0), TypeError, "batch_size=2.0 is a float"),
+        (lambda p: p.batch(...), TypeError, "batch_size=Ellipsis is an ellipsis; it is an int"),
         (lambda p: p.batch(2, 1), TypeError, "allow_smaller_final_batch=1 is an int"),
         (lambda p: p.batch(2, dynamic_pad=None), TypeError, "dynamic_pad=None"),
         (lambda p: p.shuffle(seed=None), TypeError, "seed=None"),

@@ -134,6 +134,7 @@ def test_a_function_is_named_with_its_arguments():
         (lambda: hs.from_function(rows, shards=2, shard=1), ValueError, "shard="),
         (lambda: hs.from_function(lambda: [1]), TypeError, "lambda"),
         (lambda: hs.from_examples({"x": 1}), TypeError, "examples="),
+        (lambda: hs.from_examples(np.array(3.5)), TypeError, "examples="),
     ],
 )
 def test_a_bad_argument_of_a_source_is_refused_at_once(call, kind, text):
