@@ -30,7 +30,6 @@ SAME_MODULE = {
     "bench",
     # The two sides of one thing: the server decides it, and the trainer has it.
     "ahead",
-    "batch",
     "lanes",
     "requests",
     "segments",

@@ -84,7 +84,6 @@ TESTED_IN = {
     "headrace_server.worker.events": "test_announcing.py",
     "headrace_server.front.front": "test_owner.py",
     "headrace_server.state.journal_file": "test_journal.py",
-    "headrace_server.worker.partitions": "test_faults.py",
     "headrace_server.worker.reception": "test_hostile.py",
     "headrace_server.worker.admission": "test_hostile.py",
     "headrace_server.flight.replaying": "test_flight.py",

@@ -12,9 +12,9 @@ that the events of one round are served together.
     hands.py, lease.py           who has which batch, what is being stored, whose bytes are free
     plain_supply.py, arrivals.py, lane_queues.py, segment_rounds.py   the batches that nobody has,
                    and who gets which; of segments also who is to make more
-    borders.py                   epochs, where batches end with theirs
-    claims.py, segment_claims.py, recalls.py   batches and acknowledgements of an earlier server
-    standing.py                  queries: where batches and trainers stand
+    epoch_borders.py             epochs, where batches end with theirs
+    claims.py, segment_claims.py, acknowledged_commits.py   what an earlier server has promised
+    dispatch_state.py            the parts of the dispatcher, and queries
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .borders import Borders
+from .acknowledged_commits import Acknowledged
 from .claims import DONE, STANDS, ClaimedBatch
+from .epoch_borders import Borders
 from .handover import (
     Answer,
     Batch,
@@ -37,7 +38,6 @@ from .handover import (
     StoreLanes,
 )
 from .lease import OVER, SAVING, CommitVerdict, Fault, Lease
-from .recalls import Acknowledged
 from .rounds import DealtRounds
 
 

@@ -16,11 +16,11 @@ states that were flushed.
 from __future__ import annotations
 
 from .dispatch import Dispatcher
+from .dispatch_state import NOTHING_LEFT
 from .group_places import Group, MemberPlace
 from .handover import Batch, JoinRefused
 from .remembered import Remembered
 from .sequences import AT_TRAINER
-from .standing import NOTHING_LEFT
 from .trainers import MAX_WAITING
 
 

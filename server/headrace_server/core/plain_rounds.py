@@ -26,7 +26,7 @@ class PlainRounds(Rounds):
 
     def __init__(self) -> None:
         super().__init__(0)
-        self.run = -1  # number of the last run of trainers, see runs.py; -1: none yet
+        self.run = -1  # number of the last run of trainers, see rank_runs.py; -1: none yet
         #: Batches of incomplete rounds, by partition, kind and epoch.
         self._groups: dict[tuple[int, Any, int], list[Batch]] = {}
         self._dealt: dict[_Order, Batch] = {}  # dealt by this life and not settled

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from .changes import CHUNK, INDEX, Examples
-from .fifo import Fifo, OldestFirst
+from .key_search import FoundExample, OfferedExamples, found_in
 from .plan import Shaper
-from .seeking import FoundExample, OfferedExamples, found_in
+from .slot_queues import Fifo, OldestFirst
 from .slots import Segments, Slots
 
 #: First insertion index, as in TensorFlow …

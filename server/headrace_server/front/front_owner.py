@@ -16,7 +16,7 @@ import numpy as np
 
 from headrace_proto.messages import FROM_SERVER, Unknown
 
-from ..core.farewell import RETURN_S
+from ..core.end_of_feed import RETURN_S
 from ..core.remembered import Remembered
 from ..process.exchange import Exchange
 from ..process.relay import FROM_FRONT, AllBack, Known, Sent, TrainerMessage

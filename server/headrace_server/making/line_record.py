@@ -33,10 +33,10 @@ from ..core.changes import (
     Key,
     Saved,
 )
-from ..core.done import Lines
 from ..core.plan import Read
 from ..core.sequences import BEGUN, REFUSED
 from ..core.slots import Segments
+from ..core.stored_progress import Lines
 
 #: A done batch, the places of its unfinished rows, and the keys of all.
 Commit = tuple[Segments, np.ndarray, Sequence[Key]]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from ..core.changes import Change, Saved
-from ..core.classes import ClassQueues
+from ..core.class_queues import ClassQueues
 from ..core.partition import Rest
 from ..core.plan import Plan, Read
 from ..reading.chunk import Chunk

@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace_proto.schema import Field
 
-from ..core.classes import ClassQueues
+from ..core.class_queues import ClassQueues
 from ..core.plan import RESIZED, Plan, Read
 from ..pipeline.declaration import Shape
 from ..pipeline.selectors import RESERVED

@@ -24,8 +24,8 @@ from ..reading.intake import Intake
 from ..reading.sampling import Stratified
 from ..reading.trace import NO_TRACING, NoTracing
 from .carried_states import CarriedStates
+from .expected_batch import Preparing
 from .line_record import LineRecord
-from .preparing import Preparing
 from .segment_block import BlockLayout, SegmentBlock, places_of_starts
 from .sequencing import Cutting, Offer
 from .slab import Slab, least_bytes

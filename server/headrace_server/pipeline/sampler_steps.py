@@ -15,7 +15,7 @@ import numpy as np
 
 from headrace_proto.errors import kind_of
 
-from ..core.accept import acceptance, probabilities
+from ..core.class_acceptance import acceptance, probabilities
 from .argument_checks import checked_number
 from .bucketing import Bucketing
 from .former import former

@@ -24,7 +24,7 @@ from headrace_proto import limits
 from headrace_proto.errors import kind_of
 from headrace_proto.schema import Field
 
-from ..core.copies import MAX_RATE
+from ..core.row_copies import MAX_RATE
 from . import argument_checks as checks
 from .absent import absent_argument
 from .argument_checks import MAX_BATCH_SIZE, MAX_COUNT

@@ -22,7 +22,7 @@ import numpy as np
 from headrace_proto.errors import DataError, kind_of, rewording
 from headrace_proto.schema import Field
 
-from ..core.copies import copy_ordinals
+from ..core.row_copies import copy_ordinals
 from ..pipeline.row_steps import unbatched_field
 from .chunk import Chunk
 from .columns import Column, Ragged
@@ -35,7 +35,7 @@ Fields = Mapping[str, Field]
 MAX_OUTPUTS: Final = 2**20
 #: Rows of one chunk: as many weigh 128 MiB as row numbers alone.
 _MOST_ROWS: Final = 2**24
-#: Keys of outputs start here, so that they are no keys of copies (see ``core/copies.py``).
+#: Keys of outputs start here, so that they are no keys of copies (see ``core/row_copies.py``).
 _OUTPUTS: Final = 2
 
 

@@ -16,15 +16,15 @@ from typing import Any
 from headrace_proto.messages import Answered, Hello
 from headrace_proto.schema import Field
 
+from ..core.acknowledged_commits import Acknowledged
 from ..core.dispatch import Dispatcher
-from ..core.farewell import Farewell
+from ..core.end_of_feed import Farewell
 from ..core.group_dispatch import GroupDispatcher
 from ..core.group_places import check_group
 from ..core.handover import Batch, JoinRefused
 from ..core.plan import RESIZED
-from ..core.recalls import Acknowledged
+from ..core.rank_runs import Runs
 from ..core.rounds import DealtRounds
-from ..core.runs import Runs
 from ..core.segment_rounds import check_rows
 from ..flight.recorder import Recorder
 from ..process.config import FeedConfig, RunConfig

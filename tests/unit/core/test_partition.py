@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.core.batch import PlainBatches
 from headrace_server.core.bucket import Buckets
-from headrace_server.core.classes import ClassQueues
+from headrace_server.core.class_queues import ClassQueues
 from headrace_server.core.partition import TURN_BITS, VERSION, Partition, Rest, first_number
+from headrace_server.core.plain_batches import PlainBatches
 from headrace_server.core.plan import Draft, Part, Plan, Read
 from tests.examples import some
 

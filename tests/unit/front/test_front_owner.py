@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from headrace_proto.messages import FROM_SERVER, Unknown
-from headrace_server.core.farewell import RETURN_S
+from headrace_server.core.end_of_feed import RETURN_S
 from headrace_server.front.front_owner import FrontOwner
 from headrace_server.process.exchange import Exchange
 from headrace_server.process.relay import FROM_FRONT, AllBack, Known, Sent, TrainerMessage

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.core.accept import acceptance
+from headrace_server.core.class_acceptance import acceptance
 from headrace_server.pipeline.declaration import Stage
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.reader import BadRecords

@@ -11,6 +11,7 @@ import headrace_server as hs
 from headrace_proto.errors import HeadraceError
 from headrace_proto.messages import FROM_SERVER, Ended, Handed, Hello
 from headrace_proto.messages import Flush as TrainersFlush
+from headrace_server.core.acknowledged_commits import Acknowledged
 from headrace_server.core.handover import (
     Answer,
     Batch,
@@ -21,7 +22,6 @@ from headrace_server.core.handover import (
     StoreCommit,
     Want,
 )
-from headrace_server.core.recalls import Acknowledged
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.relay import BlockPlace
 from headrace_server.worker.desk import Desk

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from . import chance
-from .accept import Proportions
+from .class_acceptance import Proportions
 from .row_queue import QueuedRows, Rows, decoded
 
 

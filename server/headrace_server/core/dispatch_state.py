@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from .acknowledged_commits import Recalls
 from .ahead import Untaken
 from .arrivals import Arrivals
 from .handover import Batch
@@ -12,7 +13,6 @@ from .lane_queues import LaneQueues
 from .lease import Lease
 from .open_epochs import OpenEpochs
 from .plain_supply import PlainSupply
-from .recalls import Recalls
 from .segment_claims import claims_of
 from .sequences import AT_SERVER, AT_TRAINER, NOWHERE
 from .supply import Supply

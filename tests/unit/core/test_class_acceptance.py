@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.core.accept import (
+from headrace_server.core.class_acceptance import (
     Proportions,
     acceptance,
     keep,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.core import estimate
-from headrace_server.core.accept import keep, rejected_fraction
-from headrace_server.core.estimate import ClassEstimator
+from headrace_server.core import class_estimator
+from headrace_server.core.class_acceptance import keep, rejected_fraction
+from headrace_server.core.class_estimator import ClassEstimator
 
 steady = settings(derandomize=True, deadline=None, database=None)
 
@@ -68,7 +68,7 @@ def test_blocks_of_rows_are_judged_like_a_whole(monkeypatch):
     labels = np.arange(500) * 7 % 3
     target = np.array(TARGETS[0])
     whole = ClassEstimator(3).accept_estimated(labels, target)
-    monkeypatch.setattr(estimate, "_BLOCK", 30)
+    monkeypatch.setattr(class_estimator, "_BLOCK", 30)
     assert np.array_equal(ClassEstimator(3).accept_estimated(labels, target), whole)
 
 

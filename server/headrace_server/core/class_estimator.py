@@ -4,7 +4,7 @@
 
 Every class starts with a count of 10.  The estimate at a row counts that very row and all before
 it, in integers, so it does not depend on how rows are divided into chunks.  Estimates and ratios
-are float32, as in accept.py.
+are float32, as in class_acceptance.py.
 """
 
 from __future__ import annotations

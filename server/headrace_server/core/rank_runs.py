@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .farewell import RETURN_S
+from .end_of_feed import RETURN_S
 from .handover import JoinRefused
 from .remembered import Remembered
 from .trainers import MAX_WAITING, Trainer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace_server.core.farewell import Farewell
+from headrace_server.core.end_of_feed import Farewell
 from tests.footprint import entries
 
 TTL = 30.0

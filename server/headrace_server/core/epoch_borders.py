@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from headrace_proto.messages import EpochBegun
 
+from .dispatch_state import Standing
 from .handover import BeginEpoch
-from .standing import Standing
 
 
 class Borders(Standing):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_server.core import chance
-from headrace_server.core.classes import ClassQueues, multinomial
+from headrace_server.core.class_queues import ClassQueues, multinomial
 
 steady = settings(derandomize=True, deadline=None, database=None)
 

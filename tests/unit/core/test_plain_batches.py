@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_server.core.batch import PlainBatches
+from headrace_server.core.plain_batches import PlainBatches
 
 sizes = st.lists(st.integers(0, 12), max_size=12)
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace_server as hs
-from headrace_server.making.preparing import Preparing
+from headrace_server.making.expected_batch import Preparing
 from headrace_server.making.run import Blocked, Done, Resting
 from headrace_server.pipeline.builder import Pipeline
 from tests.examples import some

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headrace_server.core.key_search import FoundExample
 from headrace_server.core.lanes import Lanes
-from headrace_server.core.seeking import FoundExample
 from headrace_server.core.segments import SegmentQueue
 
 

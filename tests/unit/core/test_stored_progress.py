@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from headrace_server.core.done import Lines, Numbers
+from headrace_server.core.stored_progress import Lines, Numbers
 from tests.examples import some
 from tests.footprint import entries
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from headrace_server.core.acknowledged_commits import Acknowledged
 from headrace_server.core.handover import Answer, Claim, Rewound, Send, StoreCommit
-from headrace_server.core.recalls import Acknowledged
 
 from .anew import OLD, At
 
