@@ -15,6 +15,8 @@ states that were flushed.
 
 from __future__ import annotations
 
+from headrace_proto.messages import Hello
+
 from .dispatch import Dispatcher
 from .dispatch_state import NOTHING_LEFT
 from .group_places import Group, MemberPlace
@@ -41,48 +43,40 @@ class GroupMembers(Dispatcher):
         """Return the group of this name, if a member of it is there."""
         return next((group for group in self._groups.values() if group.name == name), None)
 
-    def admits(self, name: str, size: int, nonce: bytes, rank: int, world: int, now: float) -> bool:
-        """Return whether a trainer can join a group; False: it has to ask again.
+    def admits(self, hello: Hello, now: float) -> bool:
+        """Return whether a trainer can join its group; False: it has to ask again.
 
         JoinRefused where it differs from living members, or where the group is complete.
         """
-        group = self.group_of(name)
+        group = self.group_of(hello.group)
         if group is None:
             return True
-        fault = group.fault(size, rank, world)
-        if not fault and any(one.nonce == nonce for one in group.members if not one.session):
+        fault = group.fault(hello)
+        if not fault and any(one.nonce == hello.nonce for one in group.members if not one.session):
             return True
-        asked = self._asked.first(nonce, now)
+        asked = self._asked.first(hello.nonce, now)
         if (fault or group.begun) and any(one.seen <= asked for one in group.present):
             return False
         if fault:
-            raise JoinRefused(f"group={name!r}: {fault}")
+            raise JoinRefused(f"group={hello.group!r}: {fault}")
         return True
 
-    def join_group(
-        self,
-        session: int,
-        now: float,
-        name: str,
-        size: int,
-        nonce: bytes,
-        rank: int = -1,
-        world: int = 0,
-        run: int = 0,
-    ) -> None:
+    def join_group(self, session: int, hello: Hello, now: float, run: int = 0) -> None:
         """Add a member's session.  JoinRefused where its mode differs from that of the others."""
-        group = self.group_of(name)
+        rank, world = hello.rank, hello.world_size
+        group = self.group_of(hello.group)
         if group is None:
             self.join(-session, now, rank, world, run)
-            group = self._groups[-session] = Group(name, size, -session, rank, world)
+            group = Group(hello.group, hello.members, -session, rank, world)
+            self._groups[-session] = group
         elif group.begun and self._supply.states == AT_TRAINER:
             super().leave(group.number)
             self._trainers.join(group.number, now, rank)
-        member = group.place_for(nonce)
+        member = group.place_for(hello.nonce)
         member.session, member.seen, member.window, member.seq = session, now, 0, 0
         self._member_of[session] = member
         self._tell_again(group)
-        self._asked.pop(nonce, None)
+        self._asked.pop(hello.nonce, None)
         self._touched[group] = None
 
     def _tell_again(self, group: Group) -> None:

@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace_proto.messages import Hello
+
 from .handover import Batch, JoinRefused
 
 #: Maximum number of members, and length of a group's name.
@@ -102,8 +104,9 @@ class Group:
     def present(self) -> list[MemberPlace]:
         return [member for member in self.members if member.session]
 
-    def fault(self, size: int, rank: int, world: int) -> str:
+    def fault(self, hello: Hello) -> str:
         """Return why a trainer can not join this group; "" where it can."""
+        size, rank, world = hello.members, hello.rank, hello.world_size
         if size != self.size:
             return f"members={size} differs from {self.size}, that of the others in the group"
         if (rank, world) != (self.rank, self.world):

@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headrace_proto.messages import Hello
+
 from .end_of_feed import RETURN_S
 from .handover import JoinRefused
 from .remembered import Remembered
@@ -44,26 +46,18 @@ class Runs:
         """Note a run of an earlier life, whose trainers may come back."""
         self.current = max(self.current, run)
 
-    def judge(
-        self,
-        nonce: bytes,
-        rank: int,
-        world_size: int,
-        named: int,
-        present: Iterable[Trainer],
-        now: float,
-    ) -> int | None:
+    def judge(self, hello: Hello, present: Iterable[Trainer], now: float) -> int | None:
         """Return the run of a trainer that greets; None where it has to ask again.
 
-        ``named``: the run that it was given before, 0 if it comes for the first time.
         ``present``: the trainers that have ranks here.
         """
+        rank, named = hello.rank, hello.run  # 0 if it comes for the first time
         if named and not self.current <= named <= MAX_RUN:
             raise JoinRefused(
                 f"rank={rank}: this trainer is of a run that is over, for other trainers have "
                 "begun another one since; start all ranks again"
             )
-        asked = self._asked.first(nonce, now)
+        asked = self._asked.first(hello.nonce, now)
         there = {trainer.rank: trainer.seen > asked for trainer in present}
         if not named and not there:
             # Trainers of an earlier life are on their way, if they live.
@@ -75,13 +69,13 @@ class Runs:
             return None
         if named:
             return named
-        comes_back = rank in self._ranks or world_size != self._world
+        comes_back = rank in self._ranks or hello.world_size != self._world
         return None if comes_back and not any(there.values()) else self.current
 
-    def joined(self, nonce: bytes, rank: int, world_size: int, run: int) -> None:
+    def joined(self, hello: Hello, run: int) -> None:
         """Note that a trainer has joined a run."""
-        self._asked.pop(nonce, None)
-        if run != self.current or world_size != self._world:
+        self._asked.pop(hello.nonce, None)
+        if run != self.current or hello.world_size != self._world:
             self._ranks.clear()
-        self.current, self._world = run, world_size
-        self._ranks.add(rank)
+        self.current, self._world = run, hello.world_size
+        self._ranks.add(hello.rank)

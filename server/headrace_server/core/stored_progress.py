@@ -1,12 +1,12 @@
 """The progress of a partition: where a later process resumes reading, and what it skips.
 
-    Lines      for segments.  Examples are numbered as they are read (their *lines*); a line is
+    OpenLines  for segments.  Examples are numbered as they are read (their *lines*); a line is
                open until its example has begun and is stored, or has ended.  Reading goes on from
                the oldest chunk with an open line; closed lines after that are listed
     Numbers    for plain batches.  Reading goes on from the cursor of the last batch before which
                all are done; done batches after it are listed
 
-Lines holds the chunks with an open line and the newest chunk; Numbers holds one cursor for each
+OpenLines holds the chunks with an open line and the newest chunk; Numbers holds one cursor for each
 batch from the oldest open one on.  The lists of skipped lines and batches grow while the oldest
 stays open, by those that are done after it.
 """
@@ -25,7 +25,7 @@ class _Chunk:
     unsettled: int  # number of open lines
 
 
-class Lines:
+class OpenLines:
     """The lines of one partition."""
 
     def __init__(self, first: int = 0) -> None:

@@ -36,7 +36,7 @@ from ..core.changes import (
 from ..core.plan import Read
 from ..core.sequences import BEGUN, REFUSED
 from ..core.slots import Segments
-from ..core.stored_progress import Lines
+from ..core.stored_progress import OpenLines
 
 #: A done batch, the places of its unfinished rows, and the keys of all.
 Commit = tuple[Segments, np.ndarray, Sequence[Key]]
@@ -46,7 +46,7 @@ class LineRecord:
     """The lines of one partition, and the reads of its chunks."""
 
     def __init__(self) -> None:
-        self.lines = Lines()
+        self.lines = OpenLines()
         self._reads: dict[int, bytes] = {}  # of chunks with an open or a stored line
         self._stored: dict[int, int] = {}  # chunk → examples of it in the store
         self._begun: dict[int, int] = {}  # line → chunk of examples in the store
@@ -195,7 +195,7 @@ class LineRecord:
     def resume(self, saved: Saved) -> dict[str, Any]:
         """Resume from the store; return the cursor of its ``base``."""
         cursor: dict[str, Any] = msgpack.unpackb(saved.meta["base"], strict_map_key=False)
-        self.lines = Lines(cursor["line"])
+        self.lines = OpenLines(cursor["line"])
         self._reads.update(saved.chunks)
         for mark in saved.done:
             self._marks[mark // 2] = REFUSED if mark % 2 else BEGUN

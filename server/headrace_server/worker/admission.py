@@ -162,7 +162,7 @@ class Admission:
             raise
         if run:
             session.run = run
-            desk.runs.joined(hello.nonce, hello.rank, hello.world_size, run)
+            desk.runs.joined(hello, run)
         logger.info("%s joined feed %r", session.described, desk.name)
         # The trainer sends unanswered commits again: their batches must not go to others before.
         tokens = dict.fromkeys((*hello.held, *(place.token for place in hello.batches)))

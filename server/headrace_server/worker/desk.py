@@ -255,14 +255,7 @@ class Desk:
             if hello.run not in (0, runs.current):
                 raise Later("it is not known yet whether trainers of an earlier run are at work")
             return runs.current
-        run = runs.judge(
-            hello.nonce,
-            hello.rank,
-            hello.world_size,
-            named=hello.run,
-            present=dispatcher.ranked,
-            now=now,
-        )
+        run = runs.judge(hello, dispatcher.ranked, now)
         ends = run != runs.current and not dispatcher.present and dispatcher.in_doubt
         if run is None or ends:
             raise Later("it is not known yet whether trainers of an earlier run are at work")
@@ -281,26 +274,15 @@ class Desk:
                 f"{named}: feed {self.name!r} {kind}, so its members need rank= and world_size= to "
                 "take batches in the same order (world_size=1 for one group alone)"
             )
-        if not self._grouped.admits(
-            hello.group, hello.members, hello.nonce, hello.rank, hello.world_size, now
-        ):
+        if not self._grouped.admits(hello, now):
             raise Later(f"it is not known yet whether the members of {named} are at work")
 
     def join(self, session: int, hello: Hello, now: float, run: int) -> None:
         """Add a trainer's session.  JoinRefused where its mode differs from that of the others."""
-        if not hello.group:
+        if hello.group:
+            self._grouped.join_group(session, hello, now, run)
+        else:
             self.dispatcher.join(session, now, hello.rank, hello.world_size, run)
-            return
-        self._grouped.join_group(
-            session,
-            now,
-            name=hello.group,
-            size=hello.members,
-            nonce=hello.nonce,
-            rank=hello.rank,
-            world=hello.world_size,
-            run=run,
-        )
 
     @cached_property
     def _grouped(self) -> GroupDispatcher:

@@ -31,6 +31,8 @@ from headrace_server.core.handover import (
 from headrace_server.core.lanes import Lanes
 from headrace_server.core.segments import SegmentQueue
 
+from .greetings import hello
+
 CHUNK = 3
 
 
@@ -163,11 +165,12 @@ class World:
         session, of = self.counter, (rank, self.world, 1)
         self.trainers[session] = Trainer(rank)
         nonce = self.nonces.setdefault(rank, b"%d" % session)
+        greeting = hello(nonce, *of[:2], f"g{rank}", self.members)
         try:
             if self.members == 1:
                 self.d.join(session, self.now, *(of if self.world else ()))
-            elif self.d.admits(f"g{rank}", self.members, nonce, *of[:2], self.now):
-                self.d.join_group(session, self.now, f"g{rank}", self.members, nonce, *of)
+            elif self.d.admits(greeting, self.now):
+                self.d.join_group(session, greeting, self.now, 1)
                 del self.nonces[rank]
             else:
                 del self.trainers[session]

@@ -40,6 +40,8 @@ from headrace_server.core.rounds import DealtRounds
 from headrace_server.core.segments import SegmentQueue
 from headrace_server.core.sequences import BEGUN
 
+from .greetings import hello
+
 FIRST = -(2**63)
 CHUNK = 3
 
@@ -201,8 +203,9 @@ class World:
         rank = trainer // self.members
         of = rank, self.world, self.run
         if self.members > 1:
-            of = f"g{rank}", self.members, b"%d" % self.session, *of
-            self.d.join_group(self.session, 0.0, *of)
+            nonce = b"%d" % self.session
+            greeting = hello(nonce, rank, self.world, f"g{rank}", self.members)
+            self.d.join_group(self.session, greeting, 0.0, self.run)
         else:
             self.d.join(self.session, 0.0, *of)
         self.act()

@@ -28,6 +28,8 @@ from headrace_server.core.handover import (
 from headrace_server.core.sequences import AT_SERVER, AT_TRAINER
 from tests.examples import some
 
+from .greetings import hello
+
 TTL = 10.0
 
 
@@ -85,8 +87,9 @@ class World:
         held = trainer.held
         trainer.wire.clear()
         if trainer.size:
-            assert self.d.admits("g", trainer.size, trainer.nonce, -1, 0, 0.0)
-            self.d.join_group(session, 0.0, name="g", size=trainer.size, nonce=trainer.nonce)
+            greeting = hello(trainer.nonce, group="g", members=trainer.size)
+            assert self.d.admits(greeting, 0.0)
+            self.d.join_group(session, greeting, 0.0)
         else:
             self.d.join(session, 0.0)
         self.d.adopt(session, (*held, *trainer.unanswered), 0.0)
@@ -303,7 +306,7 @@ def filled(numbers: int = 4) -> GroupDispatcher:
 
 
 def joined(d: GroupDispatcher, session: int, now: float = 0.0, size: int = 2) -> None:
-    d.join_group(session, now, name="g", size=size, nonce=b"%d" % session)
+    d.join_group(session, hello(b"%d" % session, group="g", members=size), now)
     d.window(session, 5)
 
 
@@ -324,8 +327,8 @@ def test_nothing_comes_before_all_members_are_there_and_the_text_counts_them():
 
 def test_the_slowest_member_bounds_what_the_group_takes():
     d = filled()
-    d.join_group(1, 0.0, name="g", size=2, nonce=b"1")
-    d.join_group(2, 0.0, name="g", size=2, nonce=b"2")
+    d.join_group(1, hello(b"1", group="g", members=2), 0.0)
+    d.join_group(2, hello(b"2", group="g", members=2), 0.0)
     d.window(1, 3)
     assert sent(d) == []
     d.window(2, 1)
@@ -402,7 +405,7 @@ def segments(states: str = AT_SERVER) -> GroupDispatcher:
     """Two members of a group that is rank 0 of 1; they have the first member of its rounds."""
     d = GroupDispatcher(Dispatcher([0], TTL, 4, order="lanes", states=states))
     for session in (1, 2):
-        d.join_group(session, 0.0, "g", 2, b"%d" % session, rank=0, world=1, run=1)
+        d.join_group(session, hello(b"%d" % session, 0, 1, "g", 2), 0.0, 1)
         d.window(session, 1)
     (deal,) = [e for e in d.take_effects() if isinstance(e, Deal)]
     d.made(Batch(0, 0, 2, meta={"rank": 0, "round": 0, "stripe": deal.stripe}))
@@ -510,7 +513,7 @@ def test_where_states_stay_with_trainers_a_new_member_makes_lanes_begin_again():
     d.leave(2)
     assert not [e for e in d.take_effects() if isinstance(e, (Answer, Leave))]
     d.save(1, token)
-    d.join_group(3, 0.0, "g", 2, b"3", rank=0, world=1, run=1)
+    d.join_group(3, hello(b"3", 0, 1, "g", 2), 0.0, 1)
     effects = d.take_effects()
     (left,) = [e for e in effects if isinstance(e, Leave)]
     assert Answer(1, (), (token,)) in effects

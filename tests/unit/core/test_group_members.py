@@ -6,6 +6,7 @@ import pytest
 
 from headrace_server.core.handover import JoinRefused
 
+from .greetings import hello
 from .test_group_dispatch import filled, joined, sent
 
 
@@ -14,17 +15,17 @@ def test_a_trainer_that_differs_is_refused_once_the_members_have_shown_that_they
     joined(d, 1)
     asked = [(3, -1, 0, "members=3 differs from 2"), (2, 0, 1, "rank=0 of 1 differs from no rank")]
     for size, rank, world, text in asked:
-        assert not d.admits("g", size, b"x%d" % rank, rank, world, 1.0)
+        assert not d.admits(hello(b"x%d" % rank, rank, world, "g", size), 1.0)
         d.seen(1, 2.0)
         with pytest.raises(JoinRefused, match=text):
-            d.admits("g", size, b"x%d" % rank, rank, world, 3.0)
+            d.admits(hello(b"x%d" % rank, rank, world, "g", size), 3.0)
         d.seen(1, 0.0)
     joined(d, 2)
-    assert not d.admits("g", 2, b"y", -1, 0, 1.0)
+    assert not d.admits(hello(b"y", group="g", members=2), 1.0)
     d.seen(1, 2.0), d.seen(2, 2.0)
     with pytest.raises(JoinRefused, match="all of its members=2 are there already"):
-        d.admits("g", 2, b"y", -1, 0, 3.0)
-    assert d.admits("h", 2, b"y", -1, 0, 3.0)
+        d.admits(hello(b"y", group="g", members=2), 3.0)
+    assert d.admits(hello(b"y", group="h", members=2), 3.0)
 
 
 def test_a_free_place_beside_others_that_have_begun_is_taken_once_these_have_shown_that_they_live():
@@ -33,7 +34,7 @@ def test_a_free_place_beside_others_that_have_begun_is_taken_once_these_have_sho
     joined(d, 2)
     sent(d)
     d.leave(2)
-    assert d.admits("g", 2, b"2", -1, 0, 1.0)  # it was there before
-    assert not d.admits("g", 2, b"3", -1, 0, 1.0)
+    assert d.admits(hello(b"2", group="g", members=2), 1.0)  # it was there before
+    assert not d.admits(hello(b"3", group="g", members=2), 1.0)
     d.seen(1, 2.0)
-    assert d.admits("g", 2, b"3", -1, 0, 3.0)
+    assert d.admits(hello(b"3", group="g", members=2), 3.0)

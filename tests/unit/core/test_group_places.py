@@ -14,6 +14,8 @@ from headrace_server.core.group_places import (
 )
 from headrace_server.core.handover import Batch, JoinRefused
 
+from .greetings import hello
+
 
 def taken(group: Group, nonce: bytes, session: int) -> MemberPlace:
     member = group.place_for(nonce)
@@ -27,11 +29,11 @@ def waiting(member: MemberPlace) -> list[int]:
 
 def test_a_trainer_takes_its_own_place_again_else_the_first_that_is_free():
     group = Group("g", 2, -1, -1, 0)
-    one, two = taken(group, b"1", 1), taken(group, b"2", 2)
-    assert "members=2 are there already" in group.fault(2, -1, 0)
+    one, two, mine = taken(group, b"1", 1), taken(group, b"2", 2), hello(b"3", members=2)
+    assert "members=2 are there already" in group.fault(mine)
     one.session = two.session = 0
     assert group.place_for(b"2") is two and group.place_for(b"3") is one
-    assert group.members == [one, two] and not group.fault(2, -1, 0)
+    assert group.members == [one, two] and not group.fault(mine)
 
 
 def test_in_a_place_wait_batches_that_are_not_committed_there_in_the_order_of_tokens():

@@ -9,6 +9,8 @@ from headrace_server.core.handover import JoinRefused
 from headrace_server.core.rank_runs import Runs
 from headrace_server.core.trainers import Trainer
 
+from .greetings import hello
+
 
 class Feed:
     """Trainers of two ranks at one owner of a feed."""
@@ -20,14 +22,14 @@ class Feed:
     def judge(
         self, nonce: bytes, rank: int, named: int = 0, now: float = 0.0, world: int = 2
     ) -> int | None:
-        return self.runs.judge(nonce, rank, world, named, self.present.values(), now)
+        return self.runs.judge(hello(nonce, rank, world, run=named), self.present.values(), now)
 
     def join(
         self, nonce: bytes, rank: int, named: int = 0, now: float = 0.0, world: int = 2
     ) -> int:
         run = self.judge(nonce, rank, named, now, world)
         assert run is not None
-        self.runs.joined(nonce, rank, world, run)
+        self.runs.joined(hello(nonce, rank, world), run)
         self.present[rank] = Trainer(rank, now, rank)
         return run
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from headrace_server.core.stored_progress import Lines, Numbers
+from headrace_server.core.stored_progress import Numbers, OpenLines
 from tests.examples import some
 from tests.footprint import entries
 
@@ -24,7 +24,7 @@ class LineWorld:
 
     def begin(self, first: int) -> None:
         """A life: lines from here on are read, and those that were passed over closed at once."""
-        self.lines = Lines(first)
+        self.lines = OpenLines(first)
         self.chunk = self.chance.randrange(1000)
         self.known = set(self.passed)
         self.open = {}
@@ -68,7 +68,7 @@ def test_reading_on_from_the_base_less_what_is_listed_gives_the_open_lines(seed:
 
 
 def test_the_base_stays_at_the_oldest_chunk_with_an_open_line():
-    lines = Lines()
+    lines = OpenLines()
     assert lines.read(1, 2, b"a")
     assert not lines.read(2, 1, b"b")
     assert not lines.read(3, 1, b"c")
@@ -83,13 +83,13 @@ def test_the_base_stays_at_the_oldest_chunk_with_an_open_line():
 
 
 def test_chunks_without_lines_move_the_base_on():
-    lines = Lines(7)
+    lines = OpenLines(7)
     assert [lines.read(n, 0, b"%d" % n) for n in range(3)] == [True, True, True]
     assert (lines.base_cursor, lines.base_line) == (b"2", 7)
 
 
 def test_a_line_that_is_closed_twice_is_refused():
-    lines = Lines()
+    lines = OpenLines()
     lines.read(1, 1, b"")
     lines.closed([1])
     with pytest.raises(ValueError, match="no line of chunk 1 is open"):
