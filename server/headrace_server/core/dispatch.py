@@ -24,7 +24,7 @@ from typing import Any
 
 from .acknowledged_commits import Acknowledged
 from .claims import DONE, STANDS, ClaimedBatch
-from .epoch_borders import Borders
+from .epoch_borders import EpochBorders
 from .handover import (
     Answer,
     Batch,
@@ -41,7 +41,7 @@ from .lease import OVER, SAVING, CommitVerdict, Fault, Lease
 from .rounds import DealtRounds
 
 
-class Dispatcher(Borders):
+class Dispatcher(EpochBorders):
     """The hand-over of one feed, or of some of its partitions.
 
     The caller calls ``take_effects`` after every event, and carries out the effects.

@@ -22,7 +22,7 @@ from .trainers import Trainer, Trainers
 NOTHING_LEFT = "nothing is left but the commits of this trainer"
 
 
-class Standing:
+class DispatchState:
     """The parts of the machine, and the queries.
 
     ``term`` makes the tokens of one start of an owner differ from those of all others.

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from headrace_proto.messages import EpochBegun
 
-from .dispatch_state import Standing
+from .dispatch_state import DispatchState
 from .handover import BeginEpoch
 
 
-class Borders(Standing):
+class EpochBorders(DispatchState):
     """The events of partitions at the border of an epoch."""
 
     def started(self, partition: int, number: int, turn: int = -1, epoch: int = 0) -> None:

@@ -70,6 +70,7 @@ class Lanes(InStep):
 
     @property
     def content(self) -> bool:
+        """Whether all wanted batches are made, and no stripe is about to run dry."""
         if self.members is not None or self.dry:
             return False
         return not any(one.wanted or one.over for one in self._stripes.values())

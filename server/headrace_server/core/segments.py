@@ -67,6 +67,7 @@ class SegmentQueue(InStep):
 
     @property
     def content(self) -> bool:
+        """Whether all wanted batches are made."""
         return not (self._wanted or self._takes) and self.members is None
 
     @property

@@ -241,19 +241,6 @@ class Sequences(Shaper):
         """Whether a batch is wanted that needs states which trainers have."""
         return False
 
-    @property
-    def content(self) -> bool:
-        """Whether all wanted batches are made, and no stripe is about to run dry."""
-        return False
-
-    def claim(self, slots: np.ndarray, segments: np.ndarray) -> Segments | None:
-        """Rebuild a batch that a trainer holds from before a restart; None if it may not."""
-        return None
-
-    def release(self, batch: Segments) -> None:
-        """Take a claimed batch back: its segments are ready again."""
-        return
-
     def leave(self, stripe: int, instead: int = -1) -> None:
         """Close the stripe of a trainer that left; its rank, if any, gets stripe ``instead``."""
         return

@@ -106,9 +106,9 @@ class Memory(ABC):
     def close(self, cancel: bool) -> None:
         """End the input.  With ``cancel`` drop all rows that were read."""
 
+    @abstractmethod
     def set_target(self, target: Target, probs: list[float]) -> int:
         """Draw in other proportions from now on; return the number of the first such batch."""
-        raise ValueError("the proportions of this feed can not be changed")
 
     def set_batch_sizes(self, batch_sizes: Sequence[int]) -> int:
         """Make batches of other sizes from now on; return the number of the first one."""
