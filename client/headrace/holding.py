@@ -22,6 +22,7 @@ import numpy as np
 
 from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import aligned_bytes
+from headrace_proto.state_buffers import PROOF_BYTES
 
 from .pages import WrittenPages
 from .way import opening_files
@@ -94,7 +95,7 @@ class Attachment:
         self._directory = directory
         self._fd = os.open(session_file, os.O_RDONLY | os.O_CLOEXEC)
         fcntl.flock(self._fd, fcntl.LOCK_SH)
-        self.proof = os.read(self._fd, 64)
+        self.proof = os.read(self._fd, PROOF_BYTES)
         self._written = WrittenPages()
         self._segments: dict[str, tuple[mmap.mmap, int, np.ndarray]] = {}
 

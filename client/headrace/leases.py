@@ -68,7 +68,8 @@ class Leases:
     refused: deque[HeadraceError] = field(init=False, default_factory=deque)  # raised once each
     mapped: MappedBatches = field(init=False, default_factory=MappedBatches)
     uploads: Uploads = field(init=False, default_factory=Uploads)
-    memory: Any = field(init=False, default=None)  # shared with the server in this session
+    memory: Any = field(init=False, default=None)  # shared with the server in this session …
+    buffers: Any = field(init=False, default=None)  # … for states that go to the server
     openings: int = field(init=False, default=0)  # sessions opened, continuations not counted
     last_seq: int = field(init=False, default=0)  # number of the last delivery that came
 
@@ -297,7 +298,7 @@ class Leases:
         while self.mapped.released:
             steps.append(Step(session, 0, (), released))
             released = self.mapped.to_say()
-        saves = self.uploads.saves_to_say()
+        saves = self.uploads.saves_to_say(self.buffers)
         if self._commits or self._returned or released or saves or window > self._said_window:
             commits, returned = tuple(self._commits), tuple(self._returned)
             if returned:

@@ -189,7 +189,9 @@ class Saving:
         """Copy values to the block that is sent; return it once it is complete."""
         upload = batch._upload
         if upload is None:
-            upload = batch._upload = Upload(self._maker, batch.rows)
+            session = self._link.session_of(batch.partition)
+            buffers = session.buffers if session.mapped.used else None
+            upload = batch._upload = Upload(self._maker, batch.rows, buffers)
         for state, value in ready:
             upload.put(state, value)
         return upload.finish() if last else ([], None)

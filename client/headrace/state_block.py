@@ -3,7 +3,8 @@
     numbers only:   where each lies is known before any is saved: written straight into the block
     with strings:   known when the last is saved: the others wait as a copy
 
-The block is memory of a pool: it is used again when the socket and the session have released it.
+The block is a state buffer that the owner maps, too, or else memory of a pool: it is used again
+when the socket and the session have released it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import LimitExceeded
 from headrace_proto.layout import Slot, arrange, array_at
 
+from .free_buffers import FreeBuffers, StateBuffer
 from .holding import BufferPool
 from .state_values import State
 
@@ -76,16 +78,20 @@ class BlockMaker:
 class Upload:
     """The states of one batch while they are saved one by one."""
 
-    __slots__ = ("_maker", "_numeric", "_rows", "_values")
+    __slots__ = ("_block", "_maker", "_numeric", "_rows", "_values")
 
-    def __init__(self, maker: BlockMaker, rows: int) -> None:
+    def __init__(self, maker: BlockMaker, rows: int, buffers: FreeBuffers | None = None) -> None:
+        """``buffers``: state buffers of the session, for states without strings."""
         self._maker = maker
         self._rows = rows
         self._values: dict[str, Any] = {}
         self._numeric: tuple[dict[str, Slot], list[list[Any]], np.ndarray] | None = None
         if maker.numeric:
             slots, columns, nbytes = maker.plan(rows)
-            self._numeric = slots, columns, maker.pool.buffer(nbytes)
+            buffer = None if buffers is None else buffers.take(nbytes)
+            array = maker.pool.buffer(nbytes) if buffer is None else buffer.array
+            self._numeric = slots, columns, array
+            self._block = array if buffer is None else buffer
 
     def put(self, state: State, value: Any) -> None:
         """Copy an array, or a flat list of strings; the trainer may change it afterwards."""
@@ -97,10 +103,10 @@ class Upload:
         else:
             self._values[state.name] = np.array(value)
 
-    def finish(self) -> tuple[list[list[Any]], np.ndarray]:
+    def finish(self) -> tuple[list[list[Any]], np.ndarray | StateBuffer]:
         """Return description and block, once all states were put."""
         if self._numeric is not None:
-            return self._numeric[1:]
+            return self._numeric[1], self._block
         return self._maker.block(self._rows, self._values)
 
 

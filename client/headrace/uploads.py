@@ -4,8 +4,8 @@
                 ▲             │
                 └─────────────┘ a reconnection: all that is not answered is said again
 
-Blocks are only referenced here; their maker may reuse them when this module and the socket have
-released them.
+Blocks and state buffers are only referenced here; their maker may reuse them when this module and
+the socket have released them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace_proto.messages import Save, Step
+from headrace_proto.state_buffers import FIRST_BUFFER
+
+from .free_buffers import StateBuffer
 
 #: Maximum number of saves without a block in one message: a header is bounded.
 _PER_MESSAGE = 1000
@@ -56,8 +59,11 @@ class Uploads:
 
     # Outgoing messages
 
-    def saves_to_say(self) -> list[tuple[Save, ...]]:
-        """Return lists of saves, one for each message: at most one save with bytes in each."""
+    def saves_to_say(self, buffers: Any = None) -> list[tuple[Save, ...]]:
+        """Return lists of saves, one for each message: at most one save with a block in each.
+
+        ``buffers``: the state buffers of this session.  Blocks in others go as bytes.
+        """
         if not self.unsaid:
             return []
         unsaid, self.unsaid = self.unsaid, []
@@ -70,7 +76,9 @@ class Uploads:
             if block is None:
                 light.append(Save(token))
             else:
-                messages.append((Save(token, 1, columns),))
+                shared = type(block) is StateBuffer and block.owner is buffers
+                frame = FIRST_BUFFER + block.number if shared else 1
+                messages.append((Save(token, frame, columns),))
         if light:
             parts = range(0, len(light), _PER_MESSAGE)
             messages.extend(tuple(light[i : i + _PER_MESSAGE]) for i in parts)
@@ -78,4 +86,10 @@ class Uploads:
 
     def frames_of(self, step: Step) -> list[Any]:
         """Return the frames that follow the header of a message that is being sent."""
-        return [self._saves[save.token][1] for save in step.saves if save.frame]
+        frames: list[Any] = []
+        for save in step.saves:
+            if 0 < save.frame < FIRST_BUFFER:
+                block = self._saves[save.token][1]
+                # A copy, since a buffer is used again though a socket may still send it.
+                frames.append(block.array.tobytes() if type(block) is StateBuffer else block)
+        return frames

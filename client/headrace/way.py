@@ -25,9 +25,10 @@ from headrace_proto.spin import Spin
 
 #: Maximum time for the last messages to leave.
 LINGER_MS = 500
-#: Number of files that a session may open: 14 with libzmq 4.3.5, and one for each segment …
+#: Number of files that a session may open: 14 with libzmq 4.3.5, one for state buffers, and one for
+#: each segment …
 _FILES = 16
-#: … and each further one of the same trainer: 8, and one for each segment.
+#: … and each further one of the same trainer: 8, one for state buffers, and one for each segment.
 _FILES_MORE = 10
 #: Polls take whole milliseconds: wait for one more, so that the awaited time has come.
 _TICK_S = 0.001

@@ -24,6 +24,7 @@ from headrace_proto.channel import Channel
 from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Welcome
 
+from .free_buffers import FreeBuffers
 from .handshakes import Handshakes
 from .holding import Attachment
 from .session import Session
@@ -247,13 +248,15 @@ class Wire:
         session, way = self.session, self.way
         known = session.continues(welcome)
         if not known:
-            session.memory, self._no_channel = None, False
+            session.memory = session.buffers = None
+            self._no_channel = False
             if not welcome.session_file:
                 return None
             try:
                 session.memory = Attachment(welcome.directory, welcome.session_file)
             except OSError:
                 return None  # another host, container or user: bytes come over the wire
+            session.buffers = FreeBuffers(welcome.session_file, welcome.state_buffer)
         if session.memory is None:
             return None
         attach = Attach(welcome.session, session.memory.proof, session.last_seq if known else 0)

@@ -266,6 +266,7 @@ class Welcome:
     owners: Count = 1  # how many there are: owner k has the partitions p with p mod owners = k
     partitions: Count = 1  # of the feed, of all owners
     run: Count = 0  # number of the common run of all ranks, see Hello
+    state_buffer: Count = 0  # bytes of a state buffer of the session, see state_buffers.py
 
 
 @message(FROM_SERVER, 2)

@@ -35,7 +35,7 @@ class Save:
     """The commit of a batch of segments.  Its states, in the feed's order, are one block."""
 
     token: Count
-    frame: Count = 0  # of this message; 0: the states stay with the trainer
+    frame: Count = 0  # of this message, or a state buffer; 0: the states stay with the trainer
     columns: Plain = ()  # per state: [offset, nbytes, shape]
 
 

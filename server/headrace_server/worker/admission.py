@@ -98,6 +98,7 @@ class Admission:
                 desk.owners,
                 desk.of_feed,
                 session.run,
+                desk.states.buffer_bytes,
             ),
         )
         if desk.failure is not None:

@@ -131,7 +131,9 @@ class Desk:
         states = message.properties.get("states", ())
         # Flushed states of any size are stored, as the server has promised.
         most = sys.maxsize if self.states_stay else self._run.max_state_bytes
-        self.states = StateBlocks([Field(dtype, tuple(dims)) for _, dtype, dims in states], most)
+        fields = [Field(dtype, tuple(dims)) for _, dtype, dims in states]
+        rows = 0 if self.states_stay else self._shape.get("batch_size", 0)
+        self.states = StateBlocks(fields, most, rows)
         here = self.partitions[message.partition]
         if not here.open:
             here.open, here.share = True, message.share
@@ -321,10 +323,7 @@ class Desk:
                 self.dispatcher.claim(session, place, place.token not in hello.held)
 
     def on_flush(self, session: int, message: Any, block: bytes) -> tuple[str, str]:
-        """Store flushed states of a trainer's lanes.
-
-        Returns an error's code and text; empty where the partition answers.
-        """
+        """Store flushed states; return a fault's code and text, or else the partition answers."""
         dispatcher = self.dispatcher
         if not dispatcher.stateful:
             return "state", "this feed has no states"

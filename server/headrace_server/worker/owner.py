@@ -57,7 +57,7 @@ _FRONT_S = 600.0
 _BURST = 256
 #: Descriptors of one trainer: its session's file and its channel …
 _OF_TRAINER = 2
-#: … and of everything else, files of data included, but no more than half of all.
+#: … and of everything else, data and state buffers included, but no more than half of all.
 _OTHERS = 256
 #: The porter takes over when a step has taken this long …
 _LATE_S = 0.02

@@ -39,11 +39,13 @@ from headrace_proto.messages import (
     Take,
     Unknown,
 )
+from headrace_proto.state_buffers import FIRST_BUFFER
 
 from ..core.plan import SIZED
 from ..process.config import RunConfig
 from ..process.exchange import TURN_S, Exchange
 from .admission import REVOKED, Admission
+from .buffer_budget import BufferBudget
 from .desk import Desk
 from .outbox import Outbox
 from .rate_limits import RateLimits
@@ -56,6 +58,8 @@ logger = logging.getLogger("headrace.trainers")
 
 #: Heartbeats that may be missed before the owner probes a trainer's connection.
 _SILENT = 2.5
+#: State buffers take at most this part of the bytes that the slab may have, besides these.
+_OF_SLAB = 8
 #: Weight, in messages, of each commit beyond those that a trainer can have under way.
 _OF_FALSE = 10
 
@@ -77,6 +81,7 @@ class Reception:
     inside: Callable[[], str] = lambda: ""
 
     def __post_init__(self) -> None:
+        self._budget = BufferBudget(self.config.slab_bytes // _OF_SLAB)
         self._limits = RateLimits(
             most=self.config.max_messages_per_s,
             refusals=self.door.refusals,
@@ -197,6 +202,7 @@ class Reception:
 
     def _on_attach(self, session: Session, desk: Desk, attach: Attach, frames: list[bytes]) -> None:
         self.sessions.attach(session, attach.proof)
+        self._give_buffers(session, desk)
 
     def _on_bye(self, session: Session, desk: Desk, bye: Bye, frames: list[bytes]) -> None:
         logger.info("%s left feed %r", session.who, desk.name)
@@ -214,8 +220,14 @@ class Reception:
         if not session.local:
             self._leave(session)
             return
+        desk = self.desks[session.feed]
+        self._give_buffers(session, desk)
         # The last messages by the public socket may arrive after the first ones by the channel.
-        self.desks[session.feed].dispatcher.resend(session.number, attach.last_seq)
+        desk.dispatcher.resend(session.number, attach.last_seq)
+
+    def _give_buffers(self, session: Session, desk: Desk) -> None:
+        if session.local:
+            self._budget.open(session, desk.states.buffer_bytes)
 
     def _on_step(self, session: Session, desk: Desk, step: Step, frames: list[bytes]) -> None:
         dispatcher = desk.dispatcher
@@ -245,12 +257,14 @@ class Reception:
     def _on_save(self, session: Session, desk: Desk, save: Save, frames: list[bytes]) -> None:
         """Commit a batch of segments, if its states are valid."""
         dispatcher = desk.dispatcher
-        if not dispatcher.stateful or save.frame > len(frames):
-            raise ProtocolError(
-                f"states came for {desk.name!r} in frame {save.frame}, which is none"
-            )
+        shared = save.frame >= FIRST_BUFFER
+        blocks = session.buffers if shared else frames
+        number = save.frame - (FIRST_BUFFER if shared else 1)
+        if not dispatcher.stateful or number >= len(blocks):
+            where = f"buffer {number}" if shared else f"frame {save.frame}"
+            raise ProtocolError(f"states came for {desk.name!r} in {where}, which is none")
+        block = blocks[number] if number >= 0 else None
         batch = dispatcher.leased_batch(session.number, save.token)
-        block = frames[save.frame - 1] if save.frame else None
         fault = ""
         if batch is not None and (block is None) != desk.states_stay:
             fault = "the states of this feed " + (
@@ -327,6 +341,7 @@ class Reception:
                 self._leave(session)
             for token in list(session.mapped):
                 self._unmap(session, desk, token)
+            self._budget.close(session)
 
     def _judge(self, now: float) -> None:
         """End sessions with revoked keys, and begin another second of message counts."""

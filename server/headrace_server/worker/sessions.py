@@ -5,8 +5,8 @@
                 └── leave ──► left ── sweep ─────────────────────────────────────────────┘
 
 The life of a session is the table ``SESSION``.  A session outlives a connection: the nonce that a
-trainer chose names it across reconnections.  Its file holds random bytes; a trainer that can read
-them sees the same memory as the server, whatever containers lie between.  The trainer holds a
+trainer chose names it across reconnections.  Its file begins with random bytes; a trainer that can
+read them sees the same memory as the server, whatever containers lie between.  The trainer holds a
 shared flock on the file for as long as it or one of its tensors uses the memory, so a free lock
 means that the trainer uses the memory no more.  The owner keeps the file open, since it checks the
 lock ten times a second.
@@ -18,13 +18,14 @@ import hmac
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 from headrace_proto.errors import LimitExceeded
 from headrace_proto.messages import Answered
+from headrace_proto.state_buffers import PROOF_BYTES
 
 from ..core.handover import Batch
 from ..core.transitions import Lifecycle, Transitions
@@ -103,6 +104,7 @@ class Session(Lifecycle):
     messages: int = 0  # in this second
     run: int = 0  # number of the run, where the trainer has a rank
     heard_end: bool = False  # whether the trainer has acknowledged the end of its feed
+    buffers: Sequence[memoryview] = ()  # in its file, for the states that it saves
 
     def on(self, event: str) -> None:
         Lifecycle.on(self, event)
@@ -166,11 +168,11 @@ class SessionTable:
                 f"{self.why or f'max_trainers={self.max_trainers}'}"
             )
         number, self._next = self._next, self._next + self.owners
-        proof = secrets.token_bytes(16)
+        proof = secrets.token_bytes(PROOF_BYTES)
         path = self.directory / f"{_FILE}{number}"
         with writing(path, len(proof), MORE_SHARED_MEMORY):
             with own():
-                fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+                fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
             try:
                 os.write(fd, proof)
             except OSError:

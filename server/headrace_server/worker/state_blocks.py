@@ -13,7 +13,7 @@ import numpy as np
 
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import ProtocolError
-from headrace_proto.layout import Slot, check_slot, strings_at
+from headrace_proto.layout import Slot, arrange, check_slot, strings_at
 from headrace_proto.record import record
 from headrace_proto.schema import Field
 
@@ -39,9 +39,14 @@ class StateFlush:
 class StateBlocks:
     """The check of one feed's blocks, each with these states of some rows."""
 
-    def __init__(self, states: list[Field], most_bytes: int) -> None:
+    def __init__(self, states: list[Field], most_bytes: int, rows: int = 0) -> None:
+        """``rows``: of a batch whose states may come by a state buffer."""
         self._states = states
         self._with_strings = any(state.dtype == BYTES for state in states)
+        shapes = [(rows, *(dim or 0 for dim in state.shape)) for state in states]
+        arrays = [(state.dtype, shape, 0) for state, shape in zip(states, shapes, strict=True)]
+        #: Bytes of such a buffer; 0 where there is none.
+        self.buffer_bytes = 0 if self._with_strings else arrange(arrays)[1]
         #: Rows, columns and size of the last valid block.  Identity, not equality, shows that
         #: columns were checked: a list with 2.0 for 2 is equal and wrong.
         self._right: tuple[int, Any, int] = (-1, None, -1)
@@ -62,7 +67,7 @@ class StateBlocks:
         self._right = rows, columns, nbytes
         return ""
 
-    def fault_of_block(self, rows: int, columns: Any, block: bytes) -> str:
+    def fault_of_block(self, rows: int, columns: Any, block: bytes | memoryview) -> str:
         """As ``fault_of_columns``, and check the bytes: the offsets of strings."""
         right = self._right
         if right[1] is not columns or right[0] != rows or right[2] != len(block):

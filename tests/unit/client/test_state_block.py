@@ -5,11 +5,13 @@ import gc
 import numpy as np
 import pytest
 
+from headrace.free_buffers import FreeBuffers, StateBuffer
 from headrace.state_block import BlockMaker, Upload
 from headrace.state_values import State
 from headrace_proto import limits
 from headrace_proto.errors import LimitExceeded
 from headrace_proto.layout import arrange
+from headrace_proto.state_buffers import file_bytes
 
 from .serving import LSTM, TAG, states_in
 
@@ -68,3 +70,26 @@ def test_more_than_a_message_holds_is_refused_with_the_limit():
     rows = limits.MAX_UPLOAD_BYTES // 12 + 1
     with pytest.raises(LimitExceeded, match=rf"states a .* a trainer holds {2**26}: use smaller"):
         Upload(maker(A), rows)
+
+
+def test_numbers_go_into_a_state_buffer_where_one_is_free_and_strings_never(tmp_path):
+    path = tmp_path / "trainer-1"
+    with path.open("wb") as file:
+        file.truncate(file_bytes(1, 128))
+    buffers = FreeBuffers(str(path), 128)
+    blocks = []
+    for _ in range(2):
+        upload = Upload(maker(A, B), 2, buffers)
+        upload.put(B, np.array([7, 8], np.int8))
+        upload.put(A, np.arange(6, dtype=np.float32).reshape(2, 3))
+        columns, block = upload.finish()
+        blocks.append(block)
+        array = block.array if isinstance(block, StateBuffer) else block
+        got = states_in(TOLD, columns, array)
+        assert got["a"].tolist() == [[0, 1, 2], [3, 4, 5]] and got["b"].tolist() == [7, 8]
+    assert [isinstance(block, StateBuffer) for block in blocks] == [True, False]
+    blocks.clear()
+    upload = Upload(maker(A, State("tag", "bytes", ())), 1, buffers)
+    upload.put(A, np.ones((1, 3), np.float32))
+    upload.put(State("tag", "bytes", ()), [b"x"])
+    assert not isinstance(upload.finish()[1], StateBuffer)

@@ -1,7 +1,9 @@
 """Saves are sent once, and again after each reconnection until they are answered."""
 
+from headrace.free_buffers import FreeBuffers
 from headrace.uploads import Uploads
 from headrace_proto.messages import Save, Step
+from headrace_proto.state_buffers import FIRST_BUFFER, file_bytes
 
 
 def test_states_with_bytes_take_a_message_each_and_those_without_go_together():
@@ -42,3 +44,31 @@ def test_a_save_is_resent_after_a_reconnection_until_it_is_answered():
     assert uploads.saves_to_say() == [(Save(2, 1, []),)]
     assert uploads.answered(2) and uploads.settled
     uploads.reopened()
+
+
+def test_states_in_a_buffer_are_named_in_its_session_and_sent_as_bytes_in_another(tmp_path):
+    """1. A save names its buffer.  2. Its session is lost: another has other buffers, or none.
+    3. The buffer is free once the save is answered, though a socket may still send its bytes."""
+    path = tmp_path / "trainer-1"
+    with path.open("wb") as file:
+        file.truncate(file_bytes(1, 64))
+    buffers, others = FreeBuffers(str(path), 64), FreeBuffers(str(path), 64)
+    buffer = buffers.take(8)
+    buffer.array[:] = 3
+    uploads = Uploads()
+    uploads.save(1, [], buffer)
+    del buffer
+    (named,) = uploads.saves_to_say(buffers)
+    assert named == (Save(1, FIRST_BUFFER, []),)
+    assert uploads.frames_of(Step(7, 0, saves=named)) == []
+    for session in (others, None):
+        uploads.reopened()
+        (sent,) = uploads.saves_to_say(session)
+        assert sent == (Save(1, 1, []),)
+        (frame,) = uploads.frames_of(Step(8, 0, saves=sent))
+        assert frame == b"\3" * 64
+    assert buffers.take(8) is None
+    assert uploads.answered(1)
+    taken = buffers.take(8)
+    taken.array[:] = 9
+    assert frame == b"\3" * 64

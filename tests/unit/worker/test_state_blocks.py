@@ -73,3 +73,11 @@ def test_an_array_of_strings_in_each_row_counts_whole():
     assert blocks.fault_of_block(2, columns, block) == ""
     longer = np.array([0, 0, 0, 0, 16], np.int64).tobytes().ljust(56, b"x")
     assert "max_state_bytes=15" in blocks.fault_of_block(2, columns, longer)
+
+
+def test_a_buffer_holds_the_numbers_of_a_batch_and_there_is_none_for_strings():
+    numbers = [Field("float32", (2,)), Field("int8", ())]
+    assert StateBlocks(numbers, 1024, 5).buffer_bytes == 64 + 64
+    assert StateBlocks(numbers, 1024).buffer_bytes == 0
+    assert StateBlocks([], 1024, 5).buffer_bytes == 0
+    assert StateBlocks([*numbers, Field("bytes", ())], 1024, 5).buffer_bytes == 0

@@ -1,0 +1,310 @@
+"""States that trainers of the host hand over in shared memory, under deaths, lies and shortage."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace.free_buffers
+import headrace_server as hs
+from headrace.uploads import Uploads
+from headrace_proto.layout import arrange
+from headrace_proto.messages import Attach, Outcome, Pulse, Refused, Renew, Save, Step
+from headrace_proto.state_buffers import FIRST_BUFFER, MOST, PROOF_BYTES, mapped
+from tests.patience import PATIENCE_S, eventually
+
+from .segment_streams import Ledger, cells_of, chained, full, of_counts, save_all, train
+from .serving import connect as serving_connect
+from .serving import serving
+from .test_segment_faults import Raw, list_of, raw, trainer
+
+connect = functools.partial(serving_connect, prefetch=0)
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The frame or buffer that each save of this process names, as it is said."""
+    numbers: list[int] = []
+    said = Uploads.saves_to_say
+
+    def recorded(self: Uploads, buffers: Any = None) -> list[tuple[Save, ...]]:
+        messages = said(self, buffers)
+        numbers.extend(save.frame for saves in messages for save in saves)
+        return messages
+
+    monkeypatch.setattr(Uploads, "saves_to_say", recorded)
+    return numbers
+
+
+def shared(named: list[int]) -> list[bool]:
+    return [number >= FIRST_BUFFER for number in named]
+
+
+def a_ledger(times: int = 2) -> Ledger:
+    return Ledger(of_counts([3, 1, 5, 2, 4, 2, 6, 1, 3, 2] * times))
+
+
+# Where they go
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("order", ["arrival", "lanes"])
+def test_states_of_numbers_go_by_buffers(order: str, prefetch: int, named: list[int]):
+    ledger = a_ledger()
+    with serving(chained(list_of(ledger), order=order)) as server:
+        with connect(server, prefetch=prefetch) as feed:
+            train(feed, ledger)
+    ledger.assert_complete()
+    assert named and all(shared(named))
+
+
+def test_states_with_strings_go_by_the_socket(named: list[int]):
+    ledger = a_ledger()
+    with serving(full(list_of(ledger))) as server, connect(server) as feed:
+        train(feed, ledger)
+    ledger.assert_complete()
+    assert named and not any(shared(named))
+
+
+def test_states_of_a_trainer_that_does_not_share_the_memory_go_by_the_socket(
+    named: list[int], over_tcp: None
+):
+    ledger = a_ledger()
+    with serving(chained(list_of(ledger))) as server, connect(server) as feed:
+        assert not feed.local
+        train(feed, ledger)
+    ledger.assert_complete()
+    assert named and not any(shared(named))
+
+
+def test_a_server_with_little_shared_memory_gives_no_buffers(named: list[int]):
+    ledger = a_ledger()
+    with serving(chained(list_of(ledger)), slab_bytes=32768) as server, connect(server) as feed:
+        train(feed, ledger)
+    ledger.assert_complete()
+    assert named and not any(shared(named))
+
+
+def test_a_trainer_that_can_only_read_the_memory_saves_by_the_socket(
+    named: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    def refused(*of: Any, **named: Any) -> Any:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(headrace.free_buffers, "mapped", refused)
+    ledger = a_ledger()
+    with serving(chained(list_of(ledger))) as server, connect(server) as feed:
+        assert feed.local
+        train(feed, ledger)
+    ledger.assert_complete()
+    assert named and not any(shared(named))
+
+
+def test_when_no_buffer_is_free_states_go_by_the_socket(named: list[int]):
+    """More batches are in hand, each with one of its two states saved, than there are buffers."""
+    ledger = Ledger(of_counts([1] * (MOST + 8)))
+    states = {"chain": "origin", "sums": hs.zeros((2, 1), "float32")}
+    pipeline = chained(list_of(ledger), batch_size=1, capacity=64, initial_states=states)
+    with serving(pipeline, max_credits=64) as server, connect(server, prefetch=8) as feed:
+        held = []
+        for _ in range(MOST + 8):
+            batch = next(feed)
+            after = ledger.check(batch)
+            batch.save_state("chain", after["chain"])
+            held.append((batch, after["sums"]))
+        for batch, sums in held:
+            batch.save_state("sums", sums)
+        assert next(feed, None) is None
+    ledger.assert_complete()
+    assert shared(named).count(True) == MOST and shared(named).count(False) == 8
+
+
+# Deaths
+
+
+@pytest.mark.parametrize("durability", ["", "process"])
+def test_a_save_in_a_buffer_counts_though_its_owner_dies_before_it_has_read_it(
+    named: list[int], tmp_path: Path, durability: str
+):
+    """1. The owner is stopped, and a trainer saves: the states lie in a buffer.  2. The owner is
+    killed.  3. The trainer sends them to the next life as bytes; nothing is trained twice."""
+    ledger, options = a_ledger(), {"state_dir": tmp_path, "durability": durability}
+    with hs.run(chained(list_of(ledger)), **(options if durability else {})) as server:
+        with connect(server) as feed:
+            for life in range(2):
+                train(feed, ledger, 4)
+                batch = next(feed)
+                states = ledger.check(batch)
+                owner = server.pids[f"worker-0-{life}"]
+                os.kill(owner, signal.SIGSTOP)
+                before = len(named)
+                save_all(batch, states)
+                feed._link.say()
+                assert shared(named[before:]) == [True]
+                os.kill(owner, signal.SIGKILL)
+            train(feed, ledger)
+        assert server.stats()["default"]["stale"] == 0
+    ledger.assert_complete()
+    assert shared(named)[-1] and not all(shared(named))
+
+
+def test_a_trainer_killed_amid_a_save_leaves_right_states_and_no_memory(tmp_path: Path):
+    """1. The owner is stopped, a trainer saves, and is killed.  2. Its save counts or does not;
+    another trainer gets all else with the states that stand.  3. Its memory is removed."""
+    ledger, go = Ledger(of_counts([3, 1, 5, 2, 4, 2, 6, 1, 3, 2])), tmp_path / "go"
+    with hs.run(chained(list_of(ledger))) as server:
+        with raw(server) as other:
+            directory = Path(other.welcome.directory)
+        with trainer(server.address, "--wait", "3", "--until", str(go)) as victim:
+            for _ in range(3):
+                victim.wait_for("batch")
+            (file,) = [p for p in directory.glob("trainer-*") if p.stat().st_size > PROOF_BYTES]
+            owner = server.pids["worker-0-0"]
+            os.kill(owner, signal.SIGSTOP)
+            go.touch()
+            victim.wait_for("saved")
+            victim.kill()
+        batches = [
+            [(key.encode(), i) for key, i, _ in event["rows"]]
+            for event in victim.events
+            if event["event"] == "batch"
+        ]
+        os.kill(owner, signal.SIGCONT)
+        with connect(server) as feed:
+            train(feed, ledger)
+        assert server.wait(PATIENCE_S)
+        eventually(lambda: not file.exists())
+    again = [cell for cell in batches[2] if cell in ledger.seen]
+    assert again in ([], batches[2])
+    saved = [cell for cells in batches[: 2 if again else 3] for cell in cells]
+    ledger.assert_complete([*saved, *ledger.seen])
+    assert not directory.exists()
+
+
+# Lies
+
+
+def test_a_trainer_that_writes_while_its_buffers_are_read_changes_no_others_states(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A liar writes to all of its buffers without end while it saves.  An honest trainer gets all
+    examples that the liar never had with the states that it saved."""
+    maps: list[list[np.ndarray]] = []
+
+    def recorded(*of: Any, **how: Any) -> list[np.ndarray]:
+        maps.append(mapped(*of, **how))
+        return maps[-1]
+
+    monkeypatch.setattr(headrace.free_buffers, "mapped", recorded)
+    ledger, harmed, over = Ledger(of_counts([6] * 40)), set(), threading.Event()
+
+    def scribble() -> None:
+        chance = np.random.default_rng(0)
+        while not over.is_set():
+            for buffer in maps[0]:
+                buffer[:] = chance.integers(0, 256, len(buffer), np.uint8)
+
+    def lie(feed: Any) -> None:
+        batch = next(feed)
+        harmed.update(batch.original_key.tolist())
+        batch.save_state("chain", batch.state("chain"))
+
+    pipeline = chained(list_of(ledger), batch_size=2, capacity=80)
+    with serving(pipeline) as server, connect(server) as liar, connect(server) as honest:
+        lie(liar)
+        thread = threading.Thread(target=scribble)
+        thread.start()
+        try:
+            for _ in range(40):
+                lie(liar)
+                batch = next(honest)
+                cells = cells_of(batch)
+                got = batch.state("chain").tolist()
+                for (key, _), state, right in zip(cells, got, ledger.chains(cells), strict=True):
+                    assert state == right or key in harmed
+                after = ledger.chains([(key, i + 1) for key, i in cells])
+                batch.save_state("chain", np.array(after, np.int32))
+        finally:
+            over.set()
+            thread.join()
+        assert not server.failed_feeds()
+    assert len(harmed) < 40
+
+
+@contextlib.contextmanager
+def near(server: hs.Server) -> Iterator[tuple[Raw, list[np.ndarray]]]:
+    """A trainer that has proved to share the memory, and its buffers."""
+    with raw(server) as peer, open(peer.welcome.session_file, "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        peer.say(Attach(peer.number, file.read(PROOF_BYTES)))
+        peer.say(Renew(peer.number, 0, 0))
+        peer.hear(Pulse)
+        yield peer, mapped(file.fileno(), peer.welcome.state_buffer, writable=True)
+
+
+def save(peer: Raw, token: int, frame: int, columns: Any) -> Any:
+    peer.say(Step(peer.number, 0, saves=(Save(token, frame, columns),)))
+    return peer.hear(Outcome | Refused)
+
+
+def test_a_buffer_that_is_not_there_is_refused_and_its_rows_are_trained_by_others():
+    ledger = a_ledger()
+    with serving(chained(list_of(ledger), batch_size=2)) as server:
+        columns = [[0, 8, [2]]]
+        with raw(server) as far:
+            held = far.take()
+            refused = save(far, held.token, FIRST_BUFFER, columns)
+            assert refused.code == "protocol" and "buffer 0, which is none" in refused.text
+        with near(server) as (liar, buffers):
+            assert len(buffers) == MOST
+            held = liar.take()
+            refused = save(liar, held.token, FIRST_BUFFER + MOST, columns)
+            assert refused.code == "protocol" and f"buffer {MOST}, which is none" in refused.text
+        with connect(server) as feed:
+            train(feed, ledger)
+    ledger.assert_complete()
+
+
+def test_only_what_a_save_says_decides_what_is_read_from_a_buffer():
+    """Columns beyond the buffer, of another shape or of another size are refused; right ones are
+    taken once: what is written after the answer changes nothing."""
+    ledger = Ledger(of_counts([2, 2]))
+    with serving(chained(list_of(ledger), batch_size=2)) as server:
+        with near(server) as (liar, buffers):
+            held, each = liar.take(), liar.welcome.state_buffer
+            for columns in ([[each, 8, [2]]], [[0, 8, [1, 2]]], [[0, 12, [3]]], [], None):
+                fault = save(liar, held.token, FIRST_BUFFER + 1, columns)
+                assert [one[:2] for one in fault.faults] == [[held.token, "state"]]
+            buffers[1][:8].view(np.int32)[:] = 7, 9
+            answer = save(liar, held.token, FIRST_BUFFER + 1, [[0, 8, [2]]])
+            assert answer.committed == (held.token,)
+            buffers[1][:] = 1
+        with connect(server) as feed:
+            assert next(feed).state("chain").tolist() == [7, 9]
+
+
+def test_buffers_are_as_long_as_a_batch_and_none_where_they_would_be_of_no_use():
+    ledger, numbers = a_ledger(), hs.from_examples([{"i": 1}] * 4).batch(4)
+    _, nbytes = arrange([("int32", (3,), 0)])
+    pipelines = {
+        "states": chained(list_of(ledger), batch_size=3),
+        "strings": full(list_of(ledger)),
+        "kept": chained(list_of(ledger), order="lanes", state_placement="trainer"),
+        "numbers": numbers,
+    }
+    lengths = {}
+    with serving(pipelines) as server:
+        for name in pipelines:
+            with raw(server, name) as peer:
+                lengths[name] = peer.welcome.state_buffer
+    assert lengths == {"states": nbytes, "strings": 0, "kept": 0, "numbers": 0}
