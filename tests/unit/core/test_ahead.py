@@ -217,6 +217,14 @@ def test_a_partition_at_its_capacity_lets_its_feed_rest_and_no_other():
     assert ahead.turn() == ("a", 0)
 
 
+def test_a_feed_whose_first_partition_is_at_its_capacity_leaves_its_turn_to_another_feed():
+    running = {("a", 0): Run(capacity=1), ("a", 1): Run(3, capacity=1), ("b", 0): Run(9)}
+    ahead = opened(["a", "b"], 32, 1 << 20, 1 << 20, running=running)
+    ahead.made(("a", 0), 1)  # the other one may make its batch only after it
+    ahead.made(("b", 0), 1)
+    assert ahead.turn() == ("b", 0)
+
+
 def made_until_it_rests(ahead: Bench, running: dict[tuple[str, int], Run], nbytes: int) -> int:
     count = 0
     while (name := ahead.turn()) is not None:

@@ -401,6 +401,25 @@ def test_lanes_that_capacity_can_not_fill_wait_and_go_on_when_another_trainer_le
     assert feed.rows(batch) == [(FIRST, 0, 4), (FIRST + 1, 1, 4), (FIRST + 2, 2, 4)]
 
 
+def test_stripes_with_a_lane_each_to_fill_get_examples_where_more_came_back_than_capacity_allows():
+    """Of an example whose last segment was handed out the place is taken, and then it returns."""
+    machine = Lanes(2, 2, allow_small_batch=True, states="trainer")
+    feed = Feed(machine, [2, 1, 3, 1, 1])
+    machine.want(2, 0)
+    assert feed.next_draft() is not None and feed.next_draft() is not None
+    machine.leave(0)
+    assert machine.in_flight > machine.capacity
+    machine.want(9, 1)
+    machine.want(9, 2)
+    for stripe in (1, 2):
+        batch = feed.next_draft()
+        assert batch.stripe == stripe
+        machine.saved(batch)
+    while (batch := feed.next_draft()) is not None:
+        machine.saved(batch)
+    assert machine.done and feed.closed
+
+
 def test_a_stripe_that_ran_dry_stays_closed_and_a_new_one_takes_what_is_left_behind():
     machine = Lanes(1, allow_small_batch=True)
     feed = Feed(machine, [3])
