@@ -12,6 +12,7 @@ import json
 import mmap
 import os
 import shutil
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -86,9 +87,12 @@ def _local(pattern: str) -> list[DataFile]:
 def _stat(path: str) -> DataFile:
     path = os.path.abspath(path)
     try:
-        return _of_status(path, os.stat(path))
+        status = os.stat(path)
     except FileNotFoundError:
         raise FilesMissing(f"{path} went away, or is a link to nothing") from None
+    if not stat.S_ISREG(status.st_mode):  # to open a pipe would wait for its writer
+        raise FilesMissing(f"{path} is no regular file")
+    return _of_status(path, status)
 
 
 def _of_status(path: str, status: os.stat_result) -> DataFile:

@@ -51,6 +51,15 @@ def test_a_pattern_without_files_is_named(tmp_path: Path) -> None:
         resolve([f"{tmp_path}/lin*"])
 
 
+def test_what_is_no_regular_file_is_named_and_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer
+    for pattern in ("pipe", "p*"):
+        with pytest.raises(FilesMissing, match="pipe is no regular file"):
+            resolve([f"{tmp_path}/{pattern}"])
+    with pytest.raises(FilesMissing, match="is a directory: name the files in it"):
+        resolve([str(tmp_path)])
+
+
 def test_content_is_mapped_read_only_and_streams_seek(tmp_path: Path) -> None:
     (file,) = resolve([str(written(tmp_path / "a", b"0123456789"))])
     data = open_map(file)

@@ -381,6 +381,47 @@ def test_an_offset_that_points_outside_is_damage_and_not_a_crash(
         opened("arrow", path).take(slice(0, 4))
 
 
+@pytest.mark.parametrize("compression", [None, "lz4"])
+@pytest.mark.parametrize(
+    ("kind", "lie"),
+    [
+        (pa.large_string(), [2**62, -(2**63)]),
+        (pa.large_list(pa.int8()), [2**62, -(2**63)]),
+        # of two lists in each row, whose lengths seem to be alike, and 0 together
+        (pa.list_(pa.large_list(pa.int8()), 2), [4 - 2**63, 4]),
+        (pa.list_(pa.large_list(pa.int8()), 4), [2**62, -(2**63), -(2**62)]),
+    ],
+)
+def test_offsets_whose_sums_are_too_large_for_64_bits_are_damage(
+    tmp_path: Path, kind: pa.DataType, lie: list[int], compression: Any
+) -> None:
+    inner = pa.large_string() if kind == pa.large_string() else pa.large_list(pa.int8())
+    lists = pa.array(["a"] * 16 if inner == pa.large_string() else [[1]] * 16, inner)
+    offsets = np.arange(17)
+    offsets[5 : 5 + len(lie)] = lie
+    buffers = [None, pa.py_buffer(offsets), *lists.buffers()[2:]]
+    if inner == pa.large_string():
+        damaged = pa.Array.from_buffers(inner, 16, buffers)
+    else:
+        damaged = pa.Array.from_buffers(inner, 16, buffers[:2], children=[lists.values])
+    if kind != inner:
+        damaged = pa.FixedSizeListArray.from_arrays(damaged, type=kind)
+    path = tmp_path / "a"
+    batch = pa.RecordBatch.from_arrays([damaged], names=["x"])
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_file(str(path), batch.schema, options=options) as sink:
+        sink.write(batch)
+    bad = BadRecords(skip=True)
+    reader = opened("arrow", path, bad=bad)
+    assert examples(reader.take(slice(0, 1))) == examples(reader.take(np.array([0])))
+    for row in range(reader.length):
+        reader.take(np.array([row]))
+    kept = reader.take(slice(0, reader.length))
+    assert 0 in kept.ordinals and len(kept) < reader.length
+    assert examples(kept)
+    assert bad.counts.keys() == {"corrupt_record"}
+
+
 def test_a_remote_file_that_was_replaced_is_never_skipped() -> None:
     path = write(f"memory://{uuid.uuid4().hex}/a", table(3))
     files = resolve([path])

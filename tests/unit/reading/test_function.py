@@ -139,6 +139,21 @@ def test_an_object_that_can_go_on_from_a_place_is_asked_to() -> None:
     assert [r["n"] for r in all_of(reader)] == list(range(50))
 
 
+class Endless:
+    def __len__(self) -> int:
+        return 2**50
+
+    def __getitem__(self, i: int) -> Any:
+        return row(i % 8)
+
+
+def test_a_sequence_may_be_longer_than_any_memory() -> None:
+    reader = opened("function", function=HERE + "Endless")
+    assert reader.length == 2**50
+    chunk = reader.take(np.array([2**49 + 3, 1]))
+    assert [r["n"] for r in examples(chunk)] == [3, 1]
+
+
 def test_no_examples_are_a_source_of_none() -> None:
     assert all_of(opened("function", function=HERE + "generated", args=[0])) == []
     assert all_of(opened("function", function=HERE + "listed", args=[0])) == []

@@ -114,6 +114,8 @@ def test_offsets_make_ragged_columns(tmp_path: Path) -> None:
         (np.array([0, 2, 1]), "do not rise"),
         (np.array([0, 9]), "at most 6"),
         (np.array([-1, 2]), "do not rise"),
+        (np.array([2**63 - 1, -2]), "do not rise"),  # the difference is too large for 64 bits
+        (np.array([0, 2**64 - 2], np.uint64), "do not rise"),
         (np.array([0.0, 2.0]), "integers"),
         (np.empty(0, np.int64), "integers"),
     ],

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace_proto import limits
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
@@ -222,6 +223,20 @@ def test_a_bad_example_is_named_or_skipped(
     assert chunk.ordinals.tolist() == [0, 2]
     assert bad.counts == {reason: 1}
     assert len(all_of(reader)) == 2
+
+
+def test_an_example_of_a_whole_archive_is_not_held_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_COLUMNS", 5)
+    frames = [(f"frame.{i:04}.jpg", b"x") for i in range(9)]
+    path = write(tmp_path / "a", packed(("1.cls", b"1"), *frames, ("3.cls", b"3")))
+    with pytest.raises(
+        DataError, match=r"record 1, .*member 'frame.0005.jpg': .*more than 5 columns: .*first dot"
+    ):
+        opened("tar", path, features=CLS).read(0, b"", 9)
+    bad = BadRecords(skip=True)
+    assert all_of(opened("tar", path, features=CLS, bad=bad)) == [{"cls": 1}, {"cls": 3}]
 
 
 def test_text_in_arrays_is_bytes(tmp_path: Path) -> None:

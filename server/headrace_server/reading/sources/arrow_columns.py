@@ -116,8 +116,10 @@ class _Level:
             if irregular.any():
                 unsound.append((irregular, _IRREGULAR))
                 lengths = np.where(irregular, 0, lengths)
-        whole = lengths if count is None else lengths * count
-        wrong = (begin < 0) | (whole < 0) | (begin + whole > self.children[batch])
+        room = self.children[batch] - begin  # a sum with damaged offsets may be beyond 64 bits
+        wrong = (begin < 0) | (lengths < 0) | (lengths > room)
+        if count is not None:
+            wrong |= lengths * count > room
         if wrong.any():
             unsound.append((wrong, _OUTSIDE))
             begin, lengths = np.where(wrong, 0, begin), np.where(wrong, 0, lengths)

@@ -118,7 +118,7 @@ def _ragged(column: Column, offsets: np.ndarray) -> Column:
             f"its offsets are {offsets.dtype}{list(offsets.shape)}; integers [n + 1] are wanted"
         )
     begins = offsets.astype(np.int64)
-    if begins[0] < 0 or (np.diff(begins) < 0).any() or begins[-1] > len(column):
+    if begins.min() < 0 or (begins[1:] < begins[:-1]).any() or begins[-1] > len(column):
         raise DataError(
             f"its offsets do not rise from 0 to at most {len(column)}, the number of its values"
         )

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headrace_proto import limits
 from headrace_server.files.manifest import DataFile
 from headrace_server.reading.columns import Strings
 from headrace_server.reading.reader import Opening, StreamReader
@@ -46,6 +47,11 @@ def _examples(wanted: Collection[str] | None, file: DataFile, walk: Records) -> 
             for part in chain([first], group):
                 column = part.column
                 try:
+                    if len(row) > limits.MAX_COLUMNS:
+                        raise ValueError(
+                            f"the example has more than {limits.MAX_COLUMNS} columns: names that "
+                            "agree up to their first dot are one example"
+                        )
                     if column in row:
                         raise ValueError(f"the example has two members for the column {column!r}")
                     read = wanted is None or column in wanted
