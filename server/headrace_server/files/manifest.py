@@ -9,7 +9,6 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
-import mmap
 import os
 import shutil
 import stat
@@ -17,8 +16,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, BinaryIO, cast
-
-import numpy as np
 
 from headrace_proto.errors import FilesMissing
 
@@ -142,17 +139,6 @@ def _check(file: DataFile, now: DataFile) -> None:
             f"{file.path} was replaced while the feed runs: it had {file.size} bytes and stamp "
             f"{file.stamp} at the start, and has {now.size} and {now.stamp}"
         )
-
-
-def open_map(file: DataFile) -> np.ndarray:
-    """Return the whole file as a read-only uint8 array: mapped where it is local, else read."""
-    with open_stream(file) as stream:
-        if is_remote(file.path):
-            return np.frombuffer(stream.read(), np.uint8)
-        if file.size == 0:
-            return np.empty(0, np.uint8)
-        mapped = mmap.mmap(stream.fileno(), file.size, access=mmap.ACCESS_READ)
-        return np.frombuffer(mapped, np.uint8)
 
 
 def copy_whole(file: DataFile, stream: BinaryIO, copy: BinaryIO) -> None:

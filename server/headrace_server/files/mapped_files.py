@@ -75,6 +75,11 @@ class _Range:
         _mmap(self.address + base, size, mmap.MAP_SHARED | _MAP_FIXED, descriptor)
 
 
+def mapped(file: DataFile, copies: RemoteCopies | None = None) -> np.ndarray:
+    """Return the bytes of one file, read-only."""
+    return MappedFiles((file,), copies=copies).file_data(0)
+
+
 class MappedFiles:
     """``data`` holds file i from byte ``bases[i]`` on, once it is loaded."""
 

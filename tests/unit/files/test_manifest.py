@@ -10,7 +10,8 @@ import fsspec
 import pytest
 
 from headrace_proto.errors import FilesMissing
-from headrace_server.files.manifest import DataFile, is_remote, open_map, open_stream, resolve
+from headrace_server.files.manifest import DataFile, is_remote, open_stream, resolve
+from headrace_server.files.mapped_files import mapped
 
 
 def written(path: Path, content: bytes = b"abc") -> Path:
@@ -62,7 +63,7 @@ def test_what_is_no_regular_file_is_named_and_not_opened(tmp_path: Path) -> None
 
 def test_content_is_mapped_read_only_and_streams_seek(tmp_path: Path) -> None:
     (file,) = resolve([str(written(tmp_path / "a", b"0123456789"))])
-    data = open_map(file)
+    data = mapped(file)
     assert data.tobytes() == b"0123456789"
     with pytest.raises(ValueError, match="read-only"):
         data[0] = 1
@@ -70,10 +71,10 @@ def test_content_is_mapped_read_only_and_streams_seek(tmp_path: Path) -> None:
         stream.seek(7)
         assert stream.read() == b"789"
     (empty,) = resolve([str(written(tmp_path / "empty", b""))])
-    assert open_map(empty).size == 0
+    assert mapped(empty).size == 0
 
 
-@pytest.mark.parametrize("opener", [open_map, open_stream])
+@pytest.mark.parametrize("opener", [mapped, open_stream])
 def test_a_file_that_was_replaced_or_removed_is_refused(tmp_path: Path, opener: object) -> None:
     assert callable(opener)
     path = written(tmp_path / "a")
@@ -100,7 +101,7 @@ def test_remote_files_resolve_and_read_like_local_ones() -> None:
     files = resolve([f"{folder}/*"])
     assert [file.path.rpartition("/")[2] for file in files] == ["a", "b"]
     assert all(is_remote(file.path) for file in files)
-    assert open_map(files[1]).tobytes() == b"bbb"
+    assert mapped(files[1]).tobytes() == b"bbb"
     with open_stream(files[0]) as stream:
         assert stream.read() == b"aaa"
     with fsspec.open(files[0].path, "wb") as stream:
@@ -123,7 +124,7 @@ def test_a_chain_of_urls_keeps_its_links(tmp_path: Path) -> None:
     assert [file.path for file in files] == [
         f"zip://{name}.txt::file://{tmp_path}/all.zip" for name in ("one", "two")
     ]
-    assert open_map(files[1]).tobytes() == b"22"
+    assert mapped(files[1]).tobytes() == b"22"
 
 
 def test_an_unknown_protocol_is_named() -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.files.index_cache import IndexCache
+from headrace_server.files.remote_copies import RemoteCopies
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.reader import BadRecords, IndexedReader, StreamReader
 from headrace_server.reading.sources import jsonl
@@ -61,6 +62,15 @@ def test_remote_files_are_read_like_local_ones(ending: str) -> None:
     for i in range(3):
         write(f"{folder}/{i}.jsonl{ending}", *ROWS[3 * i : 3 * i + 3])
     assert all_of(opened("jsonl", f"{folder}/*")) == WANT
+
+
+def test_workers_share_a_copy_of_a_remote_file(tmp_path: Path) -> None:
+    path = write(f"memory://{uuid.uuid4().hex}/a.jsonl", *ROWS)
+    for _ in range(2):
+        cache = IndexCache(None, copies=RemoteCopies(str(tmp_path)))
+        assert all_of(opened("jsonl", path, cache=cache)) == WANT
+        (copy,) = tmp_path.glob("*.copy")
+        assert copy.read_bytes() == fsspec.open(path, "rb").open().read()
 
 
 def test_blank_lines_returns_and_a_byte_order_mark_are_no_records(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from headrace_server.files.index_cache import IndexCache
-from headrace_server.files.manifest import DataFile, open_map
+from headrace_server.files.manifest import DataFile
+from headrace_server.files.mapped_files import mapped
 from headrace_server.reading.reader import BadRecords, Opening, Reader
 
 from .example_rows import Row, RowPart, reader_of_rows
@@ -75,7 +76,7 @@ def line_index(data: np.ndarray, progress: Callable[[int], None] = lambda done: 
 
 def _part(file: DataFile, cache: IndexCache, bad: BadRecords) -> RowPart:
     """Return the lines of one file."""
-    data = open_map(file)
+    data = mapped(file, cache.copies)
     index = cache.get(file, "jsonl lines", lambda: line_index(data, cache.progress_of(file)))
     starts, stops = index.reshape(2, -1)
     view = data.data

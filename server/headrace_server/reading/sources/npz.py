@@ -20,7 +20,8 @@ import numpy as np
 
 from headrace_proto.errors import DataError, FilesMissing, rewording
 from headrace_proto.schema import Field
-from headrace_server.files.manifest import DataFile, open_map, open_stream
+from headrace_server.files.manifest import DataFile, open_stream
+from headrace_server.files.mapped_files import mapped
 from headrace_server.reading.columns import Column, Ragged, Strings, field_of
 from headrace_server.reading.reader import IndexedReader, Opening
 
@@ -40,7 +41,8 @@ def open_reader(opening: Opening) -> IndexedReader:
 
     def opened(file: DataFile) -> tuple[Mapping[str, Column], Mapping[str, Field]]:
         with rewording(DataError, f"{file.path}: ", DataError, but=(FilesMissing,)):
-            columns = _columns(_arrays(file, options.get("column")), ragged)
+            data = mapped(file, opening.cache.copies)
+            columns = _columns(_arrays(file, data, options.get("column")), ragged)
         return columns, {name: field_of(column) for name, column in columns.items()}
 
     schema, served = files_that_serve(opening, opened)
@@ -49,8 +51,7 @@ def open_reader(opening: Opening) -> IndexedReader:
     return PartsReader(schema.fields, parts)
 
 
-def _arrays(file: DataFile, column: str | None) -> dict[str, np.ndarray]:
-    data = open_map(file)
+def _arrays(file: DataFile, data: np.ndarray, column: str | None) -> dict[str, np.ndarray]:
     if data[:2].tobytes() != b"PK":
         name = column or os.path.basename(file.path).partition(".")[0]
         return {name: _parsed(name, data)}

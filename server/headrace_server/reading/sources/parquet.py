@@ -16,7 +16,8 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped, unused-ignore]
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.files.manifest import DataFile, is_remote, open_map, open_stream
+from headrace_server.files.manifest import DataFile, is_remote, open_stream
+from headrace_server.files.mapped_files import mapped
 from headrace_server.reading.reader import IndexedReader, Opening
 
 from .arrow import fields_of_schema
@@ -33,7 +34,7 @@ def open_reader(opening: Opening) -> IndexedReader:
     def opened(file: DataFile) -> tuple[tuple[Any, list[int]], Mapping[str, Field]]:
         fault = f"it is no Parquet file, or it is cut off at byte {file.size}"
         with naming(f"{file.path}: {fault}"):
-            data = open_stream(file) if is_remote(file.path) else pa.BufferReader(open_map(file))
+            data = open_stream(file) if is_remote(file.path) else pa.BufferReader(mapped(file))
             content = pq.ParquetFile(data, page_checksum_verification=True)
             fields = fields_of_schema(file.path, content.schema_arrow, opening.source.features)
         rows = [content.metadata.row_group(i).num_rows for i in range(content.num_row_groups)]

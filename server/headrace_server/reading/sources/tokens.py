@@ -18,7 +18,9 @@ import numpy as np
 from headrace_proto import dtypes
 from headrace_proto.errors import DataError, rewording
 from headrace_proto.schema import Field
-from headrace_server.files.manifest import DataFile, open_map
+from headrace_server.files.manifest import DataFile
+from headrace_server.files.mapped_files import mapped
+from headrace_server.files.remote_copies import RemoteCopies
 from headrace_server.reading.columns import Column, Ragged, Strings
 from headrace_server.reading.reader import IndexedReader, Opening
 
@@ -32,7 +34,8 @@ def open_reader(opening: Opening) -> IndexedReader:
     """Open the files.  All features are declared, except the dtype of .npy files."""
     source, files = opening.source, opening.files
     options = source.options
-    arrays = [_tokens(file, options["dtype"]) for file in files]
+    copies = opening.cache.copies
+    arrays = [_tokens(file, options["dtype"], copies) for file in files]
     dtype = arrays[0].dtype
     for file, array in zip(files, arrays, strict=True):
         if array.dtype != dtype:
@@ -59,9 +62,9 @@ def open_reader(opening: Opening) -> IndexedReader:
     return PartsReader(fields, parts)
 
 
-def _tokens(file: DataFile, dtype: str | None) -> np.ndarray:
+def _tokens(file: DataFile, dtype: str | None, copies: RemoteCopies | None) -> np.ndarray:
     """Return the tokens of a file, as a view of it."""
-    data = open_map(file)
+    data = mapped(file, copies)
     if not file.path.endswith(".npy"):
         assert dtype is not None  # it is declared where a file needs it
         item = np.dtype(dtype).itemsize
