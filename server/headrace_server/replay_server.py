@@ -64,10 +64,10 @@ def replay(settings: ReplaySettings) -> Server:
         served_as(state, name, lambda noted: int(noted["partitions"])),
     )
     beside = [one.absolute() for one in beside_of(settings.beside)]
+    history = FeedRecord(state, name, beside)
     for one in (state, *beside):
         its = dataclasses.replace(config, share=share_of(one, name))
         compare_feed(one, its, one / "feeds" / name / "feed.json", settings.allow_config_change)
-    history = FeedRecord(state, name, beside)
     leases = _chosen(history, settings)
     if settings.committed:
         leases = [lease for lease in leases if lease.fate == "committed"]

@@ -384,6 +384,8 @@ def test_another_pipeline_and_another_choice_are_refused(tmp_path: Path) -> None
         hs.replay(tmp_path, flat(), first="0:1", trainer=1)
     with pytest.raises(ServerError, match="no flight of feed 'other'"):
         hs.replay(tmp_path, flat(), feed="other")
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        hs.replay(tmp_path, flat(), beside=str(tmp_path / "nowhere"))
 
 
 def test_a_source_that_was_changed_under_the_record_is_noticed(tmp_path: Path) -> None:

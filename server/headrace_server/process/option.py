@@ -137,7 +137,7 @@ class Option:
         if least is not None and not least <= value <= self.most:
             unit = " seconds" if self.kind == "seconds" else ""
             raise ValueError(f"{where} does not lie in {least} … {self.most}{unit}")
-        if self.choices and value not in self.choices:
+        if self.choices and not (isinstance(value, str) and value in self.choices):
             raise ValueError(f"{where} is not one of {', '.join(self.choices)}")
         return value
 

@@ -62,6 +62,7 @@ def test_a_value_has_the_form_of_its_kind(option: Option, value: Any, form: Any)
         ),
         (PLACE, "a\udcff", "is not a text that UTF-8 can hold"),
         (CHOICE, "c", "is not one of a, b"),
+        (CHOICE, np.array([1, 2]), "is not one of a, b"),
     ],
 )
 def test_an_error_names_the_place_and_all_that_is_allowed(option: Option, value: Any, words: str):
