@@ -13,7 +13,6 @@ import os
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
@@ -23,13 +22,13 @@ from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE, Share
 
 from ..files.durable_file import read_json
-from ..reading.trace import Trace
+from ..reading.trace import ChunkTrace
 from .files import FORMAT, SUFFIX, frame_at, frames
 from .hand_outs import HandOut, HandOuts
 from .recorder import ROUND, flight_directory
-from .rows import BatchId, RecordedBatch, recorded_trace
+from .rows import BatchId, RecordedBatch, recorded_sources, recorded_trace
 
-#: Maximum number of frames of batches in memory.
+#: Maximum number of frames whose sources are in memory.
 _FRAMES = 256
 
 T = TypeVar("T")
@@ -125,7 +124,7 @@ class FeedRecord:
         self._lists: dict[Path, list[list[str]]] = defaultdict(list)  # of source files
         #: Where the frame lies that has the trace of a chunk, by file, partition and chunk.
         self._sources: dict[tuple[Path, int, int], int] = {}
-        self._trace = lru_cache(_FRAMES)(self._read)
+        self._new = lru_cache(_FRAMES)(self._read_new)
         states = (state, *beside)
         if beside:
             _check_shares(states, feed)
@@ -154,7 +153,8 @@ class FeedRecord:
             place = BatchFrame(path, at, rows, states is not None)
             self._places[BatchId(life, partition, number)] = place
             self._lists[path] += lists
-            self._sources.update(((path, partition, chunk), at) for chunk in sources)
+            for chunk in sources:
+                self._sources[path, partition, chunk] = at
 
     @cached_property
     def leases(self) -> list[HandOut]:
@@ -168,20 +168,21 @@ class FeedRecord:
     def get(self, batch: BatchId) -> RecordedBatch | None:
         """Read one of the batches; None where it is not recorded, or no more."""
         place = self._places.get(batch)
-        trace = place and self._trace(place.path, place.at)
-        if not place or trace is None:
+        frame = place and frame_at(place.path, place.at)
+        if not place or frame is None:
             return None
-        sources = {}
+        sources: dict[int, ChunkTrace] = {}
+        trace = recorded_trace(frame, sources)
         for chunk in trace.of_chunks():
-            its = self._trace(place.path, self._sources[place.path, batch.partition, chunk])
-            if its is None:
+            new = self._new(place.path, self._sources[place.path, batch.partition, chunk])
+            if new is None:
                 return None
-            sources[chunk] = its.sources[chunk]
-        return RecordedBatch(batch, replace(trace, sources=sources))
+            sources[chunk] = new[chunk]
+        return RecordedBatch(batch, trace)
 
-    def _read(self, path: Path, at: int) -> Trace | None:
+    def _read_new(self, path: Path, at: int) -> dict[int, ChunkTrace] | None:
         frame = frame_at(path, at)
-        return None if frame is None else recorded_trace(frame, self._lists[path])
+        return None if frame is None else recorded_sources(frame, self._lists[path])
 
     def with_key(self, key: bytes) -> list[BatchId]:
         """Return the batches with a row of this key, handed out or not."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -88,17 +88,10 @@ def _row(source: ChunkTrace, at: int, segment: int = -1, segments: int = 0) -> R
     )
 
 
-def recorded_trace(frame: Sequence[Any], lists: Sequence[Sequence[str]]) -> Trace:
-    """Return the trace in a batch's frame, with the sources that are new in it.
-
-    ``lists`` of source files are those of the frame's file.
-    """
-    *_, states, _, new, parts, plain, meta = frame
-    sources, segments = {}, None
-    for chunk, (read, stages, ordinals, (files, file, record, offset), keys) in new.items():
-        offset = None if offset is None else unpacked(offset)
-        origin = Origin(tuple(lists[files]), unpacked(file), unpacked(record), offset)
-        sources[chunk] = ChunkTrace(Read(*read), stages, unpacked(ordinals), origin, keys)
+def recorded_trace(frame: Sequence[Any], sources: Mapping[int, ChunkTrace]) -> Trace:
+    """Return the trace in a batch's frame, with these sources."""
+    *_, states, _, _, parts, plain, meta = frame
+    segments = None
     if plain is not None:
         columns, stripe, lanes, starts = plain
         known = [*map(unpacked, columns)]
@@ -107,3 +100,14 @@ def recorded_trace(frame: Sequence[Any], lists: Sequence[Sequence[str]]) -> Trac
         segments = Segments(slots, numbers, stripe, unpacked(lanes), unpacked(starts))
     read_parts = [Part(chunk, unpacked(rows)) for chunk, rows in parts]
     return Trace(sources, read_parts, segments, meta, states)
+
+
+def recorded_sources(frame: Sequence[Any], lists: Sequence[Sequence[str]]) -> dict[int, ChunkTrace]:
+    """Return the sources that are new in a batch's frame; ``lists`` are those of its file."""
+    *_, new, _, _, _ = frame
+    sources = {}
+    for chunk, (read, stages, ordinals, (files, file, record, offset), keys) in new.items():
+        offset = None if offset is None else unpacked(offset)
+        origin = Origin(tuple(lists[files]), unpacked(file), unpacked(record), offset)
+        sources[chunk] = ChunkTrace(Read(*read), stages, unpacked(ordinals), origin, keys)
+    return sources

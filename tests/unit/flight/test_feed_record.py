@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import subprocess
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +85,23 @@ def test_segments_are_named_by_key_and_number(tmp_path: Path) -> None:
     assert made.has_key(b"k5") and not made.has_key(b"k6")
     assert made.trace.states == {"state:h": [[2, 1], b"\1\2"]}
     recorder.close()
+
+
+def test_states_of_batches_that_were_read_stay_in_no_memory(tmp_path: Path) -> None:
+    recorder = Recorder(config(tmp_path, nbytes=1 << 26), "f")
+    for number in range(40):
+        trace = Trace({number: source(number, 7)}, (Part(number, slice(0, 1)),))
+        states = {"state:h": ((1 << 16,), bytes([number]) * (1 << 16))}
+        recorder.made(0, number, 1, dataclasses.replace(trace, states=states))
+    recorder.close()
+    history = FeedRecord(tmp_path, "f")
+    tracemalloc.start()
+    read = [history.get(BatchId(1, 0, number)) for number in range(40)]
+    assert all(made and made.trace.states for made in read)
+    del read
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 10 << 16  # of 40
 
 
 def test_every_file_stands_for_itself(tmp_path: Path) -> None:
