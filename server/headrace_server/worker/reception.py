@@ -251,8 +251,12 @@ class Reception:
         most = desk.properties.get("most_rows", 0)
         if take.rows > most:
             raise ProtocolError(f"a take names {take.rows} rows; the most is {most}")
-        desk.properties.update(SIZED)
-        desk.dispatcher.take(session.number, take.request, take.rows, take.last_seq)
+        try:
+            desk.dispatcher.take(session.number, take.request, take.rows, take.last_seq)
+        except ValueError as error:  # the feed has no takes
+            raise ProtocolError(str(error)) from None
+        if take.rows:
+            desk.properties.update(SIZED)
 
     def _on_save(self, session: Session, desk: Desk, save: Save, frames: list[bytes]) -> None:
         """Commit a batch of segments, if its states are valid."""
