@@ -34,11 +34,6 @@ class Part:
     chunk: int
     rows: slice | np.ndarray
 
-    def __len__(self) -> int:
-        if isinstance(self.rows, slice):
-            return int(self.rows.stop - self.rows.start)
-        return len(self.rows)
-
     def to_plain(self) -> list[Any]:
         if isinstance(self.rows, slice):
             return [self.chunk, int(self.rows.start), int(self.rows.stop)]
@@ -63,10 +58,6 @@ class Draft:
 
     parts: tuple[Part, ...]
     meta: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def rows(self) -> int:
-        return sum(len(part) for part in self.parts)
 
     def of_chunks(self) -> Iterable[int]:
         """Return the numbers of the chunks from which the rows come."""

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from headrace_server.core.bucket import Buckets
 from headrace_server.core.plan import packed_integers, unpacked_integers
 
+from .drafts import size_of
+
 steady = settings(derandomize=True, deadline=None, database=None)
 
 
@@ -173,9 +175,9 @@ def test_a_row_longer_than_the_budget_is_a_batch_of_its_own():
     shape = Buckets([None], max_padded_elements=10)
     facts = {"bucket": np.zeros(5, int), "length": np.array([4, 99, 3, 3, 3])}
     shape.offer(0, 5, facts)
-    assert [(d.rows, d.meta["padded"]) for d in drafts(shape)] == [(1, 4), (1, 99)]
+    assert [(size_of(d), d.meta["padded"]) for d in drafts(shape)] == [(1, 4), (1, 99)]
     shape.finish()  # three of length 3: no fourth row of any length would fit, so they are full
-    assert [(d.rows, d.meta["padded"]) for d in drafts(shape)] == [(3, 9)]
+    assert [(size_of(d), d.meta["padded"]) for d in drafts(shape)] == [(3, 9)]
     assert not shape.dropped()
 
 
@@ -184,7 +186,7 @@ def test_lengths_at_the_extremes_neither_overflow_nor_go_below_zero():
     lengths = np.array([2**63 - 1, -(2**63), -1, 2**63 - 1])
     shape.offer(0, 4, {"bucket": np.zeros(4, int), "length": lengths})
     shape.finish()
-    assert [(d.rows, d.meta["real"]) for d in drafts(shape)] == [
+    assert [(size_of(d), d.meta["real"]) for d in drafts(shape)] == [
         (1, 2**63 - 1),
         (2, 0),
         (1, 2**63 - 1),
@@ -220,7 +222,7 @@ def test_cancelling_drops_full_batches_and_open_rows_and_is_harmless_twice():
     shape = Buckets([2], True)
     shape.offer(0, 5, {"bucket": np.zeros(5, int)})
     shape.finish()
-    assert shape.next_draft().rows == 2
+    assert size_of(shape.next_draft()) == 2
     shape.finish(drop=True)
     shape.finish(drop=True)
     assert shape.next_draft() is None
@@ -324,7 +326,7 @@ def test_other_sizes_reach_the_rows_that_are_in_no_full_batch(data):
     assert [(d.meta["bucket"], rows_of(d, {0: 0, 1: at})) for d in got] == want
     if not smaller and budget is None:
         for draft in got:
-            assert ("resized" in draft.meta) == (draft.rows != sizes[draft.meta["bucket"]])
+            assert ("resized" in draft.meta) == (size_of(draft) != sizes[draft.meta["bucket"]])
     assert sum(twin.dropped().values()) == dropped
 
 

@@ -14,6 +14,7 @@ from headrace_server.pipeline.declaration import Shape
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import column_from_rows
 from headrace_server.reading.reader import BadRecords
+from tests.unit.core.drafts import size_of
 
 INT32 = np.iinfo(np.int32)
 INT64 = np.iinfo(np.int64)
@@ -263,5 +264,5 @@ def test_the_first_batch_of_another_size_may_be_of_rows_that_wait():
     shape = shaping(lambda s: s.stratified_sample_unknown_dist("y", [1.0], 8))
     shape.machine.offer(0, 13, {"label": np.zeros(13, np.int64)})
     assert shape.set_batch_sizes([2], 0) == 1, "one batch is formed, and then two of the five rows"
-    rows = [draft.rows for draft in iter(shape.machine.next_draft, None)]
+    rows = [size_of(draft) for draft in iter(shape.machine.next_draft, None)]
     assert rows == [8, 2, 2] and shape.set_batch_sizes([2], 3) == 3
