@@ -34,6 +34,7 @@ from headrace_proto.cores import cores
 from headrace_proto.errors import ConnectionLost, HeadraceError
 from headrace_proto.interrupts import start
 
+from .absence import Absence
 from .search import Search
 from .session import Session
 from .way import Sleep, Waker, check_files
@@ -80,6 +81,7 @@ class Driver:
         self._following = 0  # threads that wait for news that another thread receives
         self._listener: object = None  # identifies the wait of the thread that listens for all
         self._asleep = False  # the listener sleeps at the sockets, or is about to
+        self._absence = Absence()
         self._in_use = False  # whether the thread that holds the lock uses the wires
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None  # of all wires
         self.wires: list[Wire] = []  # replaced, never changed; empty once closed
@@ -192,7 +194,7 @@ class Driver:
                 self._asleep = False
                 self._guarded(self._hear)
                 if self.news == news:
-                    self._judge_silence()
+                    self._absence.judge(self.sessions, self.clock())
         finally:
             if self._listener is me:
                 self._listener, self._asleep = None, False
@@ -222,12 +224,6 @@ class Driver:
                 self.changed.wait(at_most_s)
         finally:
             self._following -= 1
-
-    def _judge_silence(self) -> None:
-        """Greet servers again that were silent for too long.  The caller holds the lock."""
-        for session in self.sessions:
-            if session.connected and session.silence(self.clock()):
-                session.lose()
 
     def _due_in(self, now: float) -> float:
         """Return the seconds until a session has a message to send without a new event."""
@@ -397,4 +393,4 @@ class Driver:
             self.exchange()
             self._used = False
             with self.lock:
-                self._judge_silence()
+                self._absence.judge(self.sessions, self.clock())

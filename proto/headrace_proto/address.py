@@ -61,6 +61,11 @@ def check_addresses(argument: str, addresses: object) -> list[str]:
     found: list[str] = []
     for address in (one for part in listed for one in _expanded(argument, part)):
         checked = check_address(argument, address)
+        if checked.endswith(":*"):
+            raise ValueError(
+                f"{argument}={checked!r:.200}: port * is for servers, which take a free one; give "
+                "the address that the server prints"
+            )
         if "," in checked:
             raise ValueError(f"{argument}: {checked!r:.200} in a list is not one address")
         if checked in found:

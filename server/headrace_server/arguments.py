@@ -66,7 +66,10 @@ def declared(
     """Return the declaration of each feed, by name."""
     named = {"default": pipelines} if isinstance(pipelines, Pipeline) else pipelines
     if not isinstance(named, Mapping) or not named:
-        raise TypeError(f"pipelines={pipelines!r:.80} is neither a pipeline nor a dict of them")
+        call = ": call it" if callable(pipelines) else ""
+        raise TypeError(
+            f"pipelines={pipelines!r:.80} is neither a pipeline nor a dict of them{call}"
+        )
     found = {}
     for name, pipeline in named.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):

@@ -100,6 +100,7 @@ def test_a_bad_argument_is_named_with_its_value_and_the_limit(
     [
         ({}, TypeError, "neither a pipeline nor a dict"),
         ([BATCHES], TypeError, "neither a pipeline nor a dict"),
+        (lambda: BATCHES, TypeError, "neither a pipeline nor a dict of them: call it"),
         ({"a b": BATCHES}, ValueError, "pipelines: feed name 'a b' is not letters"),
         ({"": BATCHES}, ValueError, "feed name '' is not"),
         ({3: BATCHES}, ValueError, "feed name 3 is not"),

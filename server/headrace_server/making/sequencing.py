@@ -285,7 +285,7 @@ class Cutting:
         if not self._pad:
             for row in np.flatnonzero(geometry.padded(steps) != steps).tolist():
                 text = f"column {first!r} has {steps[row]} steps, which is {self._not_whole}: "
-                yield row, f"{text}declare pad=True to fill it up", "no_multiple"
+                yield row, f"{text}batch_sequences_with_states(pad=True) fills it up", "no_multiple"
         if totals is not None:
             what = f"input_length ({selector_text(self._length)})"
             # With a phase, padding differs between epochs; an example must be good in all or none.

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..files.durable_file import sync_directory
+from ..files.durable_file import FULL, sync_directory
 from .journal_file import (
     COMMIT,
     END,
@@ -286,15 +286,19 @@ def _close(*fds: int) -> None:
 def _new_file(path: Path, half: int, halves: int) -> int:
     """Create a file of halves of zeros, on the disk; return its descriptor."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    size = START + halves * half
     try:
         head = FILE.pack(FILE_MAGIC, VERSION, half, halves)
         _write_all(fd, 0, [head, SUM.pack(crc32c.value(head))])
-        for place in range(START, size := START + halves * half, len(_ZEROS)):
+        for place in range(START, size, len(_ZEROS)):
             _write_all(fd, place, [_ZEROS[: size - place]])
         os.fsync(fd)
-    except BaseException:
+    except BaseException as error:
         os.close(fd)
         path.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in FULL:  # what is free may look like enough
+            fault = f"{error.strerror} for a new file of {size} bytes"
+            raise OSError(error.errno, fault) from error
         raise
     return fd
 

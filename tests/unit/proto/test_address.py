@@ -89,6 +89,7 @@ def test_addresses_of_several_servers_may_be_a_list_a_text_or_a_range(
             "address='tcp://a-{3..0}:1': a range is one {a..b} with a ≤ b, of at most 4096",
         ),
         ("a-{0..4096}:1", "address='tcp://a-{0..4096}:1': a range is one"),
+        ("tcp://a:*", "address='tcp://a:*': port * is for servers, which take a free one; give"),
         ("a-{0..1}-{0..1}:1", "address='tcp://a-{0..1}-{0..1}:1': a range is one"),
     ],
 )

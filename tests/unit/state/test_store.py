@@ -344,7 +344,8 @@ def test_a_full_disk_is_waited_out_again_and_again(small_disk: Path, opened: Cal
             one.store.submit(put(n, n), n)
             n += 1
             one.until_done_or_fault(n)
-        assert "No space left on device; its file system has" in one.store.fault
+        assert "No space left on device" in one.store.fault
+        assert "; its file system has" in one.store.fault
         assert "make room" in one.store.fault and len(one.done) < n
         assert one.done == list(range(len(one.done)))
         assert len(one.done) >= committed

@@ -1,0 +1,53 @@
+"""A server that falls silent is greeted again, and the log has a line when it stays away."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.absence import Absence
+from headrace.session import Session
+from headrace_proto.messages import Welcome
+
+
+def session(address: str = "tcp://a:1", owner: int = 0) -> Session:
+    one = Session("f", b"nonce", 2)
+    one.address, one.owner = address, owner
+    come(one, 0.0)
+    return one
+
+
+def come(one: Session, now: float) -> None:
+    """Let the server welcome a session."""
+    one.receive(Welcome(1, "t", 7, "f", [], 1.0, 30.0, 64), [], now)
+    assert one.connected and one.heard_at == now
+
+
+def test_a_silent_server_is_greeted_again_and_named_once_when_it_stays_away(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """1 two owners fall silent, 2 they stay away, 3 one is back, 4 so is the other."""
+    absence, both = Absence(), [session(), session(owner=1)]
+    absence.judge(both, 2.0)
+    assert both[0].connected
+    absence.judge(both, 3.0)
+    assert not both[0].connected and not both[1].connected and not caplog.messages
+    for now in (9.0, 11.0, 100.0):
+        absence.judge(both, now)
+    gone = "nothing was heard of the server at tcp://a:1 for 11 s: trying again"
+    assert caplog.messages == [gone]
+    come(both[1], 101.0)
+    absence.judge(both, 101.0)
+    assert caplog.messages == [gone]
+    come(both[0], 102.0)
+    absence.judge(both, 102.0)
+    absence.judge(both, 103.0)
+    assert caplog.messages == [gone, "the server at tcp://a:1 is back"]
+
+
+def test_a_server_that_never_answered_or_announced_its_return_is_not_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    never, stopped = Session("f", b"nonce", 2), session("tcp://b:1")
+    stopped.stopped, stopped.connected = True, False
+    Absence().judge([never, stopped], 100.0)
+    assert not caplog.messages
