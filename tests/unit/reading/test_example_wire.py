@@ -200,8 +200,15 @@ def test_a_missing_feature_takes_its_default_row_by_row() -> None:
             example({"y": feature("int", [1])}),
             LABEL,
             "missing_feature",
-            "feature 'x' is missing, and has no default",
+            "; the record has 'y'",
         ),
+        (
+            example({"X": feature("int", [1]), "y": feature("int", [1])}),
+            LABEL,
+            "missing_feature",
+            "; the record has 'X', 'y'; did you mean 'X'?",
+        ),
+        (example({}), LABEL, "missing_feature", "; the record has no feature"),
         (
             example({"x": feature("int", [1])}),
             Feature("scalar", "float32"),

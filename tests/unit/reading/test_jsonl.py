@@ -141,6 +141,15 @@ BROKEN = [
 ]
 
 
+def test_a_declared_column_that_is_misspelt_is_answered_with_the_one_that_is_there(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path / "a", {"audio": 1, "label": 2})
+    reader = opened("jsonl", path, features={"adio": Feature("scalar", "int64")})
+    with pytest.raises(DataError, match=r"'adio': it is missing; .*; did you mean 'audio'\?$"):
+        reader.take(slice(0, 1))
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 @pytest.mark.parametrize(("line", "reason", "text"), BROKEN)
 def test_a_bad_line_is_named_or_skipped(

@@ -51,6 +51,23 @@ def test_features_choose_columns_and_fill_nulls(tmp_path: Path) -> None:
     assert all_of(reader) == [{"x": 1.0}, {"x": 0.5}, {"x": 3.0}]
 
 
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_column_that_no_file_has_is_refused_with_those_that_it_has(
+    tmp_path: Path, kind: str
+) -> None:
+    path, rows = str(tmp_path / "a"), pa.table({"audio": [1, 2], "label": [0, 1]})
+    if kind == "parquet":
+        write(path, rows)
+    else:
+        with pa.ipc.new_file(path, rows.schema) as sink:
+            sink.write_table(rows)
+    text = (
+        r"column 'adio': the file has no such column \(it has 'audio', 'label'\); .*mean 'audio'\?"
+    )
+    with pytest.raises(DataError, match=text):
+        opened(kind, path, features={"adio": Feature("scalar", "int64")})
+
+
 def test_dictionaries_and_names_with_dots_are_read(tmp_path: Path) -> None:
     source = pa.table({"a.b": pa.array(["x", "y", "x"]).dictionary_encode(), "a": [1, 2, 3]})
     assert all_of(opened("parquet", write(tmp_path / "a", source))) == rows_of(source)

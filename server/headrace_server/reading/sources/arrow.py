@@ -76,7 +76,7 @@ def open_reader(opening: Opening) -> IndexedReader:
         one = _open(file, pa.py_buffer(maps.file_data(number[file])), source.features, bad)
         return one, one.fields
 
-    schema, served = files_that_serve(opening, opened)
+    schema, served = files_that_serve(opening, opened, lambda one: one.schema.names)
     content = [one for _, one, _ in served]
     try:
         return _mapped(maps, content, schema, bad)

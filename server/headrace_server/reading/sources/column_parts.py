@@ -8,13 +8,13 @@ A row with a fault in any column is reported once and left out of all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from headrace_proto.errors import DataError
+from headrace_proto.errors import DataError, near
 from headrace_proto.schema import Field
 from headrace_server.files.manifest import DataFile
 from headrace_server.reading.chunk import Chunk, Origin
@@ -71,10 +71,15 @@ def origin_in(file: str, first: int) -> Callable[[Rows], Origin]:
 
 
 def files_that_serve(
-    opening: Opening, opened: Callable[[DataFile], tuple[T, Mapping[str, Field]]]
+    opening: Opening,
+    opened: Callable[[DataFile], tuple[T, Mapping[str, Field]]],
+    names_of: Callable[[T], Collection[str]] | None = None,
 ) -> tuple[Schema, list[tuple[DataFile, T, Mapping[str, Field]]]]:
     """Return the schema (the declared one, or that of the first file) and the files that have its
-    columns, as opened and with their fields.  It reports other files."""
+    columns, as opened and with their fields.  It reports other files.
+
+    ``names_of`` gives the names of all columns, where ``opened`` gives the fields of the wanted.
+    """
     features, bad = opening.source.features, opening.bad
     schema = None if features is None else schema_of(features)
     served = []
@@ -85,12 +90,15 @@ def files_that_serve(
             bad.report(error, "corrupt_file")
             continue
         schema = schema or Schema(fields)
-        if _serves(file.path, fields, schema, bad):
+        names = fields if names_of is None else names_of(content)
+        if _serves(file.path, fields, names, schema, bad):
             served.append((file, content, fields))
     return schema or Schema({}), served
 
 
-def _serves(file: str, have: Mapping[str, Field], schema: Schema, bad: BadRecords) -> bool:
+def _serves(
+    file: str, have: Mapping[str, Field], names: Collection[str], schema: Schema, bad: BadRecords
+) -> bool:
     """Return whether a file has the columns of the schema; report the reason if not."""
 
     def report(name: str, text: str, reason: str) -> bool:
@@ -103,8 +111,8 @@ def _serves(file: str, have: Mapping[str, Field], schema: Schema, bad: BadRecord
             if name in schema.defaults:
                 continue
             text = (
-                f"the file has no such column (it has {', '.join(map(repr, have))}); give the "
-                "feature a default, or leave it out"
+                f"the file has no such column (it has {', '.join(map(repr, names))}); give the "
+                f"feature a default, or leave it out{near(name, names)}"
             )
             return report(name, text, "missing_feature")
         reason = clash(field, want)

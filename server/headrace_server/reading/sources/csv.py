@@ -24,7 +24,7 @@ from operator import methodcaller
 from typing import Any, NamedTuple
 
 from headrace_proto import dtypes
-from headrace_proto.errors import DataError, rewording
+from headrace_proto.errors import DataError, near, rewording
 from headrace_server.files.manifest import DataFile
 from headrace_server.pipeline.declaration import Feature, Source
 from headrace_server.reading.reader import Opening, StreamReader
@@ -94,7 +94,7 @@ class _Table:
         for name in (*self.features, *grouped) if names else ():
             if name not in names:
                 has = ", ".join(map(repr, names))
-                raise Damaged(f"there is no column {name!r}; it has {has}")
+                raise Damaged(f"there is no column {name!r}; it has {has}{near(name, names)}")
 
     def examples(self, file: DataFile, walk: Records) -> Iterator[Record]:
         """Yield the examples of a file: rows, or groups of rows."""

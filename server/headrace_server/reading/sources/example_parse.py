@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from headrace_proto.errors import near
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.columns import Column
 from headrace_server.reading.reader import Faults
 
 from .example_columns import Fault, Filler, WantedFeature
 from .example_layouts import RecordLayout, Template, learn_layout, learn_template
-from .example_wire import Malformed, Run, walk
+from .example_wire import Malformed, Run, names_in, walk
 
 #: Smaller groups of one length are left to templates: matching and gathering costs 50 µs per group.
 _MIN_GROUP = 16
@@ -29,6 +30,8 @@ _LENGTHS = 1024
 #: Maximum templates remembered, and least number of rows for one: 100 µs against 20 µs per row.
 _TEMPLATES = 4
 _MIN_WALK = 8
+#: Maximum number of features that a fault lists.
+_LISTED = 20
 #: Mean size, in bytes, up to which ``_fetch`` reads whole records.
 _SMALL_RECORD = 1024
 _NONE = np.empty(0, np.int64)
@@ -70,8 +73,9 @@ class ExampleParser:
             rest = self._matched(data, starts, starts + lengths, fillers)
         for row in rest.tolist():
             start = int(starts[row])
+            record = data.data[start : start + int(lengths[row])]
             try:
-                runs = self._walked(data.data[start : start + int(lengths[row])])
+                runs = self._walked(record)
                 for filler, values in zip(fillers, runs, strict=True):
                     if values is not None:
                         filler.add_one(row, start, values)
@@ -79,10 +83,20 @@ class ExampleParser:
                 text = f"is no tf.train.Example or SequenceExample: {error} of the record"
                 faults[row] = ("corrupt_record", text)
             except Fault as error:
-                faults[row] = error.args
+                reason, text = error.args
+                if reason == "missing_feature":
+                    text += self._features_of(record)
+                faults[row] = (reason, text)
 
         names = (want.name for want in self._wants)
         return {n: f.finish(faults) for n, f in zip(names, fillers, strict=True)}, faults
+
+    def _features_of(self, record: memoryview) -> str:
+        """List the features of a record that lacks one, for the text of its fault."""
+        names = names_in(record)
+        lacks = next((want.name for want in self._wants if want.name not in names), "")
+        listed = ", ".join(map(repr, names[:_LISTED])) + (", …" if names[_LISTED:] else "")
+        return f"; the record has {listed or 'no feature'}{near(lacks, names)}"
 
     def _walked(
         self, record: memoryview, opaque: list[tuple[int, int]] | None = None

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace_proto.errors import DataError
+from headrace_proto.errors import DataError, near
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.pipeline.examples import Misfit, infer_field
@@ -62,7 +62,8 @@ class Schema:
                 if name in self.defaults:
                     values[i] = row_of(self.defaults[name], 0)
                 else:
-                    text = f"column {name!r}: it is missing{give}"
+                    others = rows[i].keys() - self.fields.keys()
+                    text = f"column {name!r}: it is missing{give}{near(name, others)}"
                     faults.setdefault(i, ("missing_feature", text))
         columns = collect(given, self.fields, len(rows), faults, "", remedy)
         chunk = without(Chunk({}, ordinals, origin), faults, bad, ", ")
@@ -113,9 +114,11 @@ def infer_fields(rows: Iterable[tuple[str, Mapping[Any, Any]]]) -> dict[str, Fie
         try:
             field = infer_field(values)
         except Misfit as misfit:
+            value, why = f"{values[misfit.row]!r:.60}", str(misfit)
+            fault = why if why.startswith(value) else f"{value} {why}"
             raise DataError(
-                f"{places[misfit.row]}, column {name!r}: "
-                f"{values[misfit.row]!r:.60} {misfit}; declare the features of the source"
+                f"{places[misfit.row]}, column {name!r}: {fault}; declare the features of the "
+                "source"
             ) from None
         # A length of 0 does not show that the dimension is fixed.
         fields[name] = Field(field.dtype, tuple(d or None for d in field.shape))

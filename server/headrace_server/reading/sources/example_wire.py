@@ -30,6 +30,9 @@ MOST_BYTES: Final = 10
 _SINGLE: Final = {BYTES: -1, FLOATS: 0x0D, INTS: 0x08}
 _SIZES: Final = {1: 8, 5: 4}
 
+#: The tags of features and of feature lists.
+_MAPS: Final = (0x0A, 0x12)
+
 #: Spans of equal size, equally far apart: start in the record, size, distance, number of spans.
 Run = tuple[int, int, int, int]
 
@@ -152,6 +155,13 @@ def map_entries(
                 elif part == 0x12:
                     pieces.append((a, b))
             yield name, pieces
+
+
+def names_in(record: memoryview) -> list[str]:
+    """Return the names of all features and feature lists of a sound record."""
+    maps = ((start, stop) for tag, start, stop in fields_in(record, 0, len(record)) if tag in _MAPS)
+    entries = (entry for start, stop in maps for entry in map_entries(record, start, stop))
+    return [name.decode(errors="replace") for name, _ in entries]
 
 
 def _feature(record: memoryview, position: int, stop: int, found: FoundValues) -> None:

@@ -42,7 +42,7 @@ def open_reader(opening: Opening) -> IndexedReader:
             raise DataError(f"{file.path}: its footer is damaged: a row group has {min(rows)} rows")
         return (content, rows), fields
 
-    schema, served = files_that_serve(opening, opened)
+    schema, served = files_that_serve(opening, opened, lambda one: one[0].schema_arrow.names)
     load = lru_cache(_KEPT_GROUPS)(_load)
     parts: list[ColumnPart] = []
     for file, (content, counts), fields in served:
