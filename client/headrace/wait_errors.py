@@ -38,8 +38,8 @@ def too_late(
         known = shares_there(link.sessions)
         return ConnectionLost(
             f"no server answered at {place} within timeout={timeout_s:g} s{slept}: "
-            f"is it running, and is the address right?{link.hint}{known and f' ({known})'}"
-            f"{listening(session.address)}"
+            f"is it running, and is the address right?{known and f' ({known})'}"
+            f"{link.hint or listening(session.address)}"
         )
     held, most = sum(each.held() for each in link.sessions), session.welcome.max_credits
     each = "" if len(link.sessions) == 1 else " of each worker"

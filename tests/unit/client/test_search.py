@@ -34,7 +34,8 @@ class Name:
     def look_up(self, host: str, port: str, *of: object) -> list[tuple[object, ...]]:
         if not self.addresses:
             raise socket.gaierror(-2, "Name or service not known")
-        return [(*of, "", "", (address, port)) for address in self.addresses]
+        kind = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
+        return [(*kind, (address, port)) for address in self.addresses]
 
 
 @pytest.fixture
