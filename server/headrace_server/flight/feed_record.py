@@ -95,6 +95,14 @@ def _check_shares(states: Sequence[Path], feed: str) -> None:
         )
 
 
+def _leaving_out(flight: Path) -> str:
+    """Return the command that moves the files of other formats out of a record."""
+    formats = ((path, islice(frames(path), 1)) for path in sorted(flight.glob(f"*{SUFFIX}")))
+    others = [str(path) for path, first in formats if any(f[0] != FORMAT for _, f in first)]
+    aside = f"{flight}.others"
+    return f"{shlex.join(['mkdir', '-p', aside])} && {shlex.join(['mv', *others, aside])}"
+
+
 class BatchFrame(NamedTuple):
     """The frame of a batch, and what the scan has seen of it."""
 
@@ -141,8 +149,8 @@ class FeedRecord:
             if version != FORMAT:
                 raise ServerError(
                     f"{path} was written by another release of headrace (format {version!r:.40}, "
-                    f"this one reads {FORMAT}): read it by that release; to leave it out here: "
-                    f"mv {shlex.quote(str(path))} {shlex.quote(f'{path}.{version!r:.40}')}"
+                    f"this one reads {FORMAT}): read it by that release; to leave out its like: "
+                    f"{_leaving_out(path.parent)}"
                 )
             self._hand_outs.begin(life, server, *header)
         for at, (kind, *plain) in found:

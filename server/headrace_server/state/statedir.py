@@ -28,7 +28,7 @@ from typing import Any
 from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE, Share, next_term
 
-from ..files.durable_file import held, read_json, write_durably, writing
+from ..files.durable_file import held, read_json, usable, write_durably, writing
 from ..pipeline.declaration import jsonable
 from ..pipeline.naming import stable_name
 from ..process.config import FeedConfig
@@ -88,12 +88,12 @@ class StateDirectory:
         self.starts: tuple[int, ...] = ()  # the last terms, this start's at the end
         self.count = 0  # number of all starts, this one included
         try:
-            with writing(self.path):
+            with usable("state_dir", path), writing(self.path):
                 self.path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise ServerError(f"state_dir={str(self.path)!r} is not a directory") from None
         try:
-            with writing(self.path / "LOCK"):
+            with usable("state_dir", path), writing(self.path / "LOCK"):
                 self._lock = held(self.path / "LOCK", os.O_RDWR | os.O_CREAT)
         except BlockingIOError:
             raise ServerError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 import subprocess
 import tracemalloc
 from pathlib import Path
@@ -18,7 +17,7 @@ from headrace_server.core.plan import Part, Read
 from headrace_server.core.slots import Segments
 from headrace_server.flight.choice import handed_to
 from headrace_server.flight.feed_record import FeedRecord, feed_of
-from headrace_server.flight.files import frame
+from headrace_server.flight.files import FORMAT, frame
 from headrace_server.flight.recorder import Recorder, flight_directory
 from headrace_server.flight.rows import BatchId
 from headrace_server.process.config import RunConfig
@@ -288,13 +287,14 @@ def test_hand_outs_and_rows_are_joined(tmp_path: Path) -> None:
 def test_a_record_of_another_release_is_refused_with_the_remedy(tmp_path: Path) -> None:
     directory = flight_directory(tmp_path, "f")
     directory.mkdir(parents=True)
-    (directory / "rows-0000000001-0000-000000-000000.flight").write_bytes(
-        frame([1, "rows", "f", 1, 0, 0])
-    )
+    for life, version in ((1, 1), (2, 3), (3, FORMAT)):
+        path = directory / f"flight-{life:010}-000000.flight"
+        path.write_bytes(frame([version, 0, True, []]))
     with pytest.raises(ServerError, match=r"format 1, this one reads 4\): read it by that") as old:
         FeedRecord(tmp_path, "f")
-    subprocess.run(shlex.split(str(old.value).partition("to leave it out here: ")[2]), check=True)
+    subprocess.run(["sh", "-c", str(old.value).partition("to leave out its like: ")[2]], check=True)
     FeedRecord(tmp_path, "f")
+    assert len(list((directory.parent / "flight.others").iterdir())) == 2
 
 
 def test_a_feed_without_a_record_is_refused_with_those_that_have_one(tmp_path: Path) -> None:
