@@ -29,7 +29,6 @@ from ..process import relay
 from ..process.child import LOG_FORMAT, ParentPipe, Pipe, perform
 from ..process.config import RunConfig
 from ..process.descriptors import divide, own, undivide
-from ..process.diary import Reader, long_inside
 from ..process.exchange import SPARE, Exchange
 from ..process.sockets import CanNotBind, bind_all, public_router, waits
 from .connections import Connections
@@ -337,25 +336,13 @@ class Front:
         self._exchange.tick()
         self._pipe.check_parent()
         known = relay.Known(self._gate.names)
+        explains = now >= self._explain_at
+        if explains:
+            self._explain_at = now + _EXPLAIN_S
         for owner in self._owners:
             owner.tick(now, known)
-        if now >= self._explain_at:
-            self._explain_at = now + _EXPLAIN_S
-            self._explain()
-
-    def _explain(self) -> None:
-        """Tell trainers whose greeting an owner does not answer in which function it is.
-
-        A function that holds the interpreter's lock keeps the owner's porter from answering.
-        """
-        for owner in self._owners:
-            greeting = owner.greeting
-            if not greeting:
-                continue
-            entry = Reader(str(self._directory / f"diary-{owner.number}")).read()
-            text = long_inside(owner.number, entry.inside, entry.since)
-            for connection in greeting if text else ():
-                self._say(connection, messages.FROM_SERVER.encode(messages.Pulse(0, text)))
+            if explains:
+                owner.explain(self._directory)
 
 
 def _greeting_in(frames: list[bytes]) -> messages.Hello | HeadraceError | None:

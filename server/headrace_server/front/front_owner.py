@@ -10,14 +10,17 @@ Each owner has its own sessions and memory, so the death of one touches no other
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from headrace_proto.messages import FROM_SERVER, Unknown
+from headrace_proto.messages import FROM_SERVER, Pulse, Unknown
 
 from ..core.end_of_feed import RETURN_S
 from ..core.remembered import Remembered
+from ..process.descriptors import own
+from ..process.diary import Reader, long_inside
 from ..process.exchange import Exchange
 from ..process.relay import FROM_FRONT, AllBack, Known, Sent, TrainerMessage
 
@@ -144,10 +147,20 @@ class FrontOwner:
         """Return whether the next answer to a connection is that to its greeting."""
         return connection in self._greeting
 
-    @property
-    def greeting(self) -> list[bytes]:
-        """The latest connections whose greeting it has not answered."""
-        return list(self._greeting)[-_MOST_EXPLAINED:]
+    def explain(self, directory: Path) -> None:
+        """Tell the latest trainers whose greeting it does not answer in which function it is.
+
+        A function that holds the interpreter's lock keeps its porter from answering.  The diary is
+        in the run directory.
+        """
+        if not self._greeting:
+            return
+        with own():
+            diary = Reader(str(directory / f"diary-{self.number}"))
+        entry = diary.read()
+        if text := long_inside(self.number, entry.inside, entry.since):
+            for connection in list(self._greeting)[-_MOST_EXPLAINED:]:
+                self._say(connection, FROM_SERVER.encode(Pulse(0, text)))
 
     def forget(self, connection: bytes) -> int:
         """End a greeting; return the descriptor of its connection, -1 if unknown."""

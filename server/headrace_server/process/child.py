@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import faulthandler
 import json
 import os
@@ -168,8 +169,8 @@ class Child(ABC):
     def _start(self, action: Callable[..., None], *arguments: Any) -> None:
         thread = threading.Thread(target=action, args=arguments, daemon=True)
         thread.name = f"headrace-{self.name}"
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
 
     def _send(self) -> None:
         """Send the config and orders; no other thread waits until the child reads them."""
@@ -260,9 +261,12 @@ class ChildProcess(Child):
             self.pid = self._process.pid
             self.pidfd = os.pidfd_open(self.pid)
             undo.pop_all()
-        self._start(self._send)
-        self._start(self._read_events)
-        self._start(self._read_output)
+        try:
+            for action in (self._send, self._read_events, self._read_output):
+                self._start(action)
+        except RuntimeError as error:  # the system has no thread to spare
+            end([self], 0.0)
+            raise OSError(errno.EAGAIN, str(error)) from None
 
     def _read_output(self) -> None:
         """Read its lines until their end, or until it is dead and they are read."""

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from headrace_proto.placement import WHOLE, Share, owner_of, partitions_of
+from headrace_proto.placement import WHOLE, Share, partitions_of
 
 from ..files.manifest import DataFile
 from ..pipeline.declaration import Declaration
@@ -134,10 +134,6 @@ class RunConfig(Limits):
     def feed(self, name: str) -> FeedConfig:
         """Return the feed of a name."""
         return next(feed for feed in self.feeds if feed.name == name)
-
-    def worker_of(self, partition: int) -> int:
-        """Return the worker that runs a partition; the number of workers affects nothing else."""
-        return owner_of(partition, self.workers, self.share)
 
     def partitions_of(self, feed: FeedConfig, worker: int) -> range:
         """Return the partitions of a feed that a worker runs."""

@@ -182,6 +182,8 @@ class Feeds:
             verdict = self.quarantine.died(entry, words)
         logger.warning("%s", words)
         self.note("worker died", words)
+        if self.failure is not None:  # workers end because the front has ended
+            return False
         if verdict.failure is not None:
             feed, why = verdict.failure
             self.fail(feed, "data", why)

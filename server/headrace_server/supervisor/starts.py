@@ -27,7 +27,8 @@ class Starts:
         self.config = config
         self._durable = durable
         self._begun: dict[int, RunConfig] = {}  # by owner
-        self._storing = threading.Lock()
+        # A worker may die while the server begins anew.
+        self._lock = threading.RLock()
 
     def of(self, owner: int | None) -> RunConfig:
         """Return the config of an owner's start; for the front that of the last start of any."""
@@ -35,23 +36,26 @@ class Starts:
 
     def change(self, **values: Any) -> None:
         """Let all starts from now on have other values."""
-        self.config = replace(self.config, **values)
+        with self._lock:
+            self.config = replace(self.config, **values)
 
     def begin_all(self) -> None:
         """Begin all owners: the first with the term of the server's start."""
-        for number in range(self.config.workers):
-            if number:
-                self.config = self._next_term()
-            self._begun[number] = self.config
+        with self._lock:
+            for number in range(self.config.workers):
+                if number:
+                    self.config = self._next_term()
+                self._begun[number] = self.config
 
     def begin_all_anew(self) -> None:
         """Begin all owners again, while the server goes on."""
-        self.config = self._next_term()
-        self.begin_all()
+        with self._lock:
+            self.config = self._next_term()
+            self.begin_all()
 
     def begin(self, owner: int) -> None:
         """Begin an owner again after its death: it goes on as after a start of the server."""
-        with self._storing:
+        with self._lock:
             if self._durable is not None:
                 self.config = self._durable.next_start(self.config)
             else:
@@ -61,7 +65,8 @@ class Starts:
     def take_back(self, feed: str, term: int) -> None:
         """Begin the next start of the server, with a feed taken back to its prepared state."""
         assert self._durable is not None
-        self.config = self._durable.take_back(self.config, feed, term)
+        with self._lock:
+            self.config = self._durable.take_back(self.config, feed, term)
 
     def _next_term(self) -> RunConfig:
         if self._durable is not None:

@@ -177,6 +177,7 @@ class SessionTable:
                 os.write(fd, proof)
             except OSError:
                 os.close(fd)
+                path.unlink()
                 raise
         session = Session(number, nonce, feed, identity, proof, path, aside(fd), key, name)
         self._by_number[number] = session

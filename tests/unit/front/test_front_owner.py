@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
-from headrace_proto.messages import FROM_SERVER, Unknown
+import pytest
+
+from headrace_proto.messages import FROM_SERVER, Pulse, Unknown
 from headrace_server.core.end_of_feed import RETURN_S
 from headrace_server.front.front_owner import FrontOwner
+from headrace_server.process.descriptors import divide, undivide
+from headrace_server.process.diary import Diary, Notebook
 from headrace_server.process.exchange import Exchange
 from headrace_server.process.relay import FROM_FRONT, AllBack, Known, Sent, TrainerMessage
 
@@ -52,6 +60,31 @@ def test_greetings_are_held_until_the_owner_is_ready():
     w.owner.open(0.0)
     assert w.take_told() == [TrainerMessage(b"a", "key")]
     assert w.owner.greets(b"a") and w.owner.forget(b"a") == 5
+
+
+def test_strangers_that_use_all_descriptors_keep_no_trainer_from_an_explanation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    w = World()
+    w.owner.pass_greeting(b"a", 5, "", [b"hello"])
+    diary = Diary(Notebook(tmp_path / "diary-1").path)
+    diary.begin("speech", 1)
+    diary.enter("feeds:augment")
+    now = time.monotonic() + 12
+    divide(40, 10)
+    strangers = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                strangers.append(os.dup(0))
+        monkeypatch.setattr(time, "monotonic", lambda: now)
+        w.owner.explain(tmp_path)
+    finally:
+        monkeypatch.undo()
+        for number in strangers:
+            os.close(number)
+        undivide()
+    assert w.said == [(b"a", Pulse(0, "worker 1 has been in `augment` for 12 s"))]
 
 
 def test_trainers_of_a_life_that_ended_greet_again_and_the_next_life_learns_when_all_have():

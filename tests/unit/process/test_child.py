@@ -233,6 +233,27 @@ def test_a_child_that_can_not_be_watched_is_ended_at_once(
     assert children() == before
 
 
+def test_a_child_is_ended_at_once_where_the_system_has_no_thread_to_spare(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    """As a container with a limit of processes, of which each thread counts as one."""
+    start, started = threading.Thread.start, []
+
+    def refused(thread: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    gc.collect()
+    before, open_before = children(), sorted(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(OSError, match="can't start new thread"):
+        Played("echo", None, environment)
+    assert sorted(os.listdir("/proc/self/fd")) == open_before
+    assert children() == before and not started[0].is_alive()
+
+
 def test_prints_of_user_code_are_no_events_and_plain_config_arrives_unchanged(
     play: Callable[..., Played],
 ):
@@ -253,7 +274,8 @@ def test_ctrl_c_is_nothing_to_a_child_from_its_first_moment_on(play: Callable[..
 
 def test_processes_that_user_code_starts_still_end_by_sigterm(play: Callable[..., Played]):
     one = play("terminate_others")
-    assert one.wait_for(1)[0]["ended"] == [-signal.SIGTERM, -signal.SIGTERM]
+    assert one.ended() == 0
+    assert one.events == [{"event": "told", "ended": [-signal.SIGTERM, -signal.SIGTERM]}]
 
 
 def test_a_config_of_100_megabytes_arrives(play: Callable[..., Played]):

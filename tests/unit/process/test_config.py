@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 
 import msgpack
 import pytest
@@ -82,8 +81,6 @@ def test_a_lease_outlives_three_heartbeats(lease_ttl_s: float, heartbeat_s: floa
 def test_the_partitions_of_all_workers_are_those_of_the_feed_each_once():
     found = [p for worker in range(5) for p in RUN.partitions_of(FEED, worker)]
     assert sorted(found) == list(range(12))
-    for worker in range(5):
-        assert {RUN.worker_of(p) for p in RUN.partitions_of(FEED, worker)} == {worker}
 
 
 def test_a_feed_has_an_owner_for_each_worker_that_runs_some_of_it():
@@ -98,17 +95,14 @@ def test_a_share_of_the_partitions_is_divided_among_the_workers_of_its_server():
     assert RunConfig.from_plain(msgpack.unpackb(wire, strict_map_key=False)) == run
     assert run.share == (1, 3) and list(part.owned) == [1, 4, 7, 10]
     assert [list(run.partitions_of(part, worker)) for worker in range(2)] == [[1, 7], [4, 10]]
-    assert [run.worker_of(partition) for partition in part.owned] == [0, 1, 0, 1]
     assert run.owners_of(part) == 2
     assert run.owners_of(dataclasses.replace(part, partitions=5)) == 2
     assert run.owners_of(dataclasses.replace(part, partitions=4)) == 1
 
 
 def test_partitions_are_spread_evenly_and_by_their_number_alone():
-    workers = [RUN.worker_of(partition) for partition in range(12)]
-    assert workers == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
-    counts = Counter(workers)
-    assert max(counts.values()) - min(counts.values()) <= 1
+    workers = [[*RUN.partitions_of(FEED, worker)] for worker in range(5)]
+    assert workers == [[0, 5, 10], [1, 6, 11], [2, 7], [3, 8], [4, 9]]
 
 
 def test_it_can_not_be_changed():

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import headrace_server as hs
-from headrace_proto.errors import HeadraceError, UnknownFeed
+from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed
 from headrace_server.core.rewinding import USED
 from headrace_server.process.config import FeedConfig, RunConfig
-from headrace_server.process.diary import Diary
+from headrace_server.process.diary import Diary, Entry
 from headrace_server.supervisor.asks import FRONT
 from headrace_server.supervisor.feeds import Feeds
 from headrace_server.supervisor.liveness import FORGIVEN, Patience, Post
@@ -75,6 +75,14 @@ def test_deaths_of_a_worker_are_forgiven_a_few_times(tmp_path: Path):
     assert str(server.feeds.failure) == text
     assert server.orders == [(FRONT, {"order": "fail", "code": "server", "text": text})]
     assert server.feeds.outcome() == {"a": ("server", text, {})}
+
+
+def test_no_worker_is_started_again_once_the_server_has_failed(tmp_path: Path):
+    """The front has died, so workers end, too."""
+    server, post = Server("a"), Post(0, tmp_path / "diary-0", Patience(8, 20))
+    failure = server.feeds.failure = ServerError("front was killed by SIGKILL")
+    assert not server.feeds.died("worker-0-0 ended with exit code 1", post, Entry(), 5.0)
+    assert server.feeds.failure is failure and server.orders == []
 
 
 def test_a_feed_need_not_be_named_where_there_is_one():

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import headrace_server as hs
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.state.durable import Durable
+from headrace_server.supervisor import starts as module
 from headrace_server.supervisor.starts import Starts
+from tests.patience import PATIENCE_S
 
 FEED = FeedConfig("a", hs.from_examples([{"x": 1}]).batch(4).declaration(), (), 3)
 CONFIG = RunConfig((FEED,), "/there", (), workers=3)
@@ -52,6 +56,36 @@ def test_a_change_is_seen_by_starts_to_come_and_by_none_before(starts: Starts):
     starts.change(directory="/elsewhere")
     starts.begin(2)
     assert [starts.of(n).directory for n in range(3)] == ["/there", "/there", "/elsewhere"]
+
+
+def test_a_change_amid_the_start_of_an_owner_is_not_lost(
+    starts: Starts, monkeypatch: pytest.MonkeyPatch
+):
+    """A worker has died, and its next term is being stored, when the server begins anew."""
+    began = threading.Thread(target=starts.change, kwargs={"directory": "/elsewhere"})
+    replaced = module.replace
+    stored = Durable.next_start
+
+    def meanwhile() -> None:
+        if not began.ident:
+            began.start()
+            began.join(0.2)  # it waits for the start, and has no chance to be lost
+
+    def next_start(durable: Durable, config: RunConfig) -> RunConfig:
+        meanwhile()
+        return stored(durable, config)
+
+    def replacing(config: RunConfig, **values: Any) -> RunConfig:
+        if "term" in values:
+            meanwhile()
+        return replaced(config, **values)
+
+    monkeypatch.setattr(Durable, "next_start", next_start)
+    monkeypatch.setattr(module, "replace", replacing)
+    starts.begin(1)
+    began.join(PATIENCE_S)
+    assert starts.config.directory == "/elsewhere"
+    assert starts.config.term == starts.of(1).term
 
 
 def test_a_start_that_can_not_be_stored_leaves_the_last_as_it_is(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -56,6 +57,18 @@ def test_a_session_has_a_file_of_16_random_bytes_for_its_owner_alone(tmp_path: P
     assert first.proof != second.proof
     assert first.path.stat().st_mode & 0o777 == 0o600
     assert first.path == tmp_path / "trainer-1"
+
+
+def test_a_session_for_which_shared_memory_has_no_room_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="no room for 16 bytes"):
+        SessionTable(tmp_path).open(b"a", "f", b"1")
+    assert not list(tmp_path.iterdir())
 
 
 def test_sessions_of_several_owners_in_one_directory_differ_and_each_removes_its_own(
