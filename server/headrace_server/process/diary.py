@@ -1,14 +1,13 @@
 """A worker's diary: a file of shared memory that shows the worker's activity, and outlives it.
 
     worker ──writes──► beats | doing | feed, partition | where | rows in hand ◄──reads── supervisor
-                       report: length, checksum | msgpack
+           ──────────► totals: seconds, counts of each feed ◄──reads── its next life
 
 A worker adds a beat at least every second between two steps of work, and notes before each step and
 each read what it begins.  So missing beats show a worker that loops, is stopped or waits for a
-file, and the diary of a dead one shows what it was reading.  Its report has counts and progress.
+file, and the diary of a dead one shows what it was reading.  Its next life adds to its totals.
 
-Writing is a copy of some bytes: no message, no lock, no thread that user code could hold up.  A
-reader that comes amid the writing of a report finds the checksum wrong and takes the report before.
+Writing is a copy of some bytes: no message, no lock, no thread that user code could hold up.
 """
 
 from __future__ import annotations
@@ -18,18 +17,14 @@ import mmap
 import os
 import struct
 import time
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import msgpack
 import numpy as np
 
 from headrace_proto.errors import ServerError
 
 from ..files.durable_file import opened, writing
-from .counts import added
 from .rundir import MORE_SHARED_MEMORY
 
 STARTING, IDLE, OPENING, STEP = range(4)
@@ -44,11 +39,9 @@ _WHERE_AT = 1024
 _FUNCTION_AT = 3584
 _ROWS_AT = 4096
 _MOST_ROWS = 16_384  # four of the largest chunks; of more rows only the first are noted
-_REPORT_AT = _ROWS_AT + 8 * _MOST_ROWS
-_REPORT_HEAD = struct.Struct("<II")
-_FIXED_BYTES = 4096
-#: Room in the report for a partition, which needs less unless feeds have long names.
-_BYTES_PER_PARTITION = 1024
+_TOTALS_AT = _ROWS_AT + 8 * _MOST_ROWS
+#: The things that a worker waits for.
+RESTS = ("trainers", "states", "slab")
 #: Seconds in a user function after which it explains a wait.
 _LONG_S = 1.0
 
@@ -94,6 +87,8 @@ class Diary:
     def __init__(self, path: str) -> None:
         self._map = _mapped(path)
         self._beats = memoryview(self._map)[:8].cast("Q")
+        #: Seconds of life, of each of RESTS, and two counts of each feed; over all lives.
+        self.totals = memoryview(self._map)[_TOTALS_AT:].cast("d")
         self._head = [STARTING, 0, 0, 0, 0, 0, 0]
         self._names: dict[tuple[str, int], bytes] = {}
         self._name = b""
@@ -154,17 +149,6 @@ class Diary:
         self._head[5] = self._text(where)
         self._put()
 
-    def report(self, status: Any) -> bool:
-        """Replace the report; return False where there is no room."""
-        data = msgpack.packb(status, use_bin_type=True, unicode_errors="backslashreplace")
-        at = _REPORT_AT + _REPORT_HEAD.size
-        if at + len(data) > len(self._map):
-            return False
-        _REPORT_HEAD.pack_into(self._map, _REPORT_AT, 0, 0)
-        self._map[at : at + len(data)] = data
-        _REPORT_HEAD.pack_into(self._map, _REPORT_AT, len(data), zlib.crc32(data))
-        return True
-
     def _text(self, where: str) -> int:
         data = where.encode(errors="backslashreplace")[: _FUNCTION_AT - _WHERE_AT]
         self._map[_WHERE_AT : _WHERE_AT + len(data)] = data
@@ -207,10 +191,9 @@ class Reader:
 class Notebook(Reader):
     """The supervisor's end: the diaries of one worker's lives, one after the other."""
 
-    def __init__(self, path: Path, partitions: int = 1) -> None:
-        """``partitions``: maximum number that the worker runs; the report has room for them."""
+    def __init__(self, path: Path, feeds: int = 1) -> None:
         self.path = str(path)
-        size = _REPORT_AT + _FIXED_BYTES + _BYTES_PER_PARTITION * partitions
+        size = _TOTALS_AT + 8 * (1 + len(RESTS) + 2 * feeds)
         try:
             full = writing(self.path, size, MORE_SHARED_MEMORY)
             with full, opened(self.path, os.O_CREAT | os.O_RDWR) as fd:
@@ -219,30 +202,13 @@ class Notebook(Reader):
         except OSError as error:
             raise ServerError(error.strerror) from None
         super().__init__(self.path)
-        self._report: dict[str, Any] = {}
-        self._past: dict[str, dict[str, float]] = {}
 
     def begin(self) -> None:
         """Begin a new life: empty, except for the totals of earlier lives."""
-        self._past, self._report = self.totals(), {}
         self._map[:_ROWS_AT] = bytes(_ROWS_AT)
-        _REPORT_HEAD.pack_into(self._map, _REPORT_AT, 0, 0)
 
     def beats(self) -> int:
         return int.from_bytes(self._map[:8], "little")
-
-    def report(self) -> dict[str, Any]:
-        """Return the last report of this life; empty at first."""
-        length, checksum = _REPORT_HEAD.unpack_from(self._map, _REPORT_AT)
-        at = _REPORT_AT + _REPORT_HEAD.size
-        data = self._map[at : at + length]
-        if length and zlib.crc32(data) == checksum:
-            self._report = msgpack.unpackb(data)
-        return self._report
-
-    def totals(self) -> dict[str, dict[str, float]]:
-        """Return the sums over all lives, by subject (``rests``, ``feed:NAME``) and by name."""
-        return added([self._past, self.report().get("totals", {})])
 
 
 class Stillness:

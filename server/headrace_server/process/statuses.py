@@ -2,7 +2,7 @@
 
     counts of partitions ─ joined() ─► an owner's answer ─┐
     the front's answer ───────────────────────────────────┤
-    workers' reports ─────────────────────────────────────┴─ joined() ─► status of server 0 ─┐
+    what the supervisor knows ────────────────────────────┴─ joined() ─► status of server 0 ─┐
                                                                          status of server 1 ─┤
                                        that of all servers ◄─ joined() ──────────────────────┘
 
@@ -95,12 +95,13 @@ def _newest(values: Sequence[Sequence[EventStatus]]) -> list[EventStatus]:
     return sorted(chain.from_iterable(values), key=lambda one: -one["at"])
 
 
-def _once(kind: type[Any], id: str, by: str) -> _Rule:
-    """Make the rule that lists each part of this kind, which has an id, once, in an order."""
+def _once(kind: type[Any], id: str, by: str = "") -> _Rule:
+    """Make the rule that lists each part of this kind, which has an id, once; ``by``: in order."""
 
     def rule(values: Sequence[Sequence[Mapping[str, Any]]]) -> list[Any]:
         parts: dict[Any, list[Mapping[str, Any]]] = {}
-        for one in sorted(chain.from_iterable(values), key=itemgetter(by)):
+        every = _all(values)
+        for one in sorted(every, key=itemgetter(by)) if by else every:
             parts.setdefault(one[id], []).append(one)
         return [joined(kind, its) for its in parts.values()]
 
@@ -349,7 +350,7 @@ class SeenServer(TypedDict):
     share: list[int]  # its number, and how many there are
     access: AccessStatus
     feeds: Annotated[dict[str, FeedStatus], _feeds]
-    workers: Annotated[list[WorkerStatus], _all]
+    workers: Annotated[list[WorkerStatus], _once(WorkerStatus, "worker")]
     draining: Annotated[bool, any, "draining"]
     events: Annotated[list[EventStatus], _newest]
 

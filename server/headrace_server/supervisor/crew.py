@@ -79,8 +79,8 @@ class Crew:
         self._timeout_s, self._deadline = timeout_s, Deadline(timeout_s)
         config = self.starts.config
         diaries = [Path(config.directory) / f"diary-{i}" for i in range(config.workers)]
-        partitions = sum(feed.partitions for feed in config.feeds)
-        posts = [Post(i, d, self.patience, partitions) for i, d in enumerate(diaries)]
+        feeds = len(config.feeds)
+        posts = [Post(i, d, self.patience, feeds) for i, d in enumerate(diaries)]
         with self.lock, interrupts_held():  # until then its reports wait
             self._front = self._spawn("front", "headrace_server.front.front", {})
             self.posts = posts

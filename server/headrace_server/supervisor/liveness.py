@@ -59,9 +59,9 @@ class Patience:
 class Post:
     """The post of one worker, which one process after the other fills."""
 
-    def __init__(self, number: int, diary: Path, patience: Patience, partitions: int = 1) -> None:
+    def __init__(self, number: int, diary: Path, patience: Patience, feeds: int = 1) -> None:
         self.number = number
-        self.notebook = Notebook(diary, partitions)
+        self.notebook = Notebook(diary, feeds)
         self.life = 0
         self.child: Child | None = None
         self._patience = patience

@@ -1,7 +1,8 @@
 """The status of an owner's feeds as plain data, gathered when the supervisor asks.
 
     desk, its dispatcher, its counters ─┐
-    sessions of its trainers ───────────┴► feeds_status() ─► answer to the supervisor
+    sessions of its trainers ───────────┼► feeds_status() ─► answer to the supervisor
+    the last report of the partitions ──┘
 
 No state is kept between two questions.
 """
@@ -16,6 +17,7 @@ from typing import Any, cast
 from ..process.config import MOST_TRAINERS
 from ..process.statuses import FeedStatus, TrainerStatus
 from .desk import Desk
+from .reporter import FeedReport
 from .sessions import Session, SessionTable
 
 _LONGEST_TEXT = 1000
@@ -23,11 +25,14 @@ _LONGEST_TEXT = 1000
 _ID_BYTES = 6
 
 
-def feed_status(desk: Desk, sessions: Iterable[Session], now: float) -> FeedStatus:
+def feed_status(
+    desk: Desk, sessions: Iterable[Session], now: float, report: FeedReport
+) -> FeedStatus:
     """Return the status of one feed, as far as an owner knows it."""
     mine = sorted((s for s in sessions if s.feed == desk.name), key=lambda s: s.number)
     status = {
         **desk.counters.totals(session.tally for session in mine),
+        **report.status,
         "state": state_of(desk),
         "failure": list(desk.failure) if desk.failure is not None else None,
         "waiting": desk.describe(now)[:_LONGEST_TEXT],
@@ -39,6 +44,7 @@ def feed_status(desk: Desk, sessions: Iterable[Session], now: float) -> FeedStat
                 "open": one.open,
                 "done": one.done,
                 "waits": one.waits,
+                **report.partitions.get(partition, {}),
             }
             for partition, one in desk.partitions.items()
         ],
@@ -77,11 +83,14 @@ def _trainer(desk: Desk, session: Session, now: float) -> TrainerStatus:
 
 
 def feeds_status(
-    desks: Mapping[str, Desk], sessions: SessionTable, now: float
+    desks: Mapping[str, Desk],
+    sessions: SessionTable,
+    now: float,
+    reports: Mapping[str, FeedReport],
 ) -> dict[str, FeedStatus]:
     """Return the status of all feeds by name."""
     present = sessions.present()
-    return {name: feed_status(desk, present, now) for name, desk in desks.items()}
+    return {name: feed_status(desk, present, now, reports[name]) for name, desk in desks.items()}
 
 
 def users_of(desk: Desk, sessions: SessionTable) -> list[str]:

@@ -210,8 +210,10 @@ class House:
 
     def _answer_stats(self, request: int) -> None:
         self.do(self.partitions.count)
-        feeds = feeds_status(self.desks, self.sessions, self.clock())
-        self._answer(request, feeds=feeds, access=self.reception.access())
+        report = self.partitions.reporter
+        feeds = feeds_status(self.desks, self.sessions, self.clock(), report.feeds)
+        workers = [{"worker": self.worker, **report.worker}]
+        self._answer(request, feeds=feeds, workers=workers, access=self.reception.access())
 
     def _answer_users(self, request: int, feed: str) -> None:
         self._answer(request, users=users_of(self.desks[feed], self.sessions))

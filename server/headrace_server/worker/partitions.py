@@ -55,7 +55,8 @@ class Partitions:
         self._slab = Slab(directory, worker, life, config.slab_bytes, config.segment_bytes)
         self.removed = self._slab.removed  # names of segments that trainers are to unmap
         self.stores = Stores(*config.journals, self._send, config.term, config.mirrors)
-        self._reporter = Reporter(begun.diary, self._slab, self.stores.progress)
+        progress = self.stores.progress
+        self.reporter = Reporter(begun.diary.totals, self._feeds, self._slab, progress)
         self.commits = Commits(self.stores, self._send)
         self._announcer = Announcer(self._slab, send)
         self._lacks = Lacks(send)
@@ -74,8 +75,8 @@ class Partitions:
 
     def turn(self) -> _Name | None:
         """Return the partition that makes the next batch; None if the worker has to wait."""
-        if time.monotonic() >= self._reporter.due:
-            self._reporter.look(self._running, self._made)
+        if time.monotonic() >= self.reporter.due:
+            self.reporter.look(self._running, self._made)
         name = None if self._full else self.ahead.turn()
         if name is None:  # else its step beats
             self._diary.beat()
@@ -103,7 +104,7 @@ class Partitions:
             self._lacks.wait(name, self._running[name])
         reason = "slab" if self._full else "states" if self._lacks.starved else "trainers"
         self._full = False
-        return self._reporter.rest(reason, poll, at_most_s)
+        return self.reporter.rest(reason, poll, at_most_s)
 
     def send_committed(self) -> None:
         """Send the messages that waited for the stores."""

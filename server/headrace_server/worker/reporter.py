@@ -1,26 +1,70 @@
-"""The report in a worker's diary, and when it is due: progress of partitions, and waits.
+"""The progress and the waits of one worker, for its status.
 
     rest("trainers" | "states" | "slab") ── a wait of the worker ──► seconds, by what was waited for
-    look() ── a moment later ──► [ the report in the diary ]
+    look() ── a moment later ──► a report of each feed, and the totals ──► [ the diary ]
 
 ``look()`` only reads the clock until the next report is due.  Reports take at most a hundredth of
-the worker's time, for any number of partitions.
+the worker's time, for any number of partitions.  Each replaces the last one at once, so any thread
+can read it.  Totals lie in the diary, where the next life of the worker adds to them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from operator import add
 from typing import Any
 
 from ..making.run import Run
-from ..process.diary import Diary
+from ..process.counts import added
+from ..process.diary import RESTS
 
 _EVERY_S = 0.25
 #: Inverse of the fraction of a worker's time that reports may take.
 _PART = 100
+_PROGRESS = ("epoch", "position", "share")
 
 _Name = tuple[str, int]
+
+
+@dataclass(slots=True)
+class FeedReport:
+    """The progress of one feed's partitions; counts are those of all lives."""
+
+    read: int = 0  # examples
+    commits: int = 0  # records of the stores
+    partitions: dict[int, dict[str, Any]] = field(default_factory=dict)  # progress of each
+    _segments: list[dict[str, int]] = field(default_factory=list)
+    _stores: list[list[Any]] = field(default_factory=list)
+
+    def take(self, partition: int, run: Run, store: list[Any] | None) -> None:
+        """Add a partition, with the progress of its store, see ``Stores.progress``."""
+        progress = run.progress()
+        self.read += progress["read"]
+        known = {name: progress[name] for name in _PROGRESS}
+        self.partitions[partition] = {"number": run.next_number, **known}
+        if "segments" in progress:
+            self._segments.append(progress["segments"])
+        if store is not None:
+            self.commits += store[0]
+            self._stores.append(store)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Fields of ``FeedStatus``."""
+        known: dict[str, Any] = {"read": self.read}
+        if self._segments:
+            known["segment_standing"] = added(self._segments)
+        if self._stores:
+            last = max(at for _, at, _ in self._stores)
+            known["store"] = {
+                "commits": self.commits,
+                "since_commit_s": round(max(0.0, time.monotonic() - last), 3) if last else None,
+                "faults": sorted({fault for _, _, fault in self._stores if fault}),
+            }
+        return known
 
 
 class Reporter:
@@ -28,19 +72,23 @@ class Reporter:
 
     def __init__(
         self,
-        diary: Diary,
+        totals: memoryview[float],
+        feeds: Iterable[str],
         slab: Any,
         store_of: Callable[[_Name], list[Any] | None],
     ) -> None:
-        self._diary = diary
+        """``totals`` are those in the diary."""
+        self._totals, self._before = totals, totals.tolist()
+        self._names = tuple(feeds)
         self._slab = slab
         self._store_of = store_of
         self._begun = time.monotonic()
-        self.due = 0.0  # when ``write`` is due
-        self._rests = {"trainers": 0.0, "states": 0.0, "slab": 0.0}
+        self.due = 0.0  # when a report is due
+        self._rests = dict.fromkeys(RESTS, 0.0)
+        self._write((), self._begun)
 
     def look(self, *runs: Mapping[_Name, Run]) -> None:
-        """Write a report if one is due."""
+        """Make a report if one is due."""
         now = time.monotonic()
         if now >= self.due:
             self._write(runs, now)
@@ -55,21 +103,20 @@ class Reporter:
         return heard
 
     def _write(self, runs: tuple[Mapping[_Name, Run], ...], now: float) -> None:
-        partitions = []
-        totals: dict[str, dict[str, float]] = {"rests": dict(self._rests)}
-        totals["rests"]["life"] = now - self._begun
+        feeds = {name: FeedReport() for name in self._names}
         for running in runs:
-            for name, run in running.items():
-                feed, partition = name
-                progress = run.progress()
-                store = self._store_of(name)
-                of_feed = totals.setdefault(f"feed:{feed}", {"read": 0, "commits": 0})
-                of_feed["read"] += progress["read"]
-                of_feed["commits"] += store[0] if store else 0
-                entry = {"feed": feed, "partition": partition, "number": run.next_number}
-                if store is not None:
-                    entry |= {"committed_at": store[1], "fault": store[2]}
-                partitions.append(entry | progress)
-        report = {"slab": self._slab.used_bytes, "totals": totals, "partitions": partitions}
-        if not self._diary.report(report):
-            self._diary.report({**report, "partitions": []})
+            for (feed, partition), run in running.items():
+                feeds[feed].take(partition, run, self._store_of((feed, partition)))
+        counts = [n for one in feeds.values() for n in (one.read, one.commits)]
+        here = [now - self._begun, *self._rests.values(), *counts]
+        self._totals[:] = sums = array("d", map(add, self._before, here))
+        life_s, *rests = sums[: 1 + len(RESTS)]
+        for n, one in enumerate(feeds.values()):
+            one.read, one.commits = map(int, sums[1 + len(RESTS) + 2 * n :][:2])
+        #: Fields of ``WorkerStatus``.
+        self.worker = {
+            "slab_bytes": self._slab.used_bytes,
+            "work_s": max(0.0, life_s - sum(rests)),
+            "rests_s": dict(zip(RESTS, rests, strict=True)),
+        }
+        self.feeds = feeds

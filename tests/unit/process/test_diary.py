@@ -21,7 +21,6 @@ from headrace_server.process.diary import (
     Stillness,
     long_inside,
 )
-from tests.patience import PATIENCE_S
 
 #: Where the report lies: behind 16,384 rows.
 REPORT_AT = 4096 + 8 * 16_384
@@ -123,54 +122,13 @@ def test_stillness_grows_while_no_beat_comes_and_ends_with_one():
     assert still.look(2, 13.0) == 0.0
 
 
-@pytest.fixture
-def notebook(tmp_path: Path) -> Notebook:
-    return Notebook(tmp_path / "diary")
-
-
-def test_the_last_report_is_read(notebook: Notebook):
-    assert notebook.report() == {}
-    diary = Diary(notebook.path)
-    assert diary.report({"slab": 1}) and diary.report({"slab": 2})
-    assert notebook.report() == {"slab": 2}
-
-
-def test_another_process_reads_it_too(notebook: Notebook):
+def test_totals_outlive_a_worker_and_its_entries_do_not(tmp_path: Path):
+    notebook = Notebook(tmp_path / "diary", 3)
     code = (
-        "import sys; from headrace_server.process.diary import Diary; "
-        "Diary(sys.argv[1]).report({'a': b'x'})"
+        "import os, sys; from headrace_server.process.diary import Diary\n"
+        "diary = Diary(sys.argv[1]); diary.idle(); diary.totals[9] = 2.5; os.kill(os.getpid(), 9)"
     )
-    subprocess.run([sys.executable, "-c", code, notebook.path], check=True, timeout=PATIENCE_S)
-    assert notebook.report() == {"a": b"x"}
-
-
-def test_a_write_that_is_under_way_shows_what_was_there_before(notebook: Notebook):
-    Diary(notebook.path).report({"slab": 1})
-    assert notebook.report() == {"slab": 1}
-    with open(notebook.path, "r+b") as file:
-        file.seek(REPORT_AT + 9)
-        file.write(b"\xff\xff")
-    assert notebook.report() == {"slab": 1}
-
-
-def test_a_report_without_room_is_not_written(notebook: Notebook):
-    diary = Diary(notebook.path)
-    diary.report({"slab": 1})
-    assert not diary.report({"x": b"." * 10_000})
-    assert notebook.report() == {"slab": 1}
-
-
-def test_totals_of_lives_that_are_over_are_added(notebook: Notebook):
-    Diary(notebook.path).report(
-        {"slab": 5, "totals": {"rests": {"slab": 1.5}, "feed:a": {"read": 3}}}
-    )
+    assert subprocess.run([sys.executable, "-c", code, notebook.path]).returncode == -9
     notebook.begin()
-    assert notebook.report() == {} and notebook.totals() == {
-        "rests": {"slab": 1.5},
-        "feed:a": {"read": 3},
-    }
-    Diary(notebook.path).report({"totals": {"rests": {"slab": 1.0, "states": 2.0}}})
-    assert notebook.totals() == {"rests": {"slab": 2.5, "states": 2.0}, "feed:a": {"read": 3}}
-    notebook.begin()
-    notebook.begin()
-    assert notebook.totals()["rests"] == {"slab": 2.5, "states": 2.0}
+    assert notebook.read().doing == STARTING
+    assert Diary(notebook.path).totals.tolist() == [0.0] * 9 + [2.5]

@@ -62,7 +62,7 @@ def test_fields_that_some_parts_lack_are_those_of_the_others():
 def test_statuses_of_servers_become_one_of_the_same_shape():
     one, two = (
         server(10.0, a=feed(), b=feed()),
-        server(12.0, a=feed(), workers=[worker(), worker(1)]),
+        server(12.0, a=feed(), workers=[worker(worker="1.0"), worker(worker="1.1")]),
     )
     two["state"], two["draining"] = "draining", True
     told = joined(ServerStatus, [one, two])

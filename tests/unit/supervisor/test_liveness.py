@@ -55,12 +55,6 @@ def test_the_activity_of_a_worker_is_described_in_words(place: Place):
     place.child = child
 
 
-def test_totals_of_a_life_stay_when_the_next_begins(place: Place):
-    Diary(place.notebook.path).report({"slab": 9, "totals": {"rests": {"slab": 2.0}}})
-    place.begin()
-    assert place.notebook.report() == {} and place.notebook.totals() == {"rests": {"slab": 2.0}}
-
-
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     one = Place(tmp_path)

@@ -1,8 +1,7 @@
-"""The status joins owners' answers for their partitions with workers' reports."""
+"""The status joins the answers of the front and of owners with what the supervisor knows."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 
 import headrace_server as hs
 from headrace_server.process.config import MOST_FOUND, MOST_TRAINERS, FeedConfig, RunConfig
-from headrace_server.process.diary import Diary
 from headrace_server.process.statuses import OwnersAnswer, SeenServer, joined
 from headrace_server.supervisor.liveness import Patience, Post
 from headrace_server.supervisor.status import overview
@@ -114,80 +112,53 @@ FEED = FeedConfig("a", PIPELINE.declaration(), (), 2)
 CONFIG = RunConfig((FEED,), "d", (), workers=2, slab_bytes=1000)
 
 
-def entry(partition: int, **more: Any) -> dict[str, Any]:
-    progress = {"number": 5, "epoch": 0, "position": 3, "share": 10, "read": 7}
-    return {"feed": "a", "partition": partition, **progress, **more}
-
-
-def seen_of(posts: list[Post], **feed: Any) -> Any:
-    partitions = [{"partition": p, "worker": p} for p in range(2)]
-    told = {"partitions": partitions, "trainers": [], "trainers_more": 0, **feed}
-    front, owner = {"access": {"keys": True}}, {"feeds": {"a": told}}
-    return overview(CONFIG, [front, owner], posts, {"a": 1})
+def seen_of(posts: list[Post], *owners: dict[str, Any]) -> Any:
+    return overview(CONFIG, [{"access": {"keys": True}}, *owners], posts, {"a": 1})
 
 
 @pytest.fixture
 def posts(tmp_path: Path) -> list[Post]:
-    places = [Post(n, tmp_path / f"diary-{n}", Patience(8, 20), 2) for n in range(2)]
+    places = [Post(n, tmp_path / f"diary-{n}", Patience(8, 20)) for n in range(2)]
     for post in places:
         post.begin()
     return places
 
 
-def write(
-    post: Post, *entries: dict[str, Any], read: int = 0, commits: int = 0, **rests: float
-) -> None:
-    totals = {"rests": rests, "feed:a": {"read": read, "commits": commits}}
-    Diary(post.notebook.path).report({"slab": 64, "totals": totals, "partitions": list(entries)})
+def owner(number: int) -> dict[str, Any]:
+    worker = {"worker": number, "slab_bytes": 64, "work_s": 6.0, "rests_s": {"slab": 1.0}}
+    store = {"commits": 3, "since_commit_s": 5.0 - number, "faults": [f"{number}.journal"]}
+    partition = {"partition": number, "worker": number, "position": 3}
+    standing = {"ready": 1, "full": 3}
+    return {
+        "feeds": {
+            "a": feed(read=7, store=store, partitions=[partition], segment_standing=standing)
+        },
+        "workers": [worker],
+    }
 
 
-def test_workers_that_have_written_nothing_yet_are_there_all_the_same(posts: list[Post]):
-    seen = seen_of(posts)
-    feed = seen["feeds"]["a"]
-    assert (feed["read"], feed["quarantined"], seen["access"]) == (0, 1, {"keys": True})
-    assert "store" not in feed and "segments" not in feed and "epoch" not in feed["partitions"][0]
-    assert [w["slab_bytes"] for w in seen["workers"]] == [0, 0]
-    assert feed["pipeline"] == {
+def test_a_status_has_the_answers_of_all_and_what_the_supervisor_knows(posts: list[Post]):
+    seen = seen_of(posts, owner(0), owner(1))
+    told = seen["feeds"]["a"]
+    assert (told["read"], told["quarantined"], seen["access"]) == (14, 1, {"keys": True})
+    assert [p["position"] for p in told["partitions"]] == [3, 3]
+    assert told["segment_standing"] == {"ready": 2, "full": 6}
+    faults = ["0.journal", "1.journal"]
+    assert told["store"] == {"commits": 6, "since_commit_s": 5.0, "faults": faults}
+    assert told["pipeline"] == {
         "source": "examples",
         "stages": ["shuffle", "select"],
         "shape": "batch",
         "partitions": 2,
     }
-
-
-def test_rows_read_are_those_of_all_workers_and_all_their_lives(posts: list[Post]):
-    write(posts[0], entry(0), read=7)
-    posts[0].begin()
-    write(posts[0], entry(0), read=2)
-    write(posts[1], entry(1), read=10)
-    feed = seen_of(posts)["feeds"]["a"]
-    assert feed["read"] == 19
-    assert [p["position"] for p in feed["partitions"]] == [3, 3]
-
-
-def test_time_that_a_worker_did_not_wait_is_work(posts: list[Post]):
-    write(posts[0], life=10.0, trainers=3.0, states=0.0, slab=1.0)
-    worker = seen_of(posts)["workers"][0]
-    assert worker["work_s"] == 6.0
-    assert worker["rests_s"] == {"trainers": 3.0, "states": 0.0, "slab": 1.0}
-    assert (worker["slab_bytes"], worker["slab_limit_bytes"], worker["restarts"]) == (64, 1000, 0)
-
-
-def test_reasons_for_which_segments_wait_are_added_over_partitions(posts: list[Post]):
-    write(posts[0], entry(0, segments={"ready": 1, "leased": 2, "full": 3}))
-    write(posts[1], entry(1, segments={"ready": 10, "leased": 20, "full": 30}))
-    feed = seen_of(posts, segments={"in_flight": 5, "rewound": 0})["feeds"]["a"]
-    assert feed["segment_standing"] == {"ready": 11, "leased": 22, "full": 33}
-    assert feed["segments"] == {"in_flight": 5, "rewound": 0}
-
-
-def test_a_status_has_the_last_commit_and_every_fault_of_the_stores(posts: list[Post]):
-    now = time.monotonic()
-    write(posts[0], entry(0, committed_at=now - 50, fault=""), commits=3)
-    write(posts[1], entry(1, committed_at=now - 2, fault="1.journal: disk is full"), commits=4)
-    store = seen_of(posts)["feeds"]["a"]["store"]
-    assert store["commits"] == 7 and store["faults"] == ["1.journal: disk is full"]
-    assert 2 <= store["since_commit_s"] < 10
-    write(posts[0], entry(0, committed_at=0.0, fault=""))
-    write(posts[1], entry(1, committed_at=0.0, fault=""))
-    assert seen_of(posts)["feeds"]["a"]["store"]["since_commit_s"] is None
+    assert seen["workers"][1] == {
+        "worker": 1,
+        "pid": None,
+        "restarts": 0,
+        "doing": "it is dead, and will be started again",
+        "slab_bytes": 64,
+        "slab_limit_bytes": 1000,
+        "work_s": 6.0,
+        "rests_s": {"slab": 1.0},
+        "shares": {},
+    }

@@ -14,6 +14,7 @@ from headrace_server.process.config import MOST_TRAINERS, FeedConfig, RunConfig
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.events import Opened
 from headrace_server.worker.feed_status import example_status, feed_status, state_of
+from headrace_server.worker.reporter import FeedReport
 from headrace_server.worker.sessions import Session
 
 
@@ -45,17 +46,26 @@ def test_the_state_of_a_feed_goes_from_opening_to_its_end(desk: Desk):
         desk.on_finished(partition, {"dropped": {}})
     assert state_of(desk) == "ended"
     desk.fail("data", "it broke")
-    told = feed_status(desk, [], 10.0)
+    told = feed_status(desk, [], 10.0, FeedReport())
     assert (told["state"], told["failure"]) == ("failed", ["data", "it broke"])
 
 
-def test_the_status_of_a_partition_has_its_worker_and_the_reason_of_its_wait(desk: Desk):
+def test_the_status_of_a_partition_has_its_progress_and_the_reason_of_its_wait(desk: Desk):
     opened(desk, 0)
     desk.on_waiting(0, "rows are rare")
     desk.on_finished(1, {"dropped": {}})
-    assert feed_status(desk, [], 10.0)["partitions"] == [
+    report = FeedReport(partitions={1: {"number": 7, "epoch": 2}})
+    assert feed_status(desk, [], 10.0, report)["partitions"] == [
         {"partition": 0, "worker": 0, "open": True, "done": False, "waits": "rows are rare"},
-        {"partition": 1, "worker": 0, "open": False, "done": True, "waits": ""},
+        {
+            "partition": 1,
+            "worker": 0,
+            "open": False,
+            "done": True,
+            "waits": "",
+            "number": 7,
+            "epoch": 2,
+        },
     ]
 
 
@@ -69,7 +79,7 @@ def test_the_status_of_a_trainer_has_its_leases_and_its_own_reports(desk: Desk):
     one.tally.sent(4, 32)
     one.tally.wire_batches, one.tally.wire_bytes = 1, 32
     one.tally.on_renew(Renew(3, 1, 0, blocked_s=1.23456, busy_s=7.0, awaited_s=0.5))
-    told = feed_status(desk, [session(9, "b"), one], 10.0)
+    told = feed_status(desk, [session(9, "b"), one], 10.0, FeedReport())
     (trainer,) = told["trainers"]
     expected: dict[str, Any] = {
         "trainer": 3,
@@ -86,12 +96,13 @@ def test_the_status_of_a_trainer_has_its_leases_and_its_own_reports(desk: Desk):
     assert len(trainer["id"]) == 12 and one.nonce.hex() not in trainer["id"]
     assert told["sent"] == {"batches": {"shm": 0, "wire": 1}, "bytes": {"shm": 0, "wire": 32}}
     desk.counters.on_left(one.tally)
-    assert feed_status(desk, [], 10.0)["sent"] == told["sent"]
+    assert feed_status(desk, [], 10.0, FeedReport())["sent"] == told["sent"]
     assert told["standing"]["leased"] == 1 and told["trainers_more"] == 0
 
 
 def test_trainers_beyond_the_bound_are_only_counted(desk: Desk):
-    told = feed_status(desk, [session(n) for n in range(MOST_TRAINERS + 5, 0, -1)], 10.0)
+    many = [session(n) for n in range(MOST_TRAINERS + 5, 0, -1)]
+    told = feed_status(desk, many, 10.0, FeedReport())
     assert [t["trainer"] for t in told["trainers"]] == list(range(1, MOST_TRAINERS + 1))
     assert told["trainers_more"] == 5
 

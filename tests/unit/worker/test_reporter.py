@@ -35,77 +35,99 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> Notebook:
-    return Notebook(tmp_path / "diary", 2)
+def notebook(tmp_path: Path) -> Notebook:
+    return Notebook(tmp_path / "diary")
 
 
-def reporter(reader: Notebook, store: Any = None) -> Reporter:
+def reporter(notebook: Notebook, store: Any = None) -> Reporter:
     slab = SimpleNamespace(used_bytes=4096)
-    return Reporter(Diary(reader.path), slab, lambda name: store)
+    return Reporter(Diary(notebook.path).totals, ["a"], slab, lambda name: store)
 
 
-def test_a_report_has_partitions_and_their_sums(reader: Notebook, clock: Clock):
-    told = reporter(reader, [3, 99.0, "the disk is full"])
-    clock.now += 2
-    told.look({("a", 0): Run(10)}, {("a", 1): Run(5, segments={"ready": 2})})
-    sheet = reader.report()
-    assert sheet["slab"] == 4096
-    assert sheet["totals"]["feed:a"] == {"read": 15, "commits": 6}
-    assert sheet["totals"]["rests"]["life"] == 2.0
-    first, second = sheet["partitions"]
-    assert (first["partition"], first["number"], first["position"]) == (0, 7, 5)
-    assert (first["committed_at"], first["fault"]) == (99.0, "the disk is full")
-    assert second["segments"] == {"ready": 2}
+def test_a_report_has_the_progress_of_partitions_and_their_sums(notebook: Notebook, clock: Clock):
+    one = reporter(notebook)
+    one.look({("a", 0): Run(10, segments={"ready": 1})}, {("a", 1): Run(5, segments={"ready": 2})})
+    told = one.feeds["a"]
+    progress = {"number": 7, "epoch": 1, "position": 5, "share": 20}
+    assert told.partitions == {0: progress, 1: progress}
+    assert told.status == {"read": 15, "segment_standing": {"ready": 3}}
+    assert one.worker["slab_bytes"] == 4096
 
 
-def test_a_report_without_a_store_has_no_entry_for_it(reader: Notebook, clock: Clock):
-    reporter(reader).look({("a", 0): Run()})
-    assert "fault" not in reader.report()["partitions"][0]
+def test_before_the_partitions_are_open_there_is_a_report_all_the_same(
+    notebook: Notebook, clock: Clock
+):
+    one = reporter(notebook)
+    assert one.feeds["a"].status == {"read": 0} and one.feeds["a"].partitions == {}
+    assert one.worker["work_s"] == 0.0
 
 
-def test_between_two_looks_nothing_is_written(reader: Notebook, clock: Clock):
-    told = reporter(reader)
-    told.look({("a", 0): Run(1)})
-    told.look({("a", 0): Run(2)})
-    assert reader.report()["totals"]["feed:a"]["read"] == 1
+def test_a_report_has_the_last_commit_and_every_fault_of_the_stores(
+    notebook: Notebook, clock: Clock
+):
+    stores = {("a", 0): [3, 950.0, ""], ("a", 1): [4, 998.0, "1.journal: disk is full"]}
+    one = Reporter(
+        Diary(notebook.path).totals, ["a"], SimpleNamespace(used_bytes=0), stores.__getitem__
+    )
+    runs = {name: Run() for name in stores}
+    one.look(runs)
+    clock.now += 1.0
+    fault = "1.journal: disk is full"
+    known = {"commits": 7, "since_commit_s": 3.0, "faults": [fault]}
+    assert one.feeds["a"].status["store"] == known
+    stores |= {("a", 0): [0, 0.0, ""], ("a", 1): [0, 0.0, ""]}
+    one.look(runs)
+    assert one.feeds["a"].status["store"]["since_commit_s"] is None
+
+
+def test_between_two_looks_nothing_is_written(notebook: Notebook, clock: Clock):
+    one = reporter(notebook)
+    one.look({("a", 0): Run(1)})
+    one.look({("a", 0): Run(2)})
+    assert one.feeds["a"].read == 1
     clock.now += 0.3
-    told.look({("a", 0): Run(2)})
-    assert reader.report()["totals"]["feed:a"]["read"] == 2
+    one.look({("a", 0): Run(2)})
+    assert one.feeds["a"].read == 2
 
 
-def test_writing_that_takes_long_is_done_the_less_often(reader: Notebook, clock: Clock):
+def test_writing_that_takes_long_is_done_the_less_often(notebook: Notebook, clock: Clock):
     class Slow(Run):
         def progress(self) -> dict[str, Any]:
             clock.now += 0.1
             return self.told
 
-    told = reporter(reader)
-    told.look({("a", 0): Slow(1)})
+    one = reporter(notebook)
+    one.look({("a", 0): Slow(1)})
     clock.now += 9.0
-    told.look({("a", 0): Slow(2)})
-    assert reader.report()["totals"]["feed:a"]["read"] == 1
+    one.look({("a", 0): Slow(2)})
+    assert one.feeds["a"].read == 1
     clock.now += 1.1
-    told.look({("a", 0): Slow(2)})
-    assert reader.report()["totals"]["feed:a"]["read"] == 2
+    one.look({("a", 0): Slow(2)})
+    assert one.feeds["a"].read == 2
 
 
-def test_a_wait_counts_for_what_was_waited_for(reader: Notebook, clock: Clock):
+def test_time_that_a_worker_did_not_wait_is_work(notebook: Notebook, clock: Clock):
     def poll(at_most_ms: int) -> str:
         clock.now += at_most_ms / 1000
         return "heard"
 
-    told = reporter(reader)
-    assert told.rest("slab", poll, 500) == "heard"
-    told.rest("states", poll, 1000)
-    told.look()
-    rests = reader.report()["totals"]["rests"]
-    assert rests == {"trainers": 0.0, "states": 1.0, "slab": 0.5, "life": 1.5}
+    one = reporter(notebook)
+    assert one.rest("slab", poll, 500) == "heard"
+    one.rest("states", poll, 1000)
+    clock.now += 2.0
+    one.look()
+    assert one.worker["rests_s"] == {"trainers": 0.0, "states": 1.0, "slab": 0.5}
+    assert one.worker["work_s"] == 2.0
 
 
-def test_partitions_that_do_not_fit_are_left_out_and_their_sums_stay(
-    reader: Notebook, clock: Clock
-):
-    many = {("a", n): Run(1, segments={"x" * 50: n}) for n in range(100)}
-    reporter(reader).look(many)
-    sheet = reader.report()
-    assert sheet["partitions"] == [] and sheet["totals"]["feed:a"]["read"] == 100
+def test_the_next_life_of_a_worker_adds_to_the_totals(notebook: Notebook, clock: Clock):
+    first = reporter(notebook, [3, 990.0, ""])
+    first.rest("slab", lambda at_most_s: setattr(clock, "now", clock.now + 1.5), 9)
+    first.look({("a", 0): Run(10)})
+    notebook.begin()
+    second = reporter(notebook, [1, 999.0, ""])
+    assert second.feeds["a"].status == {"read": 10}
+    clock.now += 2.0
+    second.look({("a", 0): Run(2)})
+    assert (second.feeds["a"].read, second.feeds["a"].commits) == (12, 4)
+    assert second.worker["work_s"] == 2.0 and second.worker["rests_s"]["slab"] == 1.5
