@@ -93,7 +93,12 @@ class RunDirectory:
         draft = parent / f".{name}"
         with usable("shm_dir", parent), writing(draft, remedy=MORE_SHARED_MEMORY):
             draft.mkdir(mode=0o700)
-            self._fd = held(draft / "lock", os.O_CREAT | os.O_RDWR)
+            try:
+                self._fd = held(draft / "lock", os.O_CREAT | os.O_RDWR)
+            except OSError:
+                (draft / "lock").unlink(missing_ok=True)
+                draft.rmdir()
+                raise
         self.path = parent / name
         draft.rename(self.path)
         self._pid = os.getpid()

@@ -9,6 +9,7 @@ The lock is the supervisor's: callers hold it, but for ``ask``.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,11 +17,19 @@ from typing import Any
 
 from headrace_proto.errors import HeadraceError, ServerError
 
-from ..core.asking import Asking
 from ..process.child import Child
 
 #: The front, in the place of an owner's number.
 FRONT = -1
+
+
+@dataclass(slots=True)
+class _Question:
+    """An order that each of several parties answers once."""
+
+    order: dict[str, Any]
+    waiting: list[int]  # parties that have not answered
+    answers: dict[int, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -35,7 +44,10 @@ class Asks:
     wait_for: Callable[[Callable[[], bool], float | None], bool]
     children: Callable[[], Mapping[int, Child | None]]
     failure: Callable[[], HeadraceError | None]
-    _asking: Asking[int, Mapping[str, Any], dict[str, Any]] = field(default_factory=Asking)
+
+    def __post_init__(self) -> None:
+        self._open: dict[int, _Question] = {}  # by number
+        self._numbers = itertools.count(1)
 
     def ask(
         self,
@@ -50,13 +62,18 @@ class Asks:
         ``failure`` returns why the question can not be answered any more.
         """
         with self.lock:
-            number = self._asking.ask(whom, {"order": order, **values})
-            asked = self._asking.open[number]
+            number = next(self._numbers)
+            asked = _Question({"order": order, "request": number, **values}, list(whom))
+            self._open[number] = asked
             for one, child in self.children().items():
                 if child is not None and one in asked.waiting:  # its next life is asked otherwise
-                    child.order(order=order, request=number, **values)
-            self.wait_for(lambda: bool(not asked.waiting or self.failure() or failure()), timeout_s)
-            del self._asking.open[number]
+                    child.order(**asked.order)
+            try:
+                self.wait_for(
+                    lambda: bool(not asked.waiting or self.failure() or failure()), timeout_s
+                )
+            finally:  # Ctrl-C ends the wait, too
+                del self._open[number]
             error = self.failure() or failure()
             if error is not None:
                 raise error
@@ -68,8 +85,11 @@ class Asks:
 
     def answer(self, who: int, request: int, **answer: Any) -> None:
         """Take the answer of an owner or the front."""
-        self._asking.answer(request, who, answer)
+        asked = self._open.get(request)
+        if asked is not None and who in asked.waiting:
+            asked.waiting.remove(who)
+            asked.answers[who] = answer
 
     def unanswered(self, owner: int) -> list[dict[str, Any]]:
         """Return the orders that the next life of an owner is given again."""
-        return [{"request": n, **order} for n, order in self._asking.unanswered(owner)]
+        return [asked.order for asked in self._open.values() if owner in asked.waiting]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,7 +22,6 @@ from typing import Any
 from headrace_proto.clock import AwakeClock
 from headrace_proto.messages import Answered, Drain, Flush, Resize, Retarget, Snapshot, Stats
 
-from ..core.asking import Asking
 from ..making.run import Run
 from ..process.child import Pipe
 from ..process.config import MOST_FOUND
@@ -38,9 +37,6 @@ from .state_blocks import LANES_LOST, StateFlush
 _PATIENCE_S = 3.0
 _TOO_LATE = "all batches of the feed were made before"
 
-#: Takes the answers to a question about a key, and feeds that have not answered.
-_Then = Callable[[dict[str, list[Any]], list[str]], object]
-
 
 @dataclass(eq=False)
 class FeedRequests:
@@ -55,8 +51,8 @@ class FeedRequests:
     def __post_init__(self) -> None:
         self._calls: defaultdict[str, list[Callable[[], object]]] = defaultdict(list)  # by feed
         self.open: set[str] = set()  # feeds with calls or questions
-        #: Questions about keys, which the feed's partitions answer together.
-        self._asking: Asking[str, list[Any], _Then] = Asking()
+        #: By request: the desk of a question about a key, and when it is answered without places.
+        self._inspected: dict[int, tuple[Desk, float]] = {}
         self.handlers: dict[type, Callable[[Session, Desk, Any, list[bytes]], object]] = {
             Flush: self._flush,
             Snapshot: self._snapshot,
@@ -211,25 +207,28 @@ class FeedRequests:
     def inspect(self, desk: Desk, request: int, key: str) -> None:
         """Answer with the places of the examples of a key (hexadecimal), and their trainers."""
 
-        def answer(answers: dict[str, list[Any]], unheard: list[str]) -> None:
-            found, now = answers.get(desk.name, [])[:MOST_FOUND], self.clock()
-            self.pipe.report(
-                "answer",
-                request=request,
-                found=[example_status(desk, example, now) for example in found],
-                unheard=[*desk.partitions] if unheard else [],
-            )
-
-        if desk.over:
-            answer({}, [])
-            return
-        question = self._asking.ask([desk.name], answer, self.clock() + _PATIENCE_S)
-
         def seek() -> None:
             found = self.partitions.seek(desk.name, bytes.fromhex(key))
-            self._asking.answer(question, desk.name, found)
+            if request in self._inspected:
+                self._answer_inspection(request, found)
 
-        self._call(desk, seek)
+        self._inspected[request] = desk, self.clock() + _PATIENCE_S
+        if desk.over:
+            self._answer_inspection(request, [])
+        else:
+            self._call(desk, seek)
+
+    def _answer_inspection(
+        self, request: int, found: list[list[Any]], unheard: Iterable[int] = ()
+    ) -> None:
+        desk, _ = self._inspected.pop(request)
+        now = self.clock()
+        self.pipe.report(
+            "answer",
+            request=request,
+            found=[example_status(desk, example, now) for example in found[:MOST_FOUND]],
+            unheard=[*unheard],
+        )
 
     # Partitions
 
@@ -242,7 +241,9 @@ class FeedRequests:
         if desk.name in self._calls and desk.opened:
             for call in self._calls.pop(desk.name):
                 self.do(call)
-        for done in self._asking.take_done(self.clock()):
-            done.then(done.answers, done.waiting)
-        if not self._asking.open and desk.name not in self._calls:
+        pending = [(n, until) for n, (of, until) in self._inspected.items() if of is desk]
+        for request, until in pending:
+            if until <= self.clock():
+                self._answer_inspection(request, [], desk.partitions)
+        if not pending and desk.name not in self._calls:
             self.open.discard(desk.name)

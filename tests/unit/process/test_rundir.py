@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace_server.process import rundir as module
 from headrace_server.process.rundir import RunDirectory, is_locked, sweep
 from tests.nursery import WarmPopen, environment
 
@@ -50,6 +52,19 @@ def test_a_run_directory_is_its_owners_alone_and_locked(tmp_path: Path):
     assert directory.path.name.startswith(f"headrace-{os.getuid()}-{os.getpid()}-")
     assert is_locked(directory.path / "lock")
     directory.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_whose_lock_finds_no_room_is_removed_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(path: Path, flags: int) -> int:
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "held", full)
+    with pytest.raises(OSError, match="there is no room"):
+        RunDirectory(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 

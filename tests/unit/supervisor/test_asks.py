@@ -100,6 +100,27 @@ def test_an_owner_that_is_dead_is_asked_in_its_next_life_only():
     assert list(asking.end().answers) == [0, 1]
 
 
+def test_the_first_answer_of_each_counts_and_of_nobody_else():
+    server = Server()
+    asking = Asking(server, range(2), "copy", None, orders=2)
+    for owner, n in ((0, 1), (0, 2), (5, 3), (1, 4)):
+        server.hear(owner, request=1, n=n)
+    assert asking.end().answers == {0: {"n": 1}, 1: {"n": 4}}
+
+
+def test_a_question_whose_wait_is_interrupted_is_put_to_no_next_life(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def interrupted(done: Callable[[], bool], timeout_s: float | None) -> bool:
+        raise KeyboardInterrupt
+
+    server = Server()
+    monkeypatch.setattr(server.asks, "wait_for", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        server.asks.ask(range(2), "copy", None)
+    assert server.asks.unanswered(0) == []
+
+
 def test_those_who_gave_no_answer_in_time_are_named():
     server = Server()
     with pytest.raises(
