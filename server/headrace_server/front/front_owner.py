@@ -134,8 +134,8 @@ class FrontOwner:
         self.tell(TrainerMessage(connection, key), frames)
 
     def hold(self, connection: bytes, came_by: int, key: str, frames: list[bytes]) -> None:
-        """Hold a greeting until it is ready."""
-        self._held[connection] = came_by, key, frames
+        """Hold a greeting until it is ready: its one frame, since others would take memory."""
+        self._held[connection] = came_by, key, frames[:1]
 
     def take_held(self) -> list[bytes]:
         """Return the connections of held greetings, and forget these."""

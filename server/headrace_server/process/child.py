@@ -111,7 +111,7 @@ class Pipe(ABC):
 
 
 class ParentPipe(Pipe):
-    """That of a process.  Make it first: it takes stdin away from user code that reads."""
+    """The end of a process.  Make it first: it takes stdin away from user code that reads."""
 
     made: ClassVar[bool] = False  # whether this process is a child
 

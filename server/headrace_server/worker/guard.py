@@ -150,7 +150,7 @@ class Guard(OwnProcess):
             self._suspect -= self._touched
         self._touched = set()
 
-    def kept(self, rows: np.ndarray) -> np.ndarray | None:
+    def mask(self, rows: np.ndarray) -> np.ndarray | None:
         """Return a mask of the rows to keep, or None for all; report the others as bad."""
         if not self._out:
             return None
@@ -237,7 +237,7 @@ class _Indexed:
 
     def take(self, rows: Rows) -> Chunk:
         kept = numbers_of(rows)
-        if (mask := self._guard.kept(kept)) is not None:
+        if (mask := self._guard.mask(kept)) is not None:
             rows = kept = kept[mask]
         for _, row in self._guard.suspects(kept):
             self._guard.alone(row)
@@ -276,7 +276,7 @@ class _Streamed:
             self._at[stream] = int(chunk.ordinals[-1]) + 1
         self._guard.stream_passed(itself, self._at.get(stream, 0))
         rows = chunk.ordinals | (stream << ORDINAL_BITS)
-        mask = self._guard.kept(rows)
+        mask = self._guard.mask(rows)
         if mask is not None:
             rows, chunk = rows[mask], chunk.take(np.flatnonzero(mask))
         for place, row in self._guard.suspects(rows):

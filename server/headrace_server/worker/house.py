@@ -106,9 +106,8 @@ class House:
             owner=self.worker,
             inside=self.inside,
         )
-        self._told_open = False
-        self._told_over: set[str] = set()
-        self._noted_over: set[str] = set()  # feeds whose end is in the log
+        self._reported_open = False
+        self._reported_over: set[str] = set()  # names of feeds
         self._paused = False  # whether no more batches are handed out …
         self._pausing: list[int] = []  # pause requests, answered when no lease is left
         self.stopping = False
@@ -256,7 +255,7 @@ class House:
                 self._report_on(desk)
             if desk.failure is not None or desk.dispatcher.ended:
                 self._act_on_end(desk)
-        if self._pausing or not self._told_open:
+        if self._pausing or not self._reported_open:
             self._report()
         while self.partitions.removed:
             self.outbox.retire(self.partitions.removed.pop())
@@ -268,28 +267,25 @@ class House:
         desk.reports.clear()
 
     def _act_on_end(self, desk: Desk) -> None:
-        """Tell trainers and the supervisor of the end of a feed."""
-        if desk.failure is not None and desk.name not in self._told_over:
+        """Report the end of a feed, once: a failure at once, else when all trainers know of it."""
+        if desk.name in self._reported_over:
+            return
+        if desk.failure is not None:
             self.outbox.end(desk.name, *desk.failure)
             self.do(self.partitions.abandon, desk.name)
-        if desk.name not in self._noted_over:
-            self._noted_over.add(desk.name)
-            if desk.failure is None:
-                logger.info("feed %r has ended after %d batches", desk.name, desk.usage().batches)
-        if desk.name not in self._told_over and self._has_said_goodbye(desk):
-            self._told_over.add(desk.name)
-            code, text = desk.failure or ("", "")
-            self.pipe.report(
-                "over", feed=desk.name, code=code, text=text, dropped=desk.counters.dropped()
-            )
-
-    def _has_said_goodbye(self, desk: Desk) -> bool:
-        """Return whether all trainers know of the end of a feed.  A failure is reported at once."""
-        return desk.failure is not None or self.reception.all_heard(desk, self.clock())
+        elif not self.reception.all_heard(desk, self.clock()):
+            return
+        else:
+            logger.info("feed %r has ended after %d batches", desk.name, desk.usage().batches)
+        self._reported_over.add(desk.name)
+        code, text = desk.failure or ("", "")
+        self.pipe.report(
+            "over", feed=desk.name, code=code, text=text, dropped=desk.counters.dropped()
+        )
 
     def _report(self) -> None:
-        if not self._told_open and all(desk.opened for desk in self.desks.values()):
-            self._told_open = True
+        if not self._reported_open and all(desk.opened for desk in self.desks.values()):
+            self._reported_open = True
             self.door.tell(Ready())  # before the address is published
             desks = self.desks.items()
             before = {n: [[p, *of] for p, of in d.counters.before.items()] for n, d in desks}

@@ -62,7 +62,7 @@ class Rejoining(Rewinding):
         super().__init__(feed.generation, feed.snapshot, untouched, known)
         self._feed = feed.name
         self._alone = self._knows_others = alone
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self.is_touched = False  # whether a trainer has committed a batch in this life
         self._durable = durable
         self._asked_for = ""  # the snapshot for which the supervisor was asked
@@ -72,7 +72,7 @@ class Rejoining(Rewinding):
     def opened(self, used: bool) -> None:
         """Note that all partitions are open; ``used``: an earlier server saw batches done."""
         if used:
-            self._tell(USED)
+            self._report(USED)
         elif self._knows_others:
             self._unused()
 
@@ -81,7 +81,7 @@ class Rejoining(Rewinding):
         known, self._knows_others = self._knows_others, True
         if touched:
             self.untouched = False
-        elif not used and not known and TOUCHED not in self._told:
+        elif not used and not known and TOUCHED not in self._reported:
             self._unused()
 
     def _unused(self) -> None:
@@ -103,13 +103,13 @@ class Rejoining(Rewinding):
     def touched(self) -> None:
         """Note that a trainer has committed a batch."""
         self.is_touched, self.untouched = True, False
-        self._tell(TOUCHED)
+        self._report(TOUCHED)
 
-    def _tell(self, news: str) -> None:
-        if news not in self._told:
-            self._told.add(news)
+    def _report(self, mark: str) -> None:
+        if mark not in self._reported:
+            self._reported.add(mark)
             if not self._alone:
-                self.reports.append((news, {"generation": self.generation}))
+                self.reports.append((mark, {"generation": self.generation}))
 
     def admit(self, hello: Hello, members: Iterable[PresentTrainer], now: float) -> None:
         """Admit a trainer without a session, or raise the reason against it."""

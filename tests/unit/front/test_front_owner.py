@@ -33,6 +33,7 @@ class World:
 
     def tell(self, name: bytes, frames: Sequence[bytes]) -> bool:
         self.told.append((name, FROM_FRONT.decode(frames[0])))
+        self.frames = [*frames[1:]]
         return True
 
     def unsent_memory(self, name: bytes) -> int:
@@ -53,12 +54,12 @@ class World:
 
 def test_greetings_are_held_until_the_owner_is_ready():
     w = World()
-    w.owner.hold(b"a", 5, "key", [b"hello"])
+    w.owner.hold(b"a", 5, "key", [b"hello", b"as much as a stranger likes"])
     assert b"a" in w.owner and b"b" not in w.owner and w.owner.load == 1
     w.owner.begin_life(0, b"1-0", KNOWN)
     assert w.take_told() == [KNOWN, AllBack()]
     w.owner.open(0.0)
-    assert w.take_told() == [TrainerMessage(b"a", "key")]
+    assert w.take_told() == [TrainerMessage(b"a", "key")] and w.frames == [b"hello"]
     assert w.owner.greets(b"a") and w.owner.forget(b"a") == 5
 
 
