@@ -69,7 +69,7 @@ class Intake:
             sampler.announces = partition == 0
         self.count_dropped()  # faults found when the source was opened
         if self.stages.fields is None:
-            _probe(reader, self.stages)
+            _probe(reader, self.stages, self.bad)
             bad.counts.clear()  # the same rows are read and counted again later
         # Rates and draws are computed over whole groups of the source: each read is one group.
         self._group = max((s.options.get("group") or 0 for s in declaration.stages), default=0)
@@ -201,11 +201,11 @@ class Intake:
         self.dropped = dict(dropped)
 
 
-def _probe(reader: Reader, stages: RowStages) -> None:
+def _probe(reader: Reader, stages: RowStages, bad: BadRecords) -> None:
     """Infer the schema of user functions from their first results."""
     seen = 0
     for chunk in _from_the_start(reader):
-        if len(chunk) and stages.probe(chunk) is not None:
+        if len(chunk) and stages.probe(chunk, bad) is not None:
             return
         seen += len(chunk)
         if seen >= _MOST_PROBE_ROWS:

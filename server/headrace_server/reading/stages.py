@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from headrace_proto.errors import DataError
@@ -156,13 +157,13 @@ class RowStages:
             read.cache.add(chunk, sources, asked, read.bad, fields)
         return chunk
 
-    def probe(self, chunk: Chunk) -> Fields | None:
+    def probe(self, chunk: Chunk, bad: BadRecords) -> Fields | None:
         """Infer the schema from a chunk that is not used otherwise.
 
         Rows that break a rule are ignored here; they are reported when they are read for use.
         """
         before, states = dict(self.counts), self.state()
-        self.apply(chunk, BadRecords(skip=True, logged=_LOGS_NOTHING))
+        self.apply(chunk, replace(bad, skip=True, counts={}, logged=_LOGS_NOTHING))
         self.counts.clear()
         self.counts.update(before)
         self.restore(states)

@@ -10,7 +10,7 @@ same chunks as without a guard, less those that are out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,9 +42,11 @@ Passed = Callable[[str, list[int]], None]
 class Rehearsal:
     """Calls every function of a pipeline with one row."""
 
-    def __init__(self, declaration: Declaration, fields: Mapping[str, Field]) -> None:
+    def __init__(
+        self, declaration: Declaration, fields: Mapping[str, Field], bad: BadRecords
+    ) -> None:
         self._shape = declaration.shape
-        self._quiet = BadRecords(skip=True, logged=1 << 62)
+        self._quiet = replace(bad, skip=True, counts={}, logged=1 << 62)
         before: list[Any] = []
         ways = []
         for stage in declaration.stages:
@@ -178,7 +180,7 @@ class Guard(OwnProcess):
             return
         self.diary.at(chunk.origin.describe(0))
         if self._rehearsal is None:
-            self._rehearsal = Rehearsal(self.declaration, fields)
+            self._rehearsal = Rehearsal(self.declaration, fields, self.bad)
         self._rehearsal.row(chunk)
 
     def checking(self, rows: np.ndarray) -> bool:

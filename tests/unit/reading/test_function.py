@@ -101,6 +101,13 @@ def test_an_iterable_is_a_stream() -> None:
     assert all_of(reader) == want(80)
 
 
+def test_the_function_is_named_while_it_is_opened() -> None:
+    names: list[str] = []
+    bad = BadRecords(enters=names.append)
+    opened("function", bad=bad, function=HERE + "listed", args=[3])
+    assert names == [HERE + "listed", ""]
+
+
 def test_reading_on_calls_the_function_once() -> None:
     reader = opened("function", function=HERE + "generated", args=[200])
     position: bytes | None = b""

@@ -377,7 +377,7 @@ def test_learning_a_schema_leaves_no_trace():
     y = labels_of(64, [0.5, 0.5])
     run = stages(lambda s: s.stratified_sample("y", [0.2, 0.8]), y=y)
     before = run.state()
-    run.probe(chunk_of(0, y=y))
+    run.probe(chunk_of(0, y=y), BadRecords())
     assert run.state() == before and run.counts == {}
 
 

@@ -280,9 +280,19 @@ def only_nv_all(columns):
 
 def test_probing_learns_and_counts_nothing():
     run = stages(lambda p: p.filter(is_even).map(ramp))
-    assert run.probe(numbered(4)) == run.fields
+    assert run.probe(numbered(4), BadRecords()) == run.fields
     assert run.fields is not None
     assert run.counts == {}
+
+
+def test_a_worker_shows_progress_and_the_function_while_it_probes():
+    """Functions may be slow, and a worker without progress is ended."""
+    run = stages(lambda p: p.map(ramp))
+    seen: list[str] = []
+    bad = BadRecords(progress=lambda: seen.append("a row"), enters=seen.append)
+    run.probe(numbered(3), bad)
+    (name, *rows, left) = seen
+    assert name.endswith(":ramp") and rows == ["a row"] * 3 and left == ""
 
 
 def fails_on_odd(example):
@@ -293,14 +303,14 @@ def fails_on_odd(example):
 
 def test_probing_passes_over_rows_that_fail_in_their_turn():
     run = stages(lambda p: p.map(fails_on_odd))
-    assert run.probe(numbered(4)) == {"x": Field("int64")}
+    assert run.probe(numbered(4), BadRecords()) == {"x": Field("int64")}
     with pytest.raises(DataError, match="KeyError"):
         run.apply(numbered(4), BadRecords())
 
 
 def test_where_no_row_is_left_nothing_is_learnt():
     run = stages(lambda p: p.filter(none_kept).map(same))
-    assert run.probe(numbered(3)) is None
+    assert run.probe(numbered(3), BadRecords()) is None
     out = run.apply(numbered(3), BadRecords())
     assert (len(out), dict(out.columns), run.fields) == (0, {}, None)
     assert run.counts == {"filtered": 3}

@@ -28,9 +28,15 @@ from .record_streams import Place, Record, Records, record_streams
 
 
 def open_reader(opening: Opening) -> Reader:
-    source, bad = opening.source, opening.bad
-    factory = Factory(source.options)
-    name = factory.name
+    factory = Factory(opening.source.options)
+    opening.bad.enters(factory.name)  # its first examples may take long
+    reader = _reader(opening, factory)
+    opening.bad.enters("")
+    return reader
+
+
+def _reader(opening: Opening, factory: Factory) -> Reader:
+    source, bad, name = opening.source, opening.bad, factory.name
     if source.options.get("batched"):
         return batch_streams(factory, source.features, bad)
     if factory.shards is None:
