@@ -69,7 +69,8 @@ class Crew:
         self._front: Child | None = None
         self.posts: list[Post] = []
         look_s = self.patience.look_s
-        self._deaths = DeathWatch(self.children, self._bury, self._look_for_hung, look_s)
+        self._unbegun: list[tuple[Post, str]] = []  # posts, and the words of deaths there
+        self._deaths = DeathWatch(self.children, self._bury, self._look, look_s)
 
     def begin(self, timeout_s: float) -> None:
         """Start the front and all workers, which wait for it where they are ready first.
@@ -147,7 +148,10 @@ class Crew:
 
     # Deaths
 
-    def _look_for_hung(self) -> None:
+    def _look(self) -> None:
+        unbegun, self._unbegun = self._unbegun, []
+        for post, words in unbegun:
+            self.begin_next(post, words)
         for post in self.posts:
             post.look(self.clock())
 
@@ -167,10 +171,13 @@ class Crew:
 
     def begin_next(self, post: Post, words: str) -> None:
         """Begin a worker's next life after its death, which ``words`` describe."""
-        name = f"headrace-{post.name}"
-        threading.Thread(
-            target=self._begin_next, args=(post, words), name=name, daemon=True
-        ).start()
+        thread = threading.Thread(target=self._begin_next, args=(post, words), daemon=True)
+        thread.name = f"headrace-{post.name}"
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no thread to spare
+            logger.warning("%s can not be started now: %s", post.name, error)
+            self._unbegun.append((post, words))
 
     def _begin_next(self, post: Post, words: str) -> None:
         """Try to begin a life, again and again while the system refuses it.

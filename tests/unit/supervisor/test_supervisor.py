@@ -202,6 +202,25 @@ def test_a_worker_is_started_again_as_soon_as_there_are_descriptors(
     eventually(lambda: sorted(supervisor.pids()) == ["front", "worker-0-1"])
 
 
+def test_a_worker_is_started_again_as_soon_as_there_are_threads(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(crew, "_RETRY_S", 0.05)
+    supervisor = start()
+    begin, refusals = threading.Thread.start, [RuntimeError("can't start new thread")] * 4
+
+    def refused(thread: threading.Thread) -> None:
+        if refusals and thread.name == "headrace-worker-0-1":
+            raise refusals.pop()
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    os.kill(supervisor.pids()["worker-0-0"], signal.SIGKILL)
+    eventually(lambda: "worker-0-1" in supervisor.pids())
+    assert not refusals and caplog.text.count("worker-0-1 can not be started now") == 4
+    assert rows(supervisor) == list(range(12))
+
+
 def test_a_restart_of_a_feed_that_fails_halfway_is_the_failure_of_the_server(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ):
