@@ -110,7 +110,7 @@ class MappedFiles:
         return not self._waiting
 
     def load(self, numbers: np.ndarray) -> None:
-        """Makes sure of the content of these files."""
+        """Make sure that the content of these files is here."""
         if self._waiting:
             for i in self._waiting.intersection(np.unique(numbers).tolist()):
                 self._load(i)

@@ -34,7 +34,7 @@ class Origin:
         return Origin(self.files, self.file[rows], self.record[rows], offset)
 
     def describe(self, row: int) -> str:
-        """``FILE, record 17, byte 4096``."""
+        """Return the place of a row: ``FILE, record 17, byte 4096``."""
         text = f"{self.files[int(self.file[row])]}, record {int(self.record[row])}"
         return text if self.offset is None else f"{text}, byte {int(self.offset[row])}"
 

@@ -59,7 +59,7 @@ class Strings:
         return self.width * self.starts.size or int(self.lengths.sum())
 
     def row(self, i: int) -> Any:
-        """Row i: ``bytes`` when a row is one string, else an object array of them."""
+        """Return row i: ``bytes`` when a row is one string, else an object array of them."""
         if self.starts.ndim == 1:
             start = int(self.starts[i])
             return self.data[start : start + int(self.lengths[i])].tobytes()
@@ -91,7 +91,7 @@ class Strings:
 
     @classmethod
     def from_objects(cls, values: np.ndarray) -> Strings:
-        """From an object (or S / U) array of bytes and str, which is encoded as UTF-8."""
+        """Copy an object (or S / U) array of bytes and str, which is encoded as UTF-8."""
         flat = [v.encode() if isinstance(v, str) else v for v in values.reshape(-1).tolist()]
         lengths = np.fromiter((len(value) for value in flat), np.int64, len(flat))
         starts = np.cumsum(lengths) - lengths
@@ -162,7 +162,7 @@ class Ragged:
         return gather(self.payload, self.starts, self.counts * self.unit).view(self.dtype)
 
     def part(self, i: int) -> np.ndarray | Strings:
-        """Row i as a view (not necessarily aligned; read-only where the buffer is)."""
+        """Return row i as a view (not necessarily aligned; read-only where the buffer is)."""
         shape = (*self.extents[i].tolist(), *self.inner)
         start = int(self.starts[i])
         rows = slice(start, start + prod(shape) * self.unit)
@@ -172,7 +172,7 @@ class Ragged:
         return view
 
     def row(self, i: int) -> np.ndarray:
-        """Row i as a view, or as an object array of ``bytes``."""
+        """Return row i as a view, or as an object array of ``bytes``."""
         part = self.part(i)
         return part.to_objects() if isinstance(part, Strings) else part
 

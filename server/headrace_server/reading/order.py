@@ -208,7 +208,7 @@ class StreamedShare:
         return int(self._streams[1][place])
 
     def _read_window(self, epoch: int, stream: int, inner: bytes) -> tuple[Chunk, bytes | None]:
-        """This partition's rows of the window that begins at ``inner``, in their order."""
+        """Return this partition's rows of the window that begins at ``inner``, in their order."""
         key = (epoch, stream, inner)
         if self._window is not None and self._window[0] == key:
             return self._window[1:]

@@ -78,7 +78,7 @@ def fault_of(chunk: Chunk, row: int | None, text: str, cause: Exception | None =
 def without(
     chunk: Chunk, faults: Faults, bad: BadRecords, after: str = ": ", where: str = ""
 ) -> Chunk:
-    """The rows of a chunk that have no fault; the others are reported, in their order.
+    """Return the rows of a chunk that have no fault; report the others, in their order.
 
     ``where`` names them by their numbers in it, in place of their origin.
     """

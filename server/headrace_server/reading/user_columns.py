@@ -66,7 +66,7 @@ def _shown(column: Column) -> Any:
 
 
 def columns_of(chunk: Chunk) -> dict[str, Any]:
-    """Arrays (read-only), object arrays of bytes, and Ragged, by name."""
+    """Return the columns by name: arrays (read-only), object arrays of bytes, and Ragged."""
     return {name: _shown(column) for name, column in chunk.columns.items()}
 
 
@@ -106,6 +106,7 @@ class Results:
         columns: dict[str, Column] = {}
         faults: Faults = {}
         try:
+            given = {name: _held(name, value, len(chunk)) for name, value in given.items()}
             fields = self.fields or _learn(given, before, len(chunk), faults, *self._wording)
             if fields is not None:
                 columns = collect(given, fields, len(chunk), faults, *self._wording)
@@ -120,6 +121,20 @@ class Results:
             return chunk
         self.fields = fields
         return chunk.with_columns(columns)
+
+
+def _held(name: str, value: Given, n: int) -> Given:
+    """Return an array, a column or a list of rows; TypeError for an object that gives no n rows."""
+    if isinstance(value, (list, np.ndarray, *_COLUMNS)):
+        return value
+    try:
+        rows = list(value)
+        fault = "" if len(rows) == n else f"gives {len(rows)} rows, and has the length {n}"
+    except Exception as error:
+        fault = f"gives no rows: it raised {kind_of(error)}, {error}"
+    if fault:
+        raise TypeError(f"column {name!r}, {kind_of(value)}, {fault}")
+    return rows
 
 
 def _learn(

@@ -130,7 +130,7 @@ class Values:
 
 
 def as_int64(values: np.ndarray) -> np.ndarray:
-    """Whole numbers of any dtype as int64; those beyond its limits become the limits."""
+    """Return whole numbers of any dtype as int64; those beyond its limits become the limits."""
     if values.dtype.kind == "f":
         values = values.astype(np.float64)
         limits = np.iinfo(np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -98,9 +99,27 @@ def test_a_start_in_the_middle_asks_an_object_that_can_jump_for_the_batch() -> N
     assert CALLS == [1]
 
 
+class Odd:
+    """A column of three rows, as it says, that gives others."""
+
+    def __init__(self, *given: Any) -> None:
+        self.given = given
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[Any]:
+        for one in self.given:
+            if isinstance(one, Exception):
+                raise one
+            yield one
+
+
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
+        ({"i": Odd(1, RuntimeError("gone"))}, "'i', an Odd, gives no rows: .*RuntimeError, gone"),
+        ({"i": Odd(1, 2)}, "'i', an Odd, gives 2 rows, and has the length 3"),
         ([1, 2], r"batch 1: \[1, 2\] is a list, not a dict of columns"),
         ({"i": np.arange(2), "j": np.arange(3)}, "unequal numbers of rows: {'i': 2, 'j': 3}"),
         ({"j": np.arange(2)}, "batch 1: it has no column 'i', only j"),

@@ -46,7 +46,7 @@ class WantedFeature:
     """One wanted feature.  ``count`` values make a row, or one step of a sequence."""
 
     def __init__(self, name: str, feature: Feature) -> None:
-        """ValueError for a feature that TFRecord can not have."""
+        """Raise ValueError for a feature that TFRecord can not have."""
         self.name, self.field, self.shape = name, feature.field, feature.shape
         #: The dtype, None for byte strings.
         self.dtype = None if feature.dtype == dtypes.BYTES else dtypes.numpy_dtype(feature.dtype)
@@ -106,7 +106,7 @@ class WantedFeature:
 
 
 def spans_of(runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and sizes of the spans of runs."""
+    """Return starts and sizes of the spans of runs."""
     start, size, stride, count = np.array(runs, np.int64).reshape(-1, 4).T
     within = ranges(np.zeros_like(count), count)
     return np.repeat(start, count) + within * np.repeat(stride, count), np.repeat(size, count)

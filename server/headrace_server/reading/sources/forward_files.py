@@ -108,7 +108,7 @@ class _Inflated(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        """Damaged where the file is damaged or cut off."""
+        """Read the next bytes; Damaged where the file is damaged or cut off."""
         block = b""
         while not block:
             raw = self._raw or self._stream.read(_READ)

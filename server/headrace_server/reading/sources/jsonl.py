@@ -54,7 +54,7 @@ def parsed(line: bytes | memoryview) -> Mapping[str, Any]:
 
 
 def line_index(data: np.ndarray, progress: Callable[[int], None] = lambda done: None) -> np.ndarray:
-    """The starts, then the stops, of the lines that hold more than white space.
+    """Return the starts, then the stops, of the lines that hold more than white space.
 
     ``progress`` is called now and then with the number of bytes scanned.
     """

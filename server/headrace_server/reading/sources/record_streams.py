@@ -198,7 +198,7 @@ def record_streams(
     most_open: int = _KEPT_WALKS,
     examples: Iterable[Shown] | None = None,
 ) -> Streams:
-    """Streams of records.
+    """Return streams of records.
 
     ``examples`` shows the first examples where discarded walks would cost too much.
     """

@@ -120,7 +120,7 @@ def _extension(stream: BinaryIO, at: int, size: int) -> bytes:
 
 
 def _extended(content: bytes) -> dict[str, str]:
-    """``LENGTH KEY=VALUE\\n`` …"""
+    """Return the entries of an extended header: ``LENGTH KEY=VALUE\\n`` …"""
     found = {}
     while content:
         length, space, _ = content.partition(b" ")
