@@ -146,6 +146,26 @@ def test_a_file_that_is_replaced_is_an_error(tmp_path: Path) -> None:
         open_reader(Source("tfrecord", (path,), WANTED), files, BadRecords(), IndexCache(None))
 
 
+@pytest.mark.parametrize("odd", [0, 7, 1])
+@pytest.mark.parametrize("lengths", [1, 3, 40])
+def test_records_of_any_number_of_lengths_and_forms_are_read_alike(
+    tmp_path: Path, odd: int, lengths: int
+) -> None:
+    def written(n: int) -> bytes:
+        unusual = odd and n % odd == 0
+        values = feature("float", [n, 0.5] * (n % lengths), packed=not unusual)
+        entries = {"n": feature("int", [n]), "x": values, "id": feature("bytes", [b"%05d" % n])}
+        return example(dict(reversed(entries.items())) if n % 50 == 9 else entries)
+
+    count = 45 * lengths + 30
+    reader = opened(write(tmp_path / "a", map(written, range(count))), WANTED)
+    want = [{"n": n, "x": [[n, 0.5]] * (n % lengths), "id": b"%05d" % n} for n in range(count)]
+    for _ in range(2):  # with what the first chunk has shown, too
+        assert rows_of(reader.take(slice(0, count))) == want
+    order = np.random.default_rng(lengths).permutation(count)
+    assert rows_of(reader.take(order)) == [want[n] for n in order]
+
+
 # --- damage ---------------------------------------------------------------------------------
 
 

@@ -5,6 +5,9 @@
 
 Records that match a layout or template are taken as arrays; the others go on.  A layout or template
 that is missing is learned from one of the records that need it.
+
+Each length needs a layout of its own.  Where a chunk has more than a few lengths, templates come
+first, unless most records match none.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from .example_wire import Malformed, Run, names_in, walk
 
 #: Smaller groups of one length are left to templates: matching and gathering costs 50 µs per group.
 _MIN_GROUP = 16
+#: Number of lengths in a chunk up to which a layout for each is quicker than a template for all.
+_FEW_LENGTHS = 4
 #: Maximum layouts remembered per length, and lengths.  With varints one length has several layouts.
 _PER_LENGTH = 8
 _LENGTHS = 1024
@@ -57,6 +62,7 @@ class ExampleParser:
         }
         self._kinds = [want.kind for want in self._wants]
         self._templates: list[Form] = []
+        self._usual = True  # whether templates match most records
         self._layouts: dict[int, list[Form]] = {}
 
     def parse(
@@ -134,7 +140,12 @@ class ExampleParser:
                     fillers[slot].add(taken, begins, sizes)
             return np.concatenate([np.array(odd, np.int64), rows]) if odd else rows
 
-        groups, rest = _by_length(stops - starts)
+        lengths, rows = stops - starts, np.arange(starts.size)
+        groups, rest = _by_length(lengths, rows)
+        if len(groups) > _FEW_LENGTHS and self._usual:
+            left = rest_of(rows, self._templates, self._template, _TEMPLATES)
+            self._usual = 2 * left.size < rows.size
+            groups, rest = _by_length(lengths, np.sort(left))
         if len(self._layouts) > _LENGTHS:
             self._layouts.clear()
         for length, rows in groups:
@@ -178,19 +189,22 @@ def _fetch(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> None:
             data[low:high].max()
 
 
-def _by_length(lengths: np.ndarray) -> tuple[list[tuple[int, np.ndarray]], list[np.ndarray]]:
+def _by_length(
+    lengths: np.ndarray, rows: np.ndarray
+) -> tuple[list[tuple[int, np.ndarray]], list[np.ndarray]]:
     """Return groups of rows of the same length, and the rows in groups that are too small."""
+    lengths = lengths[rows]
     if (lengths == lengths[:1]).all():
-        return [(int(length), np.arange(lengths.size)) for length in lengths[:1]], []
+        return [(int(length), rows) for length in lengths[:1]], []
     short = lengths.max() < 1 << 16  # sorted by their digits, in a third of the time
     order = np.argsort(lengths.astype(np.uint16) if short else lengths, kind="stable")
-    ordered = lengths[order]
+    ordered, rows = lengths[order], rows[order]
     edges = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
     bounds = np.concatenate([[0], edges, [lengths.size]])
     begins, sizes = bounds[:-1], bounds[1:] - bounds[:-1]
     large = sizes >= _MIN_GROUP
     groups = [
-        (int(ordered[begin]), order[begin : begin + size])
+        (int(ordered[begin]), rows[begin : begin + size])
         for begin, size in zip(begins[large].tolist(), sizes[large].tolist(), strict=True)
     ]
-    return groups, [order[np.repeat(~large, sizes)]]
+    return groups, [rows[np.repeat(~large, sizes)]]
