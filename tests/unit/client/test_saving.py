@@ -1,14 +1,17 @@
 """A batch of segments is committed by its last state, once, and by nothing else."""
 
 import math
+import os
 import re
 import threading
 
 import numpy as np
 import pytest
 
+from headrace.free_buffers import FreeBuffers, StateBuffer
 from headrace_proto.errors import FeedClosed, StaleLease, StateError
 from headrace_proto.messages import Answered
+from headrace_proto.state_buffers import file_bytes
 
 from .serving import LSTM, TAG, columns_of, in_hand, properties, returned_by, states_in
 
@@ -30,6 +33,22 @@ def test_the_last_state_commits_a_batch_and_the_first_does_not():
     got = states_in(TWO, *hands.link.saved[1])
     assert got["lstm"].tolist() == VALUE.tolist() and got["tag"].tolist() == [b"a", b"b\0"]
     assert not hands.link.session.held()
+
+
+def test_states_go_into_a_buffer_once_the_session_has_sent_a_batch_by_reference(tmp_path):
+    """Before that the owner may not have made the session's file long enough for buffers."""
+    path, hands = tmp_path / "trainer-1", hands_of(batches=2)
+    path.write_bytes(b"")
+    hands.link.session.buffers = FreeBuffers(str(path), 64)
+    first, second = hands.batches
+    first.save_state("lstm", VALUE)
+    assert not isinstance(hands.link.saved[first.token][1], StateBuffer)
+    os.truncate(path, file_bytes(1, 64))
+    hands.link.session.mapped.used = True
+    second.save_state("lstm", VALUE)
+    columns, buffer = hands.link.saved[second.token]
+    assert isinstance(buffer, StateBuffer)
+    assert states_in(ONE, columns, buffer.array)["lstm"].tolist() == VALUE.tolist()
 
 
 def test_several_batches_are_in_hand_and_saved_in_any_order():
