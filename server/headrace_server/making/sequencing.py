@@ -43,7 +43,6 @@ class Offer:
 
     origin: Origin  # of its rows
     keys: list[bytes]
-    steps: np.ndarray  # int64 [n], real length of the sequences
     totals: np.ndarray  # int32 [n], length that the user declares
     counts: np.ndarray  # int64 [n], segments
     firsts: np.ndarray | None  # int64 [n], steps of the first segment, where that is drawn
@@ -52,9 +51,6 @@ class Offer:
     initial: Mapping[str, Column]  # initial states that each example brings
     facts: Mapping[str, np.ndarray]
     draws: Mapping[str, np.ndarray]  # float64 [2, n], of states that may come from a pool
-
-    def __len__(self) -> int:
-        return len(self.keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +227,6 @@ class Cutting:
         return chunk, Offer(
             chunk.origin,
             self._keys(chunk, epoch),
-            steps,
             np.minimum(steps if totals is None else totals, _MOST_STEPS).astype(np.int32),
             self.geometry.counts(steps, firsts),
             firsts,
