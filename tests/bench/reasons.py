@@ -21,41 +21,45 @@ _EARLIER_TCP = "as much work as then: the front passes on by its I/O thread what
 
 WHY: dict[tuple[str, str], str] = {
     ("W1: headrace default settings / tf.data service", "rate"): (
-        "the owner takes 170 to 185 µs for a batch, a third of them to read and parse and a sixth "
-        "to assemble, and works all the time"
+        "the owner takes some 100 µs for a batch, 50 of them to read and parse and 20 to assemble, "
+        "and works all the time"
     ),
     ("W2: headrace sequences / tf.data service sequences", "rate"): (
-        "the owner takes some 430 µs for a batch: two fifths to copy 1.7 MB that no cache holds, a "
-        "tenth to parse, and a tenth to describe the queues of the buckets in the cursor, now once "
-        "in 16 batches"
+        "the owner takes some 230 µs for a batch and works all the time: 100 to 115 to copy 1.7 MB "
+        "that no cache holds, some 30 to parse; the rest as from Arrow, by function above the table"
     ),
     ("W3: headrace images shm / tf.data service images", "rate"): (
         "three quarters of the worker's time are one copy of 19 MB, as beside the ring"
     ),
     ("W1: headrace from Parquet / tf.data service", "rate"): (
-        "the owner takes 248 µs for a batch, 140 of them to decode: 11 ms for a row group of "
-        "20,000 rows, in which nothing else is made.  From Arrow it takes 108"
+        "the owner takes 150 to 160 µs for a batch, 65 to 80 of them to decode: 5 ms for a row "
+        "group of 20,000 rows, in which nothing else is made.  From Arrow it takes 70.  Decoding "
+        "the next group in a thread makes 1.24 times the rate, and would blame the wrong rows for "
+        "a crash"
     ),
     ("W1: headrace from Arrow / tf.data service", "rate"): (
-        "it would leave 75 µs for a batch at either end.  The trainer takes 117, 35 of them for a "
-        "tensor of 256 strings, and the worker 108, 48 of them to make the batch"
+        "both ends take some 70 µs for a batch: the trainer a third of them for a tensor of 256 "
+        "strings, the owner 25 to make the batch and 10 to read it"
     ),
     ("W2: headrace sequences from Arrow / tf.data service sequences", "rate"): (
-        "two fifths of the worker's time copy rows into the slab, and a seventh announces batches "
-        "with the cursor of the buckets, now once in 16 batches"
+        "the owner takes some 205 µs for a batch and works all the time: 100 to 115 to copy 1.7 MB "
+        "that no cache holds and to pad them, 15 to write the other columns, 20 to lay them out, "
+        "15 to hear the trainer, 10 each to decide and to announce, 14 to send and to store "
+        "commits: by function above the table.  The trainer takes 130 beside it"
     ),
     ("W3: headrace images shm / shared-memory ring", "rate"): (
-        "three quarters of the worker's time are the same copy of 19 MB; the rest announces, sends "
-        "and hears, while the trainer polls on the same core"
+        "the owner takes 930 µs for a batch and works all the time: 700 to 750 to copy 19 MB, 50 "
+        "to hear the trainer, 35 each to read, and to send and store; all by function above the "
+        "table.  The ring takes 890 to 930, nearly all of them to copy"
     ),
     ("W2: headrace sequences tcp / earlier headrace sequences tcp", "rate"): (
         f"{_EARLIER_TCP}.  A batch of 1.7 MB takes 2.4 ms of both cores: 0.8 of the owner, 0.7 of "
         "the front and 0.9 of the trainer, 0.9 of it in I/O threads of ZeroMQ"
     ),
     ("W3: headrace images tcp / raw TCP", "rate"): (
-        "a batch takes 14.8 ms of both cores: 7.9 of them in I/O threads of ZeroMQ, as much as raw "
-        "TCP in all (7.3), 3.6 for the owner's copy into the slab, 2.6 for the trainer's copy into "
-        "aligned memory, and 0.7 of the front"
+        "a batch takes 10.7 ms of processor time, where raw TCP takes 8.2: 4.4 of the front, "
+        "nearly all of them in an I/O thread of ZeroMQ, 4.7 of the trainer, for such a thread and "
+        "a copy into aligned memory, and 1.5 of the owner, most of them to copy into the slab"
     ),
     ("W3: headrace images tcp / earlier headrace images tcp", "rate"): _EARLIER_TCP,
     ("W1: headrace shm tf / Grain, 2 workers", "rate"): (
