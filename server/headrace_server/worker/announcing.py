@@ -8,7 +8,6 @@ worker rests.  A later process makes the batches since then again, and skips the
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from headrace_proto.layout import Slot
@@ -19,7 +18,7 @@ from ..making.run import MadeBatch, Run
 from ..making.slab import Slab
 from ..process.relay import BlockPlace
 from .desk import Desk
-from .events import Event
+from .events import EventSink
 
 #: Fraction of the slab in use above which trainers copy batches out instead of holding them.
 _CROWDED = 0.5
@@ -36,7 +35,7 @@ _Name = tuple[str, int]
 class Announcer:
     """The announcements of one worker."""
 
-    def __init__(self, slab: Slab, send: Callable[[Event], None]) -> None:
+    def __init__(self, slab: Slab, send: EventSink) -> None:
         self._slab = slab
         self._send = send
         self._unnoted: set[Run] = set()  # that have made batches ahead …

@@ -8,14 +8,21 @@ until the store has written its changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import field
-from typing import Any
+from typing import Any, Protocol, TypeVarTuple
 
 from headrace_proto.record import record
 
-#: The name of a feed, a method of its desk, and the arguments.
+#: The name of a feed, a method of its desk, and all arguments of that.
 Event = tuple[Any, ...]
+Ts = TypeVarTuple("Ts")
+
+
+class EventSink(Protocol):
+    """Takes an event, of which the arguments must be those of its method."""
+
+    def __call__(self, event: tuple[str, Callable[[Any, *Ts], object], *Ts], /) -> object: ...
 
 
 @record

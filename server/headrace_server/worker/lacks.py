@@ -7,11 +7,11 @@ full(), starve() ─► desk, once until a batch is made
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from ..making.run import Run
 from .desk import Desk
-from .events import Event
+from .events import EventSink
 
 #: Seconds without a batch after which a partition reports what it lacks, and between two reports.
 _SILENT_S = 1.0
@@ -22,7 +22,7 @@ _Name = tuple[str, int]
 class Lacks:
     """The reports of one worker."""
 
-    def __init__(self, send: Callable[[Event], None]) -> None:
+    def __init__(self, send: EventSink) -> None:
         self._send = send
         self._reported: dict[_Name, float] = {}  # time of a partition's last batch or report
         self._full: set[str] = set()  # feeds that were told that the slab is full

@@ -28,7 +28,7 @@ from ..making.slab import Slab
 from .announcing import MOST_UNNOTED, Announcer
 from .commits import Commits, Stores
 from .desk import Desk
-from .events import Event, Opened
+from .events import Event, EventSink, Opened
 from .lacks import Lacks
 from .opening import Life, Opener
 from .reporter import Reporter
@@ -48,16 +48,16 @@ class Partitions:
         """``send`` hands events to the desks."""
         config, worker, life = begun.config, begun.worker, begun.number
         self._diary = begun.diary
-        self._send = send
+        self._send: EventSink = send
         self._feeds = {feed.name: feed for feed in config.feeds}
         self._worker = worker
         directory = Path(config.directory)
         self._slab = Slab(directory, worker, life, config.slab_bytes, config.segment_bytes)
         self.removed = self._slab.removed  # names of segments that trainers are to unmap
-        self.stores = Stores(*config.journals, self._send, config.term, config.mirrors)
+        self.stores = Stores(*config.journals, send, config.term, config.mirrors)
         progress = self.stores.progress
         self.reporter = Reporter(begun.diary.totals, self._feeds, self._slab, progress)
-        self.commits = Commits(self.stores, self._send)
+        self.commits = Commits(self.stores, send)
         self._announcer = Announcer(self._slab, send)
         self._lacks = Lacks(send)
         self.flight = {
