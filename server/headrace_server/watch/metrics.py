@@ -6,8 +6,8 @@
     its value is of a field    dropped: Annotated[…, "rows_dropped_total"]
     or computed, in _VALUES    "trainers": lambda feed: …
 
-A metric that has a label for each trainer, bucket or class has at most ``MOST`` of them; the others
-are added up under ``other``.  Trainers that have left are in no status, and so in no metric.
+A metric that has a label for each trainer, bucket, class or reason has at most ``MOST`` of them.
+Further ones are added up under ``other``, but for trainers, which are left out.
 
 ``exposition`` gives all of them in the text format of Prometheus, version 0.0.4:
 

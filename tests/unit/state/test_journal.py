@@ -14,6 +14,7 @@ import pytest
 
 from headrace_server.state import journal as module
 from headrace_server.state.journal import Journal, JournalDamaged, NoRoom, create, record_bytes
+from headrace_server.state.journal_file import MARK, MARK_AT
 
 _PAGE = 4096
 
@@ -301,6 +302,19 @@ def test_after_a_close_a_last_commit_that_is_damaged_or_gone_is_found_too(tmp_pa
     killed.write_bytes(path.read_bytes())  # what is appended may be cut short again
     opened.close()
     assert found(killed) == found(path) == [b"one", b"last"]
+
+
+@pytest.mark.parametrize("at", [0, MARK.size - 1, MARK.size])
+def test_a_mark_of_the_close_that_is_damaged_counts_as_none(at: int, tmp_path: Path):
+    path = tmp_path / "j"
+    create(path, [[b"table"]])
+    journal = Journal(path, True)
+    journal.append([b"commit"])
+    journal.close()
+    data = bytearray(path.read_bytes())
+    data[MARK_AT + at] ^= 1
+    path.write_bytes(data)
+    assert found(path) == [b"table", b"commit"]
 
 
 def test_unsynced_records_that_survived_a_loss_of_power_are_never_joined_to_later_ones(
