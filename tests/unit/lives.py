@@ -21,9 +21,9 @@ PATIENCE_S = 30
 class Keeping:
     """One worker's stores, and the messages that they send."""
 
-    def __init__(self, directory: Path, durability: str = "power") -> None:
+    def __init__(self, directory: Path, durability: str = "power", window: int = 64) -> None:
         self.sent: list[Any] = []
-        self.stores = Stores(str(directory), durability, self.sent.append)
+        self.stores = Stores(str(directory), durability, self.sent.append, window=window)
 
     def until_sent(self, n: int) -> list[Any]:
         """Return the messages, once there are this many."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 import msgpack
@@ -100,19 +100,21 @@ class LineRecord:
         """
         change, closed = Change(), list[int]()
         numbers = np.concatenate([batch.numbers for batch, _, _ in commits], axis=1)
+        slots = np.concatenate([batch.slots for batch, _, _ in commits])
         ended = np.concatenate([batch.last for batch, _, _ in commits])
-        goes_on, at = np.zeros(len(ended), bool), 0
-        for _, rows, keys in commits:
-            goes_on[at + rows] = True
-            at += len(keys)
-        places = (ended | goes_on).nonzero()[0]
-        last = dict(zip(numbers[LINE, places].tolist(), places.tolist(), strict=True))
-        ends = ended.tolist()
-        still = [place for place in last.values() if not ends[place]]
-        if still:
-            slots = np.concatenate([batch.slots for batch, _, _ in commits])[still]
+        firsts = accumulate((len(keys) for _, _, keys in commits[:-1]), initial=0)
+        unfinished = [at + rows for at, (_, rows, _) in zip(firsts, commits, strict=True)]
+        counts = ended.copy()
+        counts[np.concatenate(unfinished)] = True
+        # An example that ends leaves its slot to others: the last row of a slot is of the last one.
+        places = counts.nonzero()[0]
+        last = np.empty(slots.max(initial=-1) + 1, np.int64)
+        last[slots[places]] = places
+        still = places[(last[slots[places]] == places) & ~ended[places]]
+        if len(still):
             keys = [*chain.from_iterable(of_batch for _, _, of_batch in commits)]
-            put = Examples(numbers.take(still, 1), [keys[at] for at in still], states(slots))
+            of_still = [keys[place] for place in still.tolist()]
+            put = Examples(numbers.take(still, 1), of_still, states(slots[still]))
             self._put(change, put, closed)
         self._end(change, numbers[LINE : CHUNK + 1 : CHUNK - LINE, ended].T.tolist(), closed)
         self._close(change, closed)

@@ -43,8 +43,10 @@ from .state_blocks import StateFlush
 logger = logging.getLogger("headrace.worker")
 
 #: Commits gather for so long, and so many of them: their batches mostly have the same examples, and
-#: a record has each once.
-_GATHER_S, _MOST_GATHERED = 0.008, 16
+#: a record has each once.  Half as many are enough for a worker that would rest.
+_GATHER_S, _MOST_GATHERED = 0.008, 32
+#: A synced write takes a disk about as long for many commits as for few: so many times more gather.
+_TIMES_IF_SYNCED = 2
 
 _Name = tuple[str, int]
 
@@ -69,6 +71,7 @@ class Stores:
     send: Callable[[Event], None]
     term: int = 0  # the term of this start, which its tokens contain
     mirrors: Mapping[str, str] = field(default_factory=dict)  # their sockets, by feed
+    window: int = 2 * _MOST_GATHERED  # commits of a trainer that may wait while it gets batches
 
     def __post_init__(self) -> None:
         self._stores: dict[_Name, Store] = {}
@@ -77,7 +80,11 @@ class Stores:
         self._rounds: dict[_Name, list[Any]] = {}
         #: Tokens of stored commits of batches that earlier processes handed out.
         self._tokens: dict[_Name, set[int]] = {}
+        #: What is being written part by part; without changes once they are written.
+        self._record: tuple[_Name, _Gathered, list[Change] | None] | None = None
         self._gathered: dict[_Name, _Gathered] = {}  # since the last write() …
+        self._times = _TIMES_IF_SYNCED if self.durability == "power" else 1
+        self._most = min(self._times * _MOST_GATHERED, self.window)
         self._commits = 0  # … commits of them …
         self._write_at = inf  # … and when they are due
         self._hurried = False  # whether a trainer waits for answers alone
@@ -151,7 +158,7 @@ class Stores:
         found = self._gathered.get(name)
         if found is None:
             found = self._gathered[name] = _Gathered()
-            self._write_at = min(self._write_at, time.monotonic() + _GATHER_S)
+            self._write_at = min(self._write_at, time.monotonic() + self._times * _GATHER_S)
         return found
 
     def _count(self, name: _Name, commits: int, rows: int) -> bytes:
@@ -170,7 +177,7 @@ class Stores:
     @property
     def gathers(self) -> bool:
         """Whether changes wait for ``write``."""
-        return bool(self._gathered)
+        return bool(self._gathered or self._record)
 
     def hurry(self) -> None:
         """Have all changes written now: a trainer waits for the answers."""
@@ -179,37 +186,58 @@ class Stores:
     @property
     def due(self) -> bool:
         """Whether to ``write`` now."""
-        return (
-            self._hurried or self._commits >= _MOST_GATHERED or time.monotonic() >= self._write_at
-        )
+        return self._hurried or self._commits >= self._most or time.monotonic() >= self._write_at
+
+    @property
+    def ripe(self) -> bool:
+        """Whether to write a part now, if there is nothing else to do."""
+        return self._record is not None or 2 * self._commits >= self._most
 
     @property
     def due_in_s(self) -> float:
         """Seconds until ``due``."""
         return max(0.0, self._write_at - time.monotonic())
 
-    def write(self) -> list[tuple[_Name, Exception]]:
+    def write(self, whole: bool = True) -> list[tuple[_Name, Exception]]:
         """Write gathered changes, and send answers to changes that are written at once.
 
-        Returns the partitions that can not go on, and why.
+        Otherwise than ``whole`` only the next part of it.  Returns the partitions that can not go
+        on, and why.
         """
-        failed: list[tuple[_Name, Exception]] = []
-        gathered, self._gathered = self._gathered, {}
-        self._commits, self._write_at, self._hurried = 0, inf, False
-        for name, of_it in gathered.items():
-            store, changes = self._stores[name], self._changes_of(name, of_it)
-            try:
-                if store.write(changes):
-                    for message in of_it.messages:
-                        self.send(message)
-                else:
-                    for change in changes:
-                        store.submit(change)
-                    for message in of_it.messages:
-                        store.submit(Change(), message)
-            except ServerError as error:
-                failed.append((name, error))
+        failed = self._write_part()
+        while whole and self.gathers:
+            failed += self._write_part()
         return failed
+
+    def _write_part(self) -> list[tuple[_Name, Exception]]:
+        """Collect the changes of a partition, write them, or send their answers, in this order."""
+        if self._record is None:
+            name = next(iter(self._gathered), None)
+            if name is not None:
+                # A later commit of this partition is of its next record, with its change and token.
+                gathered = self._gathered.pop(name)
+                self._commits -= len(gathered.tokens)
+                self._record = name, gathered, self._changes_of(name, gathered)
+            if not self._gathered:
+                self._write_at, self._hurried = inf, False
+            return []
+        (name, gathered, changes), self._record = self._record, None
+        if changes is None:
+            for message in gathered.messages:
+                self.send(message)
+            return []
+        store = self._stores[name]
+        try:
+            if store.write(changes):
+                self._record = name, gathered, None
+                return []
+            for change in changes:
+                store.submit(change)
+            for message in gathered.messages:
+                store.submit(Change(), message)
+        except ServerError as error:
+            return [(name, error)]
+        return []
 
     def _changes_of(self, name: _Name, gathered: _Gathered) -> list[Change]:
         changes = [] if gathered.run is None else gathered.run.take_changes()
@@ -225,7 +253,9 @@ class Stores:
     def settled(self, name: _Name) -> bool:
         """Return whether all changes are written and answered, or the store is not open."""
         store = self._stores.get(name)
-        return store is None or (name not in self._gathered and store.settled)
+        if store is None or name in self._gathered:
+            return store is None
+        return (self._record is None or self._record[0] != name) and store.settled
 
     @property
     def writing(self) -> bool:

@@ -173,9 +173,12 @@ class Owner:
         self._outbox.flush()
         return self._partitions.stores.due and self._store()
 
-    def _store(self) -> bool:
-        """Store the commits of trainers, and answer them; return whether there were any."""
-        stored = self._partitions.store()
+    def _store(self, whole: bool = True) -> bool:
+        """Store the commits of trainers, and answer them, or do a part of that.
+
+        Return whether there were any.
+        """
+        stored = self._partitions.store(whole)
         if stored:
             self._house.act()
             self._house.dealing.deliver_stored()
@@ -183,10 +186,16 @@ class Owner:
         return stored
 
     def _idle(self, rest: Callable[[float], Any]) -> Any:
-        """Prepare batches, check examples, or rest; return events of the files, if there are."""
+        """Prepare batches, store commits, check examples, or rest; return events, if there are.
+
+        It looks for events in between, and after each part of a record of commits.
+        """
         poll = self._poller.poll
         if events := poll(0) or self._partitions.prepare(poll):
             return events
+        if self._partitions.stores.ripe:
+            self._store(whole=False)
+            return poll(0)
         # A thread that writes would wait for the interpreter here, too.
         if self._partitions.unchecked and not self._partitions.stores.writing:
             self._step(self._partitions.check_ahead, poll)

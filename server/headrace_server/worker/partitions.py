@@ -54,10 +54,9 @@ class Partitions:
         directory = Path(config.directory)
         self._slab = Slab(directory, worker, life, config.slab_bytes, config.segment_bytes)
         self.removed = self._slab.removed  # names of segments that trainers are to unmap
-        self.stores = Stores(*config.journals, send, config.term, config.mirrors)
-        progress = self.stores.progress
-        self.reporter = Reporter(begun.diary.totals, self._feeds, self._slab, progress)
-        self.commits = Commits(self.stores, send)
+        stores = Stores(*config.journals, send, config.term, config.mirrors, config.max_credits)
+        self.stores, self.commits = stores, Commits(stores, send)
+        self.reporter = Reporter(begun.diary.totals, self._feeds, self._slab, stores.progress)
         self._announcer = Announcer(self._slab, send)
         self._lacks = Lacks(send)
         self.flight = {
@@ -111,10 +110,10 @@ class Partitions:
         for (feed, _), error in self.stores.send_committed():
             self._fail(feed, error)
 
-    def store(self) -> bool:
-        """Write gathered commits after all batches that trainers wait for; return whether any."""
+    def store(self, whole: bool = True) -> bool:
+        """Write gathered commits, ``whole`` or a part of it; return whether there were any."""
         gathers = self.stores.gathers
-        for (feed, _), error in self.stores.write():
+        for (feed, _), error in self.stores.write(whole):
             self._fail(feed, error)
         return gathers
 

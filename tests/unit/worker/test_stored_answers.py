@@ -44,8 +44,8 @@ class Changed:
 def keeping() -> Iterator[Open]:
     made: list[Keeping] = []
 
-    def open_(directory: Path, durability: str = "power") -> Keeping:
-        made.append(Keeping(directory, durability))
+    def open_(directory: Path, durability: str = "power", window: int = 64) -> Keeping:
+        made.append(Keeping(directory, durability, window))
         return made[-1]
 
     yield open_
@@ -94,20 +94,104 @@ def test_commits_gather_for_a_moment_and_nothing_else_does(
     for name in (A, B):
         one.stores.open(name)
     assert not one.stores.due
-    for token in range(15):
+    for token in range(commits._MOST_GATHERED - 1):
         one.stores.submit((A, B)[token % 2], Changed(Change(done=[token])), [token])
         assert one.stores.gathers and not one.stores.due
-    one.stores.submit(A, Changed(Change(done=[15])), [15])
+    one.stores.submit(A, Changed(Change(done=[80])), [80])
     assert one.stores.due and one.stores.write() == [] and not one.stores.due
-    one.stores.submit(B, Changed(Change(done=[16])), [16])
+    one.stores.submit(B, Changed(Change(done=[81])), [81])
     assert not one.stores.due
-    one.stores.submit(A, Changed(Change(done=[17])))  # no commit: others may wait for it
+    one.stores.submit(A, Changed(Change(done=[82])))  # no commit: others may wait for it
     assert one.stores.due and one.stores.write() == [] and not one.stores.due
     one.stores.note(A, "closing", b"close")
     assert one.stores.due and one.stores.write() == [] and not one.stores.due
     monkeypatch.setattr(commits, "_GATHER_S", 0.0)
-    one.stores.submit(A, Changed(Change(done=[18])), [18])
+    one.stores.submit(A, Changed(Change(done=[83])), [83])
     assert one.stores.due
+
+
+@pytest.mark.parametrize(
+    ("durability", "window", "most"), [("process", 64, 32), ("power", 64, 64), ("power", 5, 5)]
+)
+def test_more_commits_gather_for_a_synced_write_but_no_more_than_a_trainer_may_have_unanswered(
+    tmp_path: Path,
+    keeping: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    durability: str,
+    window: int,
+    most: int,
+):
+    monkeypatch.setattr(commits, "_GATHER_S", PATIENCE_S)
+    one = keeping(tmp_path, durability, window)
+    one.stores.open(A)
+    for token in range(most):
+        assert not one.stores.due and one.stores.ripe == (2 * token >= most)
+        one.stores.submit(A, Changed(Change(done=[token])), [token])
+    assert one.stores.due
+
+
+def test_a_worker_that_would_rest_writes_part_by_part(
+    tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
+):
+    """1. Enough commits for a record.  2. More of A and of B while that of A is written.
+
+    The ones of A are of a later record.  Each commit is stored with its change, and each answer is
+    sent after the changes before it.
+    """
+    monkeypatch.setattr(commits, "_GATHER_S", PATIENCE_S)
+    one, runs = keeping(tmp_path, "process"), {A: Changed(), B: Changed()}
+    for name in (A, B):
+        one.stores.open(name)
+
+    def commit(name: tuple[str, int], token: int) -> None:
+        runs[name].changes.append(Change(done=[token]))
+        one.stores.submit(name, runs[name], [token])
+
+    enough = commits._MOST_GATHERED // 2
+    for token in range(enough):
+        assert not one.stores.ripe
+        commit((A, B)[token % 2], token)
+    one.stores.answer(A, "first of A")
+    sent = []
+    for _ in range(3):
+        assert one.stores.ripe and not one.stores.settled(A) and not one.stores.settled(B)
+        assert one.stores.write(whole=False) == []
+        sent.append(list(one.sent))
+        if len(sent) == 1:
+            commit(A, 90)
+            commit(B, 91)
+            one.stores.answer(A, "second of A")
+            one.stores.answer(B, "of B")
+    assert sent == [[], [], ["first of A"]]
+    assert not one.stores.ripe and one.stores.gathers and not one.stores.settled(A)
+    assert one.stores.write() == [] and sorted(one.sent[1:]) == ["of B", "second of A"]
+    assert one.stores.settled(A) and one.stores.settled(B) and not one.stores.gathers
+    one.stores.close()
+    stores = keeping(tmp_path, "process").stores
+    for name, last in ((A, 90), (B, 91)):
+        tokens = [*range((A, B).index(name), enough, 2), last]
+        saved = stores.open(name)
+        assert (saved.done, sorted(saved.tokens)) == (tokens, tokens)
+
+
+@pytest.mark.parametrize("parts", [0, 1, 2, 3])
+def test_a_record_that_is_begun_is_written_first_and_whole_where_all_is_to_be_written(
+    tmp_path: Path, keeping: Open, parts: int
+):
+    one = keeping(tmp_path, "process")
+    one.stores.open(A)
+    run = Changed(Change(done=[1]))
+    one.stores.submit(A, run, [70])
+    one.stores.answer(A, "first")
+    for _ in range(parts):
+        assert one.stores.write(whole=False) == []
+    run.changes.append(Change(done=[2]))
+    one.stores.submit(A, run, [71])
+    one.stores.answer(A, "second")
+    assert one.stores.write() == [] and one.sent == ["first", "second"]
+    one.stores.close()
+    saved = keeping(tmp_path, "process").stores.open(A)
+    assert (saved.done, saved.tokens) == ([1, 2], [70, 71])
 
 
 def test_commits_gather_no_longer_when_a_trainer_waits_for_their_answers(
@@ -134,7 +218,8 @@ def test_commits_gather_for_a_moment_where_nothing_else_is_to_be_done(
     one = keeping(tmp_path, durability)
     one.stores.open(A)
     one.stores.submit(A, Changed(Change(done=[1])), [1])
-    assert one.stores.gathers and 0 < one.stores.due_in_s <= PATIENCE_S
+    moment_s = PATIENCE_S * (commits._TIMES_IF_SYNCED if durability == "power" else 1)
+    assert one.stores.gathers and 0 < one.stores.due_in_s <= moment_s
     assert not one.stores.due
     one.stores.submit(A, Changed(Change(done=[2])))
     assert one.stores.due and not one.stores.due_in_s
