@@ -44,7 +44,7 @@ logger = logging.getLogger("headrace.worker")
 
 #: Commits gather for so long, and so many of them: their batches mostly have the same examples, and
 #: a record has each once.  Half as many are enough for a worker that would rest.
-_GATHER_S, _MOST_GATHERED = 0.008, 32
+_GATHER_S, _MOST_GATHERED = 0.008, 24
 #: A synced write takes a disk about as long for many commits as for few: so many times more gather.
 _TIMES_IF_SYNCED = 2
 

@@ -111,7 +111,7 @@ def test_commits_gather_for_a_moment_and_nothing_else_does(
 
 
 @pytest.mark.parametrize(
-    ("durability", "window", "most"), [("process", 64, 32), ("power", 64, 64), ("power", 5, 5)]
+    ("durability", "window", "most"), [("process", 64, 24), ("power", 64, 48), ("power", 5, 5)]
 )
 def test_more_commits_gather_for_a_synced_write_but_no_more_than_a_trainer_may_have_unanswered(
     tmp_path: Path,
