@@ -37,7 +37,7 @@ from headrace_proto.interrupts import start
 from .absence import Absence
 from .search import Search
 from .session import Session
-from .way import Sleep, Waker, check_files
+from .transports import Sleep, Waker, check_files
 from .wire import Wire
 
 if TYPE_CHECKING:

@@ -110,3 +110,23 @@ class NumpyFramework(Framework):
                 'framework="torch", "tf" or "jax" to move batches'
             )
         return value
+
+
+NUMPY = NumpyFramework()
+
+
+def load(name: str) -> Framework:
+    """Return a framework; modules of others are not loaded."""
+    if name == "tf":
+        from .tf import TensorFlow
+
+        return TensorFlow()
+    if name == "torch":
+        from .torch import Torch
+
+        return Torch()
+    if name == "jax":
+        from .jax import Jax
+
+        return Jax()
+    return NUMPY

@@ -25,7 +25,7 @@ from headrace_proto.layout import aligned_bytes
 from headrace_proto.state_buffers import PROOF_BYTES
 
 from .pages import WrittenPages
-from .way import opening_files
+from .transports import opening_files
 
 _SEGMENT = re.compile(r"slab-[0-9]+-[0-9]+-[0-9]+")
 #: Buffers that are kept for the next batch: fresh memory costs a page fault every 4 kB.

@@ -20,8 +20,8 @@ from headrace_proto.token import Token
 from .ahead import AUTO, Ahead
 from .any_order import ASKED_AS
 from .feed import Feed
+from .framework import load
 from .session import Session
-from .state_values import load
 from .waits import Link, opened
 
 if TYPE_CHECKING:

@@ -23,12 +23,12 @@ from headrace_proto.errors import LimitExceeded, ProtocolError
 from headrace_proto.record import record
 
 from .blocks import BatchGone
-from .framework import Framework
+from .framework import NUMPY, Framework
 from .leases import Received
 from .requests import StatesPart
 from .session import Session
 from .state_block import BlockMaker
-from .state_values import NUMPY, State, host, strings_in
+from .state_values import State, host, strings_in
 
 if TYPE_CHECKING:
     from .segments import SegmentBatch

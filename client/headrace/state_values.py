@@ -21,9 +21,7 @@ import numpy as np
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import near
 
-from .framework import Framework, NumpyFramework
-
-NUMPY = NumpyFramework()
+from .framework import NUMPY, Framework, load
 
 #: Name of a framework, and the module that its tensors come from.
 _MODULES = (("tf", "tensorflow"), ("torch", "torch"), ("jax", "jax"))
@@ -44,23 +42,6 @@ class State:
         """Bytes of one row; without the data of strings."""
         item = 8 if self.dtype == BYTES else numpy_dtype(self.dtype).itemsize
         return prod(self.dims) * item
-
-
-def load(name: str) -> Framework:
-    """Return a framework; modules of others are not loaded."""
-    if name == "tf":
-        from .tf import TensorFlow
-
-        return TensorFlow()
-    if name == "torch":
-        from .torch import Torch
-
-        return Torch()
-    if name == "jax":
-        from .jax import Jax
-
-        return Jax()
-    return NUMPY
 
 
 def unknown_state(name: str, known: Collection[str]) -> KeyError:

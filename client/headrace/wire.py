@@ -25,10 +25,10 @@ from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Welcome
 
 from .free_buffers import FreeBuffers
-from .handshakes import Handshakes
 from .holding import Attachment
+from .refused_handshakes import Handshakes
 from .session import Session
-from .way import LINGER_MS, Sleep, Way
+from .transports import LINGER_MS, Sleep, Way
 
 if TYPE_CHECKING:
     from .credentials import Keys

@@ -28,7 +28,7 @@ import yaml
 import headrace
 import headrace_server as hs
 from headrace_proto import __version__
-from headrace_server.pipeline.naming import resolve
+from headrace_server.pipeline.function_names import resolve
 from headrace_server.process.config import RunConfig
 from headrace_server.process.descriptors import plan
 from tests.patience import PATIENCE_S, eventually

@@ -19,7 +19,7 @@ TESTED_IN = {
     "headrace.leases": "test_session.py",
     "headrace.wait_errors": "test_waits.py",
     # What the driver uses, and both ends of a channel together.
-    "headrace.way": "test_driver.py",
+    "headrace.transports": "test_driver.py",
     "headrace.wire": "test_driver.py",
     "headrace_proto.channel": "test_exchange.py",
     "headrace_server.core.changes": "test_store.py",
@@ -54,7 +54,7 @@ TESTED_IN = {
     "headrace_server.files.mapped_files": "test_tfrecord.py",
     "headrace_server.reading.user_columns": "test_stages.py",
     "headrace_server.reading.row_functions": "test_stages.py",
-    "headrace_server.reading.cached_rows": "test_cache.py",
+    "headrace_server.reading.cache_files": "test_cache.py",
     "headrace_server.reading.sources.arrow_columns": "test_arrow.py",
     "headrace_server.reading.sources.example_columns": "test_tfrecord.py",
     "headrace_server.reading.sources.factory": "test_function.py",

@@ -32,7 +32,7 @@ from ..process.option import Option
 from ..reading.chunk import Chunk
 from ..reading.flat import ColumnSum, flattened
 from ..reading.intake import Intake
-from ..reading.order import partition_reader
+from ..reading.partition_rows import partition_reader
 from ..reading.reader import BadRecords, IndexedReader, Reader
 from ..reading.sources import open_reader
 from . import exits

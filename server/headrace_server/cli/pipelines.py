@@ -12,7 +12,7 @@ from headrace_proto.errors import HeadraceError
 
 from ..pipeline.builder import Pipeline
 from ..pipeline.forks import own
-from ..pipeline.naming import error_with_place, resolve
+from ..pipeline.function_names import error_with_place, resolve
 from ..process.option import Option
 
 PIPELINES = Option(

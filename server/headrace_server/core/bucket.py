@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from .padding import NO_PADDING, Padding
+from .padded_sizes import NO_PADDING, Padding
 from .row_queue import MAX_COUNTER, QueuedRows, Rows
 
 

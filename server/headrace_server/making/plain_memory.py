@@ -20,8 +20,8 @@ from headrace_proto.codec import pack
 
 from ..core.changes import Change, Saved
 from ..core.partition import Partition, Rest
-from ..core.partition_orders import Order, Orders
 from ..core.plan import Plan, Read
+from ..core.steering_orders import Order, Orders
 from ..core.stored_progress import Numbers
 from ..reading.intake import Intake
 from .partition_memory import Memory, Target

@@ -27,7 +27,7 @@ import numpy as np
 
 from .declaration import Declaration
 from .forks import own
-from .naming import resolve, stable_name
+from .function_names import resolve, stable_name
 
 #: The interpreter whose instructions these are.
 PYTHON = f"{sys.implementation.cache_tag} {importlib.util.MAGIC_NUMBER.hex()} O{sys.flags.optimize}"

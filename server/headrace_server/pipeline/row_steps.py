@@ -18,7 +18,7 @@ from headrace_proto.schema import Field
 
 from .argument_checks import checked_names
 from .declaration import Feature, Plain
-from .naming import name_of
+from .function_names import name_of
 from .signatures import checking
 from .source_steps import SourceSteps
 

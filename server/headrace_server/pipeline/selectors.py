@@ -19,7 +19,7 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.schema import RESERVED, Field
 
 from .argument_checks import check_kind, checked_name, unknown_column
-from .naming import name_of
+from .function_names import name_of
 
 __all__ = ["RESERVED", "Value", "checked_value", "selector_text"]
 

@@ -29,7 +29,7 @@ from . import argument_checks as checks
 from .absent import absent_argument
 from .argument_checks import MAX_BATCH_SIZE, MAX_COUNT
 from .declaration import Feature
-from .naming import name_of
+from .function_names import name_of
 from .selectors import checked_value
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -30,7 +30,7 @@ from .argument_checks import (
 from .builder import Pipeline
 from .declaration import Feature, Plain, Source
 from .examples import as_array, fitted_array, pack_examples
-from .naming import name_of
+from .function_names import name_of
 from .signatures import checking
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]

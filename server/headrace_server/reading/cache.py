@@ -42,8 +42,8 @@ from ..files.extras import require
 from ..files.manifest import DataFile
 from ..pipeline.declaration import Declaration, Shape, jsonable
 from ..pipeline.fingerprint import PYTHON, fingerprints
-from ..pipeline.naming import stable_name
-from .cached_rows import (
+from ..pipeline.function_names import stable_name
+from .cache_files import (
     COMPLETE,
     OWN_FIELDS,
     CachedRows,

@@ -25,7 +25,7 @@ from ..pipeline.carried import by_key
 from ..pipeline.declaration import Declaration
 from .chunk import Chunk
 from .columns import Strings
-from .order import ExamplesAhead, partition_reader
+from .partition_rows import ExamplesAhead, partition_reader
 from .reader import BadRecords, IndexedReader, Reader, streams_of
 from .sampling import Stratified
 from .stages import RowStages

@@ -19,9 +19,9 @@ import numpy as np
 from headrace_proto.errors import DataError, kind_of
 
 from ..pipeline.examples import names_fault
-from ..pipeline.naming import error_with_place
+from ..pipeline.function_names import error_with_place
 from .chunk import Chunk
-from .draws import Draws
+from .function_draws import Draws
 from .reader import BadRecords, fault_of
 from .user_columns import Fields, Given, Results, columns_of, examples_of, user_function
 

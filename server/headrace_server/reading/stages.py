@@ -21,7 +21,7 @@ from ..pipeline.examples import names_fault
 from ..pipeline.selectors import RESERVED
 from .cache import CachedRead
 from .chunk import Chunk
-from .draws import Draws
+from .function_draws import Draws
 from .reader import BadRecords
 from .row_functions import Filter, Map, RowFunction
 from .sampling import SAMPLERS, Sampler

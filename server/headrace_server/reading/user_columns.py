@@ -21,7 +21,7 @@ from headrace_proto.schema import Field
 
 from ..pipeline.examples import Misfit, infer_field
 from ..pipeline.forks import own
-from ..pipeline.naming import resolve
+from ..pipeline.function_names import resolve
 from .chunk import Chunk
 from .columns import (
     Column,

@@ -13,7 +13,7 @@ import numpy as np
 
 from headrace_proto.errors import DataError
 
-from ..pipeline.naming import error_with_place
+from ..pipeline.function_names import error_with_place
 from ..pipeline.selectors import selector_text
 from .chunk import Chunk
 from .columns import Ragged, Strings

@@ -30,7 +30,7 @@ from headrace_proto.placement import WHOLE, Share, next_term
 
 from ..files.durable_file import held, read_json, usable, write_durably, writing
 from ..pipeline.declaration import jsonable
-from ..pipeline.naming import stable_name
+from ..pipeline.function_names import stable_name
 from ..process.config import FeedConfig
 
 #: Suffix of a partition's file.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from headrace.way import Sleep, Way
+from headrace.transports import Sleep, Way
 
 from .peer import Peer
 

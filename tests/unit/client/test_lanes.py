@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from headrace import lanes as lanes_module
+from headrace.framework import NUMPY, load
 from headrace.lanes import parts_of
 from headrace.segment_layout import SegmentLayout
 from headrace.state_block import BlockMaker
-from headrace.state_values import NUMPY, load
 from headrace_proto.errors import LimitExceeded, ProtocolError
 
 from .serving import LSTM, TAG, columns_of, in_hand, properties, returned_by, schema_of, states_in

@@ -6,9 +6,9 @@ import weakref
 import numpy as np
 import pytest
 
+from headrace.framework import load
 from headrace.segment_keys import keys_later
 from headrace.segment_layout import SegmentLayout
-from headrace.state_values import load
 from headrace_proto.errors import ProtocolError
 
 from .serving import TAG, columns_of, delivery_of, in_hand, properties, schema_of

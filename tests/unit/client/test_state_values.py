@@ -6,7 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from headrace.state_values import NUMPY, State, host, load, presented, strings_in
+from headrace.framework import NUMPY, load
+from headrace.state_values import State, host, presented, strings_in
 
 LSTM = State("lstm", "float32", (3,))
 VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -164,7 +165,7 @@ def test_strings_are_bytes_and_keep_their_zeros():
 def test_a_look_at_a_value_loads_no_framework():
     code = (
         "import sys, headrace\n"
-        "from headrace.state_values import NUMPY, State, presented\n"
+        "from headrace.framework import NUMPY\nfrom headrace.state_values import State, presented\n"
         "presented(State('s', 'float32', ()), [1.0], 1, NUMPY)\n"
         "assert not {'tensorflow', 'torch', 'jax'} & set(sys.modules)\n"
     )

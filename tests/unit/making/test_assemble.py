@@ -14,7 +14,7 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import DataError
 from headrace_proto.layout import ALIGNMENT, aligned_bytes, array_at, strings_at
 from headrace_proto.schema import Field
-from headrace_server.core.padding import Padding
+from headrace_server.core.padded_sizes import Padding
 from headrace_server.making.assemble import Assembly, batch_schema
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import Column, Ragged, Strings, measured

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace_server.pipeline.by_source import by_source, is_by_source
-from headrace_server.pipeline.naming import stable_name
+from headrace_server.pipeline.function_names import stable_name
 from tests.nursery import warm_run
 
 #: A program that runs cells as IPython does: in ``__main__``, which has no file.
@@ -156,7 +156,7 @@ def of_a_module(example: Any) -> Any:
 
 
 def test_a_function_of_a_module_is_imported_as_ever():
-    from headrace_server.pipeline.naming import name_of, resolve
+    from headrace_server.pipeline.function_names import name_of, resolve
 
     assert not is_by_source(of_a_module)
     assert resolve(name_of(of_a_module)) is of_a_module

@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace_proto.errors import DataError
 from headrace_server.pipeline.forks import own, own_iterator
-from headrace_server.pipeline.naming import error_with_place, resolve
+from headrace_server.pipeline.function_names import error_with_place, resolve
 
 from .example_rows import PROBED
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace_server.core.partition_orders import Order, Orders
+from headrace_server.core.steering_orders import Order, Orders
 
 
 def stored(orders: Orders) -> Orders:

@@ -11,7 +11,7 @@ from headrace_proto.schema import Field
 from headrace_server.core.permutation import Permutation
 from headrace_server.pipeline.declaration import ReadingOrder
 from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.order import partition_reader
+from headrace_server.reading.partition_rows import partition_reader
 from headrace_server.reading.reader import ORDINAL_BITS
 from tests.examples import some
 

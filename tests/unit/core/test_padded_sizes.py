@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_server.core.bucket import Buckets, bucket_of
-from headrace_server.core.padding import Padding
+from headrace_server.core.padded_sizes import Padding
 
 
 def one(padding: Padding, length: int, bucket: int = 0) -> int:

@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 from headrace.credentials import load_keys
-from headrace.handshakes import Handshakes
+from headrace.refused_handshakes import Handshakes
 from headrace_proto.errors import NotAllowed
 from headrace_server.cli.keygen import make_pair
 from tests.patience import PATIENCE_S

@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from headrace_server.pipeline import naming
-from headrace_server.pipeline.naming import load_file, name_of, resolve
+from headrace_server.pipeline.function_names import load_file, name_of, resolve
 from tests.patience import PATIENCE_S
 
 
@@ -166,8 +165,8 @@ def run(tmp_path, *arguments):
     return done.stdout.strip(), done.stderr
 
 
-SCRIPT = f"""
-from {naming.__name__} import name_of
+SCRIPT = """
+from headrace_server.pipeline.function_names import name_of
 def f(x):
     return x
 if __name__ == "__main__":
