@@ -80,8 +80,9 @@ class Stores:
         self._rounds: dict[_Name, list[Any]] = {}
         #: Tokens of stored commits of batches that earlier processes handed out.
         self._tokens: dict[_Name, set[int]] = {}
-        #: What is being written part by part; without changes once they are written.
+        #: The record that is written part by part: its changes, None once they are written.
         self._record: tuple[_Name, _Gathered, list[Change] | None] | None = None
+        self._record_due = inf
         self._gathered: dict[_Name, _Gathered] = {}  # since the last write() …
         self._times = _TIMES_IF_SYNCED if self.durability == "power" else 1
         self._most = min(self._times * _MOST_GATHERED, self.window)
@@ -186,7 +187,9 @@ class Stores:
     @property
     def due(self) -> bool:
         """Whether to ``write`` now."""
-        return self._hurried or self._commits >= self._most or time.monotonic() >= self._write_at
+        if self._hurried or self._commits >= self._most:
+            return True
+        return time.monotonic() >= min(self._write_at, self._record_due)
 
     @property
     def ripe(self) -> bool:
@@ -196,7 +199,7 @@ class Stores:
     @property
     def due_in_s(self) -> float:
         """Seconds until ``due``."""
-        return max(0.0, self._write_at - time.monotonic())
+        return max(0.0, min(self._write_at, self._record_due) - time.monotonic())
 
     def write(self, whole: bool = True) -> list[tuple[_Name, Exception]]:
         """Write gathered changes, and send answers to changes that are written at once.
@@ -218,10 +221,12 @@ class Stores:
                 gathered = self._gathered.pop(name)
                 self._commits -= len(gathered.tokens)
                 self._record = name, gathered, self._changes_of(name, gathered)
+                self._record_due = self._write_at
             if not self._gathered:
                 self._write_at, self._hurried = inf, False
             return []
         (name, gathered, changes), self._record = self._record, None
+        due, self._record_due = self._record_due, inf
         if changes is None:
             for message in gathered.messages:
                 self.send(message)
@@ -229,7 +234,7 @@ class Stores:
         store = self._stores[name]
         try:
             if store.write(changes):
-                self._record = name, gathered, None
+                self._record, self._record_due = (name, gathered, None), due
                 return []
             for change in changes:
                 store.submit(change)

@@ -194,6 +194,20 @@ def test_a_record_that_is_begun_is_written_first_and_whole_where_all_is_to_be_wr
     assert (saved.done, saved.tokens) == ([1, 2], [70, 71])
 
 
+def test_a_record_that_is_begun_is_due_when_its_commits_were(
+    tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
+):
+    """Else a worker with other work would never end it: it would never rest."""
+    monkeypatch.setattr(commits, "_GATHER_S", 0.0)
+    one = keeping(tmp_path, "process")
+    one.stores.open(A)
+    one.stores.submit(A, Changed(Change(done=[1])), [70])
+    for _ in range(3):
+        assert one.stores.due and one.stores.due_in_s == 0.0
+        assert one.stores.write(whole=False) == []
+    assert not one.stores.due and not one.stores.gathers
+
+
 def test_commits_gather_no_longer_when_a_trainer_waits_for_their_answers(
     tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
 ):
