@@ -15,7 +15,7 @@ _W4 = (
 )
 _DURABLE = (
     "the record of flight takes 22 µs between a save and the next batch (it took 50); a synced "
-    "write takes 0.4 to 1 ms once in 16 to 32 steps, and meanwhile the owner does not poll, so it "
+    "write takes 0.4 to 1 ms once in 24 to 48 steps, and meanwhile the owner does not poll, so it "
     "is woken for each save: by process and function above the table"
 )
 _EARLIER_TCP = "as much work as then: the front passes on by its I/O thread what the router did"

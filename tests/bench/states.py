@@ -43,9 +43,9 @@ CHECKED = 120
 
 
 def additions(framework: str) -> dict[str, Callable[..., Any]]:
-    """Return what trains each state, to be called with ``x``: the leanest addition there is.
+    """Return the function that trains each state, called with ``x``: the leanest addition there is.
 
-    What is compared is feeding.  The Barrier adds within its graph; an eager ``tensor + 1.0`` of
+    The benchmark compares feeding.  The Barrier adds within its graph; an eager ``tensor + 1.0`` of
     TensorFlow takes 15 µs, and ``raw_ops.AddV2`` of a constant 6.
     """
     if framework != "tf":

@@ -45,7 +45,8 @@ logger = logging.getLogger("headrace.worker")
 #: Commits gather for so long, and so many of them: their batches mostly have the same examples, and
 #: a record has each once.  Half as many are enough for a worker that would rest.
 _GATHER_S, _MOST_GATHERED = 0.008, 24
-#: A synced write takes a disk about as long for many commits as for few: so many times more gather.
+#: A synced write takes a disk about as long for many commits as for few: so more gather, by this
+#: factor.
 _TIMES_IF_SYNCED = 2
 
 _Name = tuple[str, int]
@@ -204,7 +205,7 @@ class Stores:
     def write(self, whole: bool = True) -> list[tuple[_Name, Exception]]:
         """Write gathered changes, and send answers to changes that are written at once.
 
-        Otherwise than ``whole`` only the next part of it.  Returns the partitions that can not go
+        If not ``whole``, write only the next part.  Returns the partitions that can not go
         on, and why.
         """
         failed = self._write_part()
