@@ -7,7 +7,7 @@ silent for 10 s           ─► a line in the log; another one when the server 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from .session import Session
 
@@ -24,15 +24,18 @@ class Absence:
     def __init__(self) -> None:
         self._away: set[tuple[str, int]] = set()  # by address and owner
 
-    def judge(self, sessions: Iterable[Session], now: float) -> None:
+    def judge(self, sessions: Collection[Session], now: float) -> None:
         """Lose sessions that were silent for too long; log a server that goes and comes back."""
+        # A server may come back with fewer owners, or at another address.
+        self._away &= {(session.address, session.owner) for session in sessions}
         for session in sessions:
             silent = session.silence(now)
             if silent and session.connected:
                 session.lose()
             elif session.connected and self._away:
                 self._back(session)
-            if silent > _AWAY_S and session.welcome is not None and not session.stopped:
+            ended = session.stopped or session.finished or session.failure is not None
+            if silent > _AWAY_S and session.welcome is not None and not ended:
                 self._gone(session, silent)
 
     def _gone(self, session: Session, silent: float) -> None:

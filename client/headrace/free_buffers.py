@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headrace_proto.state_buffers import mapped
+from headrace_proto.state_buffers import PROOF_BYTES, mapped
 
 
 class StateBuffer:
@@ -31,15 +31,19 @@ class StateBuffer:
     def __del__(self) -> None:
         if not hasattr(self, "array"):  # Ctrl-C came while it was made
             return
-        self.owner.free.appendleft(self.number)  # first: it is in the cache of a core, if any is
+        self.owner.free.appendleft(self.number)  # to the front: likely still cached
 
 
 class FreeBuffers:
     """The buffers in the file of one session.  Several threads may take some."""
 
-    def __init__(self, session_file: str, each: int) -> None:
-        """``each``: bytes of a buffer, as the owner has announced; 0: there is none."""
-        self._path, self._each = session_file, each
+    def __init__(self, session_file: str, each: int, proof: bytes) -> None:
+        """``each``: bytes of a buffer, as the owner has announced; 0: there is none.
+
+        ``proof``: the first bytes of the file.  Another session's file may take its name when the
+        owner has died.
+        """
+        self._path, self._each, self._proof = session_file, each, proof
         self._arrays: Sequence[np.ndarray] | None = None  # None until the first is taken
         self.free: deque[int] = deque()  # their numbers
         self._lock = threading.RLock()  # of the map; a handler of a signal may save amid it
@@ -61,13 +65,14 @@ class FreeBuffers:
         return StateBuffer(self, number, arrays[number])
 
     def _map(self) -> Sequence[np.ndarray]:
-        """Map the file; no buffers where it can not be written, or where it is removed."""
+        """Map the file; no buffers where it can not be written, or is not this session's."""
         with self._lock:
             arrays: Sequence[np.ndarray] = ()
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):  # ValueError: it was cut short meanwhile
                 file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
                 try:
-                    arrays = mapped(file, self._each, writable=True)
+                    if os.pread(file, PROOF_BYTES, 0) == self._proof:
+                        arrays = mapped(file, self._each, writable=True)
                 finally:
                     os.close(file)
             if self._arrays is None:

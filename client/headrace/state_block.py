@@ -3,8 +3,8 @@
     numbers only:   where each lies is known before any is saved: written straight into the block
     with strings:   known when the last is saved: the others wait as a copy
 
-The block is a state buffer that the owner maps, too, or else memory of a pool: it is used again
-when the socket and the session have released it.
+The block is a state buffer that the owner maps, too, which is free once its save is answered, or
+else memory of a pool, which is used again when the socket and the session have released it.
 """
 
 from __future__ import annotations

@@ -256,7 +256,9 @@ class Wire:
                 session.memory = Attachment(welcome.directory, welcome.session_file)
             except OSError:
                 return None  # another host, container or user: bytes come over the wire
-            session.buffers = FreeBuffers(welcome.session_file, welcome.state_buffer)
+            session.buffers = FreeBuffers(
+                welcome.session_file, welcome.state_buffer, session.memory.proof
+            )
         if session.memory is None:
             return None
         attach = Attach(welcome.session, session.memory.proof, session.last_seq if known else 0)

@@ -143,7 +143,7 @@ def aligned_bytes(nbytes: int) -> np.ndarray:
 
 
 def copy_bytes(out: np.ndarray, source: np.ndarray) -> None:
-    """Copy contiguous bytes (uint8) of the same number, piece by piece."""
+    """Copy contiguous bytes (uint8) between arrays of one size, piece by piece."""
     to, data = out.data, source.data
     for at in range(0, out.nbytes, _PIECE):
         to[at : at + _PIECE] = data[at : at + _PIECE]

@@ -17,7 +17,7 @@ import numpy as np
 #: Bytes at the start of a session's file by which a trainer proves to read it.
 PROOF_BYTES = 16
 #: Maximum buffers of a session.  Up to 48 commits are stored as one record, and some come while a
-#: disk writes it: so many saves wait for their answers.
+#: disk writes it: that many saves may be unanswered.
 MOST = 56
 #: Maximum bytes of a session's file.  States for which none is free go through the socket.
 MOST_BYTES = 8 << 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import resource
 import signal
@@ -15,6 +16,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from headrace_server.process.in_thread import InThread
 from tests.children import children_of
 from tests.patience import PATIENCE_S
 
@@ -240,3 +242,23 @@ def test_ctrl_c_at_the_start_of_any_thread_leaves_nothing(
         eventually_at_most(threads)
         assert not list(tmp_path.iterdir())
     assert interrupted_at > 5
+
+
+def test_nothing_is_left_of_a_thread_that_can_not_start(monkeypatch: pytest.MonkeyPatch):
+    """As in a container with a limit of threads: the supervisor tries again after an OSError."""
+    start, started = threading.Thread.start, []
+
+    def refused(thread: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    gc.collect()
+    before = sorted(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(OSError, match="can't start new thread"):
+        InThread("headrace_server.worker.worker", "worker-0-0", b"", lambda *event: None, {})
+    started[0].join(PATIENCE_S)
+    assert not started[0].is_alive()
+    assert sorted(os.listdir("/proc/self/fd")) == before

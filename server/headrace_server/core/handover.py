@@ -196,7 +196,7 @@ class FlushLost(_Effect):
 
 @record
 class Want(_Effect):
-    """Let a partition make so many ``more`` batches, of a stripe of lanes, or fewer (below 0).
+    """Let a partition make ``more`` further batches of a stripe; below 0 withdraw that many.
 
     In the order of arrival a stripe belongs to a trainer that takes one batch of ``more`` rows; 0
     withdraws that.

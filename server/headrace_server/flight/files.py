@@ -59,7 +59,7 @@ class FlightFile:
 
     def fits(self, nbytes: int) -> bool:
         """Return whether ``nbytes`` more bytes fit into the present file."""
-        return self._fd >= 0 and self._size + nbytes <= self._file_bytes
+        return self._fd >= 0 and (not nbytes or self._size + nbytes <= self._file_bytes)
 
     def begin(self, header: bytes, nbytes: int) -> None:
         """Begin the next file with a header; it has room for at least ``nbytes`` more."""

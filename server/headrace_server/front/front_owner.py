@@ -148,15 +148,18 @@ class FrontOwner:
         return connection in self._greeting
 
     def explain(self, directory: Path) -> None:
-        """Tell the latest trainers whose greeting it does not answer in which function it is.
+        """Tell the latest trainers whose greeting is unanswered which function the owner is in.
 
         A function that holds the interpreter's lock keeps its porter from answering.  The diary is
         in the run directory.
         """
         if not self._greeting:
             return
-        with own():
-            diary = Reader(str(directory / f"diary-{self.number}"))
+        try:
+            with own():
+                diary = Reader(str(directory / f"diary-{self.number}"))
+        except OSError:  # no descriptor or no memory is left for an explanation
+            return
         entry = diary.read()
         if text := long_inside(self.number, entry.inside, entry.since):
             for connection in list(self._greeting)[-_MOST_EXPLAINED:]:

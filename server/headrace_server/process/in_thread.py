@@ -6,6 +6,7 @@ that never returns keeps its thread, and nothing else of the server, until the p
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -59,9 +60,15 @@ class InThread(Child):
         self._pipe = ThreadPipe(self._end)
         self.pidfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._code: int | None = None
-        self._start(self._send)
-        self._start(self._read_events)
-        self._start(self._run, module)
+        try:
+            self._start(self._send)
+            self._start(self._read_events)
+            self._start(self._run, module)
+        except RuntimeError as error:  # the system has no thread to spare
+            self._unsent.put(None)
+            self._pipe.close()
+            os.close(self.pidfd)
+            raise OSError(errno.EAGAIN, str(error)) from None
 
     def _run(self, module: str) -> None:
         code = 1

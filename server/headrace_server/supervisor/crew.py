@@ -227,6 +227,7 @@ class Crew:
         with self.lock:
             self._closed.set()
         self._deaths.end()
+        self._unbegun.clear()
 
     def end_workers(self) -> None:
         """End all workers; ``resume`` starts their next lives."""

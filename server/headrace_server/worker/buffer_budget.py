@@ -1,4 +1,4 @@
-"""The state buffers of one owner's sessions: their memory, and bounds of it.
+"""The state buffers of one owner's sessions: their memory, and its bounds.
 
     a trainer attaches ─► open: its file grows, and is mapped ─► saves ─► it is gone: close
 
@@ -17,6 +17,8 @@ from .sessions import Session
 
 #: Maximum number of sessions with buffers, since a mapping takes a descriptor.
 _MOST_SESSIONS = 64
+#: A session takes at most this part of the shared memory that is free: slabs and journals need it.
+_OF_FREE = 16
 
 
 class BufferBudget:
@@ -31,7 +33,10 @@ class BufferBudget:
         """Give a session buffers of ``each`` bytes, as many as fit."""
         if not each or session.buffers or len(self._bytes) >= _MOST_SESSIONS:
             return
-        count = min(MOST, (min(MOST_BYTES, self._left) - file_bytes(0, each)) // each)
+        space = os.fstatvfs(session.file)
+        free = space.f_bavail * space.f_frsize
+        most = min(MOST_BYTES, self._left, free // _OF_FREE)
+        count = min(MOST, (most - file_bytes(0, each)) // each)
         if count < 1:
             return
         nbytes = file_bytes(count, each)

@@ -72,7 +72,7 @@ class Stores:
     send: Callable[[Event], None]
     term: int = 0  # the term of this start, which its tokens contain
     mirrors: Mapping[str, str] = field(default_factory=dict)  # their sockets, by feed
-    window: int = 2 * _MOST_GATHERED  # commits of a trainer that may wait while it gets batches
+    window: int = 2 * _MOST_GATHERED  # unanswered commits with which a trainer still gets batches
 
     def __post_init__(self) -> None:
         self._stores: dict[_Name, Store] = {}

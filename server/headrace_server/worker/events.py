@@ -20,7 +20,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class EventSink(Protocol):
-    """Takes an event, of which the arguments must be those of its method."""
+    """Takes an event, whose arguments must be those of the method that it names."""
 
     def __call__(self, event: tuple[str, Callable[[Any, *Ts], object], *Ts], /) -> object: ...
 

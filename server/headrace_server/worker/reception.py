@@ -58,7 +58,7 @@ logger = logging.getLogger("headrace.trainers")
 
 #: Heartbeats that may be missed before the owner probes a trainer's connection.
 _SILENT = 2.5
-#: State buffers take at most this part of the bytes that the slab may have, besides these.
+#: State buffers take at most the slab's bytes divided by this, in addition to them.
 _OF_SLAB = 8
 #: Weight, in messages, of each commit beyond those that a trainer can have under way.
 _OF_FALSE = 10

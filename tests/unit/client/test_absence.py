@@ -6,6 +6,7 @@ import pytest
 
 from headrace.absence import Absence
 from headrace.session import Session
+from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import Welcome
 
 
@@ -42,6 +43,25 @@ def test_a_silent_server_is_greeted_again_and_named_once_when_it_stays_away(
     absence.judge(both, 102.0)
     absence.judge(both, 103.0)
     assert caplog.messages == [gone, "the server at tcp://a:1 is back"]
+
+
+def test_an_owner_that_is_no_more_hides_no_later_silence(caplog: pytest.LogCaptureFixture) -> None:
+    """1 two owners fall silent, 2 the server is back with one, 3 which falls silent again."""
+    absence, both = Absence(), [session(), session(owner=1)]
+    absence.judge(both, 11.0)
+    come(both[0], 12.0)
+    absence.judge(both[:1], 12.0)
+    absence.judge(both[:1], 30.0)
+    assert len([text for text in caplog.messages if "trying again" in text]) == 2
+
+
+def test_a_session_that_has_failed_or_whose_feed_has_ended_is_not_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    failed, ended = session(), session("tcp://b:1")
+    failed.failure, ended.finished = ProtocolError("wrong"), True
+    Absence().judge([failed, ended], 100.0)
+    assert not caplog.messages
 
 
 def test_a_server_that_never_answered_or_announced_its_return_is_not_named(

@@ -139,7 +139,9 @@ def test_a_server_that_opens_its_sources_is_waited_for(peers: list[Peer], ahead:
     while not peers[1].hear(Hello).shares:
         pass
     peers[1].say(Pulse(0, "the workers are opening the feed's source"))
-    eventually(lambda: any(session.waiting for session in opening.link.sessions))
+    sessions = opening.link.sessions
+    eventually(lambda: any(session.welcome is not None for session in sessions))
+    eventually(lambda: any("opening" in session.waiting for session in sessions))
     ahead[0] = PATIENCE_S
     error = opening.end()
     place = f"{peers[1].address} \\(share 1/2\\)"

@@ -21,7 +21,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_buffer_is_free_again_when_nothing_refers_to_it(file: Path):
-    buffers = FreeBuffers(str(file), 64)
+    buffers = FreeBuffers(str(file), 64, bytes(16))
     first, second = buffers.take(64), buffers.take(1)
     assert first is not None and second is not None
     assert {first.number, second.number} == {0, 1} and first.owner is buffers
@@ -33,7 +33,7 @@ def test_a_buffer_is_free_again_when_nothing_refers_to_it(file: Path):
 
 
 def test_a_buffer_is_the_memory_of_the_file(file: Path):
-    buffer = FreeBuffers(str(file), 64).take(64)
+    buffer = FreeBuffers(str(file), 64, bytes(16)).take(64)
     assert buffer is not None
     buffer.array[:] = 7
     with file.open("rb") as opened:
@@ -41,7 +41,7 @@ def test_a_buffer_is_the_memory_of_the_file(file: Path):
 
 
 def test_there_is_none_for_more_bytes_than_a_buffer_has(file: Path):
-    assert FreeBuffers(str(file), 64).take(65) is None
+    assert FreeBuffers(str(file), 64, bytes(16)).take(65) is None
 
 
 def test_there_is_none_where_the_file_is_gone_did_not_grow_or_can_not_be_written(
@@ -50,14 +50,23 @@ def test_there_is_none_where_the_file_is_gone_did_not_grow_or_can_not_be_written
     short = tmp_path / "trainer-2"
     short.write_bytes(bytes(16))
     for path in (short, tmp_path / "trainer-3"):
-        buffers = FreeBuffers(str(path), 64)
+        buffers = FreeBuffers(str(path), 64, bytes(16))
         assert buffers.take(64) is None and buffers.take(64) is None
 
     def refused(path: str, flags: int) -> int:
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(os, "open", refused)
-    assert FreeBuffers(str(file), 64).take(64) is None
+    assert FreeBuffers(str(file), 64, bytes(16)).take(64) is None
+
+
+def test_there_is_none_where_another_session_has_taken_the_name_of_the_file(file: Path):
+    """As after the death of an owner, whose next life numbers its sessions anew."""
+    buffers = FreeBuffers(str(file), 64, bytes(16))
+    file.unlink()
+    file.write_bytes(b"16 other bytes.." + bytes(file_bytes(2, 64) - 16))
+    assert buffers.take(64) is None
+    assert FreeBuffers(str(file), 64, b"16 other bytes..").take(64) is not None
 
 
 def test_threads_that_take_their_first_buffer_at_once_get_different_ones(
@@ -65,7 +74,7 @@ def test_threads_that_take_their_first_buffer_at_once_get_different_ones(
 ):
     """1. Two threads map the file at the same time.  2. Neither adds buffers that the other has."""
     both = threading.Barrier(2)
-    buffers, taken = FreeBuffers(str(file), 64), []
+    buffers, taken = FreeBuffers(str(file), 64, bytes(16)), []
     first_map = FreeBuffers._map
 
     def late(self: FreeBuffers) -> object:

@@ -39,7 +39,7 @@ def test_states_go_into_a_buffer_once_the_session_has_sent_a_batch_by_reference(
     """Before that the owner may not have made the session's file long enough for buffers."""
     path, hands = tmp_path / "trainer-1", hands_of(batches=2)
     path.write_bytes(b"")
-    hands.link.session.buffers = FreeBuffers(str(path), 64)
+    hands.link.session.buffers = FreeBuffers(str(path), 64, bytes(16))
     first, second = hands.batches
     first.save_state("lstm", VALUE)
     assert not isinstance(hands.link.saved[first.token][1], StateBuffer)

@@ -76,7 +76,7 @@ def test_numbers_go_into_a_state_buffer_where_one_is_free_and_strings_never(tmp_
     path = tmp_path / "trainer-1"
     with path.open("wb") as file:
         file.truncate(file_bytes(1, 128))
-    buffers = FreeBuffers(str(path), 128)
+    buffers = FreeBuffers(str(path), 128, bytes(16))
     blocks = []
     for _ in range(2):
         upload = Upload(maker(A, B), 2, buffers)

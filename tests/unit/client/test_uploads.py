@@ -52,7 +52,7 @@ def test_states_in_a_buffer_are_named_in_its_session_and_sent_as_bytes_in_anothe
     path = tmp_path / "trainer-1"
     with path.open("wb") as file:
         file.truncate(file_bytes(1, 64))
-    buffers, others = FreeBuffers(str(path), 64), FreeBuffers(str(path), 64)
+    buffers, others = FreeBuffers(str(path), 64, bytes(16)), FreeBuffers(str(path), 64, bytes(16))
     buffer = buffers.take(8)
     buffer.array[:] = 3
     uploads = Uploads()
