@@ -65,6 +65,7 @@ class Intake:
         few_streams = not isinstance(reader, IndexedReader) and reader.streams < partitions
         self._counted_elsewhere = (few_streams or keyed) and partition > 0
         self.stages = RowStages(declaration.stages, reader.fields)
+        self.stages.check_names()
         for sampler in self.stages.samplers:
             sampler.announces = partition == 0
         self.count_dropped()  # faults found when the source was opened

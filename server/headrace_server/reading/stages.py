@@ -53,7 +53,8 @@ class RowStages:
         kinds = [stage.kind for stage in stages]
         #: Number of steps before a cache.  The cache is no step, so it does not change their
         #: numbers.
-        self._before_cache = kinds.index("cache") if "cache" in kinds else 0
+        self._caches = "cache" in kinds
+        self._before_cache = kinds.index("cache") if self._caches else 0
         stages = tuple(stage for stage in stages if stage.kind != "cache")
         self._steps = [_step(stage, i, self.counts) for i, stage in enumerate(stages)]
         self._cached_fields: Fields | None = None
@@ -67,12 +68,20 @@ class RowStages:
                     f"the source has a column {name!r}: names that start with {RESERVED!r} are for "
                     "what headrace adds to rows; rename it, or declare features without it"
                 )
-        known = self.fields  # DataError for a column that is missing
-        if known and (fault := names_fault(known)):
-            raise DataError(
-                f"the source has {fault}; choose others by select(names), or declare the features "
-                "that are wanted"
-            )
+        self._fields_after(len(self._steps))  # DataError for a column that is missing
+
+    def check_names(self) -> None:
+        """DataError where a batch, or the cache, can not hold the columns by their names."""
+        ends = {len(self._steps): ""}
+        if self._caches:
+            ends[self._before_cache] = " before cache"
+        for count, where in ends.items():
+            known = self._fields_after(count)
+            if known and (fault := names_fault(known)):
+                raise DataError(
+                    f"the source has {fault}; choose others by select(names){where}, or declare "
+                    "the features that are wanted"
+                )
 
     @property
     def fields(self) -> Fields | None:

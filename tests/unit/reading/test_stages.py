@@ -394,8 +394,13 @@ def test_a_fault_names_row_function_and_rule(declare, text):
 def test_a_column_without_a_name_is_refused_unless_it_is_left_out():
     fields = {"": Field("int64", ()), "x": Field("int64", ())}
     with pytest.raises(DataError, match=r"the source has a column named ''; .*select\(names\)"):
-        stages(lambda p: p, fields)
-    assert list(stages(lambda p: p.select(["x"]), fields).fields) == ["x"]
+        stages(lambda p: p, fields).check_names()
+    with pytest.raises(DataError, match=r"column named ''; .*select\(names\) before cache, or"):
+        stages(lambda p: p.cache("c").select(["x"]), fields).check_names()
+    for declare in (lambda p: p.select(["x"]), lambda p: p.select(["x"]).cache("c")):
+        run = stages(declare, fields)
+        run.check_names()
+        assert list(run.fields) == ["x"]
 
 
 def test_the_exception_of_the_function_is_the_cause_of_the_error():
@@ -568,4 +573,4 @@ def test_a_ragged_result_is_made_dense_where_the_schema_is_fixed():
 )
 def test_columns_that_no_trainer_could_be_sent_are_refused(names: list[str], text: str) -> None:
     with pytest.raises(DataError, match=f"{text}.*declare the features"):
-        RowStages((), dict.fromkeys(names, Field("int64")))
+        RowStages((), dict.fromkeys(names, Field("int64"))).check_names()

@@ -11,9 +11,10 @@ import pytest
 
 import headrace_server as hs
 from headrace_proto.errors import DataError
+from headrace_proto.schema import Field
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.process.diary import Diary, Notebook
-from headrace_server.reading.chunk import Chunk
+from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.reader import (
     BadRecords,
     ChecksAhead,
@@ -22,7 +23,7 @@ from headrace_server.reading.reader import (
     StreamReader,
 )
 from headrace_server.reading.sources import open_reader
-from headrace_server.worker.guard import Guard
+from headrace_server.worker.guard import Guard, Rehearsal
 
 CALLS: list[int] = []
 
@@ -184,3 +185,12 @@ def test_a_stream_under_suspicion_is_read_one_by_one_and_gives_the_same(tmp_path
         assert other.notebook.read().rows == tuple(range(7))
     assert chunk.ordinals.tolist() == slowly.ordinals.tolist() == list(range(7))
     assert after == after_slowly
+
+
+def test_a_row_is_tried_alone_where_a_later_stage_leaves_out_a_column_without_a_name():
+    CALLS.clear()
+    source = hs.from_examples([{"i": 1}]).rejection_sample(0.9).select(["i"]).map(noting)
+    fields, one = {"": Field("int64"), "i": Field("int64")}, np.array([7])
+    rehearsal = Rehearsal(source.batch(2).declaration(), fields, BadRecords())
+    rehearsal.row(Chunk({"": one, "i": one}, one, Origin.single("here", one)))
+    assert CALLS == [7]
