@@ -32,6 +32,10 @@ _REMEDY = "put a def at the top level of a module, and give that"
 _PREFIX = "headrace_file_"
 #: A module of by_source.py: its name ends in a digest of its text.
 _BY_SOURCE = re.compile(r"\b(headrace_source_\w+)_[0-9a-f]{12}(?=:)")
+#: The directories of this package and of Python's modules, and the names of those of packages.
+_HEADRACE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PYTHON = os.path.dirname(os.__file__) + os.sep
+_PACKAGES = frozenset({"site-packages", "dist-packages"})
 _loading = threading.RLock()
 _paths: dict[str, str] = {}  # private module name -> file
 
@@ -170,12 +174,27 @@ def _broken(name: str, error: Exception) -> ImportError:
 
 
 def error_with_place(error: Exception, when: str = "") -> str:
-    """Return an error of a user's code: the place in it stands in for a traceback."""
-    ours = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, "<frozen ")
+    """Return an error of a user's code: the place in it stands in for a traceback.
+
+    The place is the last one outside of installed packages; where the code is itself installed, it
+    is the first one in a package.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if not frame.filename.startswith(ours)]
-    place = f" ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else ""
+    theirs = [frame for frame in frames if not frame.filename.startswith((_HEADRACE, "<frozen "))]
+    installed = [frame for frame in theirs if _is_installed(frame.filename)]
+    own = [
+        frame
+        for frame in theirs
+        if frame not in installed and not frame.filename.startswith(_PYTHON)
+    ]
+    found = own[-1:] or installed[:1] or theirs[:1]
+    place = f" ({found[0].filename}:{found[0].lineno})" if found else ""
     return f"{type(error).__name__}{when}: {error}{place}"
+
+
+def _is_installed(file: str) -> bool:
+    """Whether a file is of a package; the names of files in Cython are relative."""
+    return not _PACKAGES.isdisjoint(file.split(os.sep)) or file.endswith((".pyx", ".pxi"))
 
 
 def load_file(path: str | os.PathLike[str]) -> ModuleType:

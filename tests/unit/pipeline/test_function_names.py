@@ -5,9 +5,10 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from headrace_server.pipeline.function_names import load_file, name_of, resolve
+from headrace_server.pipeline.function_names import error_with_place, load_file, name_of, resolve
 from tests.patience import PATIENCE_S
 
 
@@ -48,6 +49,37 @@ def local():
         return x
 
     return inner
+
+
+def _stacks():
+    np.stack([])
+
+
+def _parses():
+    json.loads("{")
+
+
+def _draws():
+    np.random.default_rng(0).integers(0, 0)
+
+
+@pytest.mark.parametrize("function", [_stacks, _parses, _draws])
+def test_the_place_of_an_error_is_the_users_line_that_called_a_library(function):
+    with pytest.raises(ValueError) as caught:
+        function()
+    text = error_with_place(caught.value)
+    assert text.endswith(f"({__file__}:{function.__code__.co_firstlineno + 1})")
+
+
+def test_the_place_of_an_error_amid_packages_is_the_first_in_one():
+    names = {}
+    package = "/lib/python/site-packages/package/"
+    exec(compile("def inner():\n    1 / 0", package + "inner.py", "exec"), names)
+    exec(compile("def outer():\n    inner()", package + "outer.py", "exec"), names)
+    with pytest.raises(ZeroDivisionError) as caught:
+        names["outer"]()
+    error = caught.value.with_traceback(caught.value.__traceback__.tb_next)
+    assert error_with_place(error) == f"ZeroDivisionError: division by zero ({package}outer.py:2)"
 
 
 @pytest.mark.parametrize("fn", [double, Tools.halve, Tools, len, json.dumps])
