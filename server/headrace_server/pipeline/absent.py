@@ -80,7 +80,16 @@ _ABSENT = {
     "seed": "nothing is drawn here; shuffle(seed=…) draws the order of the examples",
     "keep_input": "filter(fn) before it drops examples",
     "deterministic": "the seed and the number of partitions always determine the stream",
-    "drop_remainder": _REST.format("allow_smaller_final_batch"),
+    **{
+        f"{call}.drop_remainder": _REST.format("allow_smaller_final_batch")
+        for call in (
+            "batch",
+            "bucket",
+            "bucket_by_sequence_length",
+            "rejection_sample",
+            "stratified_sample",
+        )
+    },
     "batch_sequences_with_states.drop_remainder": _NO_REST.format("allow_small_batch"),
     "sequence_queueing_state_saver.drop_remainder": _REST.format("allow_small_batch"),
     "padded_shapes": _PAD,
@@ -102,8 +111,12 @@ _ABSENT = {
         ),
         "batch_sequences_with_states has it",
     ),
-    "stratified_sample_unknown_dist.allow_smaller_final_batch": (
-        "every batch is whole: it ends where a wanted class has ended"
+    **dict.fromkeys(
+        (
+            "stratified_sample_unknown_dist.allow_smaller_final_batch",
+            "stratified_sample_unknown_dist.drop_remainder",
+        ),
+        "every batch is whole: it ends where a wanted class has ended",
     ),
 }
 #: Methods of a tf.data.Dataset.

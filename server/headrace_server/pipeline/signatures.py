@@ -170,7 +170,7 @@ def checking(function: F) -> F:
         try:
             given = signature.bind(*args, **named)
         except TypeError:
-            for name in named.keys() - signature.parameters.keys():
+            for name in (name for name in named if name not in signature.parameters):
                 if error := absent_argument(function.__name__, name, [*signature.parameters]):
                     raise error from None
             return function(*args, **named)  # Python's error, with the name of the call

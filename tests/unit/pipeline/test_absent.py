@@ -112,6 +112,9 @@ def test_the_error_names_what_takes_its_place(method: str, given: Any, why: str)
         ("batch", {"drop_remainder": True}, "allow_smaller_final_batch=True keeps the rows"),
         ("batch", {"num_parallel_calls": 4}, r"hs\.run\(workers=…"),
         ("batch_sequences_with_states", {"drop_remainder": True}, "allow_small_batch=False drops"),
+        ("bucket", {"drop_remainder": True}, "allow_smaller_final_batch=True keeps the rows"),
+        ("stratified_sample", {"drop_remainder": True}, "allow_smaller_final_batch=True keeps"),
+        ("stratified_sample_unknown_dist", {"drop_remainder": True}, "every batch is whole"),
         ("bucket_by_sequence_length", {"element_length_func": len}, "it is input_length"),
         ("bucket_by_sequence_length", {"padded_shapes": {}}, "pad_to={column: size}"),
         ("map", {"num_parallel_calls": 4}, r"hs\.run\(workers=…"),
@@ -127,6 +130,19 @@ def test_an_argument_of_tf_data_is_refused_with_what_takes_its_place(
     (name,) = given
     with pytest.raises(TypeError, match=rf"^{method}\(\) has no argument {name}: .*{why}"):
         getattr(SOURCE, method)(**given)
+
+
+@pytest.mark.parametrize("method", ["map", "shuffle", "unbatch"])
+def test_a_call_that_makes_no_batches_gets_no_hint_about_the_rows_that_remain(method: str) -> None:
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'drop_remainder'$"):
+        getattr(SOURCE, method)(drop_remainder=True)
+
+
+def test_the_first_of_several_arguments_that_are_absent_is_named() -> None:
+    names = ["name", "num_parallel_calls", "deterministic", "scope", "shapes", "back_prop"]
+    for given in (names, names[::-1]):
+        with pytest.raises(TypeError, match=rf"^map\(\) has no argument {given[0]}: "):
+            SOURCE.map(len, **dict.fromkeys(given))
 
 
 def test_a_misspelt_argument_is_refused_with_the_one_that_is_like_it() -> None:
