@@ -26,11 +26,12 @@ from .frame import with_options
 from .options import JSON
 from .status_lines import lines
 
+_DEFAULT = "127.0.0.1:8080"
 SERVERS = Option(
     "http",
     "text",
     "where the server serves HTTP: HOST:PORT or a URL; of several servers with commas between",
-    absent="HEADRACE_HTTP, else 127.0.0.1:8080",
+    absent=f"HEADRACE_HTTP, else {_DEFAULT}",
     metavar="HOST:PORT",
 )
 ALL = Option(
@@ -51,7 +52,7 @@ TOKEN = Option(
 
 def askers(options: Namespace) -> list[HttpClient]:
     """Return each server that the options or the environment name, with commas between them."""
-    given, path = options.http or "127.0.0.1:8080", getattr(options, TOKEN.name, None)
+    given, path = options.http or _DEFAULT, getattr(options, TOKEN.name, None)
     token = None if path is None else read_token(path)
     return [HttpClient(_url(address.strip() or given), token) for address in given.split(",")]
 
@@ -66,9 +67,9 @@ def askers_of_all(options: Namespace) -> list[HttpClient]:
         index, count = server.status()["share"]
         if count > len(servers):
             raise ValueError(
-                f"http={options.http or ''!r} names {len(servers)} of the {count} servers of the "
-                f"feed ({server.url} has share {index}/{count}), and the others would go on: give "
-                "the addresses of all, with commas between them"
+                f"http={options.http or _DEFAULT!r} names {len(servers)} of the {count} servers "
+                f"of the feed ({server.url} has share {index}/{count}), and the others would go "
+                "on: give the addresses of all, with commas between them"
             )
     return servers
 

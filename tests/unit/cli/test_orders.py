@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from headrace_proto.errors import ConnectionLost, ServerError
-from headrace_server.cli import main
+from headrace_server.cli import main, remote
 from headrace_server.watch.http_client import HttpClient
 
 from ..watch.statuses import feed
@@ -158,3 +158,12 @@ def test_an_order_to_some_of_the_servers_of_a_feed_is_refused_and_nothing_is_don
     told = capsys.readouterr().err
     assert f"1 of the 3 servers of the feed ({served.address} has share 1/3)" in told
     assert served.asked == []
+
+
+def test_the_refused_address_is_named_where_it_is_the_default(
+    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    served.share = [1, 3]
+    monkeypatch.setattr(remote, "_DEFAULT", served.address)
+    assert main(["end", "a"]) == 2
+    assert f"--http {served.address!r} names 1 of the 3 servers" in capsys.readouterr().err

@@ -221,8 +221,10 @@ def test_a_file_without_rows_has_no_examples(tmp_path: Path, text: str) -> None:
 def test_a_header_that_does_not_serve_is_named(tmp_path: Path) -> None:
     twice = write(tmp_path / "twice", "n,n\n1,2\n")
     good = write(tmp_path / "good", "n\n1\n")
-    with pytest.raises(DataError, match=r"twice.*two columns are named 'n'"):
+    with pytest.raises(DataError, match=r"twice: two columns are named 'n'; rename one$"):
         opened("csv", twice)
+    with pytest.raises(DataError, match=r"there is no column 'm'; it has 'n'$"):
+        opened("csv", good, group_by="m")
     features = {"n": Feature("scalar", "int64")}
     bad = BadRecords(skip=True)
     assert all_of(opened("csv", twice, good, features=features, bad=bad)) == [{"n": 1}]
@@ -235,6 +237,13 @@ def test_a_header_that_does_not_serve_is_named(tmp_path: Path) -> None:
 def test_empty_lines_may_precede_the_header(tmp_path: Path) -> None:
     path = write(tmp_path / "a", "\n\r\nn,s\n1,x\n\n2,y\n")
     assert all_of(opened("csv", path)) == [{"n": 1, "s": b"x"}, {"n": 2, "s": b"y"}]
+
+
+def test_features_are_the_remedy_where_no_file_shows_the_columns(tmp_path: Path) -> None:
+    path = tmp_path / "cut.csv.gz"
+    path.write_bytes(b"no gzip")
+    with pytest.raises(DataError, match=r"; no row shows the columns: declare the features$"):
+        opened("csv", path)
 
 
 def test_the_error_of_a_header_names_the_file_once(tmp_path: Path) -> None:

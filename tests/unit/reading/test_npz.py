@@ -191,3 +191,10 @@ def test_damaged_files_are_named_and_skipped(tmp_path: Path) -> None:
         reader = opened("npz", tmp_path / name, whole, bad=bad)
         assert [row["n"] for row in all_of(reader)] == [0, 1, 2]
         assert bad.counts == {"corrupt_file": 1}
+
+
+def test_the_error_of_a_missing_column_lists_some_of_the_columns(tmp_path: Path) -> None:
+    path = tmp_path / "wide.npz"
+    np.savez(path, **{f"c{i}": np.arange(2) for i in range(100)})
+    with pytest.raises(DataError, match=r"'c19', …\); give the feature a default"):
+        opened("npz", path, features={"no": Feature("scalar", "int64")})

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -34,6 +35,8 @@ from headrace_server.reading.reader import BadRecords, Faults, Opening, without
 from .example_rows import Schema, schema_of
 
 T = TypeVar("T")
+#: Maximum number of columns that an error lists.
+_LISTED = 20
 
 
 class StoredRows(NamedTuple):
@@ -110,9 +113,11 @@ def _serves(
         if field is None:
             if name in schema.defaults:
                 continue
+            listed = ", ".join(map(repr, islice(names, _LISTED)))
+            listed += ", …" if len(names) > _LISTED else ""
             text = (
-                f"the file has no such column (it has {', '.join(map(repr, names))}); give the "
-                f"feature a default, or leave it out{near(name, names)}"
+                f"the file has no such column (it has {listed}); give the feature a default, or "
+                f"leave it out{near(name, names)}"
             )
             return report(name, text, "missing_feature")
         reason = clash(field, want)

@@ -86,15 +86,15 @@ class _Table:
             yield names, self.rows(Lines(stream, place.byte), place.row, len(names))
 
     def check(self, names: list[str]) -> None:
-        """Raise Damaged where a file has not the wanted columns; it may have none at all."""
+        """Raise _WrongHeader where a file has not the wanted columns; it may have none at all."""
         twice = {name for name in names if names.count(name) > 1}
         if twice:
-            raise Damaged(f"two columns are named {min(twice)!r}; rename one")
+            raise _WrongHeader(f"two columns are named {min(twice)!r}; rename one")
         grouped = [] if self.group_by is None else [self.group_by]
         for name in (*self.features, *grouped) if names else ():
             if name not in names:
                 has = ", ".join(map(repr, names))
-                raise Damaged(f"there is no column {name!r}; it has {has}{near(name, names)}")
+                raise _WrongHeader(f"there is no column {name!r}; it has {has}{near(name, names)}")
 
     def examples(self, file: DataFile, walk: Records) -> Iterator[Record]:
         """Yield the examples of a file: rows, or groups of rows."""
@@ -185,13 +185,15 @@ class _Table:
                         columns.setdefault(name, [])
                     sound.extend(row.cells for row in islice(rows, _PROBED_ROWS) if not row.wrong)
             except Damaged as error:  # reported when it is read
-                wrong = wrong or f"{file.path}: {error}; no row shows the columns"
+                remedy = "; no row shows the columns: declare the features"
+                remedy = "" if isinstance(error, _WrongHeader) else remedy
+                wrong = wrong or f"{file.path}: {error}{remedy}"
             for i, name in enumerate(names if sound else ()):
                 columns[name].extend(cells[i] for cells in sound)
             if sound:
                 break
         if wrong and not columns:
-            raise DataError(f"{wrong}: declare the features")
+            raise DataError(wrong)
         return {
             name: Feature(
                 "scalar" if self.group_by in (None, name) else "sequence", _dtype_of(cells)
@@ -250,6 +252,10 @@ class _Row(NamedTuple):
     number: int
     cells: Cells
     wrong: str
+
+
+class _WrongHeader(Damaged):
+    """The columns of a file are not those that are wanted, or two have one name."""
 
 
 class _Fault(Exception):
