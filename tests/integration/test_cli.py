@@ -190,7 +190,8 @@ def test_sigterm_waits_for_the_commit_of_what_is_out_and_ends_with_0(here: Path)
 
 def test_a_signal_to_the_whole_group_drains_too(here: Path) -> None:
     """As by ``timeout``, ``kill -- -GROUP`` or systemd with KillMode=control-group."""
-    with served(here, "feeds.py:numbers", "--drain-timeout", "60") as (process, address):
+    timeout = str(2 * PATIENCE_S)
+    with served(here, "feeds.py:numbers", "--drain-timeout", timeout) as (process, address):
         feed = headrace.connect(address, timeout=PATIENCE_S, prefetch=0)
         next(feed)
         for child in children_of(process.pid):

@@ -197,8 +197,9 @@ def test_a_trainer_killed_amid_a_save_leaves_right_states_and_no_memory(tmp_path
 def test_a_trainer_that_writes_while_its_buffers_are_read_changes_no_others_states(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """A liar writes to all of its buffers without end while it saves.  An honest trainer gets all
-    examples that the liar never had with the states that it saved."""
+    """1. A liar writes to all of its buffers without end while it saves 41 batches of two.
+    2. It closes, and an honest trainer goes on to the end: it gets all segments of the examples
+    that the liar never had, 18 at least, with the states that it saved."""
     maps: list[list[np.ndarray]] = []
 
     def recorded(*of: Any, **how: Any) -> list[np.ndarray]:
@@ -206,7 +207,8 @@ def test_a_trainer_that_writes_while_its_buffers_are_read_changes_no_others_stat
         return maps[-1]
 
     monkeypatch.setattr(headrace.free_buffers, "mapped", recorded)
-    ledger, harmed, over = Ledger(of_counts([6] * 40)), set(), threading.Event()
+    ledger, harmed, over = Ledger(of_counts([6] * 100)), set(), threading.Event()
+    seen: list[Any] = []
 
     def scribble() -> None:
         chance = np.random.default_rng(0)
@@ -219,6 +221,15 @@ def test_a_trainer_that_writes_while_its_buffers_are_read_changes_no_others_stat
         harmed.update(batch.original_key.tolist())
         batch.save_state("chain", batch.state("chain"))
 
+    def train_on(batch: Any) -> None:
+        cells = cells_of(batch)
+        got = batch.state("chain").tolist()
+        for (key, _), state, right in zip(cells, got, ledger.chains(cells), strict=True):
+            assert state == right or key in harmed
+        seen.extend(cells)
+        after = ledger.chains([(key, i + 1) for key, i in cells])
+        batch.save_state("chain", np.array(after, np.int32))
+
     pipeline = chained(list_of(ledger), batch_size=2, capacity=80)
     with serving(pipeline) as server, connect(server) as liar, connect(server) as honest:
         lie(liar)
@@ -227,18 +238,16 @@ def test_a_trainer_that_writes_while_its_buffers_are_read_changes_no_others_stat
         try:
             for _ in range(40):
                 lie(liar)
-                batch = next(honest)
-                cells = cells_of(batch)
-                got = batch.state("chain").tolist()
-                for (key, _), state, right in zip(cells, got, ledger.chains(cells), strict=True):
-                    assert state == right or key in harmed
-                after = ledger.chains([(key, i + 1) for key, i in cells])
-                batch.save_state("chain", np.array(after, np.int32))
+                train_on(next(honest))
         finally:
             over.set()
             thread.join()
+        liar.close()
+        for batch in honest:
+            train_on(batch)
         assert not server.failed_feeds()
-    assert len(harmed) < 40
+    sound = [cell for cell in seen if cell[0] not in harmed]
+    assert len(set(sound)) == len(sound) == 6 * (100 - len(harmed)) >= 6 * 18
 
 
 @contextlib.contextmanager

@@ -122,7 +122,7 @@ def test_a_mistake_in_an_option_names_the_option(
     ("command", "name", "value", "text"),
     [
         ("serve", "HTTP", "nonsense", "HEADRACE_HTTP='nonsense' is not HOST:PORT"),
-        ("serve", "STATE_DIR", "/proc", "HEADRACE_STATE_DIR='/proc' can not be used: No such"),
+        ("serve", "STATE_DIR", "/dev/null/x", "HEADRACE_STATE_DIR='/dev/null/x' is not a dir"),
         ("serve", "KEYS", "/absent", "HEADRACE_KEYS='/absent' is no directory"),
         ("drain", "HTTP", "h:99999", "HEADRACE_HTTP='h:99999' is neither HOST:PORT nor a URL"),
         ("drain", "HTTP_TOKEN_FILE", "/absent", "HEADRACE_HTTP_TOKEN_FILE='/absent' can not be"),

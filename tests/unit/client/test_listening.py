@@ -11,7 +11,9 @@ from contextlib import contextmanager
 import pytest
 import zmq
 
+from headrace import listening as module
 from headrace.listening import listening
+from tests.patience import PATIENCE_S
 
 
 @contextmanager
@@ -30,7 +32,31 @@ def http_server() -> Iterator[int]:
             thread.join()
 
 
-def test_a_port_of_http_is_named() -> None:
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a look take as long as tests wait."""
+    monkeypatch.setattr(module, "_LOOK_S", PATIENCE_S)
+    monkeypatch.setattr(module, "_MOST_S", 2 * PATIENCE_S)
+
+
+class NoGreeting(socket.socket):
+    """A connection on which no greeting comes: the wait for one is over at once."""
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        if size == 1:
+            raise TimeoutError
+        return super().recv(size, flags)
+
+
+def test_a_port_of_http_is_named(monkeypatch: pytest.MonkeyPatch, patient: None) -> None:
+    connected = socket.create_connection
+
+    def without_greeting(address: tuple[str, int], timeout: float) -> NoGreeting:
+        connection = NoGreeting(fileno=connected(address, timeout).detach())
+        connection.settimeout(timeout)
+        return connection
+
+    monkeypatch.setattr(socket, "create_connection", without_greeting)
     with http_server() as port:
         assert "HTTP is served there" in listening(f"tcp://127.0.0.1:{port}")
 
@@ -43,7 +69,7 @@ def test_a_port_of_zeromq_and_one_that_says_nothing_give_no_hint() -> None:
         assert listening(f"tcp://127.0.0.1:{silent.getsockname()[1]}") == ""
 
 
-def test_another_protocol_is_no_server_of_headrace() -> None:
+def test_another_protocol_is_no_server_of_headrace(patient: None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def greet() -> None:
@@ -66,11 +92,11 @@ def test_another_protocol_is_no_server_of_headrace() -> None:
         ("ipc://@abstract", ""),
     ],
 )
-def test_an_address_at_which_nothing_is_found(address: str, hint: str) -> None:
+def test_an_address_at_which_nothing_is_found(address: str, hint: str, patient: None) -> None:
     assert listening(address) == hint
 
 
-def test_a_host_without_an_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_without_an_address_is_named(monkeypatch: pytest.MonkeyPatch, patient: None) -> None:
     def unknown(*_: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 

@@ -70,15 +70,16 @@ def test_strangers_that_use_all_descriptors_keep_no_trainer_from_an_explanation(
     w.owner.pass_greeting(b"a", 5, "", [b"hello"])
     diary = Diary(Notebook(tmp_path / "diary-1").path)
     diary.begin("speech", 1)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     diary.enter("feeds:augment")
-    now = time.monotonic() + 12
     divide(40, 10)
     strangers = []
     try:
         with contextlib.suppress(OSError):
             while True:
                 strangers.append(os.dup(0))
-        monkeypatch.setattr(time, "monotonic", lambda: now)
+        now += 12
         w.owner.explain(tmp_path)
     finally:
         monkeypatch.undo()

@@ -62,14 +62,32 @@ def test_a_change_amid_the_start_of_an_owner_is_not_lost(
     starts: Starts, monkeypatch: pytest.MonkeyPatch
 ):
     """A worker has died, and its next term is being stored, when the server begins anew."""
-    began = threading.Thread(target=starts.change, kwargs={"directory": "/elsewhere"})
+    waits_or_over, lock = threading.Event(), threading.RLock()
+
+    class Lock:
+        """The lock of the starts, which shows that a thread waits for it."""
+
+        def __enter__(self) -> None:
+            if not lock.acquire(blocking=False):
+                waits_or_over.set()
+                lock.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            lock.release()
+
+    def change() -> None:
+        starts.change(directory="/elsewhere")
+        waits_or_over.set()
+
+    monkeypatch.setattr(starts, "_lock", Lock())
+    began = threading.Thread(target=change)
     replaced = module.replace
     stored = Durable.next_start
 
     def meanwhile() -> None:
         if not began.ident:
             began.start()
-            began.join(0.2)  # it waits for the start, and has no chance to be lost
+            assert waits_or_over.wait(PATIENCE_S)
 
     def next_start(durable: Durable, config: RunConfig) -> RunConfig:
         meanwhile()
