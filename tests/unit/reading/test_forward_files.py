@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import gzip
 import io
+import uuid
 import zlib
 from pathlib import Path
 
+import fsspec
+import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.spec import AbstractBufferedFile
 
 from headrace_proto.errors import DataError
 from headrace_server.files.manifest import resolve
@@ -47,6 +52,25 @@ def test_the_content_is_read_from_a_byte_on(tmp_path: Path, name: str, byte: int
         pass
 
 
+class Unsized(AbstractBufferedFile):
+    """A file of memory as those of fsspec's network systems: ``readline`` takes no size."""
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return self.fs.store[self.path].getvalue()[start:end]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_remote_files_are_read_from_a_byte_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = f"memory://{uuid.uuid4().hex}/{name}"
+    with fsspec.open(path, "wb") as sink:
+        sink.write(KINDS[name](CONTENT))
+    monkeypatch.setattr(MemoryFileSystem, "open", lambda *args: Unsized(*args))
+    (file,) = resolve([path])
+    for byte in (0, 1_100_000):
+        with open_forward(file, byte) as stream:
+            assert b"".join(Lines(stream, byte)) == CONTENT[byte:]
+
+
 def test_lines_have_no_byte_order_mark_and_know_their_ends() -> None:
     lines = Lines(io.BytesIO(b"\xef\xbb\xbfa\r\nb\n\xef\xbb\xbfc"))
     assert [(line, lines.byte) for line in lines] == [
@@ -70,3 +94,24 @@ def test_a_line_over_the_limit_is_damage(monkeypatch: pytest.MonkeyPatch, tmp_pa
         assert all_of(opened("jsonl", tmp_path / name, bad=BadRecords(skip=True))) == want
         with pytest.raises(DataError, match=f"{name}, record 1, byte 8: .*more than 9 bytes"):
             all_of(opened("jsonl", tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["a.gz", "a.zz"])
+@pytest.mark.parametrize(
+    ("damaged", "sound"), [(slice(-3, -2), 1000), (slice(80_000, 80_100), 449)]
+)
+def test_a_damaged_file_gives_all_records_before_that_wherever_reading_begins(
+    tmp_path: Path, name: str, damaged: slice, sound: int
+) -> None:
+    """The checksum at the end is wrong, or some bytes in the middle."""
+    rng = np.random.default_rng(0)
+    lines = [b'{"n": %d, "x": "%s"}\n' % (n, rng.bytes(150).hex().encode()) for n in range(1000)]
+    content = bytearray(KINDS[name](b"".join(lines)))
+    content[damaged] = bytes(byte ^ 0xFF for byte in content[damaged])
+    (tmp_path / name).write_bytes(content)
+    bad = BadRecords(skip=True)
+    numbers = [row["n"] for row in all_of(opened("jsonl", tmp_path / name, bad=bad))]
+    assert numbers[:sound] == list(range(sound))
+    assert bad.counts
+    with pytest.raises(DataError, match=f"{name}, record {sound}, byte"):
+        all_of(opened("jsonl", tmp_path / name))

@@ -2,8 +2,9 @@
 
     file ─► 256 kB ─► inflate, member after member ─► at most 1 MB ─► buffer ─► lines, records
 
-Memory holds a block and the record that is read, never the whole file.  A file that breaks off in
-the middle gives all records before that, then Damaged.
+Memory holds a block and the record that is read, never the whole file.  A file that breaks off or
+is damaged in the middle gives all records before that, then Damaged.  They are the same wherever
+reading begins: the steps of inflating do not depend on what is read.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from __future__ import annotations
 import io
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Final, Literal, cast
 
 from headrace_proto.errors import DataError
-from headrace_server.files.manifest import DataFile, open_stream
+from headrace_server.files.manifest import DataFile, is_remote, open_stream
 
 Compression = Literal["gzip", "zlib"] | None
 
@@ -56,6 +57,8 @@ def open_forward(
             raw = _Inflated(file, stream, compression)
             stream = cast(BinaryIO, io.BufferedReader(raw, _INFLATE))
             size = stream.seek(byte)
+        elif is_remote(file.path):  # lines of such streams can not be read up to a size
+            stream = cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, stream), _READ))
         if size < byte:
             raise DataError(
                 f"{file.path} ends before byte {byte} of its content, where reading is to go on: "
@@ -91,7 +94,9 @@ class _Inflated(io.RawIOBase):
     def __init__(self, file: DataFile, stream: BinaryIO, compression: str) -> None:
         self._file, self._stream, self._compression = file, stream, compression
         self._raw, self._at = b"", 0
+        self._block = memoryview(b"")  # inflated and not yet read
         self._inflater: Any = None  # of a member; another one may follow
+        self._damage: Damaged | None = None  # comes after the block
 
     def readable(self) -> bool:
         return True
@@ -109,28 +114,50 @@ class _Inflated(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Read the next bytes; Damaged where the file is damaged or cut off."""
+        self._block = self._block or memoryview(self._inflated())
+        size = min(len(buffer), len(self._block))
+        buffer[:size], self._block = self._block[:size], self._block[size:]
+        self._at += size
+        return size
+
+    def _inflated(self) -> bytes:
+        """Return the next block, empty at the end."""
         block = b""
         while not block:
+            if self._damage is not None:
+                raise self._damage
             raw = self._raw or self._stream.read(_READ)
             at_end, self._raw = not raw, b""
             if self._inflater is None:
                 if at_end:
-                    return 0
+                    return b""
                 if self._compression == "gzip":
                     raw = raw.lstrip(b"\0")  # zeros may fill up the last block of a tape
                     if not raw:
                         continue
                 self._inflater = zlib.decompressobj(_WINDOW_BITS[self._compression])
+            before = self._inflater.copy()
             try:
-                block = self._inflater.decompress(raw, len(buffer))
+                block = self._inflater.decompress(raw, _INFLATE)
             except zlib.error as error:
-                raise Damaged(f"the {self._compression} data is damaged ({error})") from None
+                self._damage = Damaged(f"the {self._compression} data is damaged ({error})")
+                block = _before_damage(before, raw)
+                continue
             self._raw = self._inflater.unconsumed_tail
             if self._inflater.eof:
                 self._raw, self._inflater = self._inflater.unused_data, None
             elif at_end and not block:
                 text = f"truncated at byte {self._file.size}: the {self._compression} data is not"
                 raise Damaged(f"{text} complete", "truncated_file")
-        buffer[: len(block)] = block
-        self._at += len(block)
-        return len(block)
+        return block
+
+
+def _before_damage(inflater: Any, raw: bytes) -> bytes:
+    """Return the content of all bytes before the one at which inflating fails."""
+    content = []
+    for power in reversed(range(len(raw).bit_length())):
+        trial, size = inflater.copy(), 1 << power
+        with suppress(zlib.error):
+            content.append(trial.decompress(raw[:size]))
+            inflater, raw = trial, raw[size:]
+    return b"".join(content)
