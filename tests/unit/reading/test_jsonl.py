@@ -100,7 +100,7 @@ def test_a_line_of_zeros_is_a_bad_record_and_no_blank_line(
 
 
 @pytest.mark.parametrize("name", ["a", "a.gz"])
-@pytest.mark.parametrize("content", [b"", b"\n", b" \n\n"])
+@pytest.mark.parametrize("content", [b"", b"\n", b" \n\n", b"\xef\xbb\xbf"])
 def test_a_file_without_records_is_a_source_of_none(
     tmp_path: Path, name: str, content: bytes
 ) -> None:

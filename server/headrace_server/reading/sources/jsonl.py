@@ -97,7 +97,7 @@ def _lines(file: DataFile, walk: Records) -> Iterator[Record]:
         lines = Lines(stream, byte)
         for line in lines:
             here, byte = Place(byte, number), lines.byte
-            if line.isspace():
+            if not line or line.isspace():  # a byte order mark may have been all
                 continue
             number += 1
             walk.place = Place(byte, number)
