@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -147,18 +148,22 @@ def test_an_object_that_can_go_on_from_a_place_is_asked_to() -> None:
 
 
 class Endless:
+    def __init__(self, length: int) -> None:
+        self.length = length
+
     def __len__(self) -> int:
-        return 2**50
+        return self.length
 
     def __getitem__(self, i: int) -> Any:
         return row(i % 8)
 
 
-def test_a_sequence_may_be_longer_than_any_memory() -> None:
-    reader = opened("function", function=HERE + "Endless")
-    assert reader.length == 2**50
-    chunk = reader.take(np.array([2**49 + 3, 1]))
-    assert [r["n"] for r in examples(chunk)] == [3, 1]
+@pytest.mark.parametrize("length", [2**50, sys.maxsize])
+def test_a_sequence_may_be_longer_than_any_memory(length: int) -> None:
+    reader = opened("function", function=HERE + "Endless", args=[length])
+    assert reader.length == length
+    chunk = reader.take(np.array([2**49 + 3, 1, length - 1]))
+    assert [r["n"] for r in examples(chunk)] == [3, 1, (length - 1) % 8]
 
 
 def test_no_examples_are_a_source_of_none() -> None:

@@ -163,8 +163,9 @@ class RowPart(RowSource):
     ) -> None:
         super().__init__(name, bad, offsets is not None)
         self.length, self._get = length, get
-        # Without offsets a view of a single 0: a sequence may be longer than any memory.
-        self._bytes = np.broadcast_to(np.int64(0), length) if offsets is None else offsets
+        # Without offsets a view of a single 0: a sequence may be longer than any memory, even
+        # than an array of larger numbers may seem.
+        self._bytes = np.broadcast_to(np.int8(0), length) if offsets is None else offsets
 
     def examples(self) -> Iterator[Shown]:
         for number in range(self.length):
