@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.columns import Ragged, Strings
+from headrace_server.reading.sources import example_layouts, example_parse
 from headrace_server.reading.sources.example_parse import ExampleParser
 from headrace_server.reading.sources.example_wire import Malformed, varints, walk
 from tests.unit.tfrecord_writer import (
@@ -314,6 +315,52 @@ def test_the_error_of_an_invalid_record_names_the_rule(payload, wanted, reason, 
     got_reason, got_text = one_fault(payload, {"x": wanted})
     assert got_reason == reason
     assert text in got_text
+
+
+def test_records_that_lack_the_same_are_described_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    described: list[object] = []
+    monkeypatch.setattr(
+        example_parse, "near", lambda word, known: described.append(word) or f" ({len(known)})"
+    )
+    payloads = [example({f"z{k % 2}": feature("int", [1])}) for k in range(40)]
+    _, faults = parse(payloads, {"lacking": LABEL})
+    assert described == ["lacking"] * 2
+    assert [text.split("; ")[1] for _, text in faults.values()] == [
+        f"the record has 'z{k % 2}' (1)" for k in range(40)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "rare", "first"), [(6, 0, "RecordLayout"), (7, 0, "Template"), (2, 1, "Template")]
+)
+def test_templates_come_first_for_many_lengths_and_again_after_odd_records(
+    lengths: int, rare: int, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matched: list[str] = []
+    for form in (example_layouts.RecordLayout, example_layouts.Template):
+
+        def match(self, *args, whole=form.match):
+            matched.append(type(self).__name__)
+            return whole(self, *args)
+
+        monkeypatch.setattr(form, "match", match)
+
+    def chunk(packed: bool) -> list[bytes]:
+        """Each length comes 20 times, and some one time."""
+        sizes = [*range(1, lengths + 1)] * 20 + [50] * rare
+        return [example({"s": feature("float", [0.5] * size, packed)}) for size in sizes]
+
+    def first_matched(packed: bool) -> str:
+        matched.clear()
+        parse(chunk(packed), {}, parser=parser)
+        return matched[0]
+
+    wanted = {"s": Feature("sequence", "float32")}
+    parser = ExampleParser(wanted, True)
+    assert first_matched(packed=True) == first
+    for _ in range(example_parse._LAYOUTS_FIRST + 1):
+        first_matched(packed=False)
+    assert first_matched(packed=True) == first
 
 
 @given(st.integers(0, 39))

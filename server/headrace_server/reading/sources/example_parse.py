@@ -7,12 +7,13 @@ Records that match a layout or template are taken as arrays; the others go on.  
 that is missing is learned from one of the records that need it.
 
 Each length needs a layout of its own.  Where a chunk has more than a few lengths, templates come
-first, unless most records match none.
+first, but for some chunks after one most of whose records match none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -27,8 +28,11 @@ from .example_wire import Malformed, Run, names_in, walk
 
 #: Smaller groups of one length are left to templates: matching and gathering costs 50 µs per group.
 _MIN_GROUP = 16
-#: Number of lengths in a chunk up to which a layout for each is quicker than a template for all.
-_FEW_LENGTHS = 4
+#: Number of lengths in a chunk up to which a layout for each is quicker than a template for all:
+#: where layouts are all that is needed, and where templates match some of the records anyway.
+_FEW_LENGTHS, _FEW_BESIDE_OTHERS = 6, 1
+#: Number of chunks of many lengths that are read by layouts after one that matched no templates.
+_LAYOUTS_FIRST = 16
 #: Maximum layouts remembered per length, and lengths.  With varints one length has several layouts.
 _PER_LENGTH = 8
 _LENGTHS = 1024
@@ -62,7 +66,7 @@ class ExampleParser:
         }
         self._kinds = [want.kind for want in self._wants]
         self._templates: list[Form] = []
-        self._usual = True  # whether templates match most records
+        self._layouts_first = 0  # number of chunks until templates may come first again
         self._layouts: dict[int, list[Form]] = {}
 
     def parse(
@@ -91,18 +95,13 @@ class ExampleParser:
             except Fault as error:
                 reason, text = error.args
                 if reason == "missing_feature":
-                    text += self._features_of(record)
+                    text += _listing(
+                        tuple(names_in(record)), tuple(want.name for want in self._wants)
+                    )
                 faults[row] = (reason, text)
 
         names = (want.name for want in self._wants)
         return {n: f.finish(faults) for n, f in zip(names, fillers, strict=True)}, faults
-
-    def _features_of(self, record: memoryview) -> str:
-        """List the features of a record that lacks one, for the text of its fault."""
-        names = names_in(record)
-        lacks = next((want.name for want in self._wants if want.name not in names), "")
-        listed = ", ".join(map(repr, names[:_LISTED])) + (", …" if names[_LISTED:] else "")
-        return f"; the record has {listed or 'no feature'}{near(lacks, names)}"
 
     def _walked(
         self, record: memoryview, opaque: list[tuple[int, int]] | None = None
@@ -142,9 +141,12 @@ class ExampleParser:
 
         lengths, rows = stops - starts, np.arange(starts.size)
         groups, rest = _by_length(lengths, rows)
-        if len(groups) > _FEW_LENGTHS and self._usual:
+        few = _FEW_BESIDE_OTHERS if any(map(len, rest)) else _FEW_LENGTHS
+        if len(groups) > few and self._layouts_first:
+            self._layouts_first -= 1
+        elif len(groups) > few:
             left = rest_of(rows, self._templates, self._template, _TEMPLATES)
-            self._usual = 2 * left.size < rows.size
+            self._layouts_first = 0 if 2 * left.size < rows.size else _LAYOUTS_FIRST
             groups, rest = _by_length(lengths, np.sort(left))
         if len(self._layouts) > _LENGTHS:
             self._layouts.clear()
@@ -175,6 +177,14 @@ class ExampleParser:
         wants = enumerate(self._wants)
         complete = all(slot in slots or want.default is not None for slot, want in wants)
         return learned if complete else None
+
+
+@lru_cache(maxsize=16)  # many records may lack the same
+def _listing(names: tuple[str, ...], wanted: tuple[str, ...]) -> str:
+    """List the features of a record that lacks a wanted one, for the text of its fault."""
+    lacks = next((name for name in wanted if name not in names), "")
+    listed = ", ".join(map(repr, names[:_LISTED])) + (", …" if names[_LISTED:] else "")
+    return f"; the record has {listed or 'no feature'}{near(lacks, names)}"
 
 
 def _fetch(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> None:
