@@ -116,9 +116,8 @@ def _feeds(values: Sequence[Mapping[str, FeedStatus]]) -> dict[str, FeedStatus]:
 def joined_feed(parts: Sequence[FeedStatus]) -> FeedStatus:
     """Return one status of a feed, which lists the first trainers and counts the others."""
     whole = joined(FeedStatus, parts)
-    trainers = whole["trainers"]
-    whole["trainers"] = trainers[:MOST_TRAINERS]
-    whole["trainers_more"] += len(trainers[MOST_TRAINERS:])
+    whole["trainers_more"] += len(whole["trainers"][MOST_TRAINERS:])
+    del whole["trainers"][MOST_TRAINERS:]
     return whole
 
 
