@@ -137,9 +137,17 @@ class Store:
 
     def submit(self, change: Change, ticket: Any = None) -> None:
         """Commit a change, soon.  It belongs to the store from now on."""
+        self.submit_all([change], [ticket])
+
+    def submit_all(self, changes: Sequence[Change], tickets: Sequence[Any]) -> None:
+        """Commit changes soon, all in one record, and then hand out the tickets.
+
+        A change by itself may be half of a commit: its states, without its token.
+        """
         with self._changed:
             self._begin()
-            self._gathered.append((change, ticket))
+            self._gathered += [(change, None) for change in changes]
+            self._gathered += [(Change(), ticket) for ticket in tickets]
             self._start()
 
     def write(self, changes: Sequence[Change]) -> bool:

@@ -237,10 +237,7 @@ class Stores:
             if store.write(changes):
                 self._record, self._record_due = (name, gathered, None), due
                 return []
-            for change in changes:
-                store.submit(change)
-            for message in gathered.messages:
-                store.submit(Change(), message)
+            store.submit_all(changes, gathered.messages)
         except ServerError as error:
             return [(name, error)]
         return []

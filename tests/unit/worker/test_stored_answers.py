@@ -18,7 +18,7 @@ from headrace_proto.errors import ServerError
 from headrace_server.core.changes import Change
 from headrace_server.state.journal import Journal
 from headrace_server.state.statedir import partition_path
-from headrace_server.state.store import StoreDamaged
+from headrace_server.state.store import Store, StoreDamaged
 from headrace_server.worker import commits
 from headrace_server.worker.desk import Desk
 from tests.nursery import WarmPopen
@@ -128,6 +128,31 @@ def test_more_commits_gather_for_a_synced_write_but_no_more_than_a_trainer_may_h
         assert not one.stores.due and one.stores.ripe == (2 * token >= most)
         one.stores.submit(A, Changed(Change(done=[token])), [token])
     assert one.stores.due
+
+
+def test_the_changes_of_a_commit_are_one_record_with_its_token(
+    tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
+):
+    """However soon the store's thread begins.  A kill between two would leave states alone."""
+    start, append, records = Store._start, Journal.append, []
+
+    def at_once(store: Store) -> None:
+        start(store)
+        while store._gathered:
+            store._changed.wait(0.01)
+
+    def appended(journal: Journal, parts: Sequence[Any]) -> int:
+        records.append(parts)
+        return append(journal, parts)
+
+    monkeypatch.setattr(Store, "_start", at_once)
+    monkeypatch.setattr(Journal, "append", appended)
+    one = keeping(tmp_path)
+    one.stores.open(A)
+    one.stores.submit(A, Changed(Change(done=[1]), Change(done=[2])), [70])
+    one.stores.answer(A, "stored")
+    assert one.stores.write() == [] and one.until_sent(1) == ["stored"]
+    assert len(records) == 1
 
 
 def test_a_worker_that_would_rest_writes_part_by_part(
