@@ -1,14 +1,17 @@
-"""The children of a process, read while its threads come and go, and the end of any process."""
+"""The children and threads of a process: those that there are, and the end of any."""
 
 from __future__ import annotations
 
 import os
 import select
+import threading
 from pathlib import Path
+
+import pytest
 
 from tests.patience import PATIENCE_S
 
-__all__ = ["children_of", "gone"]
+__all__ = ["children_of", "gone", "start_only_one_thread"]
 
 
 def gone(pid: int, timeout_s: float = PATIENCE_S) -> bool:
@@ -37,3 +40,20 @@ def children_of(pid: int) -> list[int]:
             ]
         except (FileNotFoundError, ProcessLookupError):
             continue  # a thread ended meanwhile: its children are another thread's now
+
+
+def start_only_one_thread(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """Refuse all threads but the first that begins, as a container with a limit of them does.
+
+    Returns the list that it is added to.
+    """
+    start, started = threading.Thread.start, list[threading.Thread]()
+
+    def refused(thread: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    return started

@@ -17,7 +17,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace_server.process.in_thread import InThread
-from tests.children import children_of
+from tests.children import children_of, start_only_one_thread
 from tests.patience import PATIENCE_S
 
 from .processes import Process
@@ -246,17 +246,9 @@ def test_ctrl_c_at_the_start_of_any_thread_leaves_nothing(
 
 def test_nothing_is_left_of_a_thread_that_can_not_start(monkeypatch: pytest.MonkeyPatch):
     """As in a container with a limit of threads: the supervisor tries again after an OSError."""
-    start, started = threading.Thread.start, []
-
-    def refused(thread: threading.Thread) -> None:
-        if started:
-            raise RuntimeError("can't start new thread")
-        started.append(thread)
-        start(thread)
-
     gc.collect()
     before = sorted(os.listdir("/proc/self/fd"))
-    monkeypatch.setattr(threading.Thread, "start", refused)
+    started = start_only_one_thread(monkeypatch)
     with pytest.raises(OSError, match="can't start new thread"):
         InThread("headrace_server.worker.worker", "worker-0-0", b"", lambda *event: None, {})
     started[0].join(PATIENCE_S)

@@ -8,19 +8,8 @@ from typing import Any
 
 import pytest
 
-import headrace_server as hs
+from .declared import SEGMENTS, SOURCE
 
-FEATURES = {"k": hs.scalar("bytes"), "x": hs.scalar("int64"), "v": hs.sequence("float32")}
-SOURCE = hs.read_tfrecord("/data/a-*.tfrecord", FEATURES)
-SEGMENTS: dict[str, Any] = {
-    "input_key": "k",
-    "input_sequences": ["v"],
-    "input_context": [],
-    "input_length": "x",
-    "initial_states": {"h": hs.zeros((2,))},
-    "num_unroll": 5,
-    "batch_size": 4,
-}
 #: Calls that are right, and the arguments of the TensorFlow function of that name.
 CALLS: dict[str, tuple[dict[str, Any], str]] = {
     "bucket": (

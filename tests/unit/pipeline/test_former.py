@@ -7,19 +7,7 @@ from typing import Any
 
 import pytest
 
-import headrace_server as hs
-
-FEATURES = {"k": hs.scalar("bytes"), "x": hs.scalar("int64"), "v": hs.sequence("float32")}
-SOURCE = hs.read_tfrecord("/data/a-*.tfrecord", FEATURES)
-SEGMENTS: dict[str, Any] = {
-    "input_key": "k",
-    "input_sequences": ["v"],
-    "input_context": [],
-    "input_length": "x",
-    "initial_states": {"h": hs.zeros((2,))},
-    "num_unroll": 5,
-    "batch_size": 4,
-}
+from .declared import SEGMENTS, SOURCE
 
 
 @pytest.mark.parametrize(

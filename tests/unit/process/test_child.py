@@ -21,7 +21,7 @@ import pytest
 
 from headrace_proto.errors import ServerError
 from headrace_server.process.child import ChildProcess, perform
-from tests.children import gone
+from tests.children import gone, start_only_one_thread
 from tests.patience import PATIENCE_S
 
 #: What the children of these tests run: a function by the name of their first argument.
@@ -237,17 +237,9 @@ def test_a_child_is_ended_at_once_where_the_system_has_no_thread_to_spare(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ):
     """As a container with a limit of processes, of which each thread counts as one."""
-    start, started = threading.Thread.start, []
-
-    def refused(thread: threading.Thread) -> None:
-        if started:
-            raise RuntimeError("can't start new thread")
-        started.append(thread)
-        start(thread)
-
     gc.collect()
     before, open_before = children(), sorted(os.listdir("/proc/self/fd"))
-    monkeypatch.setattr(threading.Thread, "start", refused)
+    started = start_only_one_thread(monkeypatch)
     with pytest.raises(OSError, match="can't start new thread"):
         Played("echo", None, environment)
     assert sorted(os.listdir("/proc/self/fd")) == open_before
