@@ -76,7 +76,8 @@ def _commits(store: Store, bell: int, chance: random.Random) -> list[Saved]:
         ]
         drop = [chance.randrange(30)]
         store.submit(
-            Change(examples_of(put), drop, meta={"n": b"%d" % number}, tokens=[number]), number
+            Change(examples_of(put), drop, meta={"n": b"%d" % number}, tokens=[number]),
+            tickets=[number],
         )
         select.select([bell], [], [], _PATIENCE_S)
         os.eventfd_read(bell)

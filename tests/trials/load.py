@@ -49,7 +49,7 @@ while told < changes:
             for i, line in enumerate(lines[n * 32 % 65_536 :][:32])
         ]
         sent.append(time.perf_counter())
-        store.submit(Change(put=examples_of(some), tokens=[n]), n)
+        store.submit(Change(put=examples_of(some), tokens=[n]), tickets=[n])
     next_s = max(0.0, len(sent) * 32 / rate - (time.perf_counter() - began))
     select.select([bell], [], [], next_s if len(sent) < changes else 10.0)
     try:

@@ -48,7 +48,7 @@ while True:
         state = b"%d" % n * 400
         states = [Example(k, k, 0, 0, n, n + 2, (0, b"k"), state) for k in range(n, n + 20)]
         put = examples_of(states)
-        store.submit(Change(put=put, drop=[n - 1], meta={"n": b"%d" % n}, tokens=[n]), n)
+        store.submit(Change(put=put, drop=[n - 1], meta={"n": b"%d" % n}, tokens=[n]), tickets=[n])
     os.eventfd_read(bell)
     for told in store.take_done():
         os.write(1, b"%d\\n" % told)

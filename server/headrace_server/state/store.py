@@ -1,6 +1,6 @@
 """The store of one partition: one journal, and one thread that writes it.
 
-    submit(change, ticket) ─► [ all that has gathered ─► one record ] ─► take_done()
+    submit(changes, tickets) ─► [ all that has gathered ─► one record ] ─► take_done()
 
 A ticket is done when its change is committed; only then is a trainer answered.  While the store
 writes one record the next gathers, so the disk sets the delay and not the rate.  The store waits
@@ -135,12 +135,8 @@ class Store:
         with _named(self.path, self.in_memory):
             return self._ledger.saved(self._journal.views())
 
-    def submit(self, change: Change, ticket: Any = None) -> None:
-        """Commit a change, soon.  It belongs to the store from now on."""
-        self.submit_all([change], [ticket])
-
-    def submit_all(self, changes: Sequence[Change], tickets: Sequence[Any]) -> None:
-        """Commit changes soon, all in one record, and then hand out the tickets.
+    def submit(self, *changes: Change, tickets: Iterable[Any] = ()) -> None:
+        """Commit changes soon, all in one record, and hand out the tickets then.
 
         A change by itself may be half of a commit: its states, without its token.
         """

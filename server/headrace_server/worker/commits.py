@@ -237,7 +237,7 @@ class Stores:
             if store.write(changes):
                 self._record, self._record_due = (name, gathered, None), due
                 return []
-            store.submit_all(changes, gathered.messages)
+            store.submit(*changes, tickets=gathered.messages)
         except ServerError as error:
             return [(name, error)]
         return []

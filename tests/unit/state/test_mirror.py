@@ -58,7 +58,7 @@ def test_a_change_is_applied_once_though_its_mirror_fails(tmp_path: Path) -> Non
 
     path = tmp_path / "0.journal"
     store = Store(path, "process", mirror=mirror)  # type: ignore[arg-type]
-    store.submit(Change(tokens=[7]), "answered")
+    store.submit(Change(tokens=[7]), tickets=["answered"])
     eventually(lambda: "answered" in store.take_done())
     assert len(made[0].records) == 1 and not store.fault
     store.close()
@@ -113,7 +113,7 @@ def test_a_store_of_mirrored_records_has_all_that_was_answered(tmp_path: Path) -
             model.apply(copy.deepcopy(change))
             assert not store.write([change])  # the mirror takes its time
             store.submit(change)
-            store.submit(Change(), "answered")
+            store.submit(Change(), tickets=["answered"])
             eventually(lambda store=store: "answered" in store.take_done())
         records = made[-1].records
         store.close()

@@ -58,7 +58,7 @@ class Opened:
         ticket = object()
         for change in changes:
             self.store.submit(change)
-        self.store.submit(Change(), ticket)
+        self.store.submit(Change(), tickets=[ticket])
         self.until(lambda: ticket in self.done)
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ def test_it_gives_back_what_was_submitted_after_a_close_and_after_a_kill(
         for number in range(chance.randrange(1, 25)):
             change = random_change(chance)
             model.apply(copy.deepcopy(change))
-            one.store.submit(change, number)
+            one.store.submit(change, tickets=[number])
             tickets.append(number)
             if chance.random() < 0.3:
                 one.until_done(len(tickets))
@@ -141,7 +141,7 @@ while True:
         states = [Example(line, line, 0, 0, n, n + 2, (0, b"k"), b"%d" % n * 400)
                   for line in range(n, n + 20)]
         put = examples_of(states)
-        store.submit(Change(put=put, drop=[n - 1], meta={"n": b"%d" % n}, tokens=[n]), n)
+        store.submit(Change(put=put, drop=[n - 1], meta={"n": b"%d" % n}, tokens=[n]), tickets=[n])
     os.eventfd_read(bell)
     for told in store.take_done():
         os.write(1, b"%d\\n" % told)
@@ -208,10 +208,12 @@ def test_changes_that_gather_while_a_record_is_written_are_the_next_record(
 ):
     one = opened(tmp_path / "0.journal")
     chance = random.Random(0)
-    one.store.submit(Change(put=examples_of([example(chance, 1)])), 0)
+    one.store.submit(Change(put=examples_of([example(chance, 1)])), tickets=[0])
     assert held.began.wait(PATIENCE_S)
     for n in range(1, 201):
-        one.store.submit(Change(put=examples_of([example(chance, 1)]), meta={"base": b"%d" % n}), n)
+        one.store.submit(
+            Change(put=examples_of([example(chance, 1)]), meta={"base": b"%d" % n}), tickets=[n]
+        )
     assert one.store.take_done() == []
     held.go.set()
     one.until_done(201)
@@ -224,7 +226,7 @@ def test_a_record_that_can_not_be_written_ends_the_store_and_leaves_nothing(tmp_
     one = Opened(path)
     change = Change(put=examples_of([example(random.Random(0), 1)]))
     change.meta["bad"] = object()  # type: ignore[assignment]  # cannot be written
-    one.store.submit(change, "lost")
+    one.store.submit(change, tickets=["lost"])
     with pytest.raises(ServerError, match=r"0\.journal"):
         one.until(lambda: bool(one.done))
     assert one.done == []
@@ -255,14 +257,14 @@ def ring():
     done.extend(store.take_done())
 while not store.fault:
     one = Example(n, n, 0, 0, 0, 1, (0, b"k"), os.urandom(9000))
-    store.submit(Change(put=examples_of([one])), n)
+    store.submit(Change(put=examples_of([one])), tickets=[n])
     n += 1
     ring()
 assert str(path) in store.fault, store.fault
 full = list(done)
 assert full == list(range(len(full))) and 0 < len(full) < n, (len(full), n)
 for _ in range(3):
-    store.submit(Change(tokens=[n]), n)
+    store.submit(Change(tokens=[n]), tickets=[n])
     n += 1
 try:
     store.copy_to(path.with_name("copy.journal"))
@@ -341,7 +343,7 @@ def test_a_full_disk_is_waited_out_again_and_again(small_disk: Path, opened: Cal
         fill(ballast)
         committed = len(one.done)
         while not one.store.fault:
-            one.store.submit(put(n, n), n)
+            one.store.submit(put(n, n), tickets=[n])
             n += 1
             one.until_done_or_fault(n)
         assert "No space left on device" in one.store.fault
@@ -362,14 +364,14 @@ def test_in_shared_memory_a_journal_stays_small_and_names_the_remedy_when_that_i
     monkeypatch.setattr(journal, "_USUAL_HALF_IN_MEMORY", 2 << 20)
     one = opened(small_disk / "0.journal", durability=WORKER)
     for n in range(4000):  # 36 MB
-        one.store.submit(put(n % 40, n), n)
+        one.store.submit(put(n % 40, n), tickets=[n])
         if n % 100 == 99:
             one.until_done(n + 1)
     assert (small_disk / "0.journal").stat().st_size == 4096 + 2 * (2 << 20)
     fill(small_disk / "ballast")
     n = 4000
     while not one.store.fault:  # what lives does not fit any more
-        one.store.submit(put(n, n), n)
+        one.store.submit(put(n, n), tickets=[n])
         n += 1
         one.until_done_or_fault(n)
     assert "No space left on device" in one.store.fault
@@ -523,7 +525,7 @@ def test_close_commits_what_has_gathered_and_later_changes_are_refused(tmp_path:
     path = tmp_path / "0.journal"
     one = Opened(path)
     for n in range(50):
-        one.store.submit(Change(tokens=[n]), n)
+        one.store.submit(Change(tokens=[n]), tickets=[n])
     held.go.set()
     one.close()
     one.close()
