@@ -177,6 +177,20 @@ def test_exit_when_done_ends_after_the_last_commit(here: Path) -> None:
         assert process.wait(PATIENCE_S) == 0
 
 
+def test_a_signal_that_comes_as_the_program_ends_does_not_change_its_exit_code(here: Path) -> None:
+    """Python ends its handlers before it deletes modules."""
+    (here / "late.py").write_text(
+        "import os, signal\nfrom feeds import numbers\n"
+        "class Late:\n"
+        "    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGTERM):\n"
+        "        kill(pid, number)\n"
+        "late = Late()\n"
+    )
+    with served(here, "late.py:numbers", "--exit-when-done", warm=False) as (process, address):
+        assert len(rows(address)) == 40
+        assert process.wait(PATIENCE_S) == 0
+
+
 def test_sigterm_waits_for_the_commit_of_what_is_out_and_ends_with_0(here: Path) -> None:
     with served(here, "feeds.py:numbers", "--drain-timeout", "60") as (process, address):
         feed = headrace.connect(address, timeout=PATIENCE_S, prefetch=0)

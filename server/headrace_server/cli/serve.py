@@ -118,6 +118,7 @@ def until_stopped(server: Server, stop: Signals, options: Namespace) -> int:
         another = stop.second if stop.first.is_set() else stop.first
         while waiter.is_alive() and not another.is_set():
             waiter.join(0.1)
+    stop.ignore()
     return exits.FAILED if server.failed_feeds() else exits.WELL
 
 
@@ -135,6 +136,11 @@ class Signals:
         if not self.started:  # nothing is out yet: the start is given up, and cleaned up after
             raise SystemExit(0)
         (self.second if self.first.is_set() else self.first).set()
+
+    def ignore(self) -> None:
+        """Ignore them: Python ends its handlers before the process, which then died by a signal."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
 
 
 _STATE_DIR, *_REST = options_of(ReplaySettings)
