@@ -29,6 +29,7 @@ __all__ = [
     "drained",
     "greeted",
     "number_of",
+    "pid_of",
     "serving",
     "trainers_of",
     "worker_pid",
@@ -54,6 +55,11 @@ def drained(server: hs.Server, feed: str = "default") -> list[headrace.Batch]:
 def worker_pid(server: hs.Server) -> int:
     """Return the process number of a server's only worker."""
     return next(pid for name, pid in server.pids.items() if name.startswith("worker"))
+
+
+def pid_of(server: hs.Server, name: str) -> int:
+    """Return the number of a server's process of this name, once there is one."""
+    return eventually(lambda: server.pids.get(name, 0))
 
 
 def trainers_of(server: hs.Server, feed: str = "default") -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ from headrace_server.worker.outbox import Outbox
 from tests.patience import PATIENCE_S, eventually
 
 from .segment_streams import Ledger, at_once, chained, of_counts, save_all, train
-from .serving import connect, serving
+from .serving import connect, pid_of, serving
 from .test_locks import make_keys
 from .test_near import list_of
 
@@ -298,9 +298,8 @@ def test_a_feed_whose_owner_dies_again_and_again_is_given_up_and_trainers_are_to
     with hs.run(chained(list_of(ledger)), state_dir=tmp_path / "state") as server:
         with connect(server, prefetch=0) as feed:
             for life in range(4):
-                eventually(lambda life=life: f"worker-0-{life}" in server.pids)
                 batch = next(feed)
-                os.kill(server.pids[f"worker-0-{life}"], signal.SIGKILL)
+                os.kill(pid_of(server, f"worker-0-{life}"), signal.SIGKILL)
                 save_all(batch, ledger.check(batch))
             with pytest.raises(headrace.ServerError, match="died 4 times within 60 s"):
                 train(feed, ledger)

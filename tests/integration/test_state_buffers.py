@@ -25,7 +25,7 @@ from tests.patience import PATIENCE_S, eventually
 
 from .segment_streams import Ledger, cells_of, chained, full, of_counts, save_all, train
 from .serving import connect as serving_connect
-from .serving import serving
+from .serving import pid_of, serving
 from .test_segment_faults import Raw, list_of, raw, trainer
 
 connect = functools.partial(serving_connect, prefetch=0)
@@ -145,7 +145,7 @@ def test_a_save_in_a_buffer_counts_though_its_owner_dies_before_it_has_read_it(
                 train(feed, ledger, 4)
                 batch = next(feed)
                 states = ledger.check(batch)
-                owner = server.pids[f"worker-0-{life}"]
+                owner = pid_of(server, f"worker-0-{life}")
                 os.kill(owner, signal.SIGSTOP)
                 before = len(named)
                 save_all(batch, states)

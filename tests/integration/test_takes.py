@@ -19,7 +19,7 @@ from tests.unit.core.original_queue import original_stream
 from tests.waiting import waits_end_after
 
 from .segment_streams import Ledger, chained, of_counts, save_all
-from .serving import connect, serving
+from .serving import connect, pid_of, serving
 
 _COUNTS = [3, 1, 5, 2, 1, 1, 7, 4, 2, 3, 1, 6, 2]
 _SIZES = (5, None, 1, 6, 2, None, 3)
@@ -132,19 +132,15 @@ def test_a_worker_that_is_killed_between_two_takes_changes_nothing(tmp_path: Pat
     feed = chained(examples, batch_size=2, capacity=4)
     with hs.run(feed, workers=2, state_dir=tmp_path) as server:
         with connect(server) as feed:
-            sizes = cycle((3, 1, 4))
+            sizes, lives = cycle((3, 1, 4)), [0, 0]
             for number, rows in zip(range(8), sizes, strict=False):
                 batch = feed.take(batch_size=rows)
                 assert batch.rows == rows
                 states = ledger.check(batch)
                 if number in (1, 4):
                     worker = batch.partition % 2
-                    life = max(
-                        int(name.rsplit("-", 1)[1])
-                        for name in server.pids
-                        if name.startswith(f"worker-{worker}-")
-                    )
-                    os.kill(server.pids[f"worker-{worker}-{life}"], signal.SIGKILL)
+                    os.kill(pid_of(server, f"worker-{worker}-{lives[worker]}"), signal.SIGKILL)
+                    lives[worker] += 1
                 save_all(batch, states)
             stream(feed, ledger, sizes)
         assert server.wait(PATIENCE_S)
