@@ -24,7 +24,7 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from .clock import Deadline
@@ -78,10 +78,11 @@ class Channel:
         first: Sequence[Frame],
         patience_s: float = 0.0,
         most_bytes: int = _MOST_BYTES,
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> Channel:
         """Connect to the end that listens at a path, and send a first message.
 
-        It waits for a listener that is not there yet.
+        It waits for a listener that is not there yet, and calls ``meanwhile`` again and again.
         """
         end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         channel = cls(end, most_bytes=most_bytes)
@@ -95,9 +96,10 @@ class Channel:
                     except (FileNotFoundError, ConnectionRefusedError):
                         if not deadline.left_s:
                             raise
+                        meanwhile()
                         time.sleep(_LOOK_S)
             channel.send(first)
-        except OSError:
+        except BaseException:
             end.close()
             raise
         return channel

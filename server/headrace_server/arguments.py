@@ -1,6 +1,6 @@
 """Checks of the arguments of ``hs.run`` and ``hs.replay`` that need more than one option's bounds.
 
-Pipelines, tokens, addresses, keys.  Errors name the argument.
+Pipelines, tokens, addresses.  Errors name the argument.  The front checks the keys.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from headrace_proto.token import Token
 
 from .files.durable_file import usable, writing
 from .files.manifest import resolve
-from .front.keyring import KeyRing
 from .pipeline.builder import Pipeline
 from .pipeline.declaration import Declaration
 from .process.child import ParentPipe
@@ -29,8 +28,6 @@ from .process.config import FeedConfig, RunConfig
 from .process.settings import Settings
 from .supervisor.local_servers import refuse_taken
 from .watch.answers import is_here
-
-logger = logging.getLogger("headrace.server")
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
@@ -111,7 +108,7 @@ def share_in(share: object, partitions: int | None) -> Share:
 
 
 def start_config(settings: Settings, feeds: Iterable[FeedConfig], **more: Any) -> RunConfig:
-    """Check addresses and keys; return the config that any server of this process starts from."""
+    """Check addresses; return the config that any server of this process starts from."""
     binds = _addresses(settings.bind)
     check_exposed(binds, settings.keys, settings.insecure)
     refuse_taken([("bind", one) for one in binds])
@@ -119,21 +116,13 @@ def start_config(settings: Settings, feeds: Iterable[FeedConfig], **more: Any) -
         feeds=tuple(feeds),
         directory="",
         binds=tuple(binds),
-        keys=None if settings.keys is None else _keys(settings.keys),
+        keys=None if settings.keys is None else os.path.abspath(settings.keys),
         lease_ttl_s=settings.lease_ttl_s,
         program=process_name(),
         log_level=logging.getLogger("headrace").getEffectiveLevel(),
         python_path=tuple(os.path.abspath(entry) for entry in sys.path),
         **more,
     )
-
-
-def _keys(keys: str | os.PathLike[str]) -> str:
-    """Return the directory of the keys, checked here: an error of the front would come late."""
-    directory = os.path.abspath(keys)
-    if not KeyRing(directory).names:
-        logger.warning("keys=%r: no trainer is let in yet: trainers/ has no keys", directory)
-    return directory
 
 
 def _addresses(bind: str | list[str] | None) -> list[str]:

@@ -6,8 +6,10 @@ Real servers, trainers and hostile peers.  One server serves the tests that leav
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
+import re
 import shutil
 import socket
 import struct
@@ -15,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +35,9 @@ from headrace_proto import limits
 from headrace_proto.keys import parse_secret
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Bye, Hello, Refused, Step, Welcome
 from headrace_server.cli.keygen import make_pair
+from headrace_server.front import keyring
 from headrace_server.front.front import Front
-from tests.nursery import environment
+from tests.nursery import environment, warm_run
 from tests.patience import PATIENCE_S, eventually
 from tests.ports import free_port
 
@@ -357,6 +360,94 @@ def last_words(peer: Any) -> bool:
     while not isinstance(told := answer(peer), Refused) or "max_messages" not in told.text:
         pass
     return told.code == "limit" and "max_messages_per_s=200" in told.text and not peer.poll(300)
+
+
+# The server's own secret
+
+#: Python runs it at the start of every process of a server.
+_NOTES_READERS = """
+import os, sys
+
+def note(event, arguments):
+    if event == "open" and str(arguments[0]).endswith("server.secret"):
+        os.close(os.open(f"{os.environ['READERS']}/{os.getpid()}", os.O_CREAT))
+
+sys.addaudithook(note)
+"""
+
+
+def test_the_front_alone_opens_the_servers_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Beside it there are the process that serves, and two workers; one dies and is replaced."""
+    make_keys(tmp_path)
+    write_feeds(tmp_path)
+    (tmp_path / "readers").mkdir()
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first/sitecustomize.py").write_text(_NOTES_READERS)
+    monkeypatch.syspath_prepend(tmp_path / "first")
+    monkeypatch.setenv("READERS", str(tmp_path / "readers"))
+    options = ("--keys", "server", "--workers", "2", "--partitions", "2", "--state-dir", "state")
+    server, address = serve(tmp_path, "feeds.py:numbers", *options, warm=False)
+    with server:
+        modules = {child.cmdline()[2]: child for child in psutil.Process(server.pid).children()}
+        modules["headrace_server.worker.worker"].kill()
+        assert some_rows(address, str(tmp_path / "alice")) == 100
+        server.signal(15)
+        assert server.finish() == 0
+    (reader,) = (tmp_path / "readers").iterdir()
+    assert int(reader.name) == modules["headrace_server.front.front"].pid
+
+
+def _others_read(server: Path) -> None:
+    (server / "server.secret").chmod(0o644)
+
+
+def _is_public(server: Path) -> None:
+    shutil.copy(server / "server.public", server / "server.secret")
+
+
+def _is_short(server: Path) -> None:
+    (server / "server.secret").write_text("curve-secret: abc\n")
+
+
+def _is_missing(server: Path) -> None:
+    (server / "server.secret").unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (_others_read, r"\S+server\.secret can be read by everybody \(mode 0644\): chmod 600 "),
+        (_is_public, r"\S+server\.secret holds a curve-public, where a curve-secret is expected"),
+        (_is_short, r"\S+server\.secret: what follows curve-secret: is no key of 40 characters"),
+        (_is_missing, r"(keys=|--keys )'\S+' has no server\.secret: headrace keygen \S+ makes it"),
+        (shutil.rmtree, r"(keys=|--keys )'\S+' is no directory: headrace keygen makes it"),
+    ],
+)
+def test_keys_that_a_server_can_not_use_are_a_mistake_of_its_caller(
+    tmp_path: Path, spoil: Callable[[Path], None], text: str
+):
+    make_keys(tmp_path)
+    write_feeds(tmp_path)
+    spoil(tmp_path / "server")
+    for workers in range(2):
+        with pytest.raises(ValueError, match=f"^{text}"):
+            hs.run(numbers(), keys=tmp_path / "server", workers=workers)
+    command = ("-m", "headrace_server.cli", "serve", "feeds.py:numbers", "--keys", "server")
+    ended = warm_run(*command, cwd=tmp_path, serves=True)
+    assert ended.returncode == 2 and re.fullmatch(f"headrace: {text}.*\n", ended.stderr)
+
+
+def test_a_secret_that_the_system_does_not_let_the_front_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    make_keys(tmp_path)
+
+    def refuse(path: Path) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(keyring, "_read", refuse)
+    with pytest.raises(PermissionError, match=r"\[Errno 13\] Permission denied: '\S+\.secret'$"):
+        serving(numbers(), keys=tmp_path / "server")
 
 
 # Texts and pages

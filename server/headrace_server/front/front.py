@@ -34,6 +34,7 @@ from ..process.sockets import CanNotBind, bind_all, public_router, waits
 from .connections import Connections
 from .front_owner import FrontOwner
 from .key_gate import Gate
+from .keyring import KeyRing
 from .served import ServedShares
 
 logger = logging.getLogger("headrace.front")
@@ -48,7 +49,7 @@ _BURST = 256
 class Front:
     """One public address."""
 
-    def __init__(self, config: RunConfig, pipe: Pipe) -> None:
+    def __init__(self, config: RunConfig, pipe: Pipe, ring: KeyRing | None) -> None:
         self._config = config
         self._pipe = pipe
         self._clock = AwakeClock(2 * _TICK_S)
@@ -69,7 +70,7 @@ class Front:
                 config.max_trainers,
             )
         self._connections = Connections(self._context, self._public, division.connections)
-        self._gate = Gate(self._context, self._public, config.keys, self._connections)
+        self._gate = Gate(self._context, self._public, ring, self._connections)
         workers = self._directory / "workers"
         self._alive: dict[bytes, FrontOwner] = {}  # by the name of the channel of its life
         self._exchange = Exchange(workers, others, self._alive.__contains__, sys.maxsize)
@@ -355,8 +356,23 @@ def _greeting_in(frames: list[bytes]) -> messages.Hello | HeadraceError | None:
 
 
 def serve(plain: Any, pipe: Pipe) -> None:
-    """Run the front of a server, in a process or a thread of its own, until an order to stop."""
-    front = Front(RunConfig.from_plain(plain["run"]), pipe)
+    """Run the front of a server, in a process or a thread of its own, until an order to stop.
+
+    Where its keys can not be used, it reports why, and ends.
+    """
+    config = RunConfig.from_plain(plain["run"])
+    try:
+        ring = None if config.keys is None else KeyRing(config.keys)
+    except OSError as error:
+        path = error.filename and str(error.filename)
+        pipe.report("unusable", text=error.strerror, number=error.errno, path=path)
+        return
+    except ValueError as error:
+        pipe.report("unusable", text=str(error))
+        return
+    if ring is not None and not ring.names:
+        logger.warning("keys=%r: no trainer is let in yet: trainers/ has no keys", config.keys)
+    front = Front(config, pipe, ring)
     try:
         pipe.report("ready", addresses=front.bind())
         front.run()

@@ -41,12 +41,12 @@ class Gate:
         self,
         context: zmq.Context[zmq.Socket[bytes]],
         socket: zmq.Socket[bytes],
-        keys: str | None,
+        ring: KeyRing | None,
         connections: Connections,
     ) -> None:
         self.refusals = Refusals()  # refused peers, by reason
         self._socket = socket
-        self._ring = None if keys is None else KeyRing(keys)
+        self._ring = ring
         self._looked = 0.0
         self._unanswered: list[list[bytes]] = []  # until the keys are looked at again
         self._connections = connections

@@ -75,6 +75,7 @@ class Feeds:
     def begin_start(self) -> None:
         """Forget the reports: all processes of the server begin again."""
         self.addresses: list[str] = []  # on which the front listens; none before it does
+        self.unusable: OSError | ValueError | None = None  # of the keys, in place of addresses
         self._feeds = {name: _Feed() for name in self.names}
         self._opened: dict[int, Any] = {}  # by owner: commits under earlier servers
         self._marked: dict[str, list[list[Any]]] = {USED: [], TOUCHED: []}  # feeds, generations
@@ -109,6 +110,12 @@ class Feeds:
     def listens(self, owner: int, addresses: list[str]) -> None:
         """Note that the front listens."""
         self.addresses = addresses
+
+    def can_not_use_keys(
+        self, owner: int, text: str, number: int | None = None, path: str | None = None
+    ) -> None:
+        """Note that the front can not use its keys: why, and which file the system refused."""
+        self.unusable = ValueError(text) if number is None else OSError(number, text, path)
 
     def opened(self, owner: int, before: Any) -> None:
         """Note that an owner has opened the sources of all feeds."""

@@ -89,6 +89,7 @@ class Supervisor:
         feeds = self._feeds
         self._reports: dict[str, Callable[..., None]] = {
             "ready": feeds.listens,
+            "unusable": feeds.can_not_use_keys,
             "open": feeds.opened,
             USED: partial(feeds.marked, USED),
             TOUCHED: partial(feeds.marked, TOUCHED),
@@ -132,7 +133,11 @@ class Supervisor:
         write_sources([feed.declaration for feed in self._config.feeds], self._directory.path)
         self._crew.begin(self._start_timeout_s)
         feeds, ended = self._feeds, self._ended
-        self._crew.wait_until(lambda: bool(feeds.addresses), ended, "the front to start")
+        self._crew.wait_until(
+            lambda: bool(feeds.addresses or feeds.unusable), ended, "the front to start"
+        )
+        if feeds.unusable is not None:
+            raise feeds.unusable
         self.addresses = feeds.addresses
         opened, early = "the workers to open the sources", feeds.failed_early
         self._crew.wait_until(lambda: feeds.open or early() is not None, ended, opened)

@@ -77,7 +77,10 @@ class Owner:
         directory = Path(config.directory)
         _remove_traces(config, life)
         began = FROM_OWNER.encode(Began(life.worker, life.number))
-        self._door = RelayDoor(Channel.connect(directory / "workers", [began], _FRONT_S))
+        front = Channel.connect(
+            directory / "workers", [began], _FRONT_S, meanwhile=pipe.check_parent
+        )
+        self._door = RelayDoor(front)
         trainers, why = _bound(config.max_trainers, raised=not config.in_process)
         if why and not life.worker and not life.number:
             logger.warning("fewer trainers can have a session with a worker: %s", why)

@@ -16,6 +16,7 @@ from headrace.credentials import load_keys
 from headrace_server.cli.keygen import make_pair
 from headrace_server.front.connections import Connections
 from headrace_server.front.key_gate import Gate
+from headrace_server.front.keyring import KeyRing
 from headrace_server.process.sockets import public_router
 from tests.patience import PATIENCE_S
 
@@ -33,8 +34,8 @@ class House:
         self.outside: Any = zmq.Context()
         self.public = public_router(self.context)
         self.connections = Connections(self.context, self.public, 100)
-        at = None if keys is None else str(keys)
-        self.gate = Gate(self.context, self.public, at, self.connections)
+        ring = None if keys is None else KeyRing(keys)
+        self.gate = Gate(self.context, self.public, ring, self.connections)
         self.port = self.public.bind_to_random_port("tcp://127.0.0.1")
         self._trainers: list[Any] = []
 

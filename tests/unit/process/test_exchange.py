@@ -602,6 +602,14 @@ def test_a_worker_that_is_ready_before_its_front_waits_for_it(tmp_path: Path):
     exchange.close()
 
 
+def test_a_worker_that_is_ended_waits_for_its_front_no_longer(tmp_path: Path):
+    def ended() -> None:
+        raise InterruptedError("it is ended")
+
+    with pytest.raises(InterruptedError, match="it is ended"):
+        Channel.connect(tmp_path / "workers", [b"0-0"], patience_s=600, meanwhile=ended)
+
+
 # Trainers
 
 

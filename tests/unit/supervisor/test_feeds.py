@@ -108,7 +108,19 @@ def over(of: Feeds, owner: int, feed: str, code: str = "", text: str = "") -> No
 def test_at_first_nothing_is_known():
     of = feeds("f")
     assert of.addresses == [] and not of.open and not of.all_over
-    assert of.outcome() == {} and of.failed_early() is None
+    assert of.outcome() == {} and of.failed_early() is None and of.unusable is None
+
+
+@pytest.mark.parametrize("error", [ValueError("keys='k' has no x"), PermissionError(13, "no", "f")])
+def test_a_fault_of_the_keys_is_the_error_that_the_front_met(error: ValueError | PermissionError):
+    of = feeds("f")
+    if isinstance(error, PermissionError):
+        of.can_not_use_keys(FRONT, text="no", number=13, path="f")
+    else:
+        of.can_not_use_keys(FRONT, text=str(error))
+    assert type(of.unusable) is type(error) and str(of.unusable) == str(error)
+    of.begin_start()
+    assert of.unusable is None
 
 
 def test_the_outcome_of_a_feed_has_its_error_and_the_rows_that_were_dropped():
