@@ -29,7 +29,7 @@ from ..pipeline.segment_options import columns_by_name, fitted, not_whole
 from ..pipeline.selectors import selector_text
 from ..reading.chunk import Chunk, Origin
 from ..reading.columns import Column, Ragged, Strings, ragged_of
-from ..reading.reader import BadRecords
+from ..reading.reader import BadRecords, Faults, without
 from ..reading.values import LENGTH, Values, as_int64
 
 #: Bound on the number appended to a key to make it unique, the same as in TensorFlow.
@@ -205,24 +205,16 @@ class Cutting:
         totals: np.ndarray | None = None
         if self._lengths is not None and len(chunk):
             chunk, lengths = self._lengths.sound(chunk, bad, LENGTH)
-            chunk = chunk.with_fact("total", as_int64(lengths))
-        cut = {name: _ragged(chunk.columns[name]) for name in {*self._sequences.values()}}
-        sequences = {name: cut[column] for name, column in self._sequences.items()}
-        steps = next(iter(sequences.values())).extents[:, 0]
-        if "total" in chunk.facts:
-            totals = chunk.facts["total"]
-        sound = np.ones(len(chunk), bool)
-        for row, text, reason in self._faults(sequences, steps, totals):
-            if sound[row]:
-                sound[row] = False
-                bad.report(DataError(f"{chunk.origin.describe(row)}: {text}"), reason)
-        if not sound.all():
-            rows = np.flatnonzero(sound)
-            chunk = chunk.take(rows)
-            sequences = {name: column.take(rows) for name, column in sequences.items()}
-            steps = steps[rows]
-            totals = None if totals is None else totals[rows]
-        facts = {name: fact for name, fact in chunk.facts.items() if name != "total"}
+            totals = as_int64(lengths)
+        sequences = self._cut(chunk)
+        faults: Faults = {}
+        for row, *fault in self._faults(sequences, totals):
+            faults.setdefault(row, tuple(fault))
+        if faults:
+            totals = None if totals is None else np.delete(totals, list(faults))
+            chunk = without(chunk, faults, bad)
+            sequences = self._cut(chunk)
+        steps = next(iter(sequences.values())).lengths
         firsts = self._drawn_firsts(chunk, epoch) if self._phased else None
         return chunk, Offer(
             chunk.origin,
@@ -233,9 +225,14 @@ class Cutting:
             sequences,
             {name: chunk.columns[column] for name, column in self._context.items()},
             {s.name: chunk.columns[s.column] for s in self.states if s.column is not None},
-            facts,
+            chunk.facts,
             {name: self._drawn(seed, chunk, epoch) for name, seed in self._pools.items()},
         )
+
+    def _cut(self, chunk: Chunk) -> dict[str, Ragged]:
+        """Return the sequences; names of one column have one object, which is copied once."""
+        cut = {column: _ragged(chunk.columns[column]) for column in self._sequences.values()}
+        return {name: cut[column] for name, column in self._sequences.items()}
 
     def _drawn(self, seed: int, chunk: Chunk, epoch: int) -> np.ndarray:
         """Draw whether examples start from a final state of the pool, and from which: 0 … 1."""
@@ -260,27 +257,24 @@ class Cutting:
         return keys
 
     def _faults(
-        self,
-        sequences: Mapping[str, Ragged],
-        steps: np.ndarray,
-        totals: np.ndarray | None,
+        self, sequences: Mapping[str, Ragged], totals: np.ndarray | None
     ) -> Iterator[tuple[int, str, str]]:
-        """Row, text and reason of each broken rule."""
-        first, geometry = self._sequences[next(iter(sequences))], self.geometry
+        """Yield row, reason and text of each broken rule."""
+        (name, column), geometry = next(iter(sequences.items())), self.geometry
+        first, steps = self._sequences[name], column.lengths
         for name, column in sequences.items():
-            others = column.extents[:, 0]
-            for row in np.flatnonzero(others != steps).tolist():
-                other = self._sequences[name]
-                text = f"{first!r} has {steps[row]} steps, {other!r} has {others[row]}"
-                yield row, f"sequences have unequal lengths: {text}", "unequal_lengths"
+            for row in np.flatnonzero(column.lengths != steps).tolist():
+                other = f"{self._sequences[name]!r} has {column.lengths[row]}"
+                text = f"{first!r} has {steps[row]} steps, {other}"
+                yield row, "unequal_lengths", f"sequences have unequal lengths: {text}"
         for row in np.flatnonzero(steps == 0).tolist():
-            yield row, f"column {first!r} has no steps (T = 0): nothing can be cut", "no_steps"
+            yield row, "no_steps", f"column {first!r} has no steps (T = 0): nothing can be cut"
         for row in np.flatnonzero(steps > _MOST_STEPS).tolist():
-            yield row, f"column {first!r} has {steps[row]} steps; {_MOST_STEPS} at most", "long"
+            yield row, "long", f"column {first!r} has {steps[row]} steps; {_MOST_STEPS} at most"
         if not self._pad:
             for row in np.flatnonzero(geometry.padded(steps) != steps).tolist():
                 text = f"column {first!r} has {steps[row]} steps, which is {self._not_whole}: "
-                yield row, f"{text}batch_sequences_with_states(pad=True) fills it up", "no_multiple"
+                yield row, "no_multiple", f"{text}batch_sequences_with_states(pad=True) fills it up"
         if totals is not None:
             what = f"input_length ({selector_text(self._length)})"
             # With a phase, padding differs between epochs; an example must be good in all or none.
@@ -288,9 +282,9 @@ class Cutting:
             for row in np.flatnonzero(totals > padded).tolist():
                 with_it = "" if self._phased else " with padding"
                 text = f"past the {padded[row]} steps that {first!r} has{with_it}"
-                yield row, f"{what} is {totals[row]}, {text}", "length_past_end"
+                yield row, "length_past_end", f"{what} is {totals[row]}, {text}"
             for row in np.flatnonzero(totals < -_MOST_STEPS).tolist():
-                yield row, f"{what} is {totals[row]}; {-_MOST_STEPS} at least", "length_too_small"
+                yield row, "length_too_small", f"{what} is {totals[row]}; {-_MOST_STEPS} at least"
 
 
 def _ragged(column: Column) -> Ragged:

@@ -29,7 +29,7 @@ from ..pipeline.padding_options import ragged_fault, size_fault
 from ..pipeline.selectors import RESERVED
 from ..reading.chunk import Chunk
 from ..reading.columns import Ragged, field_of
-from ..reading.reader import BadRecords
+from ..reading.reader import BadRecords, Faults, without
 from ..reading.values import LENGTH, Rule, Values, as_int64, below
 
 _MAX = 2**63 - 1
@@ -220,16 +220,12 @@ class Shaping:
         assert isinstance(column, Ragged)
         most = np.array([_MAX if size is None else size for size in sizes])
         long = (column.extents[:, : len(sizes)] > most).any(axis=1)
-        if not long.any():
-            return chunk
+        faults: Faults = {}
         for row in np.flatnonzero(long).tolist():
             shape = [*column.extents[row].tolist(), *column.inner]
-            error = DataError(
-                f"{chunk.origin.describe(row)}, column {name!r}: it has the shape {shape}; pad_to "
-                f"gives room for {sizes}"
-            )
-            bad.report(error, "too_long")
-        return chunk.take(np.flatnonzero(~long))
+            text = f"column {name!r}: it has the shape {shape}; pad_to gives room for {sizes}"
+            faults[row] = "too_long", text
+        return without(chunk, faults, bad, ", ")
 
 
 def _priced(chunk: Chunk, values: Values, bad: BadRecords) -> Chunk:

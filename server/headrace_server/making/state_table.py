@@ -71,7 +71,7 @@ def stored_states(states: Sequence[StateSource], examples: Examples) -> list[np.
         return arrays
     if len(examples):
         # They may be stored as one column, so only the bytes of a whole row count.
-        whole = np.concatenate([_bytes_in_rows(column) for column in examples.states], axis=1)
+        whole = np.frombuffer(b"".join(examples.packed()), np.uint8).reshape(len(examples), -1)
         at = 0
         for array in arrays:
             width = array.nbytes // len(examples)
@@ -94,12 +94,6 @@ def _viewed(states: Sequence[StateSource], examples: Examples) -> list[np.ndarra
         np.ascontiguousarray(column).view(array.dtype).reshape(-1, *array.shape[1:])
         for column, array in zip(columns, arrays, strict=True)
     ]
-
-
-def _bytes_in_rows(column: Column) -> np.ndarray:
-    if isinstance(column, list):
-        return np.frombuffer(b"".join(column), np.uint8).reshape(len(column), -1)
-    return column
 
 
 class StateTable:
