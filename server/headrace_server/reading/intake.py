@@ -25,7 +25,7 @@ from ..pipeline.carried import by_key
 from ..pipeline.declaration import Declaration
 from .chunk import Chunk
 from .columns import Strings
-from .partition_rows import ExamplesAhead, partition_reader
+from .partition_rows import partition_reader
 from .reader import BadRecords, IndexedReader, Reader, streams_of
 from .sampling import Stratified
 from .stages import RowStages
@@ -79,9 +79,6 @@ class Intake:
         self.counted = True  # whether all examples count
         self._limit = _FIRST_CHUNK
         self._started = 0.0
-        # Examples that are checked before they are read, and the epoch and position of that read.
-        self._ahead: ExamplesAhead | None = None
-        self._ahead_at: tuple[int, Position] | None = None
 
     @property
     def fields(self) -> dict[str, Field] | None:
@@ -136,11 +133,7 @@ class Intake:
 
     def check_ahead(self, read: Read, stop: Callable[[], object]) -> bool:
         """Check examples of a later read until ``stop`` returns a value; return whether any."""
-        place = read.epoch, read.position
-        if place != self._ahead_at:
-            self._ahead_at = place
-            self._ahead = self._reader.ahead(*place, read.limit)
-        return self._ahead is not None and self._ahead.check(stop)
+        return self._reader.check_ahead(read.epoch, read.position, read.limit, stop)
 
     def _of_own_keys(self, chunk: Chunk, key: str) -> Chunk:
         keys = chunk.columns[key]

@@ -74,6 +74,9 @@ class NumberedShare:
         self.share = (partition + 1) * self._n // partitions - self._first
         self.holds = f"{self._n} examples"
         self._last: tuple[tuple[int, int], Permutation] | None = None  # a cache
+        self._checks = reader if isinstance(reader, ChecksAhead) else None
+        # Epoch and position of a later read, and those of its examples that are not checked yet.
+        self._ahead: tuple[tuple[int, Position], np.ndarray] = (-1, 0), np.empty(0, np.int64)
 
     def read(self, epoch: int, position: Position, limit: int) -> tuple[Chunk, Position | None]:
         if type(position) is not int or not 0 <= position <= self.share:
@@ -98,12 +101,19 @@ class NumberedShare:
             return self._permutation(self._n, order.seed, epoch, -1).at(np.arange(first, last))
         return self._windowed(order.seed, order.window, epoch, position, stop)
 
-    def ahead(self, epoch: int, position: Position, limit: int) -> ExamplesAhead | None:
-        """Return the examples of a later read, to be checked before it; None if they can not be."""
-        if not isinstance(self._reader, ChecksAhead):
-            return None
-        stop = min(position + limit, self.share)
-        return ExamplesAhead(self._reader, numbers_of(self._rows(epoch, position, stop)))
+    def check_ahead(
+        self, epoch: int, position: Position, limit: int, stop: Callable[[], object]
+    ) -> bool:
+        """Check examples of a later read until ``stop`` returns a value; return whether any."""
+        if self._checks is None:
+            return False
+        if self._ahead[0] != (epoch, position):
+            rows = self._rows(epoch, position, min(position + limit, self.share))
+            self._ahead = (epoch, position), numbers_of(rows)
+        place, unchecked = self._ahead
+        checked = self._checks.check_ahead(unchecked, stop) if len(unchecked) else 0
+        self._ahead = place, unchecked[checked:]
+        return checked > 0
 
     def _windowed(self, seed: int, window: int, epoch: int, start: int, stop: int) -> np.ndarray:
         ordinals = np.empty(stop - start, np.int64)
@@ -124,20 +134,6 @@ class NumberedShare:
                 seed = chance.derive(seed, chance.WINDOW, begin)
             self._last = (epoch, begin), Permutation(n, seed, epoch)
         return self._last[1]
-
-
-class ExamplesAhead:
-    """The examples of a later read, which are checked before it."""
-
-    def __init__(self, reader: ChecksAhead, rows: np.ndarray) -> None:
-        self._reader, self._rows, self._checked = reader, rows, 0
-
-    def check(self, stop: Callable[[], object]) -> bool:
-        """Check the next ones until ``stop`` returns a value; return whether there were any."""
-        rows = self._rows[self._checked :]
-        checked = self._reader.check_ahead(rows, stop) if len(rows) else 0
-        self._checked += checked
-        return checked > 0
 
 
 class StreamedShare:
@@ -187,8 +183,11 @@ class StreamedShare:
             return chunk, [place, inner, offset + limit]
         return chunk, self._next(place, after)
 
-    def ahead(self, epoch: int, position: Position, limit: int) -> None:
-        """Return None: streams are not checked before they are read."""
+    def check_ahead(
+        self, epoch: int, position: Position, limit: int, stop: Callable[[], object]
+    ) -> bool:
+        """Return False: streams are not checked before they are read."""
+        return False
 
     def _next(self, place: int, after: bytes | None) -> Position | None:
         if after is not None:

@@ -349,17 +349,15 @@ class Checking(Numbered):
 def test_the_examples_of_a_later_read_are_checked_in_its_order(order):
     reader = Checking(40)
     share = partition_reader(reader, order, 1, 2)
-    ahead = share.ahead(3, 5, 10)
-    while ahead.check(lambda: None):
+    while share.check_ahead(3, 5, 10, lambda: None):
         pass
     assert reader.checked == share.read(3, 5, 10)[0].ordinals.tolist()
-    last = share.ahead(3, 18, 10)
-    while last.check(lambda: None):
+    while share.check_ahead(3, 18, 10, lambda: None):
         pass
     assert reader.checked[10:] == share.read(3, 18, 10)[0].ordinals.tolist()
 
 
 def test_streams_and_readers_that_can_not_check_have_nothing_ahead():
-    assert partition_reader(Numbered(40), ReadingOrder(), 0, 1).ahead(0, 0, 10) is None
-    streams = partition_reader(Streamed([5, 5]), ReadingOrder(), 0, 1)
-    assert streams.ahead(0, streams.start, 10) is None
+    for reader in (Numbered(40), Streamed([5, 5])):
+        share = partition_reader(reader, ReadingOrder(), 0, 1)
+        assert not share.check_ahead(0, share.start, 10, lambda: None)
