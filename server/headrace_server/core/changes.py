@@ -39,7 +39,7 @@ class Examples:
         if len(parts) < 2:
             return parts[0] if parts else cls()
         states: list[Column]
-        if len({part._form for part in parts}) == 1:
+        if len({part.widths for part in parts}) == 1:
             states = [
                 _concatenated(column) for column in zip(*(p.states for p in parts), strict=True)
             ]
@@ -51,7 +51,7 @@ class Examples:
     @classmethod
     def gathered(cls, parts: Sequence[tuple[Examples, np.ndarray]], memory: Memory) -> Examples:
         """Gather rows of the parts by insertion index; copy each state once, to ``memory``."""
-        if len({part._form for part, _ in parts}) != 1:
+        if len({part.widths for part, _ in parts}) != 1:
             joined = cls.joined([part.take(rows) for part, rows in parts])
             return joined.take(np.argsort(joined.numbers[INDEX], kind="stable"))
         numbers = np.concatenate([part.numbers[:, rows] for part, rows in parts], axis=1)
@@ -80,7 +80,8 @@ class Examples:
         return lines
 
     @property
-    def _form(self) -> tuple[int, ...]:
+    def widths(self) -> tuple[int, ...]:
+        """Bytes of an example in each column of states; -1 where they differ."""
         return tuple(-1 if isinstance(c, list) else c.shape[1] for c in self.states)
 
     def take(self, places: np.ndarray) -> Examples:

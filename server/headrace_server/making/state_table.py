@@ -6,7 +6,6 @@ HandedStates   states at trainers: only those that they flushed, by slot
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -54,13 +53,13 @@ def _raw(value: Any) -> bytes:
 
 
 def stored_states(states: Sequence[StateSource], examples: Examples) -> list[np.ndarray]:
-    """Stored states as arrays, one for each state; ValueError if their sizes do not fit."""
-    if not states:
-        return []
-    views = _viewed(states, examples)
-    if views is not None:
-        return views
+    """Return stored states as arrays, one for each state; numbers are views of what was stored.
+
+    ValueError if their sizes do not fit.
+    """
     arrays = [state.blank(len(examples)) for state in states]
+    if not arrays or not len(examples):
+        return arrays
     if any(array.dtype == object for array in arrays):
         for row, values in enumerate(examples.packed()):
             for array, value in zip(arrays, msgpack.unpackb(values), strict=True):
@@ -69,29 +68,14 @@ def stored_states(states: Sequence[StateSource], examples: Examples) -> list[np.
                 else:
                     array[row] = np.frombuffer(value, array.dtype).reshape(array.shape[1:])
         return arrays
-    if len(examples):
-        # They may be stored as one column, so only the bytes of a whole row count.
+    columns, widths = examples.states, tuple(array.nbytes // len(array) for array in arrays)
+    if examples.widths != widths:  # they are one column, or do not fit
         whole = np.frombuffer(b"".join(examples.packed()), np.uint8).reshape(len(examples), -1)
-        at = 0
-        for array in arrays:
-            width = array.nbytes // len(examples)
-            part = np.ascontiguousarray(whole[:, at : at + width])
-            array[:] = part.view(array.dtype).reshape(array.shape)
-            at += width
-        if at != whole.shape[1]:
-            raise ValueError(f"states of {whole.shape[1]} bytes are stored; they have {at}")
-    return arrays
-
-
-def _viewed(states: Sequence[StateSource], examples: Examples) -> list[np.ndarray] | None:
-    """Stored states as views, if each is a column of bytes of the right width; else None."""
-    arrays = [state.blank(0) for state in states]
-    columns = [column for column in examples.states if not isinstance(column, list)]
-    widths = [a.itemsize * math.prod(a.shape[1:]) * (a.dtype != object) for a in arrays]
-    if not widths or widths != [column.shape[1] for column in columns]:
-        return None
+        if whole.shape[1] != sum(widths):
+            raise ValueError(f"states of {whole.shape[1]} bytes are stored; they have {widths}")
+        columns = np.split(whole, np.cumsum(widths)[:-1], axis=1)
     return [
-        np.ascontiguousarray(column).view(array.dtype).reshape(-1, *array.shape[1:])
+        np.ascontiguousarray(column).view(array.dtype).reshape(array.shape)
         for column, array in zip(columns, arrays, strict=True)
     ]
 
