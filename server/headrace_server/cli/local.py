@@ -22,12 +22,14 @@ from headrace_proto.schema import Field
 
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
+from ..making.assemble import Assembly
 from ..making.compose import compose, segmented
 from ..making.run import Busy, Done, MadeBatch, Resting
 from ..making.slab import Slab
 from ..pipeline.declaration import Declaration
 from ..process.rundir import RunDirectory
 from ..reading.cache import cached
+from ..reading.columns import Ragged
 from ..reading.reader import BadRecords, Reader
 from ..reading.sources import open_reader
 from ..reading.trace import NoTracing
@@ -54,7 +56,10 @@ class _Elements(NoTracing):
     """Notes the elements of the last batch's columns before padding."""
 
     def made(self, number: int, written: Any, meta: Mapping[str, Any], **origin: Any) -> None:
-        self.unpadded = written.unpadded()
+        self.unpadded = [prod(slot.shape) for slot in written.slots]
+        for i, columns in enumerate(written.columns if isinstance(written, Assembly) else ()):
+            if isinstance(columns[0], Ragged):
+                self.unpadded[i] = sum(int(column.counts.sum()) for column in columns)
 
 
 class LocalFeed:

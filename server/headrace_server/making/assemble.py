@@ -59,17 +59,23 @@ class Assembly:
         self._counts = [row_count(taken) for _, taken in parts]
         self.rows = rows = sum(self._counts)
         self._dynamic_pad = dynamic_pad
-        self._columns: list[list[Any]] = []
+        #: By column what the parts have of it, and the same as it is written.
+        self.columns: list[list[Any]] = []
+        self._written: list[list[Any]] = []
         specs = []
         for name, field in fields.items():
-            columns = [_light_take(chunk.columns[name], taken) for chunk, taken in parts]
+            columns: list[Any] = [_light_take(chunk.columns[name], taken) for chunk, taken in parts]
             shape = self._shape(name, field, columns)
             if padding.pads and (varying := field.ragged_dims):
                 largest = shape[1 : varying + 1]
                 sizes = padding.shape(name, field.shape[:varying], largest, bucket)
                 shape = (rows, *sizes, *shape[varying + 1 :])
-            text = _string_bytes(columns) if field.dtype == BYTES else 0
-            self._columns.append(columns)
+            self.columns.append(columns)
+            text = 0
+            if field.dtype == BYTES:
+                columns = [_dense_strings(column, shape[1:]) for column in columns]
+                text = sum(column.nbytes for column in columns)
+            self._written.append(columns)
             specs.append((field.dtype, shape, text))
         if self._offsets:
             specs += [("int64", (rows + 1,), 0)] * len(self._offsets)
@@ -98,13 +104,6 @@ class Assembly:
         largest = np.maximum.reduce(extents).tolist() if len(extents) else [0] * extents.shape[1]
         return (self.rows, *largest, *first.inner)
 
-    def unpadded(self) -> list[int]:
-        """Return the number of elements of each column before padding."""
-        return [
-            sum(map(_elements, columns)) if isinstance(columns[0], Ragged) else prod(slot.shape)
-            for columns, slot in zip(self._columns, self.slots, strict=True)
-        ]
-
     def _origin(self, row: int) -> str:
         for chunk, rows in self._parts:
             if row < row_count(rows):
@@ -115,7 +114,7 @@ class Assembly:
 
     def fill(self, block: np.ndarray) -> None:
         """Write the batch into its block (uint8, at least ``nbytes``)."""
-        for slot, columns in zip(self.slots, self._columns, strict=False):
+        for slot, columns in zip(self.slots, self._written, strict=False):
             if slot.dtype == BYTES:
                 _fill_strings(block, slot, columns)
             elif isinstance(columns[0], Ragged):
@@ -123,7 +122,7 @@ class Assembly:
             else:
                 self._fill_dense(array_at(block, slot), columns)
         for i, offsets in enumerate(self._offsets):
-            array_at(block, self.slots[len(self._columns) + i])[:] = offsets
+            array_at(block, self.slots[len(self.columns) + i])[:] = offsets
 
     def _fill_dense(self, out: np.ndarray, columns: list[Any]) -> None:
         at = 0
@@ -173,30 +172,34 @@ def _within(column: Ragged, shape: tuple[int, ...]) -> np.ndarray:
     return inside
 
 
-def _string_bytes(columns: list[Any]) -> int:
-    total = 0
-    for column in columns:
-        if isinstance(column, Ragged):
-            total += int(column.string_lengths.sum())
-        else:
-            total += column.nbytes
-    return total
+def _dense_strings(column: Strings | Ragged, shape: tuple[int, ...]) -> Strings:
+    """Return the strings as rows of this shape, filled up with empty strings."""
+    if isinstance(column, Strings):
+        return column
+    strings, inside = column.values(), _within(column, shape)
+    assert isinstance(strings, Strings)
+    if not len(strings):
+        return Strings(strings.data, np.zeros(inside.shape, np.int64), inside.astype(np.int64))
+    # An empty one begins where the string before it ends, so strings back to back stay so.
+    at = np.maximum(np.cumsum(inside).reshape(inside.shape) - 1, 0)
+    starts, lengths = strings.starts[at], strings.lengths[at]
+    return Strings(strings.data, starts + lengths * ~inside, lengths * inside)
 
 
-def _fill_strings(block: np.ndarray, slot: Slot, columns: list[Any]) -> None:
+def _fill_strings(block: np.ndarray, slot: Slot, columns: list[Strings]) -> None:
     count = prod(slot.shape)
     start = slot.offset + 8 * (count + 1)
-    widths = {0 if isinstance(column, Ragged) else column.width for column in columns}
+    widths = {column.width for column in columns}
     if count <= MOST_EVEN and len(widths) == 1 and (width := widths.pop()):
         block.data[slot.offset : start] = even_offsets(count, width)
     else:
-        lengths = _string_lengths(slot.shape, columns)
         offsets = np.ndarray((count + 1,), np.int64, block, slot.offset)
         offsets[0] = 0
-        lengths.reshape(-1).cumsum(out=offsets[1:])
+        lengths = [column.lengths for column in columns]
+        whole = lengths[0] if len(lengths) == 1 else np.concatenate(lengths)
+        whole.reshape(-1).cumsum(out=offsets[1:])
     for column in columns:
-        strings: Any = column.values() if isinstance(column, Ragged) else column
-        start += _copy_strings(block[start:], strings)
+        start += _copy_strings(block[start:], column)
 
 
 def _copy_strings(out: np.ndarray, strings: Strings) -> int:
@@ -213,23 +216,6 @@ def _copy_strings(out: np.ndarray, strings: Strings) -> int:
     return nbytes
 
 
-def _string_lengths(shape: tuple[int, ...], columns: list[Any]) -> np.ndarray:
-    first = columns[0]
-    if len(columns) == 1 and isinstance(first, Strings):
-        return first.lengths
-    lengths = np.zeros(shape, np.int64)
-    at = 0
-    for column in columns:
-        n = len(column)
-        if isinstance(column, Ragged):
-            there = _within(column, shape[1:])
-            lengths[at : at + n][there] = column.string_lengths
-        else:
-            lengths[at : at + n] = column.lengths
-        at += n
-    return lengths
-
-
 def _fill_nested(out: np.ndarray, columns: list[Ragged]) -> None:
     at = 0
     for column in columns:
@@ -239,7 +225,3 @@ def _fill_nested(out: np.ndarray, columns: list[Ragged]) -> None:
                 out[at] = 0
             out[at][tuple(slice(0, d) for d in row.shape)] = row
             at += 1
-
-
-def _elements(column: Ragged) -> int:
-    return int(np.prod(column.extents, axis=1, dtype=np.int64).sum()) * prod(column.inner)

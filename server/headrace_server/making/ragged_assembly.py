@@ -10,7 +10,6 @@ The offsets follow all other columns.  A column whose shape is fixed lies as in 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -50,9 +49,6 @@ class RaggedAssembly(Assembly):
         inner = columns[0].inner
         columns[:] = map(_flat, columns)
         return (int(offsets[-1]), *inner)
-
-    def unpadded(self) -> list[int]:
-        return [prod(slot.shape) for slot in self.slots]
 
     def _fill_ragged(self, block: np.ndarray, slot: Slot, columns: list[Ragged]) -> None:
         out, at = block.data, slot.offset

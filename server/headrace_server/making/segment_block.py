@@ -155,10 +155,6 @@ class SegmentBlock:
         self.slots = self._places.slots
         self.nbytes = self._places.nbytes
 
-    def unpadded(self) -> list[int]:
-        """Return the number of elements of each column; padded steps count."""
-        return [prod(slot.shape) for slot in self.slots]
-
     def fill(self, block: np.ndarray) -> None:
         """Write the batch into its block (uint8, at least ``nbytes``)."""
         if not self._columns:

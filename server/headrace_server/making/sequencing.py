@@ -208,8 +208,8 @@ class Cutting:
             totals = as_int64(lengths)
         sequences = self._cut(chunk)
         faults: Faults = {}
-        for row, *fault in self._faults(sequences, totals):
-            faults.setdefault(row, tuple(fault))
+        for row, reason, text in self._faults(sequences, totals):
+            faults.setdefault(row, (reason, text))
         if faults:
             totals = None if totals is None else np.delete(totals, list(faults))
             chunk = without(chunk, faults, bad)

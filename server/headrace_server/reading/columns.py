@@ -131,14 +131,6 @@ class Ragged:
         return self.raw
 
     @property
-    def string_lengths(self) -> np.ndarray:
-        """The length of each string of all rows; TypeError for numbers."""
-        if not isinstance(self.raw, Strings):
-            raise TypeError("a column of numbers has no strings")
-        lengths: np.ndarray = self.raw.lengths[self.items]
-        return lengths
-
-    @property
     def unit(self) -> int:
         """Number of elements of ``raw`` that are one value: its bytes, or one string."""
         return 1 if isinstance(self.raw, Strings) else int(self.dtype.itemsize)
