@@ -70,7 +70,8 @@ def stored_states(states: Sequence[StateSource], examples: Examples) -> list[np.
         return arrays
     columns, widths = examples.states, tuple(array.nbytes // len(array) for array in arrays)
     if examples.widths != widths:  # they are one column, or do not fit
-        whole = np.frombuffer(b"".join(examples.packed()), np.uint8).reshape(len(examples), -1)
+        whole = np.frombuffer(bytearray().join(examples.packed()), np.uint8)
+        whole = whole.reshape(len(examples), -1)
         if whole.shape[1] != sum(widths):
             raise ValueError(f"states of {whole.shape[1]} bytes are stored; they have {widths}")
         columns = np.split(whole, np.cumsum(widths)[:-1], axis=1)
