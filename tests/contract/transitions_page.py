@@ -9,11 +9,13 @@ hand.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from headrace_server.core.claims import CLAIM
 from headrace_server.core.lease import LEASE
 from headrace_server.core.partition import PARTITION
+from headrace_server.core.transitions import Transitions
 from headrace_server.worker.sessions import SESSION
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "transitions.md"
@@ -21,8 +23,29 @@ TABLES = {table.kind: table for table in (LEASE, CLAIM, SESSION, PARTITION)}
 _PART = re.compile(r"(<!-- generated: ([\w -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
+def drawn(table: Transitions) -> Iterator[str]:
+    """Yield the lines of a diagram: by state, the events with their moves, and errors."""
+    wide, long = max(map(len, table.states)), max(map(len, table.moves))
+    for state in table.states:
+        start = state
+        for event, moves in table.moves.items():
+            if state in moves:
+                following, effect = moves[state]
+                arrow = f"─► {following:{wide}}  {'' if effect is None else effect}"
+                yield f"{start:{wide}}  {event:{long}}  {arrow}".rstrip()
+                start = ""
+        refused: dict[str, list[str]] = {}
+        for event, (text, states) in table.errors.items():
+            if state in states:
+                refused.setdefault(text, []).append(event)
+        for text, events in refused.items():
+            yield f"{start:{wide}}  ✗ {' / '.join(events)}: error, it {text}"
+            start = ""
+        yield ""
+
+
 def _generated(kind: str) -> str:
-    return "\n".join(["```text", *TABLES[kind].drawn()]).rstrip() + "\n```\n"
+    return "\n".join(["```text", *drawn(TABLES[kind])]).rstrip() + "\n```\n"
 
 
 def rewritten(page: str) -> str:

@@ -6,12 +6,12 @@
     lease.state, effect = LEASE.follow("take back", lease.state, lease)    where that may be illegal
 
 A table answers every event in every state, by a move or by an error with a text; a table with a
-gap is refused.  docs/transitions.md shows the tables, drawn by ``drawn``.
+gap is refused.  docs/transitions.md shows the tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -47,8 +47,8 @@ class Transitions:
         """``errors``: by event, the end of an error's text (a name precedes it), and its states."""
         self.kind = kind
         self.states = states
-        self._moves = moves
-        self._errors = errors
+        self.moves = moves
+        self.errors = errors
         for event in {**moves, **errors}:
             answered = [*moves.get(event, ()), *errors.get(event, ("", ()))[1]]
             if sorted(answered) != sorted(states):
@@ -62,34 +62,14 @@ class Transitions:
 
     def on(self, event: str) -> Moves:
         """Return the moves of an event, without states in which it is an error."""
-        return self._moves[event]
+        return self.moves[event]
 
     def follow(self, event: str, state: str, thing: Thing) -> tuple[str, Any]:
         """Return the next state and the effect; IllegalEvent where a state does not allow it."""
-        move = self._moves[event].get(state)
+        move = self.moves[event].get(state)
         if move is None:
-            raise IllegalEvent(f"{thing} {self._errors[event][0]}: {thing.history()}")
+            raise IllegalEvent(f"{thing} {self.errors[event][0]}: {thing.history()}")
         return move
-
-    def drawn(self) -> Iterator[str]:
-        """Yield the lines of a diagram: by state, the events with their moves, and errors."""
-        wide, long = max(map(len, self.states)), max(map(len, self._moves))
-        for state in self.states:
-            start = state
-            for event, moves in self._moves.items():
-                if state in moves:
-                    following, effect = moves[state]
-                    arrow = f"─► {following:{wide}}  {'' if effect is None else effect}"
-                    yield f"{start:{wide}}  {event:{long}}  {arrow}".rstrip()
-                    start = ""
-            refused: dict[str, list[str]] = {}
-            for event, (text, states) in self._errors.items():
-                if state in states:
-                    refused.setdefault(text, []).append(event)
-            for text, events in refused.items():
-                yield f"{start:{wide}}  ✗ {' / '.join(events)}: error, it {text}"
-                start = ""
-            yield ""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -48,14 +48,3 @@ def test_an_event_that_a_state_does_not_allow_is_an_error_with_the_history():
 def test_a_table_with_a_hole_is_refused(moves, errors, what):
     with pytest.raises(ValueError, match=what):
         Transitions("door", ("open", "shut"), moves, errors)
-
-
-def test_a_table_is_drawn_by_state():
-    assert list(DOOR.drawn()) == [
-        "open  push  ─► shut  Bang",
-        "      ✗ pull: error, it is open already",
-        "",
-        "shut  push  ─► shut",
-        "      pull  ─► open",
-        "",
-    ]
