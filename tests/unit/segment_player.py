@@ -64,7 +64,7 @@ class Player:
         self.rested = 0  # batches after which it was known at once that nothing is to be done
 
     def want(self, stripe: int = 0) -> None:
-        self.feed.want(1, stripe)
+        self.feed.memory.want(1, stripe)
 
     def step(self) -> Any:
         """The next thing that is not Busy."""
@@ -73,7 +73,9 @@ class Player:
         if isinstance(result, MadeBatch) and self.feed.rests:  # the owner asks no further then
             self.rested += 1
             assert self.feed.advance() is Resting
-            assert not (self.feed.memory.starved or self.feed.take_dry() or self.feed.at_border)
+            assert not (
+                self.feed.memory.starved or self.feed.memory.take_dry() or self.feed.at_border
+            )
         return result
 
     def take(self, stripe: int = 0) -> Any:
@@ -106,10 +108,10 @@ class Player:
 
     def save(self, taken: Taken, states: Mapping[str, Any] | None = None) -> tuple[str, str]:
         """Save all states of a batch; return the partition's answer."""
-        return self.feed.saved(taken.number, *self.block(states or {}))
+        return self.feed.memory.saved(taken.number, *self.block(states or {}))
 
     def flush(self, number: int, rows: list[int], states: Mapping[str, Any]) -> None:
-        self.feed.flushed(number, rows, *self.block(states))
+        self.feed.memory.flushed(number, rows, *self.block(states))
 
     def block(self, states: Mapping[str, Any]) -> tuple[bytes, list[Any]]:
         """States as a trainer sends them."""

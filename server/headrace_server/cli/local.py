@@ -91,7 +91,7 @@ class LocalFeed:
         """Yield the batches of partition 0, from the first on."""
         while True:
             began = time.monotonic()
-            self.run.want(1, 0)
+            self.run.memory.want(1, 0)
             while (step := self.run.advance()) is Busy:
                 pass
             if not isinstance(step, MadeBatch):
@@ -129,7 +129,7 @@ class LocalFeed:
                     for name, slot in zip(self.run.maker.schema, made.slots, strict=True)
                     if name.startswith("state:")
                 ]
-            self.run.saved(made.number, block, states)
+            self.run.memory.saved(made.number, block, states)
         self._slab.free(made.block)
 
     def __enter__(self) -> LocalFeed:

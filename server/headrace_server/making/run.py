@@ -75,7 +75,7 @@ Written = Assembly | SegmentBlock
 
 
 class Run:
-    """One partition at work.  Calls that one collaborator answers alone are bound to it."""
+    """One partition at work.  Calls that its memory or its maker answers alone go there."""
 
     def __init__(
         self, intake: Intake, machine: Partition, maker: Maker, memory: Memory, slab: Slab
@@ -92,19 +92,6 @@ class Run:
         self._begun: deque[tuple[int, int]] = deque(maxlen=64)
         self.made_ahead = maker.made_ahead
         self.capacity = maker.capacity
-        self.resume = memory.resume
-        self.announced = memory.announced
-        self.want = memory.want
-        self.saved = memory.saved
-        self.flushed = memory.flushed
-        self.note_places = memory.note_places
-        self.leave = memory.leave
-        self.deal = memory.deal
-        self.release = memory.release
-        self.take_changes = memory.take_changes
-        self.take_dry = memory.take_dry
-        self.lacks = memory.lacks
-        self.seek = memory.seek
 
     # Work
 

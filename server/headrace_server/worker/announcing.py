@@ -68,7 +68,7 @@ class Announcer:
         if self._count >= least:
             self._count = 0
             for run in self._unnoted:
-                run.announced()
+                run.memory.announced()
             self._unnoted.clear()
 
     def _columns_of(self, slots: list[Slot]) -> list[Any]:

@@ -243,7 +243,7 @@ class Stores:
         return []
 
     def _changes_of(self, name: _Name, gathered: _Gathered) -> list[Change]:
-        changes = [] if gathered.run is None else gathered.run.take_changes()
+        changes = [] if gathered.run is None else gathered.run.memory.take_changes()
         if gathered.tokens and changes:
             changes[-1].tokens += gathered.tokens
             earlier = (token for token in gathered.tokens if token >> 32 != self.term)
@@ -358,7 +358,7 @@ class Commits:
         code, text, batch, token = "", "", commit.batch, commit.token
         if not self._stores.knows(name, token):
             columns, states = commit.payload or ((), b"")
-            code, text = run.saved(batch.number, states or b"", columns)
+            code, text = run.memory.saved(batch.number, states or b"", columns)
             rows = 0 if code else batch.filled
             self._stores.submit(name, run, () if code else (token,), rows)
         self._stores.answer_commit(name, [batch.number, code, text])
@@ -372,7 +372,7 @@ class Commits:
     ) -> None:
         """Take states of lanes that a trainer flushes; answer the last such message."""
         if run is not None and flush.rows:
-            run.flushed(flush.number, list(flush.rows), states, flush.columns)
+            run.memory.flushed(flush.number, list(flush.rows), states, flush.columns)
             self._stores.submit(name, run)
         if not flush.more:
             flushed = name[0], Desk.on_flushed, flush.session, flush.request

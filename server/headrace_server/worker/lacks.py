@@ -41,7 +41,7 @@ class Lacks:
         self._reported[name] = now
         batch = -1
         if not text:
-            text, batch = run.lacks()
+            text, batch = run.memory.lacks()
         if text:
             self._send((name[0], Desk.on_waiting, name[1], text[:1000], batch))
 

@@ -169,7 +169,7 @@ class Opener:
                 max_state_bytes=self._begun.config.max_state_bytes,
             )
         self.guards[config.name].needed = True  # the rows read from here on were read before
-        run.resume(self._stores.open((config.name, partition)))
+        run.memory.resume(self._stores.open((config.name, partition)))
         return run
 
     def _tracing(self, feed: str, partition: int) -> NoTracing:

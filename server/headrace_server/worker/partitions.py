@@ -160,7 +160,7 @@ class Partitions:
             self._lacks.starve(name, run.memory.starved)
         else:
             self._lacks.starved.discard(name)
-        for stripe in run.take_dry():
+        for stripe in run.memory.take_dry():
             self._send((feed, Desk.on_dry, stripe))
         if step is Resting and run.at_border:
             self._send((feed, Desk.on_border, partition, run.epoch))
@@ -235,7 +235,7 @@ class Partitions:
         """Count a batch as done that no trainer gets."""
         name = feed, effect.partition
         if run := self._known(name):
-            run.saved(effect.number)
+            run.memory.saved(effect.number)
             self.stores.submit(name, run)
 
     def save(self, feed: str, effect: handover.StoreCommit) -> None:
@@ -254,7 +254,7 @@ class Partitions:
         """Allow batches of segments, of these lanes."""
         name = feed, effect.partition
         if run := self._called(name):
-            run.want(effect.more, effect.stripe)
+            run.memory.want(effect.more, effect.stripe)
             self._lacks.starved.discard(name)
 
     def begin_epoch(self, feed: str, effect: handover.BeginEpoch) -> None:
@@ -266,14 +266,14 @@ class Partitions:
         """Take lanes back from a trainer that left; its rank has others instead."""
         name = feed, effect.partition
         if run := self._called(name):
-            run.leave(effect.stripe, effect.instead)
+            run.memory.leave(effect.stripe, effect.instead)
             self.stores.submit(name, run)
 
     def deal(self, feed: str, effect: handover.Deal) -> None:
         """Make batches for the ranks of a run, or for any trainer."""
         name = feed, effect.partition
         if run := self._called(name):
-            run.deal(effect.world, effect.run, effect.stripe)
+            run.memory.deal(effect.world, effect.run, effect.stripe)
             self.stores.submit(name, run)
 
     def store_rounds(self, name: _Name) -> None:
@@ -284,7 +284,7 @@ class Partitions:
     def release(self, feed: str, effect: handover.Release) -> None:
         """Take a claimed batch back from a trainer that did not finish it."""
         if run := self._called((feed, effect.partition)):
-            run.release(effect.number)
+            run.memory.release(effect.number)
 
     def claim(self, feed: str, effect: handover.Claim) -> None:
         """Judge a trainer's claim of a batch from before a restart."""
@@ -364,13 +364,13 @@ class Partitions:
         return [
             [partition, *example]
             for (_, partition), run in _of(feed, {**self._running, **self._made})
-            for example in run.seek(key)
+            for example in run.memory.seek(key)
         ]
 
     def copy(self, feed: str, directory: str, then: Callable[[int, str], object]) -> None:
         """Copy the stores of a feed; call ``then`` with each copied partition, and any fault."""
         for name, run in _of(feed, self._running):
-            run.note_places()
+            run.memory.note_places()
             self.stores.submit(name, run)
         self.store()
         self.stores.copy(feed, directory, then)

@@ -200,11 +200,11 @@ def test_a_worker_that_dies_after_any_commit_goes_on_with_the_same_states(
     while isinstance(taken := player.take(stripe), Taken):
         batches.append(taken)
         assert player.save(taken, summed(taken)) == ("", "")
-        for change in player.feed.take_changes():
+        for change in player.feed.memory.take_changes():
             model.apply(change)
         if random.random() < 0.4:
             player = Player(pipeline, directory)
-            player.feed.resume(model.saved)
-            assert player.feed.take_changes() == []
+            player.feed.memory.resume(model.saved)
+            assert player.feed.memory.take_changes() == []
     shown = [[taken[f"state:{name}"].tolist() for name in "st"] for taken in batches]
     assert shown == [[taken[f"state:{name}"].tolist() for name in "st"] for taken in wanted]

@@ -93,7 +93,7 @@ def test_with_saves_in_turn_every_full_batch_is_as_it_was_prepared(
     end: Any = None
     while end is not Done:
         for player in (one, other):
-            player.feed.want(more, 0)
+            player.feed.memory.want(more, 0)
         while isinstance(end := one.taken(one.step()), Taken):
             same(end, other.taken(other.step()))
             out.append(end)
@@ -152,13 +152,13 @@ def test_no_batch_depends_on_which_ones_were_prepared(
             assert answers[0] == answers[1]
         elif act >= 0.97 and kind[0] == "lanes" and max(stripes) < 6:
             for player in (one, other):
-                player.feed.leave(stripe)
+                player.feed.memory.leave(stripe)
             stripes[stripes.index(stripe)] = max(stripes) + 1
         elif act >= 0.96 and len(stripes) < 3:
             stripes.append(max(stripes) + 1)
         while True:
             made, expected = one.step(), other.step()
-            assert one.feed.take_dry() == other.feed.take_dry()
+            assert one.feed.memory.take_dry() == other.feed.memory.take_dry()
             taken = one.taken(made)
             if not isinstance(taken, Taken):
                 assert taken is expected

@@ -127,10 +127,10 @@ def test_a_batch_that_is_passed_over_counts_as_done(tmp_path: Path) -> None:
     whole = plain(place.batches(place.feed()))
     feed = place.feed(LeftOut((row, 0) for row in whole[1][1]))
     numbers = [number for number, _, _ in place.batches(feed)]
-    feed.announced()
+    feed.memory.announced()
     for number in numbers:
-        feed.saved(number)
-    changes = feed.take_changes()
+        feed.memory.saved(number)
+    changes = feed.memory.take_changes()
     assert sorted(number for change in changes for number in change.done) == list(range(12))
     assert changes[-1].base == 12
 

@@ -391,10 +391,10 @@ def test_a_close_between_any_two_steps_ends_the_next_process_at_the_same_row(
     feed.close(cancel)
     assert not feed.reads_next
     batches += play(here, feed)
-    meta = {name: value for c in feed.take_changes() for name, value in c.meta.items()}
+    meta = {name: value for c in feed.memory.take_changes() for name, value in c.meta.items()}
     there = place(pipeline)
     again = there.feed()
-    again.resume(Saved(meta, Examples(), {}, [], []))
+    again.memory.resume(Saved(meta, Examples(), {}, [], []))
     assert play(there, again) == batches and again.dropped() == feed.dropped()
     assert steps < 11 or read_next > 1, "the steps include reads that were to come"
 
@@ -415,10 +415,10 @@ def test_a_close_lets_the_batches_be_made_again_that_trainers_have(
     feed.close(cancel)
     batches = play(here, feed)
     assert batches == whole[: len(batches)] and 13 <= len(batches) < len(whole)
-    meta = {name: value for c in feed.take_changes() for name, value in c.meta.items()}
+    meta = {name: value for c in feed.memory.take_changes() for name, value in c.meta.items()}
     there = place(pipeline)
     again = there.feed()
-    again.resume(Saved(meta, Examples(), {}, [], []))
+    again.memory.resume(Saved(meta, Examples(), {}, [], []))
     assert play(there, again) == batches
 
 
@@ -484,17 +484,17 @@ def test_batches_of_other_sizes_are_made_again_by_the_next_process(
             if isinstance(made, MadeBatch):
                 batches.append(contents(here, made))
                 here.slab.free(made.block)
-                feed.announced()
+                feed.memory.announced()
         while committed < len(batches) and data.draw(st.booleans()):
-            assert feed.saved(committed) == ("", "")
+            assert feed.memory.saved(committed) == ("", "")
             committed += 1
         since = feed.set_batch_sizes(sizes)
         assert since >= len(batches) and feed.set_batch_sizes(sizes) >= since, "asked again"
-        for change in feed.take_changes():
+        for change in feed.memory.take_changes():
             meta.update(change.meta)
     there = place(make())
     again = there.feed()
-    again.resume(Saved(meta, Examples(), {}, [], []))
+    again.memory.resume(Saved(meta, Examples(), {}, [], []))
     base = again.next_number
     assert base <= committed and (base or again.maker.schema == feed.maker.schema)
     batches += play(here, feed)
@@ -519,7 +519,7 @@ def test_sizes_that_can_not_be_are_refused_and_change_nothing(place: Callable[..
             pass
         with pytest.raises(ValueError, match=text):
             feed.set_batch_sizes(sizes)
-        assert not feed.take_changes() and feed.maker.properties == {}
+        assert not feed.memory.take_changes() and feed.maker.properties == {}
 
 
 def test_a_cancel_leaves_the_batch_that_waits_for_room(place: Callable[..., Place]):
@@ -634,7 +634,7 @@ def test_chunks_of_which_no_row_is_wanted_are_not_kept_while_no_batch_comes(
     for _ in range(300):
         assert feed.advance() is Busy
         kept.append(entries(feed))
-    text, batch = feed.lacks()
+    text, batch = feed.memory.lacks()
     assert "class" in text and batch == -1
     assert len(feed.maker.held) < 10 and max(kept[150:]) <= max(kept[:150])
     assert feed.dropped()["overflow"] > 10_000

@@ -100,9 +100,9 @@ def test_a_batch_that_waits_for_states_starves_until_they_come(tmp_path: Path):
     text = (
         "0 of 2 rows are ready; it waits for save_state of 00000_of_00003:k0 and 1 more (batch 0)"
     )
-    assert player.feed.lacks() == (text, 0)
+    assert player.feed.memory.lacks() == (text, 0)
     assert player.save(first, same_states(first)) == ("", "")
-    assert player.feed.lacks() == ("", -1)
+    assert player.feed.memory.lacks() == ("", -1)
     second = player.taken(player.step())
     assert second["@sequence"].tolist() == [1, 1] and not player.feed.memory.starved
 
@@ -110,7 +110,7 @@ def test_a_batch_that_waits_for_states_starves_until_they_come(tmp_path: Path):
 def test_the_error_shows_a_key_of_any_bytes_in_letters(tmp_path: Path):
     player = Player(cut(source([2], [b"\xff\n" + b"x" * 5000]), 1), tmp_path)
     player.take()
-    text, _ = player.feed.lacks()
+    text, _ = player.feed.memory.lacks()
     assert "00000_of_00002:\\xff" in text and len(text) < 500 and "(batch 0)" in text
 
 
@@ -121,7 +121,7 @@ def test_a_batch_can_be_saved_once_and_only_when_it_is_out(
     player = Player(cut([3, 3], 2, 1, order, placement), tmp_path)
     first = player.take()
     states = same_states(first) if placement == "server" else {}
-    assert player.feed.saved(1, b"", [])[0] == "stale"
+    assert player.feed.memory.saved(1, b"", [])[0] == "stale"
     assert player.save(first, states) == ("", "")
     assert player.save(first, states) == ("stale", "batch 0 is not out")
     assert player.take()["@sequence"].tolist() == [1, 1]
@@ -151,7 +151,7 @@ def test_the_smallest_feeds_come_to_their_end(
     player = Player(cut(steps, batch_size, num_unroll, order, placement), tmp_path)
     batches, end = player.play(no_states if placement == "trainer" else same_states)
     assert end is Done and list(map(len, batches)) == sizes
-    assert player.feed.take_dry() == ([0] if order == "lanes" else [])
+    assert player.feed.memory.take_dry() == ([0] if order == "lanes" else [])
     assert player.feed.dropped() == {} and player.feed.maker.offers == {}
     assert player.feed.stats()["segments"]["in_flight"] == 0
     assert player.step() is Done and player.slab.used_bytes == 0
@@ -186,9 +186,9 @@ def test_stripes_run_dry_and_another_goes_on_with_what_is_left_behind(tmp_path: 
     player = Player(cut([4, 4], 2, 1, "lanes", "server"), tmp_path)
     first = player.take(0)
     player.save(first, {"s": np.full((2, 2), 7, np.float32)})
-    assert player.take(1) is Resting and player.feed.take_dry() == [1]
+    assert player.take(1) is Resting and player.feed.memory.take_dry() == [1]
     second = player.take(0)
-    player.feed.leave(0)
+    player.feed.memory.leave(0)
     assert player.save(second, same_states(second)) == ("stale", "batch 1 is not out")
     third = player.take(2)
     assert third.meta == {"stripe": 2} and third["@sequence"].tolist() == [1, 1]
@@ -259,7 +259,7 @@ def test_a_trainer_may_leave_while_its_batch_waits_for_room(tmp_path: Path):
     held = player.step()
     player.want(1)
     assert player.step() is Blocked
-    player.feed.leave(1)
+    player.feed.memory.leave(1)
     assert player.feed.advance() is Blocked
     player.taken(held)
     late = player.taken(player.feed.advance())
@@ -268,7 +268,7 @@ def test_a_trainer_may_leave_while_its_batch_waits_for_room(tmp_path: Path):
     taken = player.take(2)
     assert taken.number == 2 and taken.rows == [(b"k2", 0, 3), (b"k3", 0, 3)]
     for number in (0, 2):
-        assert player.feed.saved(number) == ("", "")
+        assert player.feed.memory.saved(number) == ("", "")
 
 
 # The end that others set
@@ -365,7 +365,7 @@ def test_payload_is_gone_when_the_last_segment_of_a_chunk_is(
     most, kept = 0, []
     while isinstance(taken := player.take(), Taken):
         assert player.save(taken, states(taken)) == ("", "")
-        player.feed.take_changes()
+        player.feed.memory.take_changes()
         most = max(most, alive(refs))
         kept.append(entries(player.feed))
     assert taken is Done and len(refs) > 40
@@ -398,7 +398,7 @@ def test_a_cancel_and_a_leave_let_payload_go_without_another_batch(
     for _ in range(2):
         player.take()
     player.feed.close(cancel=True)
-    player.feed.leave(0)
+    player.feed.memory.leave(0)
     assert player.step() is Done and refs and alive(refs) == 0
 
 
@@ -432,7 +432,7 @@ def test_nothing_piles_up_while_all_that_comes_is_refused(tmp_path: Path):
         if player.feed.reads_next:
             continue
         assert len(player.feed.maker.offers) == 1
-        player.feed.take_changes()
+        player.feed.memory.take_changes()
         kept.append(entries(player.feed))
     assert len(kept) == 200 and max(kept[100:]) <= max(kept[:100])
     assert player.feed.dropped() == {"bad:duplicate_key": 999}
@@ -492,7 +492,7 @@ def test_one_step_of_work_is_one_call(tmp_path: Path, monkeypatch: pytest.Monkey
     calls = 0
     while player.feed.advance() is Busy:
         calls += 1
-        assert player.feed.lacks() == ("", -1)
+        assert player.feed.memory.lacks() == ("", -1)
     assert 2 <= calls <= 4, "chunks of 64 and more, one at a time"
 
 
@@ -521,10 +521,10 @@ def test_rows_of_lanes_keep_their_places_when_a_worker_dies_while_a_batch_is_in_
     while isinstance(taken := player.take(), Taken):
         if random.random() < 0.4:
             player = Player(pipeline, directory)
-            player.feed.resume(model.saved)
+            player.feed.memory.resume(model.saved)
             continue
         assert player.save(taken, same_states(taken)) == ("", "")
         got.append(taken)
-        for change in player.feed.take_changes():
+        for change in player.feed.memory.take_changes():
             model.apply(change)
     assert [taken.rows for taken in got] == [taken.rows for taken in wanted]

@@ -24,6 +24,10 @@ class Run:
     made_ahead = True
     noted = 0
 
+    @property
+    def memory(self) -> Run:
+        return self
+
     def announced(self) -> None:
         self.noted += 1
 

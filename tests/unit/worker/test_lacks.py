@@ -18,6 +18,10 @@ class OneRun:
 
     made_ahead = True
 
+    @property
+    def memory(self) -> OneRun:
+        return self
+
     def lacks(self) -> tuple[str, int]:
         return "states", 7
 

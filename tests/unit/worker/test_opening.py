@@ -124,8 +124,8 @@ def test_a_partition_goes_on_from_its_store(house: Open):
     run = one.open()
     for _ in range(4):
         step(run)
-        run.announced()
-    run.saved(0)
+        run.memory.announced()
+    run.memory.saved(0)
     one.stores.submit(("f", 0), run, [70])
     one.stores.answer(("f", 0), "kept")
     one.until_sent(1)

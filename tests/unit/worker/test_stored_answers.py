@@ -34,6 +34,7 @@ class Changed:
 
     def __init__(self, *changes: Change) -> None:
         self.changes = list(changes)
+        self.memory = self
 
     def take_changes(self) -> list[Change]:
         changes, self.changes = self.changes, []
