@@ -306,10 +306,7 @@ class Bench:
         self.partitions = PlayedPartitions()
         parts: Any = self.partitions
         pipe: Any = _Pipe()
-        self.house = House(
-            *(config, 0, parts, pipe, self._clock, self._door),
-            *(self._sessions, near, self._outbox),
-        )
+        self.house = House(config, 0, parts, pipe, self._clock, self._outbox)
         self.house.begin({"paused": False, "failed": {}, "all_opened": None, "before": {}})
         self.house.all_are_back()
         for desk in self.house.desks.values():

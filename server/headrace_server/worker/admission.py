@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from headrace_proto import __version__, limits
 from headrace_proto.clock import AwakeClock
@@ -32,8 +31,7 @@ from ..process.descriptors import is_shortage
 from .desk import Desk
 from .outbox import Outbox
 from .rejoining import Later, wanted_by
-from .relay_door import RelayDoor
-from .sessions import Session, SessionTable
+from .sessions import Session
 from .usage import Usage
 
 logger = logging.getLogger("headrace.trainers")
@@ -51,13 +49,13 @@ class Admission:
 
     config: RunConfig
     owner: int
-    door: RelayDoor
     desks: Mapping[str, Desk]
-    sessions: SessionTable
     outbox: Outbox
-    channels: Path  # where trainers of this host connect
     clock: AwakeClock
     end: Callable[[bytes], None]  # ends the session of a connection
+
+    def __post_init__(self) -> None:
+        self._door, self._sessions = self.outbox.door, self.outbox.sessions
 
     def hear(self, identity: bytes, hello: Hello, key: str) -> None:
         """Answer a greeting: by Welcome, Refused, or a Pulse with the reason to wait."""
@@ -73,7 +71,7 @@ class Admission:
             code = "protocol" if isinstance(error, JoinRefused) else code_of(error)
             if code in _COUNTED:
                 text = f"refused a trainer: {error}"
-                self.door.refusals.add(_COUNTED[code], "", text, self.clock())
+                self._door.refusals.add(_COUNTED[code], "", text, self.clock())
             self.outbox.send(identity, Refused(code, str(error)))
             return
         desk = self.desks[session.feed]
@@ -92,7 +90,7 @@ class Admission:
                 str(session.path),
                 resumed,
                 desk.described(hello.world_size),
-                str(self.channels),
+                str(self.outbox.near.path),
                 None if resumed else self._used(session, desk, hello),
                 self.owner,
                 desk.owners,
@@ -118,7 +116,7 @@ class Admission:
             )
         if not 0 < len(hello.nonce) <= 64:
             raise ProtocolError("a Hello carries a nonce of 1 to 64 bytes")
-        name = self.door.name_of(key)
+        name = self._door.name_of(key)
         if name is None:
             raise NotAllowed(REVOKED)
         desk = self._desk_of(hello.feed)
@@ -132,7 +130,7 @@ class Admission:
     def _admit(self, identity: bytes, hello: Hello, key: str) -> tuple[Session, bool]:
         desk, name = self._checked(hello, key)
         now = self.clock()
-        session = self.sessions.resume(hello.nonce, desk.name, identity, key)
+        session = self._sessions.resume(hello.nonce, desk.name, identity, key)
         if session is not None:
             session.seen = now
             desk.dispatcher.seen(session.number, now)
@@ -140,7 +138,7 @@ class Admission:
             return session, True
         members = (
             PresentTrainer(s.process, s.resumed, s.seen, s.uses and not desk.over)
-            for s in self.sessions.of_feed(desk.name)
+            for s in self._sessions.of_feed(desk.name)
             if s.present
         )
         desk.rejoining.admit(hello, members, now)
@@ -148,7 +146,7 @@ class Admission:
         run = desk.run_of(hello, now)
         self.end(identity)
         try:
-            session = self.sessions.open(hello.nonce, desk.name, identity, key, name)
+            session = self._sessions.open(hello.nonce, desk.name, identity, key, name)
         except OSError as error:
             if not is_shortage(error):
                 raise
@@ -159,7 +157,7 @@ class Admission:
         try:
             desk.join(session.number, hello, now, run)
         except JoinRefused:
-            self.sessions.leave(session)
+            self._sessions.leave(session)
             raise
         if run:
             session.run = run
@@ -179,7 +177,7 @@ class Admission:
             return None
         usage = desk.usage()
         at_work = any(  # not an earlier cell of the same notebook
-            s.uses and s.process != session.process for s in self.sessions.of_feed(desk.name)
+            s.uses and s.process != session.process for s in self._sessions.of_feed(desk.name)
         )
         begun = usage.batches and not wanted_by(hello) and not at_work
         return usage if usage.finished or begun else None

@@ -41,7 +41,6 @@ from ..core.handover import (
 )
 from ..process.child import Pipe, perform
 from ..process.config import RunConfig
-from ..process.exchange import Exchange
 from ..process.relay import Ready
 from .dealing import Dealing
 from .desk import Desk
@@ -50,9 +49,7 @@ from .feed_status import feeds_status, users_of
 from .outbox import Outbox
 from .partitions import Partitions
 from .reception import Reception
-from .relay_door import RelayDoor
 from .requests import FeedRequests
-from .sessions import SessionTable
 
 logger = logging.getLogger("headrace.trainers")
 
@@ -70,9 +67,6 @@ class House:
     partitions: Partitions
     pipe: Pipe
     clock: AwakeClock
-    door: RelayDoor
-    sessions: SessionTable
-    near: Exchange
     outbox: Outbox
     #: Returns the user function in which the worker has been for long, in words.
     inside: Callable[[], str] = lambda: ""
@@ -96,11 +90,8 @@ class House:
         self._requests = FeedRequests(partitions, self.do, outbox, self.pipe, self.clock)
         self.reception = Reception(
             config=self.config,
-            door=self.door,
             desks=self.desks,
-            sessions=self.sessions,
             outbox=outbox,
-            near=self.near,
             clock=self.clock,
             requests=self._requests,
             owner=self.worker,
@@ -210,12 +201,12 @@ class House:
     def _answer_stats(self, request: int) -> None:
         self.do(self.partitions.count)
         report = self.partitions.reporter
-        feeds = feeds_status(self.desks, self.sessions, self.clock(), report.feeds)
+        feeds = feeds_status(self.desks, self.outbox.sessions, self.clock(), report.feeds)
         workers = [{"worker": self.worker, **report.worker}]
         self._answer(request, feeds=feeds, workers=workers, access=self.reception.access())
 
     def _answer_users(self, request: int, feed: str) -> None:
-        self._answer(request, users=users_of(self.desks[feed], self.sessions))
+        self._answer(request, users=users_of(self.desks[feed], self.outbox.sessions))
 
     def _close(self, request: int, feed: str, cancel: bool) -> None:
         self._requests.close(self.desks[feed], cancel, partial(self._answer, request))
@@ -286,7 +277,7 @@ class House:
     def _report(self) -> None:
         if not self._reported_open and all(desk.opened for desk in self.desks.values()):
             self._reported_open = True
-            self.door.tell(Ready())  # before the address is published
+            self.outbox.door.tell(Ready())  # before the address is published
             desks = self.desks.items()
             before = {n: [[p, *of] for p, of in d.counters.before.items()] for n, d in desks}
             self.pipe.report("open", before=before)

@@ -102,9 +102,6 @@ class Owner:
             partitions=self._partitions,
             pipe=pipe,
             clock=self._clock,
-            door=self._door,
-            sessions=sessions,
-            near=near,
             outbox=self._outbox,
             inside=lambda: long_inside(life.worker, life.diary.inside, life.diary.since),
         )

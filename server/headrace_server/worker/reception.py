@@ -43,16 +43,15 @@ from headrace_proto.state_buffers import FIRST_BUFFER
 
 from ..core.plan import SIZED
 from ..process.config import RunConfig
-from ..process.exchange import TURN_S, Exchange
+from ..process.exchange import TURN_S
 from .admission import REVOKED, Admission
 from .buffer_budget import BufferBudget
 from .desk import Desk
 from .outbox import Outbox
 from .rate_limits import RateLimits
 from .rejoining import PUT_BACK
-from .relay_door import RelayDoor
 from .requests import FeedRequests
-from .sessions import Session, SessionTable
+from .sessions import Session
 
 logger = logging.getLogger("headrace.trainers")
 
@@ -69,11 +68,8 @@ class Reception:
     """All trainers of all feeds."""
 
     config: RunConfig
-    door: RelayDoor
     desks: Mapping[str, Desk]
-    sessions: SessionTable
     outbox: Outbox
-    near: Exchange
     clock: AwakeClock
     requests: FeedRequests
     owner: int = 0
@@ -81,11 +77,13 @@ class Reception:
     inside: Callable[[], str] = lambda: ""
 
     def __post_init__(self) -> None:
+        outbox = self.outbox
+        self._door, self._near, self._sessions = outbox.door, outbox.near, outbox.sessions
         self._budget = BufferBudget(self.config.slab_bytes // _OF_SLAB)
         self._limits = RateLimits(
             most=self.config.max_messages_per_s,
-            refusals=self.door.refusals,
-            send=self.outbox.send,
+            refusals=self._door.refusals,
+            send=outbox.send,
             end=self._end,
         )
         self._handlers: dict[type, Callable[[Session, Desk, Any, list[bytes]], object]] = {
@@ -99,11 +97,8 @@ class Reception:
         self._admission = Admission(
             config=self.config,
             owner=self.owner,
-            door=self.door,
             desks=self.desks,
-            sessions=self.sessions,
-            outbox=self.outbox,
-            channels=self.near.path,
+            outbox=outbox,
             clock=self.clock,
             end=self._end,
         )
@@ -112,28 +107,28 @@ class Reception:
 
     def hear(self, burst: int) -> int:
         """Handle messages that came by the public socket; return how many."""
-        for identity in self.door.flooding:
+        for identity in self._door.flooding:
             self._end_flood(identity)
-        self.door.flooding.clear()
+        self._door.flooding.clear()
         until = time.monotonic() + TURN_S
         for heard in range(burst):
-            if not self.door.heard or (heard and time.monotonic() >= until):
+            if not self._door.heard or (heard and time.monotonic() >= until):
                 return heard
-            key, identity, frames = self.door.receive()
+            key, identity, frames = self._door.receive()
             self._take(identity, frames, key)
         return burst
 
     def _end_flood(self, identity: bytes) -> None:
         """Mute a connection that sends faster than its messages can be handled."""
         if identity not in self._limits.muted:
-            session = self.sessions.of_connection(identity)
+            session = self._sessions.of_connection(identity)
             who = "a trainer" if session is None else session.who
             error = LimitExceeded("a trainer sends messages faster than they can be handled")
             self._limits.silence("messages", identity, who, error, self.clock())
 
     def hear_near(self) -> None:
         """Handle messages of trainers of this host, which came by their channels."""
-        for identity, frames in self.near.hear():
+        for identity, frames in self._near.hear():
             self._take(identity, frames, None)
 
     def _take(self, identity: bytes, frames: list[bytes], key: str | None) -> None:
@@ -153,7 +148,7 @@ class Reception:
             self._on_garbage(identity, HeadraceError(f"{type(error).__name__}: {error}"))
 
     def _on_garbage(self, identity: bytes, error: HeadraceError) -> None:
-        session = self.sessions.of_connection(identity)
+        session = self._sessions.of_connection(identity)
         who = "a trainer" if session is None else session.who
         self._limits.bad(identity, who, error, self.clock())
 
@@ -166,7 +161,7 @@ class Reception:
             if self._limits.bears(identity, self.clock()):
                 self._admission.hear(identity, message, key)
             return
-        session = self.sessions.find(message.session, identity)
+        session = self._sessions.find(message.session, identity)
         if session is None and key is None and isinstance(message, Attach):
             self._on_near(identity, message)
             return
@@ -201,7 +196,7 @@ class Reception:
         self.outbox.send(session.identity, Pulse(session.number, waits, exhausted))
 
     def _on_attach(self, session: Session, desk: Desk, attach: Attach, frames: list[bytes]) -> None:
-        self.sessions.attach(session, attach.proof)
+        self._sessions.attach(session, attach.proof)
         self._give_buffers(session, desk)
 
     def _on_bye(self, session: Session, desk: Desk, bye: Bye, frames: list[bytes]) -> None:
@@ -212,9 +207,9 @@ class Reception:
         """Reach a trainer of this host by a channel from now on."""
         session = None
         if self._limits.bears(identity, self.clock()):
-            session = self.sessions.come_near(attach.session, attach.proof, identity)
+            session = self._sessions.come_near(attach.session, attach.proof, identity)
         if session is None:  # it greets by the public address again
-            self.near.drop(identity)
+            self._near.drop(identity)
             return
         # it has closed since, or its locks are not visible here: it greets again
         if not session.local:
@@ -291,15 +286,15 @@ class Reception:
 
     def _end(self, identity: bytes) -> None:
         """End the session of a connection, if it has one."""
-        session = self.sessions.of_connection(identity)
+        session = self._sessions.of_connection(identity)
         if session is not None:
             self._leave(session)
 
     def _leave(self, session: Session) -> None:
         desk = self.desks[session.feed]
-        self.sessions.leave(session)
-        self.door.left(session.number)
-        self.near.drop(session.identity)
+        self._sessions.leave(session)
+        self._door.left(session.number)
+        self._near.drop(session.identity)
         self.outbox.forget(session.number)
         desk.dispatcher.leave(session.number)
         desk.counters.on_left(session.tally)
@@ -308,7 +303,7 @@ class Reception:
 
     def rewound(self, number: int) -> None:
         """Send a trainer away whose acknowledged commits are not in the state."""
-        session = self.sessions.get(number)
+        session = self._sessions.get(number)
         if session is not None and session.present:
             text = f"commits of this trainer are not in the state of feed {session.feed!r}: "
             self.outbox.send(session.identity, Ended(number, "rewound", text + PUT_BACK))
@@ -322,11 +317,11 @@ class Reception:
         self._judge(now)
         for desk in self.desks.values():
             for number in desk.dispatcher.tick(now):
-                session = self.sessions.get(number)
+                session = self._sessions.get(number)
                 if session is not None:
                     logger.warning("%s of %r is silent: given up", session.who, desk.name)
                     self._leave(session)
-        for session in self.sessions.present():
+        for session in self._sessions.present():
             # The lock of a local trainer shows its death; of others only the connection can.
             silent = now - session.seen > _SILENT * self.config.heartbeat_s
             if (
@@ -338,7 +333,7 @@ class Reception:
                 if not session.heard_end:
                     self.desks[session.feed].farewell.lost(session.nonce, session.seen)
                 self._leave(session)
-        for session in self.sessions.dead():
+        for session in self._sessions.dead():
             desk = self.desks[session.feed]
             if session.present:
                 logger.warning("%s of %r died", session.who, session.feed)
@@ -350,26 +345,26 @@ class Reception:
     def _judge(self, now: float) -> None:
         """End sessions with revoked keys, and begin another second of message counts."""
         limits = self._limits
-        if self.door.tick(now):
-            for session in self.sessions.present():
-                if self.door.name_of(session.key) is None:
+        if self._door.tick(now):
+            for session in self._sessions.present():
+                if self._door.name_of(session.key) is None:
                     error = NotAllowed(REVOKED)
                     limits.silence("revoked", session.identity, session.who, error, now)
         if limits.second_is_over(now):
-            for session in self.sessions.present():
+            for session in self._sessions.present():
                 session.messages = 0
 
     def all_heard(self, desk: Desk, now: float) -> bool:
         """Return whether all trainers have acknowledged the end of a feed, or are given up."""
-        mine = (session for session in self.sessions.present() if session.feed == desk.name)
+        mine = (session for session in self._sessions.present() if session.feed == desk.name)
         deaf = sum(not session.heard_end for session in mine)
         began_ended = desk.durable and not desk.dispatcher.counts["batches"]
         return desk.farewell.done(deaf, now, began_ended)
 
     def access(self) -> dict[str, dict[str, int]]:
         """Return the trainers that are present, and counts of refusals by this process."""
-        present = Counter(session.name for session in self.sessions.present())
-        return {"refused": dict(self.door.refusals.counts), "present": dict(present)}
+        present = Counter(session.name for session in self._sessions.present())
+        return {"refused": dict(self._door.refusals.counts), "present": dict(present)}
 
     def close(self) -> None:
         """Tell all trainers that the server stops.
@@ -378,6 +373,6 @@ class Reception:
         program that stops the server do not, since only that program would start another.
         """
         durable = self.config.state_directory is not None
-        for session in self.sessions.present():
+        for session in self._sessions.present():
             returns = durable and session.process != self.config.program
             self.outbox.stop(session, self.desks[session.feed], returns)
