@@ -61,8 +61,6 @@ OF_THE_LOOP = {
     "prepare",
     "reads_next",
     "rest",
-    "send_committed",
-    "store",
     "turn",
     "work",
 }

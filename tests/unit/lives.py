@@ -23,20 +23,38 @@ class Keeping:
 
     def __init__(self, directory: Path, durability: str = "power", window: int = 64) -> None:
         self.sent: list[Any] = []
-        self.stores = Stores(str(directory), durability, self.sent.append, window=window)
+        self._failed: list[tuple[tuple[str, int], Exception]] = []
+        self.stores = Stores(
+            str(directory), durability, self.sent.append, self._fail, window=window
+        )
+
+    def _fail(self, name: tuple[str, int], error: Exception) -> None:
+        self._failed.append((name, error))
+
+    def write(self, whole: bool = True) -> list[tuple[tuple[str, int], Exception]]:
+        """Write what has gathered; return the partitions that can not go on, and why."""
+        self.stores.write(whole)
+        failed, self._failed = self._failed, []
+        return failed
+
+    def send_committed(self) -> list[tuple[tuple[str, int], Exception]]:
+        """Send what waited for the stores; return the partitions that can not go on, and why."""
+        self.stores.send_committed()
+        failed, self._failed = self._failed, []
+        return failed
 
     def until_sent(self, n: int) -> list[Any]:
         """Return the messages, once there are this many."""
-        assert self.stores.write() == []
+        assert self.write() == []
         while len(self.sent) < n:
             self.wait()
-            assert self.stores.send_committed() == []
+            assert self.send_committed() == []
         assert len(self.sent) == n
         return self.sent
 
     def wait(self) -> None:
         """Wait until the stores report something."""
-        assert self.stores.write() == []
+        assert self.write() == []
         ready, _, _ = select.select([self.stores], [], [], PATIENCE_S)
         assert ready, "the stores say nothing"
 

@@ -70,6 +70,7 @@ class Stores:
     directory: str
     durability: str
     send: Callable[[Event], None]
+    fail: Callable[[_Name, Exception], object]  # takes a partition that can not go on, and why
     term: int = 0  # the term of this start, which its tokens contain
     mirrors: Mapping[str, str] = field(default_factory=dict)  # their sockets, by feed
     window: int = 2 * _MOST_GATHERED  # unanswered commits with which a trainer still gets batches
@@ -202,18 +203,18 @@ class Stores:
         """Seconds until ``due``."""
         return max(0.0, min(self._write_at, self._record_due) - time.monotonic())
 
-    def write(self, whole: bool = True) -> list[tuple[_Name, Exception]]:
+    def write(self, whole: bool = True) -> bool:
         """Write gathered changes, and send answers to changes that are written at once.
 
-        If not ``whole``, write only the next part.  Returns the partitions that can not go
-        on, and why.
+        If not ``whole``, write only the next part.  Return whether there were any.
         """
-        failed = self._write_part()
+        gathers = self.gathers
+        self._write_part()
         while whole and self.gathers:
-            failed += self._write_part()
-        return failed
+            self._write_part()
+        return gathers
 
-    def _write_part(self) -> list[tuple[_Name, Exception]]:
+    def _write_part(self) -> None:
         """Collect the changes of a partition, write them, or send their answers, in this order."""
         if self._record is None:
             name = next(iter(self._gathered), None)
@@ -225,22 +226,21 @@ class Stores:
                 self._record_due = self._write_at
             if not self._gathered:
                 self._write_at, self._hurried = inf, False
-            return []
+            return
         (name, gathered, changes), self._record = self._record, None
         due, self._record_due = self._record_due, inf
         if changes is None:
             for message in gathered.messages:
                 self.send(message)
-            return []
+            return
         store = self._stores[name]
         try:
             if store.write(changes):
                 self._record, self._record_due = (name, gathered, None), due
-                return []
-            store.submit(*changes, tickets=gathered.messages)
+            else:
+                store.submit(*changes, tickets=gathered.messages)
         except ServerError as error:
-            return [(name, error)]
-        return []
+            self.fail(name, error)
 
     def _changes_of(self, name: _Name, gathered: _Gathered) -> list[Change]:
         changes = [] if gathered.run is None else gathered.run.memory.take_changes()
@@ -299,15 +299,11 @@ class Stores:
         with contextlib.suppress(OSError):  # closed meanwhile
             os.eventfd_write(self._wake_fd, 1)
 
-    def send_committed(self) -> list[tuple[_Name, Exception]]:
-        """Send answers to changes that are written by now, and the ends of copies.
-
-        Returns the partitions that can not go on, and why.
-        """
+    def send_committed(self) -> None:
+        """Send answers to changes that are written by now, and the ends of copies."""
         os.eventfd_read(self._wake_fd)
         while self._copied:
             self._copied.popleft()()
-        failed: list[tuple[_Name, Exception]] = []
         for name, store in self._stores.items():
             try:
                 for message in store.take_done():
@@ -316,8 +312,7 @@ class Stores:
                     text = f"nothing can be committed to {store.fault}"
                     self.send((name[0], Desk.on_waiting, name[1], text[:1000]))
             except Exception as error:
-                failed.append((name, error))
-        return failed
+                self.fail(name, error)
 
     def close(self) -> None:
         """Write gathered changes, and release the files."""

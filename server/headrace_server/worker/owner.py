@@ -146,7 +146,7 @@ class Owner:
             while not house.stopping:
                 ready = dict(poller.poll(0) if busy else self._idle(rest))
                 if stores in ready:
-                    partitions.send_committed()
+                    partitions.stores.send_committed()
                 self._hear(ready)
                 name = partitions.turn()
                 busy = bool(door.heard or near.unheard)
@@ -178,7 +178,7 @@ class Owner:
 
         Return whether there were any.
         """
-        stored = self._partitions.store(whole)
+        stored = self._partitions.stores.write(whole)
         if stored:
             self._house.act()
             self._house.dealing.deliver_stored()

@@ -54,7 +54,9 @@ class Partitions:
         directory = Path(config.directory)
         self._slab = Slab(directory, worker, life, config.slab_bytes, config.segment_bytes)
         self.removed = self._slab.removed  # names of segments that trainers are to unmap
-        stores = Stores(*config.journals, send, config.term, config.mirrors, config.max_credits)
+        stores = Stores(
+            *config.journals, send, self._fail, config.term, config.mirrors, config.max_credits
+        )
         self.stores, self.commits = stores, Commits(stores, send)
         self.reporter = Reporter(begun.diary.totals, self._feeds, self._slab, stores.progress)
         self._announcer = Announcer(self._slab, send)
@@ -105,18 +107,6 @@ class Partitions:
         self._full = False
         return self.reporter.rest(reason, poll, at_most_s)
 
-    def send_committed(self) -> None:
-        """Send the messages that waited for the stores."""
-        for (feed, _), error in self.stores.send_committed():
-            self._fail(feed, error)
-
-    def store(self, whole: bool = True) -> bool:
-        """Write gathered commits, ``whole`` or a part of it; return whether there were any."""
-        gathers = self.stores.gathers
-        for (feed, _), error in self.stores.write(whole):
-            self._fail(feed, error)
-        return gathers
-
     def reads_next(self, name: _Name) -> bool:
         """Return whether the next step of a partition reads, and may call user functions."""
         return self._running[name].reads_next
@@ -153,7 +143,7 @@ class Partitions:
             with self._guards[feed].step(partition, reads=run.reads_next):
                 step = run.advance()
         except Exception as error:
-            self._fail(feed, error)
+            self._fail(name, error)
             return None
         if step is Resting:
             self.ahead.wait(name)
@@ -198,7 +188,7 @@ class Partitions:
         try:
             self._announcer.announce(name, run, made)
         except ProtocolError as error:
-            self._fail(name[0], error)
+            self._fail(name, error)
             return False
         return True
 
@@ -207,7 +197,7 @@ class Partitions:
     def open(self, feed: str, partition: int) -> None:
         """Open a partition as the last process left it."""
         name = feed, partition
-        with self._failing(feed):
+        with self._failing(name):
             self._diary.begin(feed, partition, opening=True)
             run = self._opener.open(self._feeds[feed], partition)
             opened = Opened(
@@ -291,7 +281,7 @@ class Partitions:
         name = feed, effect.partition
         if run := self._known(name):
             self.ahead.wake(name)
-            with self._failing(feed), self._guards[feed].step(effect.partition):
+            with self._failing(name), self._guards[feed].step(effect.partition):
                 self.commits.claim(name, run, effect.place)
 
     def _known(self, name: _Name) -> Run | None:
@@ -325,7 +315,7 @@ class Partitions:
             run.close(cancel)
             self.stores.submit(name, run)
             self.ahead.wake(name)
-        self.store()
+        self.stores.write()
 
     def abandon(self, feed: str) -> None:
         """Stop all partitions of a feed, which has failed."""
@@ -344,7 +334,7 @@ class Partitions:
             try:
                 number = change(run)
                 self.stores.submit(name, run)
-                self.store()
+                self.stores.write()
             except Exception as error:  # the numbers come from a trainer
                 faults.append(str(error))
             since.append([name[1], number])
@@ -372,18 +362,18 @@ class Partitions:
         for name, run in _of(feed, self._running):
             run.memory.note_places()
             self.stores.submit(name, run)
-        self.store()
+        self.stores.write()
         self.stores.copy(feed, directory, then)
 
     @contextmanager
-    def _failing(self, feed: str) -> Iterator[None]:
+    def _failing(self, name: _Name) -> Iterator[None]:
         """Let a feed fail by an error."""
         try:
             yield
         except Exception as error:
-            self._fail(feed, error)
+            self._fail(name, error)
 
-    def _fail(self, feed: str, error: Exception) -> None:
+    def _fail(self, name: _Name, error: Exception) -> None:
         """Report that a feed can not go on; the traceback of an unforeseen error is logged."""
         if isinstance(error, MemoryError):
             raise error  # the next life repeats the step, and the diary has the rows
@@ -391,8 +381,8 @@ class Partitions:
         if not isinstance(error, HeadraceError):
             text = f"{type(error).__name__}: {text}"
             logger.error("%s", "".join(traceback.format_exception(error)))
-        self._send((feed, Desk.fail, code_of(error), text[:8000]))
-        self.abandon(feed)
+        self._send((name[0], Desk.fail, code_of(error), text[:8000]))
+        self.abandon(name[0])
 
 
 def _of(feed: str, runs: Mapping[_Name, Run]) -> list[tuple[_Name, Run]]:

@@ -79,7 +79,7 @@ def test_commits_written_without_a_thread_are_answered_when_they_are_written(at_
     one, commits, run = at_work(durable=True, wanted=2, durability="process")
     save(commits, run, 0, 70)
     assert one.sent == []
-    assert one.stores.write() == [] and one.sent == [("f", Desk.on_stored, 0, [[0, "", ""]])]
+    assert one.write() == [] and one.sent == [("f", Desk.on_stored, 0, [[0, "", ""]])]
 
 
 @pytest.mark.parametrize("durable", [False, True])

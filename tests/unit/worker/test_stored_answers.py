@@ -70,12 +70,12 @@ def test_an_immediate_write_is_answered_at_once(tmp_path: Path, keeping: Open):
     one.stores.submit(A, Changed(Change(done=[1])), [70])
     one.stores.answer(A, "first")
     assert one.sent == [] and one.stores.gathers and not one.stores.settled(A)
-    assert one.stores.write() == [] and one.sent == ["first"]
+    assert one.write() == [] and one.sent == ["first"]
     assert not one.stores.writing and not one.stores.gathers and one.stores.settled(A)
     large = examples_of(Example(n, n, 0, 0, 0, 1, (0, b""), bytes(9000)) for n in range(400))
     one.stores.submit(A, Changed(Change(put=large)))  # the thread makes the file larger
     one.stores.answer(A, "second")
-    assert one.stores.write() == [] and one.sent == ["first"]
+    assert one.write() == [] and one.sent == ["first"]
     one.stores.submit(A, Changed(Change(done=[2])), [71])
     one.stores.answer(A, "third")
     assert one.until_sent(3) == ["first", "second", "third"]
@@ -99,13 +99,13 @@ def test_commits_gather_for_a_moment_and_nothing_else_does(
         one.stores.submit((A, B)[token % 2], Changed(Change(done=[token])), [token])
         assert one.stores.gathers and not one.stores.due
     one.stores.submit(A, Changed(Change(done=[80])), [80])
-    assert one.stores.due and one.stores.write() == [] and not one.stores.due
+    assert one.stores.due and one.write() == [] and not one.stores.due
     one.stores.submit(B, Changed(Change(done=[81])), [81])
     assert not one.stores.due
     one.stores.submit(A, Changed(Change(done=[82])))  # no commit: others may wait for it
-    assert one.stores.due and one.stores.write() == [] and not one.stores.due
+    assert one.stores.due and one.write() == [] and not one.stores.due
     one.stores.note(A, "closing", b"close")
-    assert one.stores.due and one.stores.write() == [] and not one.stores.due
+    assert one.stores.due and one.write() == [] and not one.stores.due
     monkeypatch.setattr(commits, "_GATHER_S", 0.0)
     one.stores.submit(A, Changed(Change(done=[83])), [83])
     assert one.stores.due
@@ -152,7 +152,7 @@ def test_the_changes_of_a_commit_are_one_record_with_its_token(
     one.stores.open(A)
     one.stores.submit(A, Changed(Change(done=[1]), Change(done=[2])), [70])
     one.stores.answer(A, "stored")
-    assert one.stores.write() == [] and one.until_sent(1) == ["stored"]
+    assert one.write() == [] and one.until_sent(1) == ["stored"]
     assert len(records) == 1
 
 
@@ -181,7 +181,7 @@ def test_a_worker_that_would_rest_writes_part_by_part(
     sent = []
     for _ in range(3):
         assert one.stores.ripe and not one.stores.settled(A) and not one.stores.settled(B)
-        assert one.stores.write(whole=False) == []
+        assert one.write(whole=False) == []
         sent.append(list(one.sent))
         if len(sent) == 1:
             commit(A, 90)
@@ -190,7 +190,7 @@ def test_a_worker_that_would_rest_writes_part_by_part(
             one.stores.answer(B, "of B")
     assert sent == [[], [], ["first of A"]]
     assert not one.stores.ripe and one.stores.gathers and not one.stores.settled(A)
-    assert one.stores.write() == [] and sorted(one.sent[1:]) == ["of B", "second of A"]
+    assert one.write() == [] and sorted(one.sent[1:]) == ["of B", "second of A"]
     assert one.stores.settled(A) and one.stores.settled(B) and not one.stores.gathers
     one.stores.close()
     stores = keeping(tmp_path, "process").stores
@@ -210,11 +210,11 @@ def test_a_record_that_is_begun_is_written_first_and_whole_where_all_is_to_be_wr
     one.stores.submit(A, run, [70])
     one.stores.answer(A, "first")
     for _ in range(parts):
-        assert one.stores.write(whole=False) == []
+        assert one.write(whole=False) == []
     run.changes.append(Change(done=[2]))
     one.stores.submit(A, run, [71])
     one.stores.answer(A, "second")
-    assert one.stores.write() == [] and one.sent == ["first", "second"]
+    assert one.write() == [] and one.sent == ["first", "second"]
     one.stores.close()
     saved = keeping(tmp_path, "process").stores.open(A)
     assert (saved.done, saved.tokens) == ([1, 2], [70, 71])
@@ -230,7 +230,7 @@ def test_a_record_that_is_begun_is_due_when_its_commits_were(
     one.stores.submit(A, Changed(Change(done=[1])), [70])
     for _ in range(3):
         assert one.stores.due and one.stores.due_in_s == 0.0
-        assert one.stores.write(whole=False) == []
+        assert one.write(whole=False) == []
     assert not one.stores.due and not one.stores.gathers
 
 
@@ -243,9 +243,9 @@ def test_commits_gather_no_longer_when_a_trainer_waits_for_their_answers(
     one.stores.submit(A, Changed(Change(done=[1])), [1])
     assert not one.stores.due
     one.stores.hurry()
-    assert one.stores.due and one.stores.write() == [] and not one.stores.due
+    assert one.stores.due and one.write() == [] and not one.stores.due
     one.stores.hurry()  # for commits that have not come: nothing is left of it
-    assert one.stores.due and one.stores.write() == [] and not one.stores.due
+    assert one.stores.due and one.write() == [] and not one.stores.due
     one.stores.submit(A, Changed(Change(done=[2])), [2])
     assert not one.stores.due
 
@@ -272,11 +272,11 @@ def test_a_message_is_sent_when_all_changes_before_it_are_committed(tmp_path: Pa
         assert (saved.done, saved.tokens, saved.meta) == ([], [], {})
     one.stores.submit(A, Changed(Change(done=[1]), Change(done=[2])), [70])
     one.stores.answer(A, "first")
-    assert one.stores.write() == []
+    assert one.write() == []
     one.stores.submit(A, Changed(Change(done=[4])))
     one.stores.note(A, "closing", b"cancel")
     one.stores.answer(A, "second")
-    assert one.stores.write() == [] and one.sent == [] and one.stores.writing
+    assert one.write() == [] and one.sent == [] and one.stores.writing
     assert one.until_sent(2) == ["first", "second"]
     one.stores.close()
     two = keeping(tmp_path)
@@ -296,14 +296,14 @@ def test_commits_are_counted_over_all_lives_with_the_time_since_the_last(
     assert one.stores.used(A) is None
     began = time.time()
     one.stores.submit(A, Changed(Change(done=[1])), [70])
-    assert one.stores.write() == []
+    assert one.write() == []
     one.stores.submit(A, Changed(Change(done=[2])))
     one.stores.close()
     two = keeping(tmp_path)
     two.stores.open(A)
     assert two.stores.used(A)[0] == 1
     two.stores.submit(A, Changed(Change(done=[3])), [71])
-    assert two.stores.write() == []
+    assert two.write() == []
     count, since, until, _ = two.stores.used(A)
     assert count == 2 and began <= since < until <= time.time()
 
@@ -316,7 +316,7 @@ def test_a_commit_of_what_an_earlier_life_handed_out_is_known_to_this_one(
     one.stores.open(A)
     earlier, own = 70 | 1 << 32, 1
     one.stores.submit(A, Changed(Change(done=[1])), [earlier, own])
-    assert one.stores.write() == []
+    assert one.write() == []
     assert one.stores.knows(A, earlier) and not one.stores.lacks(A, earlier)
     assert one.stores.lacks(A, earlier + 1) and not one.stores.knows(A, own)
 
@@ -373,18 +373,18 @@ def test_a_store_that_can_not_go_on_is_named_with_why_and_the_others_go_on(
     monkeypatch.setattr(Journal, "append", broken)
     one.stores.submit(A, Changed(Change(done=[1], meta={"name": b"of A"})))
     one.stores.answer(A, "never")
-    assert one.stores.write() == []
+    assert one.write() == []
     told.set()
     one.wait()
-    [(name, error)] = one.stores.send_committed()
+    [(name, error)] = one.send_committed()
     assert name == A and isinstance(error, ServerError) and "a fault of ours" in str(error)
     one.stores.submit(A, Changed(Change(done=[2])))
-    assert [name for name, _ in one.stores.write()] == [A]
+    assert [name for name, _ in one.write()] == [A]
     one.stores.submit(B, Changed(Change(done=[1])))
     one.stores.answer(B, "well")
     while not one.sent:
         one.wait()
-        assert [name for name, _ in one.stores.send_committed()] == [A]
+        assert [name for name, _ in one.send_committed()] == [A]
     assert one.sent == ["well"]
 
 
@@ -404,14 +404,14 @@ def test_a_full_disk_is_reported_as_the_reason_of_a_wait(
     one.stores.submit(A, Changed(Change(done=[1])))
     one.stores.answer(A, "told")
     one.wait()
-    assert one.stores.send_committed() == [] and len(one.sent) == 1
+    assert one.send_committed() == [] and len(one.sent) == 1
     (*waiting, text), path = one.sent[0], partition_path(tmp_path, *A)
     assert waiting == [A[0], Desk.on_waiting, A[1]]
     assert text.startswith(f"nothing can be committed to {path}: the quota is used up")
     room.set()
     while one.sent[-1] != "told":
         one.wait()
-        assert one.stores.send_committed() == []
+        assert one.send_committed() == []
 
 
 def test_a_store_belongs_to_one_process_and_the_next_waits_for_its_end(
@@ -420,7 +420,7 @@ def test_a_store_belongs_to_one_process_and_the_next_waits_for_its_end(
     code = (
         "import sys\n"
         "from headrace_server.worker.commits import Stores\n"
-        "Stores(sys.argv[1], 'process', print).open(('a', 0))\n"
+        "Stores(sys.argv[1], 'process', print, print).open(('a', 0))\n"
         "print('open', flush=True)\n"
         "sys.stdin.read(1)\n"
     )
