@@ -74,7 +74,9 @@ class Player:
             self.rested += 1
             assert self.feed.advance() is Resting
             assert not (
-                self.feed.memory.starved or self.feed.memory.take_dry() or self.feed.at_border
+                self.feed.memory.starved
+                or self.feed.memory.take_dry()
+                or self.feed.machine.at_border
             )
         return result
 

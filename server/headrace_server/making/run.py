@@ -75,13 +75,13 @@ Written = Assembly | SegmentBlock
 
 
 class Run:
-    """One partition at work.  Calls that its memory or its maker answers alone go there."""
+    """One partition at work.  Calls that one collaborator answers alone go to that one."""
 
     def __init__(
         self, intake: Intake, machine: Partition, maker: Maker, memory: Memory, slab: Slab
     ) -> None:
         self._intake = intake
-        self._machine = machine
+        self.machine = machine
         self.maker = maker
         self.memory = memory
         self._slab = slab
@@ -121,7 +121,7 @@ class Run:
     @property
     def rests(self) -> bool:
         """Whether the next step would only find that it must wait for trainers."""
-        return self.memory.content and self._machine.reads_nothing
+        return self.memory.content and self.machine.reads_nothing
 
     def prepare(self) -> bool:
         """Write the known parts of the next expected batch ahead; return whether there was any.
@@ -135,7 +135,7 @@ class Run:
 
         It uses idle time: the read itself takes less.
         """
-        read = self._machine.later_read(self._intake.limit(self.maker.most_rows))
+        read = self.machine.later_read(self._intake.limit(self.maker.most_rows))
         return read is not None and self._intake.check_ahead(read, stop)
 
     def _read(self, read: Read) -> None:
@@ -145,11 +145,11 @@ class Run:
             chunk, position = self._intake.chunk(read)
             chunk, facts = self.maker.read(read, before, chunk)
             self.memory.read(read, before, chunk, facts)
-            self._machine.arrived(read, len(chunk), position, facts)
+            self.machine.arrived(read, len(chunk), position, facts)
             self.memory.tidy()
             self._intake.end()
         except Exception:  # earlier batches can still be announced, with a cursor
-            self._machine.failed()
+            self.machine.failed()
             if before is not None:
                 self._intake.stages.restore(before)
             raise
@@ -160,13 +160,13 @@ class Run:
         block = block or self._slab.allocate(written.nbytes)
         if block is None:
             self._unplaced = plan, written
-            self._machine.held = plan
+            self.machine.held = plan
             return Blocked
-        self._unplaced = self._machine.held = None
+        self._unplaced = self.machine.held = None
         memory = self._slab.memory(block)
         written.fill(memory)
         meta = self.maker.made(plan, written, memory)
-        machine = self._machine
+        machine = self.machine
         in_turn = self.made_ahead and not machine.across_batches
         turn = machine.turn_of(plan.number) if in_turn else -1
         epoch = self.maker.epoch_of(plan)
@@ -188,13 +188,13 @@ class Run:
 
     def begin_epoch(self) -> None:
         """Begin the next epoch, if it rests at the border and was not closed meanwhile."""
-        if self.at_border:
-            self._machine.begin_epoch()
+        if self.machine.at_border:
+            self.machine.begin_epoch()
 
     def close(self, cancel: bool) -> None:
         """Stop reading: make batches of the rows already read, or with ``cancel`` drop them."""
         self.memory.close(cancel)
-        if self._machine.state is not READING:  # else batches that trainers hold are made first
+        if self.machine.state is not READING:  # else batches that trainers hold are made first
             self._next_read = None
 
     def set_target_probs(self, probs: list[float]) -> int:
@@ -221,7 +221,7 @@ class Run:
         """Return the number of the batch that a trainer holds from before a restart, or None."""
         while (known := self.memory.claim(number, segments)) == UNREAD:
             limit = self._intake.limit(self.maker.most_rows)
-            read = self._next_read or self._machine.next_read(limit)
+            read = self._next_read or self.machine.next_read(limit)
             if read is None:
                 return None
             self._read(read)
@@ -230,36 +230,15 @@ class Run:
     # Queries
 
     @property
-    def next_number(self) -> int:
-        """Number of the batch that is made next."""
-        return self._machine.first_number
-
-    @property
     def next_turn(self) -> int:
         """Turn of the batch that is made next, among those of all partitions."""
-        machine = self._machine
-        number = machine.first_number
-        return number if machine.across_batches else machine.turn_of(number)
+        number = self.machine.first_number
+        return number if self.machine.across_batches else self.machine.turn_of(number)
 
     @property
     def share(self) -> int | None:
         """Number of examples of an epoch; None where only reading shows it."""
         return self._intake.share()
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that is read."""
-        return self._machine.epoch
-
-    @property
-    def at_border(self) -> bool:
-        """Whether it rests at the border of an epoch until the next one is begun."""
-        return not self._machine.across_batches and self._machine.at_border
-
-    @property
-    def across_batches(self) -> bool:
-        """Whether a batch may hold rows of two epochs."""
-        return self._machine.across_batches
 
     def stats(self) -> dict[str, Any]:
         """Return counters, as in ``FeedStatus``: of dropped rows, and those of stages and shape."""
@@ -268,7 +247,7 @@ class Run:
 
     def progress(self) -> dict[str, Any]:
         """Return its progress as numbers, for people."""
-        return {**self._intake.progress(self._machine.reading()), **self.maker.progress()}
+        return {**self._intake.progress(self.machine.reading()), **self.maker.progress()}
 
     def sizes(self) -> dict[str, int]:
         """Return counts of waiting rows and batches; see ``Feed.stats``."""
@@ -284,8 +263,8 @@ class Run:
         Where none is left, the epoch is the last one.  ``ended``: all batches are made.
         """
         due = self.memory.epoch_due(ended, self._begun)
-        return (max(self.epoch, self._last_epoch), False) if due is None else (due, True)
+        return (max(self.machine.epoch, self._last_epoch), False) if due is None else (due, True)
 
     def dropped(self) -> dict[str, int]:
         """Return rows dropped so far, by reason; those that broke a rule start with ``bad:``."""
-        return self._intake.dropped_with(self._machine.dropped())
+        return self._intake.dropped_with(self.machine.dropped())

@@ -152,8 +152,8 @@ class Partitions:
             self._lacks.starved.discard(name)
         for stripe in run.memory.take_dry():
             self._send((feed, Desk.on_dry, stripe))
-        if step is Resting and run.at_border:
-            self._send((feed, Desk.on_border, partition, run.epoch))
+        if step is Resting and run.machine.at_border:
+            self._send((feed, Desk.on_border, partition, run.machine.epoch))
         if isinstance(step, MadeBatch):
             return step
         self._announcer.note()
@@ -169,9 +169,10 @@ class Partitions:
                 if not run.made_ahead:  # else reads are ahead of trainers, too
                     self.unchecked.add(name)
             self._lacks.wait(name, run)
-            if not run.across_batches and run.epoch > self._epochs.get(name, 0):
-                self._epochs[name] = run.epoch
-                self._send((feed, Desk.on_next_epoch, partition, run.epoch, run.next_turn))
+            epoch = run.machine.epoch
+            if not run.machine.across_batches and epoch > self._epochs.get(name, 0):
+                self._epochs[name] = epoch
+                self._send((feed, Desk.on_next_epoch, partition, epoch, run.next_turn))
         elif step is Done:
             self._made[name] = self._running.pop(name)
             self.ahead.end(name)
@@ -204,9 +205,9 @@ class Partitions:
                 partition,
                 schema_to_wire(run.maker.schema),
                 dict(run.maker.properties),
-                next=run.next_number,
-                turn=-1 if run.across_batches else run.next_turn,
-                epoch=0 if run.across_batches else run.epoch,
+                next=run.machine.first_number,
+                turn=-1 if run.machine.across_batches else run.next_turn,
+                epoch=0 if run.machine.across_batches else run.machine.epoch,
                 share=run.share,
                 rounds=self.stores.rounds(name),
                 done=run.memory.done_numbers,

@@ -44,7 +44,7 @@ class FeedReport:
         progress = run.progress()
         self.read += progress["read"]
         known = {name: progress[name] for name in _PROGRESS}
-        self.partitions[partition] = {"number": run.next_number, **known}
+        self.partitions[partition] = {"number": run.machine.first_number, **known}
         if "segments" in progress:
             self._segments.append(progress["segments"])
         if store is not None:

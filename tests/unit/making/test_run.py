@@ -157,7 +157,7 @@ def test_a_partition_is_played_to_its_end(place: Callable[..., Place]):
     feed = here.feed()
     seen: list[int] = []
     for number in range(12):
-        assert feed.next_number == number
+        assert feed.machine.first_number == number
         made = step(feed)
         got = values(here, feed, made)
         assert (made.number, made.rows) == (number, 8)
@@ -250,7 +250,7 @@ def test_from_the_cursor_of_any_batch_another_place_goes_on_to_the_byte(
         there = place(pipeline)
         successor = there.feed()
         successor.memory.restore(msgpack.unpackb(cursor, strict_map_key=False))
-        assert successor.next_number == number + 1
+        assert successor.machine.first_number == number + 1
         assert successor.maker.schema == feed.maker.schema
         rest = play(there, successor)
         assert rest == batches[number + 1 :]
@@ -292,7 +292,7 @@ def test_where_a_read_fails_there_is_a_cursor_after_what_was_made_before_it(
     there = place(pipeline)
     successor = there.feed()
     successor.memory.restore(msgpack.unpackb(feed.memory.cursor(), strict_map_key=False))
-    assert successor.next_number == 8
+    assert successor.machine.first_number == 8
     with pytest.raises(DataError, match="not this one"):
         step(successor)
 
@@ -339,11 +339,11 @@ def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
             held.append(made)
             continue
         assert made is Blocked and feed.advance() is Blocked
-        assert feed.next_number == len(got)
+        assert feed.machine.first_number == len(got)
         there = place(pipeline)
         successor = there.feed()
         successor.memory.restore(msgpack.unpackb(feed.memory.cursor(), strict_map_key=False))
-        assert successor.next_number == len(got)
+        assert successor.machine.first_number == len(got)
         assert play(there, successor) == want[len(got) :]
         gone = held.pop(data.draw(st.integers(0, len(held) - 1)))
         here.slab.free(gone.block)
@@ -495,7 +495,7 @@ def test_batches_of_other_sizes_are_made_again_by_the_next_process(
     there = place(make())
     again = there.feed()
     again.memory.resume(Saved(meta, Examples(), {}, [], []))
-    base = again.next_number
+    base = again.machine.first_number
     assert base <= committed and (base or again.maker.schema == feed.maker.schema)
     batches += play(here, feed)
     assert play(there, again) == batches[base:] and again.dropped() == feed.dropped()

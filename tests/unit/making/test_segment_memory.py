@@ -72,13 +72,13 @@ def keys_of(taken: Taken) -> list[bytes]:
 def test_nothing_is_made_or_read_beyond_need_before_it_is_wanted(tmp_path: Path):
     player = Player(cut([2] * 5000, 2, capacity=10), tmp_path)
     assert player.step() is Resting and player.step() is Resting
-    assert player.feed.next_number == 0 and not player.feed.memory.starved
+    assert player.feed.machine.first_number == 0 and not player.feed.memory.starved
     assert player.feed.stats()["segments"]["in_flight"] == 10
     assert sum(len(offer.keys) for offer in player.feed.maker.offers.values()) <= 20
     player.want()
     assert isinstance(player.step(), MadeBatch) and player.rested
     assert player.step() is Resting
-    assert player.feed.next_number == 1 and not player.feed.memory.starved
+    assert player.feed.machine.first_number == 1 and not player.feed.memory.starved
 
 
 @pytest.mark.parametrize(("order", "placement"), ORDERS)
@@ -241,7 +241,8 @@ def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
         elif made is Blocked:
             blocked += 1
             assert (
-                player.feed.advance() is Blocked and player.feed.next_number == held[-1].number + 1
+                player.feed.advance() is Blocked
+                and player.feed.machine.first_number == held[-1].number + 1
             )
         if not isinstance(made, MadeBatch) or random.random() < 0.3:
             gone = held.pop(random.randrange(len(held)))

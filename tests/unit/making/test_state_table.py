@@ -187,7 +187,7 @@ def test_a_batch_that_waits_for_room_shows_the_states_of_when_it_was_made(tmp_pa
     player.want()
     blocked = player.step()  # the states that just came back, while its room is another's
     for _ in range(2):
-        assert blocked.__name__ == "Blocked" and player.feed.next_number == 2
+        assert blocked.__name__ == "Blocked" and player.feed.machine.first_number == 2
         blocked = player.feed.advance()
     second = player.taken(made)
     player.save(second, states_after(second))

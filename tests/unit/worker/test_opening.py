@@ -131,7 +131,7 @@ def test_a_partition_goes_on_from_its_store(house: Open):
     one.until_sent(1)
     one.stores.close()
     two = house(durable=True)
-    assert two.open().next_number == 1 and two.stores.knows(("f", 0), 70)
+    assert two.open().machine.first_number == 1 and two.stores.knows(("f", 0), 70)
 
 
 def test_a_partition_that_was_closed_stays_closed(house: Open):

@@ -14,7 +14,7 @@ from headrace_server.worker.reporter import Reporter
 
 
 class Run:
-    next_number = 7
+    machine = SimpleNamespace(first_number=7)
 
     def __init__(self, read: int = 10, **more: Any) -> None:
         self.told = {"read": read, "epoch": 1, "position": 5, "share": 20, **more}
