@@ -109,7 +109,7 @@ def session(disk: Path) -> None:
         (snapshot, r"snapshots/f/.*part/feed\.json: .*bytes.*keep_snapshots"),
         (taken_back, r"feeds/\.f\.new/feed\.json: .* bytes"),
         (converted, r"part-00000\.arrow\.part: .*run the conversion again"),
-        (session, "trainer-1: .* 16 bytes.*--shm-size"),
+        (session, "trainer-1-0: .* 16 bytes.*--shm-size"),
         (lambda disk: Notebook(disk / "diary"), "diary: .* bytes.*--shm-size"),
         (lambda disk: Store(disk / "0.journal", "power"), r"0\.journal: "),
         (lambda disk: _write(disk / "a.secret", "secret"), r"a\.secret: .* 6 bytes"),

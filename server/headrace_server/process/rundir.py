@@ -7,7 +7,7 @@
         slab-<worker>-<life>-<n>       segments
         journals/feeds/NAME/           where there is no state directory
         trainers-<worker>              the socket of trainers of this host
-        trainer-<session>              16 random bytes; a trainer on this host holds a shared flock.
+        trainer-<session>-<life>       16 random bytes; a trainer on this host holds a shared flock.
                                        Then buffers for the states that it saves, where it has any
 
 A flock ends with its process, even if that is killed.  So a directory whose lock is free, or is

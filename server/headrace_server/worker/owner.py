@@ -84,7 +84,7 @@ class Owner:
         trainers, why = _bound(config.max_trainers, raised=not config.in_process)
         if why and not life.worker and not life.number:
             logger.warning("fewer trainers can have a session with a worker: %s", why)
-        sessions = SessionTable(directory, trainers, why, life.worker, config.workers)
+        sessions = SessionTable(directory, trainers, why, life.worker, config.workers, life.number)
         near = Exchange(
             directory / f"trainers-{life.worker}",
             trainers + SPARE,

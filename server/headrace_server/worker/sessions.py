@@ -139,7 +139,9 @@ class SessionTable:
     """All sessions of an owner.
 
     ``max_trainers`` bounds them, including ended ones whose trainers still map memory.  Sessions of
-    several owners in one run directory have different numbers.
+    several owners in one run directory have different numbers.  The next ``life`` of an owner uses
+    the same numbers again and names its files differently, since trainers know a session by its
+    file.
     """
 
     directory: Path
@@ -147,6 +149,7 @@ class SessionTable:
     why: str = ""  # the reason for the bound, where it is not the option max_trainers
     owner: int = 0
     owners: int = 1
+    life: int = 0
 
     def __post_init__(self) -> None:
         self._by_number: dict[int, Session] = {}
@@ -169,7 +172,7 @@ class SessionTable:
             )
         number, self._next = self._next, self._next + self.owners
         proof = secrets.token_bytes(PROOF_BYTES)
-        path = self.directory / f"{_FILE}{number}"
+        path = self.directory / f"{_FILE}{number}-{self.life}"
         with writing(path, len(proof), MORE_SHARED_MEMORY):
             with own():
                 fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -278,6 +281,6 @@ def _close(session: Session) -> None:
 def remove_files(directory: Path, owner: int, owners: int) -> None:
     """Remove the files of all sessions that earlier lives of an owner opened."""
     for path in directory.glob(f"{_FILE}*"):
-        number = path.name.removeprefix(_FILE)
+        number = path.name.removeprefix(_FILE).partition("-")[0]
         if number.isdecimal() and (int(number) - 1 - owner) % owners == 0:
             path.unlink(missing_ok=True)

@@ -56,7 +56,7 @@ def test_a_session_has_a_file_of_16_random_bytes_for_its_owner_alone(tmp_path: P
     assert first.path.read_bytes() == first.proof and len(first.proof) == 16
     assert first.proof != second.proof
     assert first.path.stat().st_mode & 0o777 == 0o600
-    assert first.path == tmp_path / "trainer-1"
+    assert first.path == tmp_path / "trainer-1-0"
 
 
 def test_a_session_for_which_shared_memory_has_no_room_leaves_no_file(
@@ -79,10 +79,18 @@ def test_sessions_of_several_owners_in_one_directory_differ_and_each_removes_its
     assert numbers == [1, 2, 3, 4, 5, 6]
     remove_files(tmp_path, 1, 3)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        f"trainer-{number}" for number in (1, 3, 4, 6)
+        f"trainer-{number}-0" for number in (1, 3, 4, 6)
     ]
     for table in tables:
         table.close()
+
+
+def test_a_session_of_the_next_life_of_an_owner_has_another_file(tmp_path: Path):
+    """So a greeting with what a trainer received in the life before is not taken for one of now."""
+    before, now = (SessionTable(tmp_path, life=life).open(b"a", "f", b"1") for life in range(2))
+    assert before.number == now.number and before.path != now.path
+    remove_files(tmp_path, 0, 1)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_trainer_that_sends_the_content_of_the_file_and_holds_its_lock_shares_the_host(
