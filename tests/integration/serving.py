@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,12 @@ __all__ = [
     "connect",
     "drained",
     "greeted",
+    "kill_all",
+    "kill_worker",
     "number_of",
     "pid_of",
     "serving",
     "trainers_of",
-    "worker_pid",
 ]
 
 
@@ -52,14 +54,25 @@ def drained(server: hs.Server, feed: str = "default") -> list[headrace.Batch]:
         return list(batches)
 
 
-def worker_pid(server: hs.Server) -> int:
-    """Return the process number of a server's only worker."""
-    return next(pid for name, pid in server.pids.items() if name.startswith("worker"))
-
-
 def pid_of(server: hs.Server, name: str) -> int:
     """Return the number of a server's process of this name, once there is one."""
     return eventually(lambda: server.pids.get(name, 0))
+
+
+def kill_worker(server: hs.Server, worker: int = 0, life: int = 0) -> None:
+    """Kill a life of a worker, once it has started.
+
+    A test that kills one again counts its lives: for a while after its death a life has its number
+    still, or there is none.
+    """
+    os.kill(pid_of(server, f"worker-{worker}-{life}"), signal.SIGKILL)
+
+
+def kill_all(server: hs.Server) -> None:
+    """Kill all processes of a server; some may end themselves when others are dead."""
+    for pid in server.pids.values():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def trainers_of(server: hs.Server, feed: str = "default") -> list[dict[str, Any]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from pathlib import Path
@@ -17,7 +15,7 @@ import headrace_server as hs
 from tests.patience import PATIENCE_S
 
 from . import user_functions_sampling as functions
-from .serving import connect, drained, serving, worker_pid
+from .serving import connect, drained, kill_worker, serving
 from .streams import NUMERIC, every_dtype, frozen, frozen_array, padded
 
 HERE = "tests.integration.user_functions_sampling"
@@ -302,7 +300,7 @@ def test_workers_and_partitions_and_a_kill_do_not_show() -> None:
                 for batch in feed:
                     batches.append((batch.bucket, batch.length.tolist(), frozen(batch)))
                     if len(batches) == kill_at:
-                        os.kill(worker_pid(server), signal.SIGKILL)
+                        kill_worker(server)
             stats = server.stats()["default"]
         return [batches, stats["padding"], stats["dropped"]]
 

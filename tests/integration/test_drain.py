@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
-from .serving import connect, serving
+from .serving import connect, kill_worker, serving
 
 
 def endless(batch_size: int = 4, **options: bool) -> hs.Pipeline:
@@ -69,8 +66,7 @@ def test_a_drain_is_remembered_when_the_worker_dies_after_it():
         with connect(server, prefetch=0) as feed:
             next(feed)
             feed.drain()
-            worker = next(pid for name, pid in server.pids.items() if name.startswith("worker"))
-            os.kill(worker, signal.SIGKILL)
+            kill_worker(server)
             rows = [i for batch in feed for i in batch["i"].tolist()]
         assert server.wait(PATIENCE_S)
     assert rows == [k % 10 for k in range(4, 4 + len(rows))]

@@ -20,7 +20,7 @@ from tests.patience import PATIENCE_S, eventually
 from tests.waiting import waits_end_after, waits_end_with
 
 from .processes import Process, serve, trainer
-from .serving import connect, serving, worker_pid
+from .serving import connect, kill_worker, serving
 
 
 def numbered(n: int) -> hs.Pipeline:
@@ -39,9 +39,10 @@ def test_a_killed_worker_is_replaced_and_the_stream_goes_on_as_if_nothing_had_ha
     with hs.run(pipeline, partitions=2) as server:
         with connect(server) as feed:
             disturbed = []
+            deaths = [20, 200, 400]
             for batch in feed:
-                if len(disturbed) in (20, 200, 400):
-                    kill(worker_pid(server))
+                if len(disturbed) in deaths:
+                    kill_worker(server, life=deaths.index(len(disturbed)))
                 disturbed.append(batch["i"].tolist())
         assert server.wait(PATIENCE_S)
         assert server.dropped["default"] == {"remainder": 2 * (2000 % 7)}
@@ -52,7 +53,7 @@ def test_batches_of_a_dead_worker_stay_readable_and_can_be_handed_out_again():
     with hs.run(numbered(64).batch(8)) as server:
         with trainer(server.address, "--hold", "1") as holder:
             holder.wait_for("holding")
-            kill(worker_pid(server))
+            kill_worker(server)
             holder.kill()
             with connect(server) as feed:
                 rows = [i for batch in feed for i in batch["i"].tolist()]

@@ -26,7 +26,7 @@ from tests.patience import PATIENCE_S
 
 from .processes import serve, trainer
 from .segment_streams import at_once
-from .serving import connect, serving
+from .serving import connect, kill_worker, serving
 
 FEEDS = """\
 import headrace_server as hs
@@ -183,7 +183,7 @@ def test_a_worker_that_is_killed_leaves_no_gap(tmp_path: Path, capsys: Any) -> N
             for batch in feed:
                 taken.append(batch["i"].tolist())
                 if len(taken) == 20:
-                    os.kill(server.pids["worker-0-0"], signal.SIGKILL)
+                    kill_worker(server)
     flown = flight(tmp_path, "--last", "1000", capsys=capsys)
     used = [batch for batch in flown if batch["lease"]["fate"] != "lost"]  # some were on their way
     assert [[row["example"] for row in batch["rows"]] for batch in used] == taken
@@ -293,7 +293,7 @@ def test_a_replay_goes_on_when_its_worker_dies(tmp_path: Path) -> None:
             for batch in feed:
                 again.append(batch["i"].tolist())
                 if len(again) == 5:
-                    os.kill(server.pids["worker-0-0"], signal.SIGKILL)
+                    kill_worker(server)
     assert again == was
 
 
@@ -307,7 +307,7 @@ def test_a_replay_that_was_ended_stays_ended_when_its_worker_dies(
         again = [next(feed)["i"].tolist() for _ in range(5)]
         server.end()
         if dies:
-            os.kill(server.pids["worker-0-0"], signal.SIGKILL)
+            kill_worker(server)
         again += [batch["i"].tolist() for batch in feed]
     assert again == was[: len(again)] and 5 <= len(again) < len(was)
 
@@ -318,7 +318,7 @@ def test_a_replay_with_states_fails_with_a_reason_when_its_worker_dies(tmp_path:
     with hs.replay(tmp_path, segments()) as server:
         with connect(server) as feed:
             next(feed)
-            os.kill(server.pids["worker-0-0"], signal.SIGKILL)
+            kill_worker(server)
             with pytest.raises(headrace.ServerError, match="went the place of the replay"):
                 for _ in feed:
                     pass

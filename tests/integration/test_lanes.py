@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import random
 import signal
 import threading
@@ -41,7 +40,7 @@ from .segment_streams import (
     train,
 )
 from .segment_streams import example as one_example
-from .serving import arrived, serving, trainers_of
+from .serving import arrived, kill_worker, serving, trainers_of
 from .serving import connect as serving_connect
 
 _HOME = {"order": "lanes", "state_placement": "trainer"}
@@ -471,7 +470,7 @@ def test_a_flush_is_stale_where_the_worker_dies_before_it_is_sent(monkeypatch):
     examples = [dict(known.told) for known in ledger.of.values()]
 
     def slow(*arguments: Any) -> Any:
-        os.kill(server.pids["worker-0-0"], signal.SIGKILL)
+        kill_worker(server)
         eventually(lambda: "worker-0-1" in server.pids)
         feed.stats()  # the answer of the next worker, with which the trainer has a session then
         return parts_of(*arguments)
@@ -633,7 +632,7 @@ def test_a_worker_is_killed_and_what_trainers_have_in_hand_counts():
                 states = ledger.check(batch)
                 if step == 2:
                     if both.wait(PATIENCE_S):  # each has a batch in hand
-                        os.kill(server.pids["worker-0-0"], signal.SIGKILL)
+                        kill_worker(server)
                     both.wait(PATIENCE_S)
                 save_all(batch, states)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from headrace_proto.messages import (
     Hello,
     Pulse,
     Renew,
+    Step,
     Unknown,
     Welcome,
 )
@@ -33,7 +35,7 @@ from headrace_server.worker.outbox import Outbox
 from tests.patience import PATIENCE_S, eventually
 
 from .segment_streams import Ledger, at_once, chained, of_counts, save_all, train
-from .serving import connect, pid_of, serving
+from .serving import connect, kill_worker, serving
 from .test_locks import make_keys
 from .test_near import list_of
 
@@ -80,6 +82,21 @@ def started(work: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread
+
+
+@contextlib.contextmanager
+def talking(server: hs.Server) -> Iterator[tuple[Callable[[Any], object], Callable[[Any], Any]]]:
+    """Connect as a trainer by ZeroMQ; yield how to send a message, and to await one of a kind."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
+        peer.linger, peer.rcvtimeo = 0, int(1000 * PATIENCE_S)
+        peer.connect(server.address)
+
+        def heard(kind: Any) -> Any:
+            while not isinstance(got := FROM_SERVER.decode(peer.recv_multipart()[0]), kind):
+                pass
+            return got
+
+        yield lambda message: peer.send(FROM_TRAINER.encode(message)), heard
 
 
 def trained(feed: headrace.Feed) -> int:
@@ -236,10 +253,9 @@ def test_trainers_elsewhere_are_served_by_way_of_the_front(
     with hs.run(chained(list_of(ledger), batch_size=3), **options) as server:
         with connect(server, prefetch=0) as one, connect(server, prefetch=0) as two:
             assert not one.local and not two.local
-            for _ in range(2 if durable else 0):
+            for life in range(2 if durable else 0):
                 at_once([lambda f=f: train(f, ledger, 6) for f in (one, two)])
-                worker = next(name for name in server.pids if name.startswith("worker"))
-                os.kill(server.pids[worker], signal.SIGKILL)
+                kill_worker(server, life=life)
             at_once([lambda f=f: train(f, ledger) for f in (one, two)])
     ledger.assert_complete()
 
@@ -267,30 +283,46 @@ def test_the_death_of_an_owner_leaves_a_connection_alone_that_another_has_by_now
     """
     pipeline = hs.from_examples([{"i": k} for k in range(40)]).batch(2)
     with hs.run(pipeline, workers=2, partitions=2) as server:
-        with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
-            peer.linger, peer.rcvtimeo = 0, int(1000 * PATIENCE_S)
-            peer.connect(server.address)
-
-            def heard(kind: Any) -> Any:
-                while not isinstance(answer := FROM_SERVER.decode(peer.recv()), kind):
-                    pass
-                return answer
-
+        with talking(server) as (say, heard):
             os.kill(server.pids["worker-0-0"], signal.SIGSTOP)
             for owner in (0, 1):
-                hello = Hello(*limits.PROTOCOL, "t", "", os.urandom(8), owner=owner)
-                peer.send(FROM_TRAINER.encode(hello))
+                say(Hello(*limits.PROTOCOL, "t", "", os.urandom(8), owner=owner))
             assert heard(Welcome).owner == 1
             os.kill(server.pids["worker-0-0"], signal.SIGCONT)
             welcome = heard(Welcome)
             assert welcome.owner == 0
-            os.kill(server.pids["worker-1-0"], signal.SIGKILL)
+            kill_worker(server, 1)
             eventually(lambda: "worker-1-1" in server.pids)
             with connect(server) as feed:  # the front knows the next life
                 next(feed)
-            peer.send(FROM_TRAINER.encode(Renew(welcome.session, 0, 0)))
+            say(Renew(welcome.session, 0, 0))
             answer = heard((Pulse, Unknown))
             assert isinstance(answer, Pulse) and answer.session == welcome.session
+
+
+def test_a_greeting_that_is_sent_twice_to_the_next_life_of_an_owner_counts_nothing_of_the_last():
+    """1. A trainer receives a batch, and its owner dies.
+    2. It greets the next life, and again before the answer comes: both name the session before.
+    3. It gets as many batches as it asks for.
+    """
+    pipeline = hs.from_examples([{"i": k} for k in range(40)]).batch(2)
+    with hs.run(pipeline) as server:
+        with talking(server) as (say, heard):
+            nonce = os.urandom(8)
+            say(Hello(*limits.PROTOCOL, "t", "", nonce))
+            before = heard(Welcome)
+            say(Step(before.session, 1))
+            (first,) = heard(Deliver).items
+            kill_worker(server)
+            heard(Unknown)
+            again = {"last_seq": first.seq, "held": (first.token,), "known": before.session_file}
+            for resumed in (False, True):
+                say(Hello(*limits.PROTOCOL, "t", "", nonce, **again))
+                now = heard(Welcome)
+                assert now.resumed == resumed and now.session_file != before.session_file
+            say(Step(now.session, 1))
+            (second,) = heard(Deliver).items
+            assert second.seq == 1
 
 
 def test_a_feed_whose_owner_dies_again_and_again_is_given_up_and_trainers_are_told(tmp_path: Path):
@@ -299,7 +331,7 @@ def test_a_feed_whose_owner_dies_again_and_again_is_given_up_and_trainers_are_to
         with connect(server, prefetch=0) as feed:
             for life in range(4):
                 batch = next(feed)
-                os.kill(pid_of(server, f"worker-0-{life}"), signal.SIGKILL)
+                kill_worker(server, life=life)
                 save_all(batch, ledger.check(batch))
             with pytest.raises(headrace.ServerError, match="died 4 times within 60 s"):
                 train(feed, ledger)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -22,10 +21,9 @@ from headrace_server.supervisor import crew
 from tests.patience import PATIENCE_S
 
 from .segment_streams import at_once
-from .serving import connect, serving
+from .serving import connect, kill_worker, serving
 
 _ROWS = 2400
-_LIVES = 3
 
 
 def examples(n: int = _ROWS) -> hs.Pipeline:
@@ -57,7 +55,7 @@ class Owner:
         self.server = server
         self._lock = threading.Lock()
         self.done: list[Any] = []
-        self._kill_at = [100, 220, 340][:_LIVES]
+        self._kill_at = [100, 220, 340]
 
     def did(self, what: Any) -> None:
         """Note that a trainer has finished a batch."""
@@ -65,14 +63,7 @@ class Owner:
             self.done.append(what)
             if self._kill_at and len(self.done) >= self._kill_at[0]:
                 del self._kill_at[0]
-                os.kill(self.pid, signal.SIGKILL)
-
-    @property
-    def pid(self) -> int:
-        while True:
-            for name, pid in self.server.pids.items():
-                if name.startswith("worker"):
-                    return pid
+                kill_worker(self.server, life=2 - len(self._kill_at))
 
     @property
     def was_killed(self) -> bool:
@@ -135,7 +126,7 @@ def test_a_feed_with_a_changed_target_is_the_same_one_after_deaths_of_its_owner(
                     if len(got) == 100:
                         since = feed.set_target_probs([0.1, 0.2, 0.7])
                     if len(got) in kill_at:
-                        os.kill(Owner(server).pid, signal.SIGKILL)
+                        kill_worker(server, life=kill_at.index(len(got)))
                 classes = server.stats()["default"]["classes"]
         return got, since, classes
 
@@ -168,7 +159,7 @@ def test_partitions_of_segments_take_turns_as_if_their_owner_had_not_died():
                 batch.save_state("s", batch.state("s"))
                 if len(keys) in kill_at:
                     _ = feed.progress  # answered once all commits are
-                    os.kill(Owner(server).pid, signal.SIGKILL)
+                    kill_worker(server, life=kill_at.index(len(keys)))
         return keys
 
     assert stream((2, 7, 17)) == stream(())
@@ -218,7 +209,7 @@ def test_a_feed_that_has_ended_is_over_for_the_next_owner_too():
             assert len(list(feed)) == 2
         with headrace.connect(server.address, feed="long", timeout=PATIENCE_S) as feed:
             next(feed)
-            os.kill(Owner(server).pid, signal.SIGKILL)
+            kill_worker(server)
             assert sum(1 for _ in feed) == 9
         with headrace.connect(server.address, feed="short", timeout=PATIENCE_S) as feed:
             assert list(feed) == []
@@ -240,7 +231,7 @@ def test_a_server_counts_what_was_committed_since_its_start_also_after_the_death
             for step in range(batches):
                 next(feed).commit()
                 if killed and step == 4:
-                    os.kill(Owner(server).pid, signal.SIGKILL)
+                    kill_worker(server)
             told = server.stats()["default"]
             assert (told["batches"], told["rows"]) == (batches, 4 * batches)
 
@@ -298,7 +289,7 @@ def test_an_owner_that_dies_while_the_disk_is_full_goes_on_when_there_is_room(
         monkeypatch.setattr(StateDirectory, "raise_term", raised)
         with connect(server) as feed:
             rows = next(feed)["i"].tolist()
-            os.kill(server.pids["worker-1-0"], signal.SIGKILL)
+            kill_worker(server, 1)
             for _ in range(4):
                 assert tried.acquire(timeout=PATIENCE_S)
             if full > 3:

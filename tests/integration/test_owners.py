@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from tests.patience import PATIENCE_S
 
 from .recorded import PATH, digests_of_segments, segment_feeds, wait_until_alone
 from .segment_streams import Ledger, at_once, cells_of, chained, of_counts, save_all, train
-from .serving import connect
+from .serving import connect, kill_worker
 from .test_faults import eventually
 from .test_near import list_of
 from .test_watching import inspected
@@ -65,7 +63,7 @@ def test_the_death_of_one_owner_leaves_the_others_alone(
     options: dict[str, Any] = {"state_dir": tmp_path / "state"} if durable else {}
     with run(ledger, **options) as server, connect(server, prefetch=0) as feed:
         train(feed, ledger, 6)
-        os.kill(server.pids["worker-1-0"], signal.SIGKILL)
+        kill_worker(server, 1)
         train(feed, ledger)
         assert {name for name in server.pids if "worker" in name} == {
             "worker-0-0",
@@ -251,7 +249,7 @@ def test_trainers_elsewhere_outlive_every_owner(ledger: Ledger, tmp_path: Path, 
         with connect(server, prefetch=0) as one, connect(server, prefetch=0) as two:
             for owner in range(_OWNERS):
                 at_once([lambda f=f: train(f, ledger, 3) for f in (one, two)])
-                os.kill(server.pids[f"worker-{owner}-0"], signal.SIGKILL)
+                kill_worker(server, owner)
             at_once([lambda f=f: train(f, ledger) for f in (one, two)], PATIENCE_S)
         assert server.wait(PATIENCE_S)
     ledger.assert_complete()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from headrace.session import Session
 from tests.patience import PATIENCE_S, eventually
 
 from .segment_streams import at_once
+from .serving import kill_worker
 
 _OWNERS = 3
 #: Bucket and numbers of the rows of a batch.
@@ -53,7 +52,7 @@ def of_rank(server: hs.Server, rank: int, kills_at: int = -1) -> list[_Seen]:
         for step, batch in enumerate(feed):
             seen.append((int(batch.bucket), batch["i"].tolist()))
             if step == kills_at:
-                os.kill(server.pids["worker-0-0"], signal.SIGKILL)
+                kill_worker(server)
     return seen
 
 
@@ -130,7 +129,7 @@ def test_owners_that_die_lose_and_repeat_nothing(tmp_path: Path, durable: bool):
             for step, batch in enumerate(feed):
                 got += batch["i"].tolist()
                 if step in (30, 60):
-                    os.kill(server.pids[f"worker-{step // 30}-0"], signal.SIGKILL)
+                    kill_worker(server, step // 30)
         assert server.wait(PATIENCE_S)
     assert sorted(got) == list(range(2000))
 
@@ -144,7 +143,7 @@ def test_a_feed_whose_owners_die_at_its_end_ends_all_the_same(workers: int):
             for step, batch in enumerate(feed, 1):
                 got += batch["i"].tolist()
                 if step in (59, 60):
-                    kill(server, step % workers)
+                    kill_worker(server, step % workers, life=step - 59 if workers == 1 else 0)
         assert server.wait(PATIENCE_S)
     assert sorted(got) == list(range(240))
 
@@ -154,7 +153,7 @@ def test_an_input_that_is_closed_while_an_owner_is_dead_is_closed_there_too(work
     with hs.run(numbers(8000), workers=workers, partitions=5) as server:
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             got = [i for batch in itertools.islice(feed, 20) for i in batch["i"].tolist()]
-            kill(server, 0)
+            kill_worker(server)
             feed.drain()
             got += [i for batch in feed for i in batch["i"].tolist()]
         assert server.wait(PATIENCE_S)
@@ -171,7 +170,7 @@ def test_batches_in_hand_count_where_the_input_is_closed_before_their_trainers_a
         ):
             feeds = [one, two]
             held = [(feed, [next(feed) for _ in range(2)]) for feed in feeds for _ in range(9)]
-            kill(server, 0)
+            kill_worker(server)
             server.end()
             for _, batches in held:
                 for batch in batches:
@@ -197,13 +196,6 @@ def test_loops_that_hold_all_that_is_left_end_before_it_is_committed(workers: in
         for batch in held:
             batch.commit()
         assert server.wait(PATIENCE_S)
-
-
-def kill(server: hs.Server, worker: int) -> None:
-    """Kill a worker, or its successor where it has died already."""
-    name = f"worker-{worker}-"
-    pid = eventually(lambda: next((p for n, p in server.pids.items() if n.startswith(name)), None))
-    os.kill(pid, signal.SIGKILL)
 
 
 def test_ranks_get_the_same_rounds_for_any_number_of_owners():
@@ -256,7 +248,7 @@ def test_ranks_that_greet_a_new_owner_late_go_on_with_their_rounds(monkeypatch: 
                     if rank and step == 3:
                         assert is_killed.wait(PATIENCE_S)
                     if not rank and step == 12:
-                        os.kill(server.pids["worker-0-0"], signal.SIGKILL)
+                        kill_worker(server)
                         is_killed.set()
             return seen
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import operator
-import os
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -16,7 +14,7 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
-from .serving import connect, serving, worker_pid
+from .serving import connect, kill_worker, serving
 
 ROWS = [{"x": i} for i in range(11)]
 
@@ -130,7 +128,7 @@ def test_progress_of_segments_counts_the_commits_of_lives_before(
     with hs.run(segments(), **options) as server:
         assert train(server, 2).rows == rows
         if again == "worker":
-            os.kill(worker_pid(server), signal.SIGKILL)
+            kill_worker(server)
             assert train(server, None).rows == rows
     if again == "server":
         with hs.run(segments(), **options) as server:

@@ -24,6 +24,8 @@ import headrace_server as hs
 from tests.patience import PATIENCE_S, eventually
 from tests.waiting import waits_end_with
 
+from .serving import kill_all
+
 #: The feed of each trainer, and its request.
 ASKS: dict[str, tuple[str, Callable[[headrace.Feed], Any]]] = {
     "flush": ("kept", headrace.Feed.flush_states),
@@ -128,8 +130,7 @@ class Asking:
 
     def kill_server(self) -> None:
         """Kill all processes at once, and start another server at the same address."""
-        for pid in self.server.pids.values():
-            os.kill(pid, signal.SIGKILL)
+        kill_all(self.server)
         self.server.close()
         self.server = self._serve()
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import headrace_server as hs
 from tests.resampling_rule import rates_by_rule
 
 from . import user_functions_sampling as functions
-from .serving import connect, drained, serving, worker_pid
+from .serving import connect, drained, kill_worker, serving
 from .streams import frozen
 
 Rows = list[tuple[int, float]]
@@ -166,7 +164,7 @@ def test_workers_and_a_kill_do_not_show(tmp_path: Path) -> None:
                 for batch in feed:
                     batches.append((frozen(batch), batch.bucket, batch.rate.tolist()))
                     if len(batches) == kill_at:
-                        os.kill(worker_pid(server), signal.SIGKILL)
+                        kill_worker(server)
             return [batches, server.stats()["default"]["dropped"]]
 
     undisturbed = stream(workers=0)

@@ -6,9 +6,7 @@ trainers work ─► kill ─► copy ─► they work on ─► kill ─► the
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ import headrace_server as hs
 from tests.patience import PATIENCE_S
 
 from .segment_streams import chained, of_counts
-from .serving import await_next_term
+from .serving import await_next_term, kill_all
 
 N = 40
 
@@ -43,8 +41,7 @@ class Place:
 
     def restart(self, between: Callable[[], object] = lambda: None) -> None:
         """Kill the server, do something, and start it again."""
-        for pid in self.server.pids.values():
-            os.kill(pid, signal.SIGKILL)
+        kill_all(self.server)
         self.server.close()
         between()
         self.server = self._serve()

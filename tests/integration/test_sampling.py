@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import headrace_server as hs
 from tests.waiting import waits_end_with
 
 from . import user_functions_sampling as functions
-from .serving import connect, drained, serving, worker_pid
+from .serving import connect, drained, kill_worker, pid_of, serving
 from .streams import frozen
 
 SKEWED = [0.7, 0.2, 0.1]
@@ -84,7 +82,7 @@ def stream(pipeline: hs.Pipeline, kill_at: int | None = None, **run: Any) -> lis
                 told = [fact.tolist() for fact in (batch.label,)]
                 batches.append((frozen(batch), told, dict(batch.meta)))
                 if len(batches) == kill_at:
-                    os.kill(worker_pid(server), signal.SIGKILL)
+                    kill_worker(server)
         stats = server.stats()["default"]
     return [batches, stats["dropped"], stats["classes"]]
 
@@ -302,7 +300,7 @@ def test_a_changed_target_holds_from_the_batch_that_is_told(
                     since = feed.set_target_probs([0, 0.5, 0.5])
                     assert set(since) == {0, 1} and min(since.values()) >= 4
                     if kill:
-                        os.kill(worker_pid(server), signal.SIGKILL)
+                        kill_worker(server)
                 labels = set(batch.label.tolist())
                 if since and batch.number > since[batch.partition]:
                     new |= labels
@@ -398,9 +396,9 @@ def test_a_class_that_only_has_not_come_yet_is_named_when_the_deadline_passes(
 def test_absurd_proportions_of_a_trainer_cost_only_that_call(source: hs.Pipeline):
     pipeline = source.stratified_sample("y", [0.5, 0.3, 0.2], 16)
     with hs.run(pipeline) as server, connect(server) as feed:
-        worker = worker_pid(server)
+        worker = pid_of(server, "worker-0-0")
         for probs in ([1e308, 1e308, 0.0], [float("nan")] * 3, [1.0], []):
             with pytest.raises(ValueError, match="set_target_probs"):
                 feed.set_target_probs(probs)
         assert sum(batch.rows for batch in feed) > 0
-        assert worker_pid(server) == worker
+        assert server.pids["worker-0-0"] == worker

@@ -51,7 +51,7 @@ from .segment_streams import (
     train,
 )
 from .serving import connect as serving_connect
-from .serving import number_of, pid_of, serving, trainers_of
+from .serving import kill_all, kill_worker, number_of, serving, trainers_of
 
 connect = functools.partial(serving_connect, prefetch=0)
 
@@ -258,7 +258,7 @@ def test_the_deaths_of_workers_lose_no_state_of_a_feed_in_memory(prefetch: int, 
                 batch = next(feed)
                 states = ledger.check(batch)
                 for worker in range(partitions):
-                    os.kill(pid_of(server, f"worker-{worker}-{life}"), signal.SIGKILL)
+                    kill_worker(server, worker, life)
                 save_all(batch, states)
             train(feed, ledger)
             for batch in plain:
@@ -281,7 +281,7 @@ def test_lanes_of_a_feed_in_memory_go_on_from_their_last_states_when_a_worker_di
         for life in range(3):
             train(feed, ledger, 4)
             feed.flush_states() if placement == "trainer" else feed.commit()
-            os.kill(pid_of(server, f"worker-0-{life}"), signal.SIGKILL)
+            kill_worker(server, life=life)
         train(feed, ledger)
     ledger.assert_complete()
 
@@ -294,7 +294,7 @@ def test_with_a_state_directory_work_in_hand_counts_after_the_death_of_its_worke
                 train(feed, ledger, 4)
                 batch = next(feed)  # in hand while its worker dies
                 states = ledger.check(batch)
-                os.kill(pid_of(server, f"worker-0-{life}"), signal.SIGKILL)
+                kill_worker(server, life=life)
                 save_all(batch, states)
             train(feed, ledger)
         assert server.stats()["default"]["stale"] == 0
@@ -313,8 +313,7 @@ def test_with_a_state_directory_a_loop_goes_on_over_the_deaths_of_its_server(pre
     with connect(server, prefetch=prefetch) as feed:
         for _ in range(4):
             train(feed, ledger, 5)
-            for pid in server.pids.values():
-                os.kill(pid, signal.SIGKILL)
+            kill_all(server)
             server.close()
             server = served()
         train(feed, ledger)
@@ -334,8 +333,7 @@ def test_a_batch_whose_segments_no_greeting_named_goes_out_again(tmp_path, monke
         nonlocal server, lives
         if len(ledger.seen) >= 8 and not lives:
             lives = 1
-            for pid in server.pids.values():
-                os.kill(pid, signal.SIGKILL)
+            kill_all(server)
             server.close()
             server = served()
             feed.stats()  # answered once the new server was greeted

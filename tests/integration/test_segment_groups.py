@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +14,7 @@ from tests.patience import PATIENCE_S
 
 from .processes import HERE, Process
 from .segment_streams import Cell, Ledger, at_once, cells_of, chained, full, of_counts, save_all
+from .serving import kill_worker
 from .test_segment_faults import told
 from .test_segment_ranks import COUNTS, ORDERS, Valid, check
 
@@ -84,7 +83,7 @@ def test_workers_are_killed_and_members_go_on_with_what_they_have(order: str):
 
         def kill(step: int) -> None:
             if step in (3, 10):
-                os.kill(server.pids[f"worker-{step % 2}-0"], signal.SIGKILL)
+                kill_worker(server, step % 2)
 
         one, two = at_once(
             [

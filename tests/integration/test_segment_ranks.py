@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -32,7 +30,7 @@ from .segment_streams import (
     save_all,
     states_in,
 )
-from .serving import connect, serving
+from .serving import connect, kill_worker, serving
 from .test_segment_faults import told
 
 COUNTS = [3, 1, 5, 2, 4, 1, 6, 2, 7, 1, 2, 9, 3]
@@ -150,7 +148,7 @@ def test_ranks_stay_in_step_when_a_worker_is_killed(order: str):
                 for number, batch in enumerate(feed):
                     ranks.step(0, batch)
                     if number in (2, 9):
-                        os.kill(server.pids[f"worker-{number % 2}-0"], signal.SIGKILL)
+                        kill_worker(server, number % 2)
 
         ranks.run(kills)
         assert server.wait(PATIENCE_S)

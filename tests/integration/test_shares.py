@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -22,7 +20,7 @@ from tests.patience import PATIENCE_S, eventually
 from tests.waiting import waits_end_with
 
 from .segment_streams import Ledger, at_once, chained, of_counts, train
-from .serving import greeted, trainers_of
+from .serving import greeted, kill_all, trainers_of
 from .test_near import list_of
 
 _SERVERS = 2
@@ -259,8 +257,7 @@ class Shares:
 
     def kill(self, index: int) -> None:
         """Kill all processes of one server by SIGKILL."""
-        for pid in self.servers[index].pids.values():
-            os.kill(pid, signal.SIGKILL)
+        kill_all(self.servers[index])
         self.servers[index].close()
 
     def close(self) -> None:

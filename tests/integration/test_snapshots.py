@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ import headrace_server as hs
 from tests.nursery import WarmPopen
 from tests.patience import PATIENCE_S
 
-from .serving import serving
+from .serving import kill_worker, serving
 
 
 def plain() -> Any:
@@ -296,13 +295,10 @@ def test_another_pipeline_is_refused_to_a_trainer_and_the_feed_goes_on(tmp_path:
 
 
 def test_a_snapshot_outlives_the_death_of_a_worker_that_makes_it(tmp_path: Path):
-    import os
-
     with hs.run(plain(), state_dir=tmp_path, partitions=2, workers=2) as server:
         with joined(server) as feed:
             taken(next(feed))
-            worker = next(pid for name, pid in server.pids.items() if name.startswith("worker-1"))
-            os.kill(worker, signal.SIGKILL)
+            kill_worker(server, 1)
             token = after_steps(feed, 2)
             expected = sorted(x for batch in rest(feed) for x in batch["x"])
         with joined(server, resume=token) as feed:

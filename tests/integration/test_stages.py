@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import headrace
 import headrace_server as hs
 
 from . import user_functions as functions
-from .serving import connect, serving
+from .serving import connect, kill_worker, serving
 from .streams import frozen
 
 Stream = list[Any]
@@ -42,8 +40,7 @@ def stream(
             for batch in feed:
                 found.append(frozen(batch))
                 if len(found) == kill_at:
-                    workers_ = [pid for name, pid in server.pids.items() if "worker" in name]
-                    os.kill(workers_[0], signal.SIGKILL)
+                    kill_worker(server)
     return found
 
 

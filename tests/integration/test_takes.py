@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterable
 from itertools import cycle
 from pathlib import Path
@@ -19,7 +17,7 @@ from tests.unit.core.original_queue import original_stream
 from tests.waiting import waits_end_after
 
 from .segment_streams import Ledger, chained, of_counts, save_all
-from .serving import connect, pid_of, serving
+from .serving import connect, kill_worker, serving
 
 _COUNTS = [3, 1, 5, 2, 1, 1, 7, 4, 2, 3, 1, 6, 2]
 _SIZES = (5, None, 1, 6, 2, None, 3)
@@ -139,7 +137,7 @@ def test_a_worker_that_is_killed_between_two_takes_changes_nothing(tmp_path: Pat
                 states = ledger.check(batch)
                 if number in (1, 4):
                     worker = batch.partition % 2
-                    os.kill(pid_of(server, f"worker-{worker}-{lives[worker]}"), signal.SIGKILL)
+                    kill_worker(server, worker, lives[worker])
                     lives[worker] += 1
                 save_all(batch, states)
             stream(feed, ledger, sizes)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -18,7 +16,7 @@ from tests.waiting import waits_end_with
 
 from .processes import trainer
 from .segment_streams import at_once
-from .serving import connect, serving
+from .serving import connect, kill_worker, serving
 
 _OF_A_GROUP: dict[str, Any] = {"group": "g", "members": 2}
 
@@ -29,19 +27,19 @@ def numbers(count: int) -> hs.Pipeline:
 
 def read(
     server: hs.Server,
-    kills: str = "",
+    kills: int | None = None,
     at: int = 5,
     begun: Callable[[], object] = lambda: None,
     **options: Any,
 ) -> list[tuple[int, int, list[int]]]:
-    """Return partition, number and rows of each batch; kill a process of the server at one step."""
+    """Return partition, number and rows of each batch; kill a worker at one step."""
     got = []
     with connect(server, **options) as feed:
         for step, batch in enumerate(feed):
             got.append((batch.partition, batch.number, batch["i"].tolist()))
             begun()
-            if kills and step == at:
-                os.kill(server.pids[kills], signal.SIGKILL)
+            if kills is not None and step == at:
+                kill_worker(server, kills)
     return got
 
 
@@ -115,8 +113,8 @@ def test_a_worker_is_killed_and_nothing_comes_twice():
         of_a_rank = {"rank": 0, "world_size": 1, **_OF_A_GROUP}
         one, two = at_once(
             [
-                lambda: read(server, "worker-0-0", prefetch=2, **of_a_rank),
-                lambda: read(server, "worker-1-0", 15, prefetch=0, **of_a_rank),
+                lambda: read(server, 0, prefetch=2, **of_a_rank),
+                lambda: read(server, 1, 15, prefetch=0, **of_a_rank),
             ]
         )
         assert server.wait(PATIENCE_S)
@@ -127,7 +125,7 @@ def test_the_only_worker_is_killed_beside_another_trainer():
     with hs.run(numbers(240)) as server:
         one, two, other = at_once(
             [
-                lambda: read(server, "worker-0-0", **_OF_A_GROUP),
+                lambda: read(server, 0, **_OF_A_GROUP),
                 lambda: read(server, prefetch=0, **_OF_A_GROUP),
                 lambda: read(server),
             ]
