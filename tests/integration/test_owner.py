@@ -33,6 +33,7 @@ from headrace_proto.messages import (
 from headrace_server.making.assemble import Assembly
 from headrace_server.worker.outbox import Outbox
 from tests.patience import PATIENCE_S, eventually
+from tests.waiting import waits_end_with
 
 from .segment_streams import Ledger, at_once, chained, of_counts, save_all, train
 from .serving import connect, kill_worker, serving
@@ -188,13 +189,10 @@ def test_a_deadline_names_the_function_in_which_a_worker_is(tmp_path: Path):
             waiting = started(lambda: trained(feed))
             eventually((tmp_path / "inside").exists)
 
-            def told() -> bool:
-                with headrace.connect(server.address, timeout=2) as late:
-                    with pytest.raises(headrace.DeadlineExceeded) as caught:
-                        next(late)
-                return "worker 0 has been in `passes_the_gate` for " in str(caught.value)
-
-            eventually(told)
+            told = "worker 0 has been in `passes_the_gate` for "
+            with connect(server) as late, waits_end_with(told):
+                with pytest.raises(headrace.DeadlineExceeded, match=told):
+                    next(late)
             (tmp_path / "open").touch()
             waiting.join(PATIENCE_S)
 
