@@ -93,8 +93,11 @@ def taken_back(disk: Path) -> None:
 
 
 def converted(disk: Path) -> None:
-    with ArrowPart(disk / "part-00000.arrow", {"a": scalar("int64").field}):
-        pass
+    part = ArrowPart(disk / "part-00000.arrow", {"a": scalar("int64").field})
+    try:
+        part.finish()
+    finally:
+        part.drop()
 
 
 def session(disk: Path) -> None:

@@ -33,8 +33,8 @@ _REMEDY: Final = "make room there and run the conversion again: it goes on after
 
 
 class ArrowPart:
-    """Written at ``path``; ``file`` is the name that it is to have.  A context manager: after it
-    the file is complete, or gone where an error left it."""
+    """A file at ``path`` until ``finish`` has completed it, or ``drop`` removed it; ``file`` is
+    the name that it is to have."""
 
     def __init__(
         self, file: Path, fields: Mapping[str, Field], batch_bytes: int = _BATCH_BYTES
@@ -48,12 +48,9 @@ class ArrowPart:
         self._weight = 0  # bytes of gathered rows
         self._batch_bytes = batch_bytes
         self.batches: list[tuple[int, int]] = []  # rows of each, and where it ends in the file
-
-    def __enter__(self) -> ArrowPart:
         with writing(self.path, remedy=_REMEDY):
             self._sink = pa.OSFile(str(self.path), "wb")
             self._out = pa.ipc.new_file(self._sink, self._schema)
-        return self
 
     def add(self, chunk: Chunk) -> int:
         """Append rows; return their bytes."""
@@ -82,21 +79,19 @@ class ArrowPart:
         self._gathered.clear()
         self._weight = 0
 
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        whole = False
-        try:
-            if kind is None:
-                self._flush()
-                with writing(self.path, remedy=_REMEDY):
-                    self._out.close()
-                    self._sink.close()
-                whole = True
-        finally:
-            if not whole:
-                if not self._sink.closed:
-                    with contextlib.suppress(OSError), self._sink:
-                        self._out.close()  # it writes, and the disk may be full
-                self.path.unlink(missing_ok=True)
+    def finish(self) -> None:
+        """Write the rest of the file, and close it."""
+        self._flush()
+        with writing(self.path, remedy=_REMEDY):
+            self._out.close()
+            self._sink.close()
+
+    def drop(self) -> None:
+        """Remove the file."""
+        if not self._sink.closed:
+            with contextlib.suppress(OSError), self._sink:
+                self._out.close()  # it writes, and the disk may be full
+        self.path.unlink(missing_ok=True)
 
     def noted(self) -> dict[str, Any]:
         """Return the entry of the file in the notes, as plain data."""

@@ -69,7 +69,7 @@ _PART_ROWS: Final = 1 << 18
 #: Bytes of a record batch, which is verified when the first of its rows is read.
 _BATCH_BYTES: Final = 1 << 23
 #: Changes with the form of the files, so that none of another form is read.
-_FORM: Final = 2
+_FORM: Final = 3
 #: Seconds between two looks for parts that other workers have finished, or a complete cache.
 _LOOK_S: Final = 1.0
 #: A position in a stream: the examples before it, then the reader's own position.
@@ -266,7 +266,7 @@ class Cache:
 
         if self._part is None:
             file = self._directory / f"{self._name}-{self._number:05}.arrow"
-            self._part = ArrowPart(file, {**fields, **OWN_FIELDS}, _BATCH_BYTES).__enter__()
+            self._part = ArrowPart(file, {**fields, **OWN_FIELDS}, _BATCH_BYTES)
         origin = chunk.origin
         numbers = [self._files.setdefault(name, len(self._files)) for name in origin.files]
         offset = np.full(len(chunk), -1) if origin.offset is None else origin.offset
@@ -287,14 +287,12 @@ class Cache:
             note: dict[str, Any] = {"files": list(self._files), "ends": self._ends}
             note |= {"rows": 0, "fields": schema_to_wire(self._fields)}
             if self._part is not None:
-                self._part.__exit__(None, None, None)
+                self._part.finish()
                 note |= noted(self._part)
                 put_in_place(self._part.path, self._part.file)
-            lists = {"asked": self._asked, "rows": self._sources, "bad": self._bad}
-            note["lists"] = {
-                end: saved(self._directory / f"{name}.{end}.npy", np.concatenate([_NONE, *arrays]))
-                for end, arrays in lists.items()
-            }
+            lists = (self._asked, self._sources, self._bad)
+            arrays = (np.concatenate([_NONE, *one]) for one in lists)
+            note["lists"] = saved(self._directory / f"{name}.npy", *arrays)
             write_durably(self._directory / f"{name}.json", sealed(note))
         except OSError as error:
             self._give_up(error)
@@ -326,16 +324,11 @@ class Cache:
 
     def _completed(self) -> bool:
         """Complete the cache, unless another process does so; return whether it is complete."""
-        try:
-            with locked(self._directory / "lock", _refuse):
-                if (self._directory / COMPLETE).exists():
-                    return True
-                done = complete(self._directory, self._covered.counts, self._progress)
-        except BlockingIOError:
-            return False
-        if done:
-            logger.info("the cache %s is complete", self._directory)
-        return done
+        with suppress(BlockingIOError), locked(self._directory / "lock", _refuse):
+            if (self._directory / COMPLETE).exists():
+                return True
+            return complete(self._directory, self._covered.counts, self._progress)
+        return False
 
     def _give_up(self, error: OSError) -> None:
         """Stop writing: a full disk must not stop the feed."""
@@ -350,7 +343,7 @@ class Cache:
         self._begin()
         if part is not None:
             with suppress(OSError):
-                part.__exit__(OSError, None, None)
+                part.drop()
 
     def close(self) -> None:
         """Drop the unfinished part."""

@@ -1,10 +1,10 @@
 """The rows of a cache that is complete: found by the ordinal of the example that they come from.
 
-    ordinals ─► starts.npy: where its rows stand in ─► order.npy: rows of ─► part-….arrow, mapped
-       └─ of streams first the place in examples.npy
+    ordinals ─► starts: where its rows stand in ─► order: rows of ─► part-….arrow, mapped
+       └─ of streams first the place among the examples
 
-An example that the stages dropped has no row, and one that they unfolded has several.  bad.npy
-lists unreadable examples of a reader by number.
+An example that the stages dropped has no row, and one that they unfolded has several.  The file
+index.npy holds these lists, and the unreadable examples of a reader by number.
 
 All files have checksums.  Those of the index are verified when the cache is opened, and each record
 batch when the first of its rows is read.
@@ -12,6 +12,7 @@ batch when the first of its rows is read.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,8 +36,11 @@ from .stretches import ranges
 if TYPE_CHECKING:
     from .arrow_part import ArrowPart
 
+logger = logging.getLogger("headrace.data")
+
 #: The file that is written last: a cache without it is not used.
 COMPLETE: Final = "complete.json"
+INDEX: Final = "index.npy"
 #: Columns beside those of the example: its ordinal, and its origin.
 OWN_FIELDS: Final = {
     "@ordinal": Field("int64"),
@@ -86,17 +90,19 @@ def naming_damage(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def saved(file: Path, array: np.ndarray) -> list[int]:
-    """Write an array; return the checksum of its file."""
-    np.save(file, array)
-    return sums_of(bytes_of(file))
+def saved(file: Path, *lists: np.ndarray) -> dict[str, Any]:
+    """Write lists of integers to a file; return what ``loaded`` needs."""
+    part = file.with_name(f"{file.name}.part")
+    with open(part, "wb") as stream:
+        np.save(stream, np.concatenate(lists))
+    put_in_place(part, file)
+    return {"sizes": [len(one) for one in lists], "sums": sums_of(bytes_of(file))}
 
 
-def _loaded(file: Path, expected: list[int]) -> np.ndarray:
-    """Return an array, mapped, after a check of its file."""
-    verify(file.name, bytes_of(file), expected)
-    array: np.ndarray = np.load(file, mmap_mode="r")
-    return array
+def loaded(file: Path, note: dict[str, Any]) -> list[np.ndarray]:
+    """Return such lists, mapped, after a check of their file."""
+    verify(file.name, bytes_of(file), note["sums"])
+    return np.split(np.load(file, mmap_mode="r"), np.cumsum(note["sizes"])[:-1])
 
 
 class Covered:
@@ -132,7 +138,7 @@ class Covered:
     def add_part(self, directory: Path, name: str) -> None:
         """Add a finished part."""
         note = note_of(directory, name)
-        self.add(_loaded(directory / f"{name}.asked.npy", note["lists"]["asked"]))
+        self.add(loaded(directory / f"{name}.npy", note["lists"])[0])
         for stream, count in note["ends"]:
             self.counts[stream] = count
 
@@ -155,10 +161,7 @@ def complete(directory: Path, counts: Sequence[int | None], progress: Callable[[
     seen = Covered(counts)
     used, listed, keeps, bad = [], [], [], [_NONE]
     for name in names:
-        sums = note_of(directory, name)["lists"]
-        sources, unread = (
-            _loaded(directory / f"{name}.{end}.npy", sums[end]) for end in ("rows", "bad")
-        )
+        _, sources, unread = loaded(directory / f"{name}.npy", note_of(directory, name)["lists"])
         bad.append(unread)
         if len(sources):
             used.append(name)
@@ -174,25 +177,19 @@ def complete(directory: Path, counts: Sequence[int | None], progress: Callable[[
     kept = np.flatnonzero(np.concatenate([np.empty(0, bool), *keeps]))
     by_source = np.argsort(every[kept], kind="stable")
     starts = np.searchsorted(every[kept][by_source], np.arange(len(examples) + 1))
-    arrays = {
-        "order": kept[by_source],
-        "starts": starts,
-        "bad": np.unique(np.concatenate(bad)),
-    }
-    if len(examples) and examples[-1] >= len(examples):
-        arrays["examples"] = examples
-    index = {}
-    for name, array in arrays.items():
-        part = directory / f"{name}.part.npy"
-        index[name] = saved(part, array)
-        put_in_place(part, directory / f"{name}.npy")
-        progress()
+    progress()
+    numbered = not len(examples) or examples[-1] < len(examples)
+    of_examples = _NONE if numbered else examples
+    unreadable = np.unique(np.concatenate(bad))
+    index = saved(directory / INDEX, kept[by_source], starts, unreadable, of_examples)
+    progress()
     fields = max((note_of(directory, name)["fields"] for name in names), key=len)
     mark = {"parts": used, "fields": fields, "index": index, "length": len(examples)}
     write_durably(directory / COMPLETE, sealed(mark))
     for path in directory.glob("part-*"):
         if path.name.partition(".")[0] not in names:  # an unfinished part
             path.unlink(missing_ok=True)
+    logger.info("the cache %s is complete", directory)
     return True
 
 
@@ -203,9 +200,10 @@ class CachedRows:
         """``progress`` is called when a record batch was verified, which may take long."""
         mark = unsealed(directory / COMPLETE)
         self.fields = schema_from_wire(mark["fields"])
-        index = {n: _loaded(directory / f"{n}.npy", of) for n, of in mark["index"].items()}
-        self._order, self._starts, self._bad = (index[name] for name in ("order", "starts", "bad"))
-        self._examples = index.get("examples")
+        index = loaded(directory / INDEX, mark["index"])
+        #: Rows by example, and where those of each begin; bad examples; the ordinals of all, or
+        #: none where they are the numbers from 0 on.
+        self._order, self._starts, self._bad, self._examples = index
         self._length = int(mark["length"])
         self._directory, self._progress = directory, progress
         self._reader: IndexedReader | None = None
@@ -239,7 +237,7 @@ class CachedRows:
 
     def stream(self, stream: int, first: int, count: int) -> tuple[np.ndarray, bool]:
         """Return the record numbers of ``count`` examples of a stream, and whether more follow."""
-        if self._examples is None:
+        if not len(self._examples):
             end = 0 if stream else self._length
             return np.arange(first, min(first + count, end)), first + count < end
         low, end = np.searchsorted(self._examples, np.arange(stream, stream + 2) << ORDINAL_BITS)
@@ -248,7 +246,7 @@ class CachedRows:
 
     def take(self, ordinals: np.ndarray) -> Chunk:
         """Return the rows of these examples, in their order."""
-        if self._examples is not None:
+        if len(self._examples):
             ordinals = np.searchsorted(self._examples, ordinals)
         starts = self._starts[ordinals]
         rows = self._order[ranges(starts, self._starts[ordinals + 1] - starts)]

@@ -131,15 +131,19 @@ class Conversion:
             self._intake.resume(0, position, notes.dropped)
         while not notes.complete:
             part = ArrowPart(self._directory / part_name(len(notes.parts)), self.fields)
-            with part:
+            try:
                 position, read = yield from self._filled(part, position)
+                part.finish()
+            except BaseException:
+                part.drop()
+                raise
             if part.rows:
                 for _ in self._verified(part) if self._verify else ():
                     yield Converted(read, notes.rows + part.rows, len(notes.parts))
                 put_in_place(part.path, part.file)
                 notes.parts.append(part.noted())
             else:
-                part.path.unlink()
+                part.drop()
             notes.position, notes.read = position, read
             notes.dropped, notes.complete = dict(self._intake.dropped), position is None
             notes.save()

@@ -26,10 +26,11 @@ def chunk(start: int, stop: int) -> Chunk:
 
 def test_small_chunks_become_large_record_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(arrow_part, "_BATCH_ROWS", 40)
-    with ArrowPart(tmp_path / "a.arrow", FIELDS) as part:
-        for start in range(0, 100, 10):
-            assert part.add(chunk(start, start + 10)) > 0
-        assert part.add(chunk(5, 5)) == 0
+    part = ArrowPart(tmp_path / "a.arrow", FIELDS)
+    for start in range(0, 100, 10):
+        assert part.add(chunk(start, start + 10)) > 0
+    assert part.add(chunk(5, 5)) == 0
+    part.finish()
     assert part.rows == 100 and not part.file.exists()
     with pa.ipc.open_file(str(part.path)) as reader:
         sizes = [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
@@ -39,12 +40,12 @@ def test_small_chunks_become_large_record_batches(tmp_path: Path, monkeypatch: p
     assert (noted["name"], noted["rows"]) == ("a.arrow", 100) and set(noted["sums"]) == {"id", "x"}
 
 
-def test_an_error_leaves_no_file(tmp_path: Path):
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_file_that_is_dropped_is_removed(tmp_path: Path, finished: bool):
     part = ArrowPart(tmp_path / "a.arrow", FIELDS)
-    with part:
-        part.add(chunk(0, 5))
+    part.add(chunk(0, 5))
+    if finished:
+        part.finish()
     assert part.path.exists()
-    without = chunk(0, 5).with_columns({})
-    with pytest.raises(KeyError), part:
-        part.add(without)
+    part.drop()
     assert list(tmp_path.iterdir()) == []

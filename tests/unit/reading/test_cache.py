@@ -278,28 +278,18 @@ def lines(path: Path, sizes: list[int], window: int | None, kept: Path | None = 
     return (mapped if kept is None else mapped.cache(kept)).map(drawn, seed=7)
 
 
-@pytest.mark.parametrize("name", ["complete.json", "part-*.json", "order.npy", "part-*.asked.npy"])
+@pytest.mark.parametrize("name", ["complete.json", "part-*.json", "index.npy", "part-*.npy"])
 def test_a_damaged_file_of_a_cache_names_the_cache(tmp_path: Path, name: str) -> None:
     Worker(source().cache(tmp_path)).epoch(0)
     (key,) = tmp_path.iterdir()
-    if name.endswith("asked.npy"):
+    if name == "part-*.npy":
         (key / "complete.json").unlink()
     next(key.glob(name)).write_bytes(b"{")
     with pytest.raises(DataError, match=rf"the cache {key} is damaged: .*Remove that directory"):
         Worker(source().cache(tmp_path))
 
 
-FILES_OF_A_CACHE = [
-    "complete.json",
-    "part-*.json",
-    "part-*.arrow",
-    "order.npy",
-    "starts.npy",
-    "bad.npy",
-]
-
-
-@pytest.mark.parametrize("name", [*FILES_OF_A_CACHE, "examples.npy"])
+@pytest.mark.parametrize("name", ["complete.json", "part-*.json", "part-*.arrow", "index.npy"])
 def test_a_flipped_bit_is_an_error_that_names_the_cache_and_never_another_row(
     tmp_path: Path, name: str
 ) -> None:
@@ -316,7 +306,7 @@ def test_a_flipped_bit_is_an_error_that_names_the_cache_and_never_another_row(
     assert Worker(kept).epoch(0) == rows
 
 
-@pytest.mark.parametrize("end", ["json", "asked.npy", "rows.npy", "bad.npy"])
+@pytest.mark.parametrize("end", ["json", "npy"])
 def test_a_flipped_bit_of_a_part_is_found_when_the_cache_is_completed(
     tmp_path: Path, end: str
 ) -> None:
