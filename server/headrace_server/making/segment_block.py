@@ -53,6 +53,8 @@ class _Places:
 _OF_BATCH = {"@sequence": "segments", "@sequence_count": "counts", "@insertion_index": "indices"}
 #: Columns of lanes, which have values for the empty rows of a rank's block, too.
 _OF_BLOCK = ("@lane", "@starts")
+#: Columns that count steps.
+_LENGTHS = ("@total_length", "@length", "@left_length", "@right_length")
 #: Maximum number of combinations of sizes whose offsets are cached.
 _MOST_KNOWN = 256
 
@@ -63,15 +65,16 @@ class BlockLayout:
     def __init__(self, fields: Mapping[str, Field], geometry: Geometry) -> None:
         self.fields = dict(fields)
         self.geometry = geometry
-        self.num_unroll, self.stride = geometry.num_unroll, geometry.stride
         numbers = [n for n, f in fields.items() if f.dtype != BYTES]
         self.strings = [n for n, f in fields.items() if f.dtype == BYTES]
         self.of_batch = [(n, _OF_BATCH[n]) for n in numbers if n in _OF_BATCH]
         self.sequences = [(n, n[10:]) for n in numbers if n.startswith("sequences:")]
         self.extra = [n for n in numbers if n.startswith("state:") or n == "@state_of"]
         self.of_block = [n for n in numbers if n in _OF_BLOCK]
-        known = {*_OF_BATCH, *_OF_BLOCK, *self.extra, *(n for n, _ in self.sequences)}
-        self.of_offers = [n for n in numbers if n not in known]
+        self.context = [(n, n[8:]) for n in numbers if n.startswith("context:")]
+        named = (n for n, _ in (*self.sequences, *self.context))
+        known = {*_OF_BATCH, *_OF_BLOCK, *_LENGTHS, *self.extra, *named}
+        self.facts = [(n, n[1:]) for n in numbers if n not in known]
         self._numbers = numbers
         #: By column: its strings in a row without an example.
         self.blanks = {n: [b""] * prod(self._inner(n)) for n in self.strings}
@@ -173,6 +176,7 @@ class SegmentBlock:
     def fill_examples(self, block: np.ndarray) -> None:
         """Write all but numeric states, so that ``fill`` has only these left to write."""
         batch, layout, places = self.batch, self._layout, self._places
+        geometry = layout.geometry
         self._columns = columns = places.columns(block)
         if not self._in_order:
             block[: self.nbytes] = 0
@@ -184,17 +188,27 @@ class SegmentBlock:
             columns[name][:] = self._of_block[_OF_BLOCK.index(name)]
         for offer, at, rows in self._groups:
             to = at if self._in_order else batch.lanes[at]
-            begins, sizes = batch.segments[at] * layout.stride, None
+            begins, sizes = batch.segments[at] * geometry.stride, None
+            own: Any = geometry.num_unroll
             if offer.firsts is not None:
                 firsts = offer.firsts[rows]
-                begins = layout.geometry.begins(batch.segments[at], firsts)
-                sizes = layout.geometry.sizes(batch.segments[at], firsts)
+                begins = geometry.begins(batch.segments[at], firsts)
+                own = sizes = geometry.sizes(batch.segments[at], firsts)
             totals = offer.totals[rows]
-            for name in layout.of_offers:
-                columns[name][to] = self._values(name, offer, rows, totals, begins, sizes)
+            columns["@total_length"][to] = totals
+            columns["@length"][to] = np.minimum(np.maximum(totals - begins, 0), own)
+            if geometry.left:
+                columns["@left_length"][to] = geometry.left_lengths(totals, begins)
+            if geometry.right:
+                columns["@right_length"][to] = geometry.right_lengths(totals, begins, own)
+            for name, source in layout.context:
+                context: Any = offer.context[source]
+                columns[name][to] = context[rows]
+            for name, source in layout.facts:
+                columns[name][to] = offer.facts[source][rows]
             for name, source in layout.sequences:
                 column, offset = offer.sequences[source], places.arrays[name][2]
-                item, geometry = column.item_bytes, layout.geometry
+                item = column.item_bytes
                 if item:
                     write_windows(block, offset, item, geometry, column, to, rows, begins, sizes)
 
@@ -206,34 +220,6 @@ class SegmentBlock:
             for name, slot in slots.items()
             if name.startswith("state:") or name == "@state_of"
         }
-
-    def _values(
-        self,
-        name: str,
-        offer: Offer,
-        rows: np.ndarray,
-        totals: np.ndarray,
-        begins: np.ndarray,
-        sizes: Any,
-    ) -> np.ndarray:
-        if name == "@total_length":
-            return totals
-        if name == "@length":
-            own = self._layout.num_unroll if sizes is None else sizes
-            clipped: np.ndarray = np.minimum(np.maximum(totals - begins, 0), own)
-            return clipped
-        if name == "@left_length":
-            return self._layout.geometry.left_lengths(totals, begins)
-        if name == "@right_length":
-            own = self._layout.num_unroll if sizes is None else sizes
-            return self._layout.geometry.right_lengths(totals, begins, own)
-        if name.startswith("context:"):
-            column = offer.context[name[8:]]
-            assert isinstance(column, np.ndarray)
-            taken: np.ndarray = column[rows]
-            return taken
-        fact: np.ndarray = offer.facts[name[1:]][rows]
-        return fact
 
     def _strings(self, name: str) -> list[bytes]:
         """Return strings of a column, in C order."""
