@@ -13,8 +13,8 @@ from .session import Session
 
 logger = logging.getLogger("headrace")
 
-#: Seconds of silence before the log has a line: restarts of a worker, and short ones of a server,
-#: take less.
+#: Seconds of silence after which the log names a server.  A worker, or a server that restarts
+#: quickly, is back sooner.
 _AWAY_S = 10.0
 
 

@@ -1,13 +1,13 @@
-"""How many batches are prefetched beyond the one in a trainer's hands: as asked, or as many as pay.
+"""How many batches are prefetched beyond the one in a trainer's hands: as asked, or "auto".
 
     "auto"   2 ─► the trainer waits, though as many came since ─► 4 ─► 8 ─► 16
 
-A trainer that would take more at once than are there waits for them, too.
+A trainer that takes several batches at once also waits where fewer are ready.
 
-The number grows only where it changes nothing but time: not where the next batch needs states
-that the trainer has still to save.  Memory bounds it: all prefetched batches may be as large as the
-largest one of late, so the number falls at the first large batch, and of very large ones only two
-are prefetched.  After a rare large batch it grows again.
+The number grows only where prefetching changes nothing but time, so not where the next batch needs
+states that the trainer has not saved yet.  Memory bounds it: every prefetched batch may be as large
+as the largest recent one.  So the number falls at the first large batch, and stays at two where
+batches are very large.  After a rare large batch it grows again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ AUTO = "auto"
 #: Number of prefetched batches at first and at most, and a bound of their bytes.
 _FIRST, _MOST = 2, 16
 _MOST_BYTES = 16 << 20
-#: A batch bounds the number for at least this many further batches, and at most twice as many.
+#: A large batch bounds the number for at least this many further batches, at most twice as many.
 _OF_LATE = 128
 
 

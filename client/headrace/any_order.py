@@ -28,12 +28,12 @@ from .session import Session
 
 #: The arguments of ``connect`` that let batches come in any order.
 ASKED_AS = {"any": "order='any'", "local-first": "placement='local-first'"}
-#: A trainer waits this long for its own host before each batch of another: some round trips.
+#: Time for which a trainer waits for its own host before each batch of another: some round trips.
 _PATIENCE_S = 0.005
 
 
 class AsTheyCome(Merge):
-    """Any order; wait for an owner whose server is away only once no other owner has batches."""
+    """Take any batch; wait for an owner whose server is away only once no other has batches."""
 
     def __init__(self, sessions: Sequence[Session], prefetch: int) -> None:
         self._turn = 0  # the owner that comes first

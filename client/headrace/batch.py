@@ -41,10 +41,10 @@ def rows_open(schema: Mapping[str, Field]) -> dict[str, Field]:
 
 
 class KnownSlots:
-    """Slots of a feed's batches, which mostly lie as those of the batch before.
+    """Slots of a feed's batches; most batches have the layout of the one before.
 
-    The same list of columns is known again by its identity: nothing that is equal to a right one,
-    as 2.0 is to 2, is taken for it.
+    A list of columns that was checked is recognised by its identity.  Equality would not do: a list
+    with 2.0 in place of 2 is equal to a valid one, and is invalid.
     """
 
     def __init__(self) -> None:

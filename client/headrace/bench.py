@@ -3,7 +3,7 @@
     connect ─► [ next() ─► (save every state as it came) ] until the time is over ─► figures
 
 It is a trainer like any other, without a model: it commits the batches that it takes, so no other
-trainer gets them.  So it asks for ``--consume``.
+trainer gets them.  Therefore it needs ``--consume``.
 """
 
 from __future__ import annotations

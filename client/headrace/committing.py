@@ -51,7 +51,7 @@ class TakenBatches:
 
     def __init__(self, explicit: bool) -> None:
         self.explicit = explicit
-        #: Settled tokens that the session has not got yet; Ctrl-C may come in between.
+        #: Settled tokens that the session has not received; Ctrl-C may come between the two steps.
         self.due: dict[int, None] = {}
         self._lock = threading.Lock()
         self._open: dict[int, _Taken] = {}  # in the order in which they were taken
@@ -68,9 +68,9 @@ class TakenBatches:
             self._hold(batch, memory)
 
     def take_in_turn(self, batches: list[Any], memory: np.ndarray | None = None) -> list[int]:
-        """The trainer asked for one batch after the other; the tokens that this commits.
+        """Note that the trainer took these batches in turn; return the tokens that this commits.
 
-        ``memory`` is what the arrays of the last one lie in.
+        ``memory`` has the arrays of the last batch.
         """
         with self._lock:
             for batch in batches[:-1]:
@@ -244,8 +244,7 @@ def tokens_of(name: str, batches: Any, feed: Any = None) -> list[int]:
     """Return the tokens of one or several batches or tokens of this feed.  Errors name the
     argument.
 
-    Each feed counts its tokens by itself: by its token alone the batch of another feed may pass
-    for one of this feed.
+    Each feed numbers its tokens by itself, so a batch of another feed may have a token of this one.
     """
     if isinstance(batches, (Batch, SegmentBatch)):
         if batches._feed is not None and batches._feed() is not feed:

@@ -40,7 +40,7 @@ class Keys:
     secret: Secret = field(repr=False)
 
     def lock(self, socket: zmq.Socket[bytes]) -> None:
-        """Let a socket use them for all that it connects to from now on."""
+        """Let a socket use these keys for all its later connections."""
         socket.curve_serverkey = self.server.encode()
         socket.curve_publickey = self.public.encode()
         socket.curve_secretkey = self.secret.text.encode()

@@ -13,9 +13,10 @@ The lazy thread looks four times in a heartbeat, so heartbeats go out, released 
 and silence is noticed whatever the trainer does.  While a session is not open it listens itself.
 Small notices wait a moment at most for the trainer's next call.
 
-A clock that stands still while this process is suspended measures all silence: some thread looks
-at it at least twice a second.  After such a time a heartbeat goes out at once, since leases end by
-the server's clock; and the server is heard before its silence is judged.
+The client measures silence by a clock that stands still while this process is suspended; some
+thread reads it at least twice a second.  After a suspension a heartbeat goes out at once, since
+leases end by the server's clock, and the client handles what the server has sent before it judges
+that the server is silent.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ logger = logging.getLogger("headrace")
 _CLOSE_S = 5.0
 #: Maximum number of ZeroMQ's sockets: three for each owner.  Its own limit, 1023, is 341 owners.
 _SOCKETS = 12_288
-#: The longest time between two looks of the lazy thread: half of what its clock takes for a sleep.
+#: Maximum time between two looks of the lazy thread: half a gap that counts as a suspension.
 _LOOK_S = 0.5
 _LOOKS = 4  # in a heartbeat
 #: Maximum delay of a notice that waits for the trainer's next call.

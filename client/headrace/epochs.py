@@ -5,9 +5,9 @@
 
 A loop ends when the trainer's next batch belongs to a later epoch, or all batches of its own are
 committed, or the feed has ended.  The next batch stays where it is, for the loop of its epoch.  A
-loop that is left early is continued by the next one.  An epoch of which other trainers got all
-batches is a loop without one, so all trainers count alike.  ``drain`` ends the count: no epoch
-follows the last one that a server began.
+loop that is left early is continued by the next one.  Where other trainers got
+all batches of an epoch, its loop has none, so all trainers number epochs alike.  After ``drain`` no
+epoch follows the last one that a server began.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
                          is the feed complete ─► Hello to each server ─► Welcome
     then                 Hello to each other owner of each server
 
-No server lets a trainer in before all of them are known to serve one feed, whole.  A name that
-stands for several addresses is looked up again until every share is found.
+The trainer opens no session before it knows that the servers together have the whole feed.  A name
+that stands for several addresses is looked up again until every share is found.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Finder:
         )
 
     def _greet(self, servers: list[Session]) -> None:
-        """Be let in by each server.  The owner of share 0 alone numbers a run of ranks."""
+        """Open a session with each server.  The owner of share 0 alone numbers a run of ranks."""
         link, shares = self._link, len(servers)
         link.keep(servers, lead=min(servers, key=self._preference))
         lead = link.session

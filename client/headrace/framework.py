@@ -43,14 +43,14 @@ class Framework(ABC):
 
     @abstractmethod
     def described(self, value: Any) -> tuple[str, tuple[int, ...]]:
-        """Return the wire dtype and the shape of an own tensor on any device."""
+        """Return the wire dtype and the shape of a tensor of this framework, on any device."""
 
     @abstractmethod
     def state_in(self, value: Any, dtype: str) -> np.ndarray:
-        """Return an own tensor as a numpy array, copied only where it lies on another device."""
+        """Return a tensor of this framework as a numpy array, copied only from another device."""
 
     def kept(self, value: Any) -> Any:
-        """Return an own tensor with its present value, on its device, to be read later."""
+        """Return a tensor with its present value, on its device, for later reads."""
         return value
 
     @abstractmethod
@@ -66,10 +66,10 @@ class Framework(ABC):
 
     @abstractmethod
     def moved(self, value: Any, device: Any, non_blocking: bool) -> Any:
-        """Return an own tensor on a device; the same object where it is there already."""
+        """Return a tensor on a device; the same object where it is there already."""
 
     def pinned(self, value: Any) -> Any:
-        """Return an own tensor in pinned memory.  TypeError where the framework has none."""
+        """Return a tensor in pinned memory.  TypeError where the framework has none."""
         raise TypeError(f'pin_memory() is for framework="torch"; this feed has {self.name!r}')
 
 

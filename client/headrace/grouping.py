@@ -111,7 +111,7 @@ class GroupedBatches(TakenBatches):
     # Runs
 
     def knows(self, run: GroupRun) -> bool:
-        """Return whether a run takes its batches from here, as until a rewind of the feed."""
+        """Return whether a run takes its batches from here; not after a rewind of the feed."""
         return any(one is run for one in self._group_runs)
 
     def begin_group_run(self, run: GroupRun) -> list[int]:

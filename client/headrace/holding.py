@@ -3,8 +3,8 @@
     Holder ── arrays ── views, tensors, slices …        the last of them goes ──► released(token)
 
 A Holder exposes a stretch of memory by numpy's array interface.  Arrays made from it keep it
-alive, and so does every view and every tensor imported from them, so its end is the end of the
-last reader, wherever that is.
+alive, and so does every view and every tensor imported from them.  So it is released when the last
+reader is gone, whatever library that is in.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
                                                      │        @starts: row 2 begins a sequence
     batch k+1   rows of lanes 0 1 2 3 ◄── merged ────┘ ◄───── with zeros, or as @state_of says
 
-A kept state is the object that was saved, on its device; a tf.Variable is read first, for training
-writes to it, and an array or tensor that can be written to must not be.  When no sequence begins
+A kept state is the object that was saved, on its device, so the trainer must not write to it
+afterwards; a ``tf.Variable`` is read first, since training writes to it.  When no sequence begins
 and rows keep their lanes, the very same object comes back.  Partitions have lanes of their own.
 """
 

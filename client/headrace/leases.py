@@ -50,8 +50,8 @@ _STALE = (
 class Received:
     """A delivery with the holder of its bytes: the received frame, or the shared memory.
 
-    It is the memory at the time of delivery: a session that is opened anew meanwhile brings
-    another, under which the server would not know that this batch is read.
+    The memory is that of the session which delivered the batch.  A session that is opened anew has
+    other memory, and would not tell the server that this batch is still read.
     """
 
     delivery: Delivery
@@ -161,7 +161,7 @@ class Leases:
         return len(self._held)
 
     def untold(self, known: Container[int]) -> list[tuple[int, int]]:
-        """Return partition and token of each batch that is neither ready nor known."""
+        """Return partition and token of each batch that was taken and is not ``known``."""
         ready = {received.delivery.token for received in self.ready}
         lost = [token for token in self._held if token not in ready and token not in known]
         return [(self._named[token][0].partition, token) for token in lost]

@@ -3,8 +3,8 @@
     refused, unknown host  ─► nothing is there       the greeting of ZeroMQ    ─► no hint
     a socket that is gone  ─► nothing is there       an answer to HTTP's GET   ─► the port of --http
 
-It is for the text of an error only, and takes a second at most: a thread asks, which is left alone
-where a name server does not answer.
+The hint is only for the text of an error, and takes a second at most: a thread asks, and the caller
+does not wait for it longer, where a name server does not answer.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ taken.
 Other trainers take batches of an owner, too, so its smallest remaining batch is known when
 it delivers one, or reports that it has no room to make it (``following``).
 
-An owner that has reported that it has no batch before trainers act (``idle``) is passed over:
-a trainer that waited for it while it holds the head of another owner might wait for itself.
+An owner that has reported that it has no batch until trainers act (``idle``) is passed over.  A
+trainer that waited for it, with the head of another owner at hand, might wait for itself.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Meter:
         self._spends, self._since = "blocked", now
 
     def gets(self, now: float, any_came: bool = True) -> None:
-        """Note that it has a batch from here on; where none came, the time does not count."""
+        """Note that the trainer has a batch, or none, so that the next span does not count."""
         if self._spends == "blocked":
             self._blocked_s += now - self._since
         self._spends, self._since = "busy" if any_came else "", now

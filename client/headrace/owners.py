@@ -152,7 +152,7 @@ class Owners:
         return all(session.memory is not None for session in self.sessions)
 
     def untold(self, known: Container[int]) -> list[tuple[int, int]]:
-        """Return partition and token of each batch that is held, and neither ready nor known."""
+        """Return partition and token of each batch that was taken and is not ``known``."""
         with self.lock:
             return [one for session in self.sessions for one in session.untold(known)]
 

@@ -1,10 +1,10 @@
-"""Pages of this process that it has written to, of memory that is mapped privately.
+"""Finds the pages of privately mapped memory to which this process has written.
 
     read only     the page of the file itself, which shows what others write to it
     written to    a page of this process alone, which hides that
 
-The kernel shows that for each page (``/proc/self/pagemap``), for a tenth of what it costs to
-drop pages that need not be and to map them again.
+The kernel shows which (``/proc/self/pagemap``).  That costs a tenth of dropping pages to which
+nobody has written, and mapping them again.
 """
 
 from __future__ import annotations

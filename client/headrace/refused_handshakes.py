@@ -3,11 +3,11 @@
     refused for its key, or one side has keys and the other has none     told at once
     broken off without a word, again and again                           with keys: after 3 s
 
-ZeroMQ does not recover from the first two, and a wait would last to its deadline.  The last appears
-with a server that has another key, but also with a server behind a proxy while
-it starts; so it counts only as long as this trainer was never let in.
+ZeroMQ does not recover from the first two, and a wait would last to its deadline.  The last happens
+with a server that has another key, but also with a server behind a proxy that is still starting; so
+it counts only until this trainer has been let in once.
 
-Nobody reads the monitor while a connection stands, so it costs nothing then.
+While a connection stands, the client does not read the monitor, so it costs nothing.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     ask ──► unsaid ──► its messages ──► the answer      kept until the next request of its kind
               ▲             │
-              └─────────────┘ a reconnection: what is not answered is said again
+              └─────────────┘ a reconnection: what is not answered is sent again
 
 There is one request of each kind.  Another takes its place, and late answers to the one before are
 ignored.  A request that can not outlive its session gets its answer when another session begins.
@@ -71,7 +71,7 @@ class DrainInput(Request):
 
 
 class _Change(Request):
-    """A change of the batches that partitions make; each answers from which batch on."""
+    """A change of the batches that partitions make; each answers with the first changed batch."""
 
     def at_end(self, session: int) -> Answered:
         return Answered(session, 0, [], "server", _ENDED)

@@ -2,12 +2,12 @@
 
     take ──► in hand ──► save_state … save_state ──► handed to the session ──► answered, or refused
                 │                    │
-                │ the feed is left   └ a mistake: told at once, nothing sent, it stays in hand
+                │ the feed is left   └ a mistake: raised at once, nothing sent, it stays in hand
                 ▼
             given back
 
-Any thread may save, and several batches may be in hand.  A save of several states is one: all
-of them stand, or none.  A second save of a state is refused.
+Any thread may save, and several batches may be in hand.  A save of several states is one: either
+all of them are saved, or none.  A second save of a state is refused.
 """
 
 from __future__ import annotations

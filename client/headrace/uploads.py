@@ -2,7 +2,7 @@
 
     save ──► unsaid ──► Step(saves) + block ──► Outcome          forgotten
                 ▲             │
-                └─────────────┘ a reconnection: all that is not answered is said again
+                └─────────────┘ a reconnection: all that is not answered is sent again
 
 Blocks and state buffers are only referenced here; their maker may reuse them when this module and
 the socket have released them.

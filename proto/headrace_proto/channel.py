@@ -3,8 +3,8 @@
     message   count of frames │ length of each │ frame │ frame │ …
               4 bytes           8 bytes each
 
-The reader gets a message that was written whole, even if its writer died right after; half a
-message it never gets.  ``send`` waits until all is written; ``post`` never waits: it keeps what it
+The reader gets a message that was written whole, even if its writer died right after; it never gets
+half a message.  ``send`` waits until all is written; ``post`` never waits: it keeps what it
 can not write now, and ``flush`` writes it when the other end reads on.  The caller of ``post`` has
 to bound how much is kept.  Bytes that are no message end their channel.
 
@@ -196,9 +196,7 @@ class Channel:
         return messages
 
     def take(self) -> list[list[bytes]]:
-        """As ``receive``, but return all whole messages first, and describe bytes that are none in
-        ``fault``.
-        """
+        """Return whole messages as ``receive`` does; ``fault`` describes any invalid bytes."""
         messages: list[list[bytes]] = []
         for _ in range(_MOST_READS):
             try:

@@ -1,6 +1,6 @@
 """All errors that headrace raises on purpose.
 
-The type says whose fault it was; the text says what was wrong, what was got, the limit and the
+The type says whose fault it was; the text says what was wrong, the value, the limit and the
 remedy.  Errors cross the wire as a code (the table at the end) and a text, never as objects.
 
     HeadraceError

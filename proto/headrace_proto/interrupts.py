@@ -1,7 +1,8 @@
 """Ctrl-C while a thread or a process is started, or a server is closed.
 
 ``threading.Thread.start`` waits until the new thread runs.  Ctrl-C ends that wait and not the
-thread, which goes on without the object that was to end it.  So Ctrl-C waits for such a step.
+thread, which then runs on without an object that could end it.  So Ctrl-C is held back during such
+a step.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ _LONGEST_S = 500e-6
 _TIMES = 2.0
 #: Weight of the last wait in the recent mean, and the most that one late answer counts.
 _WEIGHT, _MOST_S = 0.25, 2 * _LONGEST_S
-#: The mean share of useful spins: weight of the last one, and the share below which polling ends,
-#: after eleven useless ones: two processes that slept shared a core, and until the kernel moves one
-#: of them to another core, each spin of one delays the other.
+#: Weight of the last spin in the mean share of useful ones, and the share below which polling ends:
+#: after eleven useless ones.  Two processes that slept may share a core, and until the kernel moves
+#: one of them to another core, each spin of one delays the other.
 _JUDGED, _TOO_FEW = 1 / 16, 0.5
 #: Time without polling after that, at first and at most: each useless trial doubles it.
 _PAUSE_S, _MOST_PAUSE_S = 0.25, 30.0
