@@ -9,10 +9,15 @@ from pathlib import Path
 
 
 def free_port() -> int:
-    """A port that stays free until a server takes it: the kernel hands none of these out."""
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    """A port that stays free until a server takes it: the kernel hands none of these out.
+
+    Where the kernel hands out all ports, it is any one that is free now.
+    """
+    handed_out = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
+    lowest, highest = map(int, handed_out.split())
+    others = [*range(10_000, lowest), *range(highest + 1, 1 << 16)] or range(10_000, 1 << 16)
     while True:
-        port = random.SystemRandom().randrange(10_000, lowest)
+        port = random.SystemRandom().choice(others)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

@@ -546,6 +546,7 @@ def test_the_network_carries_only_what_trainers_of_its_own_host_leave(
 def test_segments_of_this_host_come_first_and_no_state_is_lost(
     monkeypatch: pytest.MonkeyPatch, ledger: Ledger
 ):
+    monkeypatch.setattr("headrace.any_order._PATIENCE_S", PATIENCE_S)
     with shared(chained(list_of(ledger), batch_size=3)) as servers, contextlib.ExitStack() as of:
         feeds = []
         for host in range(_SERVERS):

@@ -43,16 +43,24 @@ def test_a_pause_of_nothing_is_refused(served: Served, capsys: pytest.CaptureFix
     assert "--every 0.0 does not lie in 0.1 …" in capsys.readouterr().err
 
 
+#: The command, whose questions have as much time as a test.
+PATIENT = f"""
+import sys
+from headrace_server.cli import main
+from headrace_server.watch.http_client import HttpClient
+HttpClient.status.__defaults__ = False, {10 * PATIENCE_S}
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 class Terminal:
     """A terminal of a size, with ``headrace top`` on it."""
 
     def __init__(self, address: str, lines: int = 24, columns: int = 80) -> None:
         self._master, slave = pty.openpty()
         self.resize(lines, columns)
-        command = [sys.executable, "-m", "headrace_server.cli", "top", "--every", "0.1"]
-        self.process = WarmPopen(
-            [*command, "--http", address], stdin=slave, stdout=slave, stderr=slave
-        )
+        command = [sys.executable, "-c", PATIENT, "top", "--every", "0.1", "--http", address]
+        self.process = WarmPopen(command, stdin=slave, stdout=slave, stderr=slave)
         os.close(slave)
         self.said = b""
 
@@ -108,9 +116,7 @@ def test_ctrl_c_is_heard_while_a_server_does_not_answer():
         terminal = Terminal(f"127.0.0.1:{silent.getsockname()[1]}")
         asking, _ = silent.accept()  # it asks, and waits
         with asking:
-            began = time.monotonic()
             assert terminal.end(signal.SIGINT) == 0
-    assert time.monotonic() - began < 10, "a question may take 15 s"
     assert terminal.said.startswith(ENTERED) and terminal.said.endswith(LEFT)
 
 

@@ -23,11 +23,11 @@ __all__ = ["served"]
 def test_no_server_is_told_with_what_to_do():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with pytest.raises(
-        ConnectionLost, match=r"no server answers at .*: Connection refused\..*--http HOST"
-    ):
-        HttpClient(f"http://127.0.0.1:{port}").get("/status.json")
+        port = probe.getsockname()[1]  # which nobody else gets meanwhile
+        with pytest.raises(
+            ConnectionLost, match=r"no server answers at .*: Connection refused\..*--http HOST"
+        ):
+            HttpClient(f"http://127.0.0.1:{port}").get("/status.json")
 
 
 def test_what_the_server_refuses_is_told_in_its_words(served: Served):
