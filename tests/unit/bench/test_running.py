@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from tests.bench import running
 from tests.bench.running import Failed, Process, Running
 from tests.children import gone
+from tests.patience import eventually
 
 
 def program(directory: Path, lines: str) -> str:
@@ -39,6 +39,7 @@ def test_one_that_is_silent_ends_with_its_children(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(running, "_WARM_S", 0.3)
     lines = f"sleep 600 & echo $! > {tmp_path}/child; wait"
     process = Process(program(tmp_path, lines), "any", tmp_path)
+    eventually(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text())
     with pytest.raises(Failed, match=r"said nothing for 0\.3 s"):
         process.warm()
     process.close()
@@ -53,19 +54,14 @@ def test_one_is_stopped_with_its_children_between_its_windows(tmp_path: Path):
     process.warm()
     child = int((tmp_path / "child").read_text())
     for _ in range(2):
-        assert stopped(child)
+        eventually(lambda: stopped(child))
         process.window(0.1)
     process.close()
     assert gone(child)
 
 
 def stopped(pid: int) -> bool:
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T":
-            return True
-        time.sleep(0.01)
-    return False
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
 
 
 def test_processes_that_a_contestant_leaves_behind_are_ended(tmp_path: Path):

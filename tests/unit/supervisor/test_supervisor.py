@@ -93,7 +93,7 @@ def test_an_answer_is_waited_for_in_time_in_which_this_process_ran(
     front = supervisor.pids()["front"]
     monkeypatch.setattr(module, "Deadline", functools.partial(Deadline, source=now))
     os.kill(front, signal.SIGSTOP)
-    thread = threading.Thread(target=lambda: answers.append(supervisor.look(8.0)))
+    thread = threading.Thread(target=lambda: answers.append(supervisor.look(PATIENCE_S)))
     thread.start()
     try:
         eventually(lambda: looks[0] >= 3)
