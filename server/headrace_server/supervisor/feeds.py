@@ -70,19 +70,19 @@ class Feeds:
         self.events: deque[EventStatus] = deque(maxlen=_MOST_EVENTS)  # the newest first
         self.quarantine = Quarantine(self.starts.config)
         self.failure: HeadraceError | None = None  # of the server
-        self.begin_start()
-
-    def begin_start(self) -> None:
-        """Forget the reports: all processes of the server begin again."""
         self.addresses: list[str] = []  # on which the front listens; none before it does
         self.unusable: OSError | ValueError | None = None  # of the keys, in place of addresses
         self._feeds = {name: _Feed() for name in self.names}
-        self._opened: dict[int, Any] = {}  # by owner: commits under earlier servers
+        self._opened: dict[int, dict[str, Any]] = {}  # by owner: commits under earlier servers
         self._marked: dict[str, list[list[Any]]] = {USED: [], TOUCHED: []}  # feeds, generations
 
     def begin_anew(self, feed: str) -> None:
-        """Forget the reports of one feed: it begins from its beginning, with new workers."""
-        self._feeds[feed] = _Feed()
+        """Forget the reports of a feed that is taken back, and failures: all workers are new."""
+        for name, one in self._feeds.items():
+            if name == feed or one.failed is not None or (one.end is not None and one.end[0]):
+                self._feeds[name] = _Feed()
+        for before in self._opened.values():
+            before.pop(feed, None)
 
     @property
     def names(self) -> list[str]:
@@ -119,7 +119,7 @@ class Feeds:
 
     def opened(self, owner: int, before: Any) -> None:
         """Note that an owner has opened the sources of all feeds."""
-        self._opened.setdefault(owner, before)
+        self._opened[owner] = {**before, **self._opened.get(owner, {})}
         self._order_all_opened()
 
     def marked(self, mark: str, owner: int, feed: str, generation: int) -> None:
@@ -224,11 +224,6 @@ class Feeds:
         one = self._feeds[feed]
         one.failed = one.failed or (code, text)
         self.order(order="fail", feed=feed, code=code, text=text)
-
-    def forgive_failures(self) -> None:
-        """Let lives of owners that begin try all feeds again."""
-        for one in self._feeds.values():
-            one.failed = None
 
     # Queries
 

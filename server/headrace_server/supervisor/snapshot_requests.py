@@ -1,10 +1,10 @@
 """Requests for a feed's state: to take a snapshot of it, and to take the feed back to one.
 
     snapshot   ─► order "copy" to owners ─► checksums, disk, URL ─► "snapshotted"
-    take_back  ─► the snapshot is prepared ─► the supervisor starts again
+    take_back  ─► the snapshot is prepared ─► the supervisor replaces all workers
                   or it can not be         ─► "not_taken_back"
 
-They wait for files, networks and whole lives of the server, so each that an owner reports gets a
+They wait for files, networks and whole lives of workers, so each that an owner reports gets a
 thread of its own.
 """
 
@@ -34,18 +34,17 @@ _MOST = 16
 
 
 class _Over(ServerError):
-    """The start of the server in which something was requested has ended."""
+    """The workers to which something was requested have been replaced, or have ended."""
 
 
 @dataclass(eq=False)
 class SnapshotRequests:
-    """Requests to one start of a server.
+    """Requests to the workers of a server, until all of them are replaced.
 
     ``snapshot`` and ``take_back`` are those of an operator, ``on_snapshot`` and ``on_take_back``
     those of a trainer, which an owner reports.  ``term`` is that of the last start, ``ask`` returns
-    the answers of all owners to an order, and ``begin_next`` starts the server again with a feed as
-    it was prepared.  Without a state directory (``durable``) a feed can go back to its beginning by
-    ``restart``, which takes its generation where another is no reason to restart.
+    the answers of all owners to an order, and ``begin_next`` replaces all workers, with a feed as
+    it was prepared.  Without a state directory (``durable``) a feed can only go back to its beginning.
     """
 
     durable: Durable | None
@@ -54,7 +53,6 @@ class SnapshotRequests:
     order: Callable[..., None]
     note: Callable[[str, str], None]
     begin_next: Callable[[str, Callable[[FeedConfig], int]], None]
-    restart: Callable[[str, int | None], None]
     share: Share = WHOLE
     _over: bool = False
 
@@ -142,19 +140,19 @@ class SnapshotRequests:
                 token = self._make(feed, name, whole).to_plain()
             except HeadraceError as error:
                 code, text = code_of(error), str(error)
-            if not self._over:  # else it asks the next start
+            if not self._over:  # else it asks the next lives
                 answered = {"session": session, "request": request, "value": token}
                 self.order(owner, order="snapshotted", code=code, text=text, **answered)
 
         _in_thread(answer)
 
-    def on_take_back(self, owner: int, feed: str, snapshot: str, generation: int) -> None:
+    def on_take_back(self, owner: int, feed: str, snapshot: str) -> None:
         """Take a feed back, or have the owner refuse it to the trainer that asked."""
 
         def take_back() -> None:
             try:
-                self.take_back(feed, snapshot, generation)
-            except _Over:  # the trainer asks the next start
+                self.take_back(feed, snapshot)
+            except _Over:  # the trainer asks the next lives
                 return
             except Exception as error:
                 refusal = {"code": code_of(error), "text": str(error)}
@@ -162,17 +160,15 @@ class SnapshotRequests:
 
         _in_thread(take_back)
 
-    def take_back(self, feed: str, snapshot: str, generation: int | None = None) -> None:
-        """Let the next start of the server begin with a feed as a snapshot has it."""
-        durable = self.durable
-        if durable is None:
-            self.restart(feed, generation)
-            return
+    def take_back(self, feed: str, snapshot: str) -> None:
+        """Let the next lives of all workers begin with a feed as a snapshot has it."""
 
         def prepared(config: FeedConfig) -> int:
             if self._over:
-                raise _Over(f"feed {feed!r} was not taken back: the server has restarted meanwhile")
-            term = durable.prepare(config, snapshot)
+                raise _Over(
+                    f"feed {feed!r} was not taken back: all workers were replaced meanwhile"
+                )
+            term = 0 if self.durable is None else self.durable.prepare(config, snapshot)
             to = "its beginning" if snapshot == BEGINNING else f"snapshot {snapshot}"
             logger.warning("feed %r is taken back to %s", feed, to)
             self.note("taken back", f"feed {feed!r} to {to}")

@@ -10,11 +10,12 @@ from __future__ import annotations
 import secrets
 import threading
 from dataclasses import replace
-from typing import Any
 
 from headrace_proto.placement import next_term
 
+from ..core.rewinding import BEGINNING
 from ..process.config import RunConfig
+from ..process.rundir import forget_journals
 from ..state.durable import Durable
 
 
@@ -34,11 +35,6 @@ class Starts:
         """Return the config of an owner's start; for the front that of the last start of any."""
         return self.config if owner is None else self._begun.get(owner, self.config)
 
-    def change(self, **values: Any) -> None:
-        """Let all starts from now on have other values."""
-        with self._lock:
-            self.config = replace(self.config, **values)
-
     def begin_all(self) -> None:
         """Begin all owners: the first with the term of the server's start."""
         with self._lock:
@@ -46,12 +42,6 @@ class Starts:
                 if number:
                     self.config = self._next_term()
                 self._begun[number] = self.config
-
-    def begin_all_anew(self) -> None:
-        """Begin all owners again, while the server goes on."""
-        with self._lock:
-            self.config = self._next_term()
-            self.begin_all()
 
     def begin(self, owner: int) -> None:
         """Begin an owner again after its death: it goes on as after a start of the server."""
@@ -63,10 +53,20 @@ class Starts:
             self._begun[owner] = self.config
 
     def take_back(self, feed: str, term: int) -> None:
-        """Begin the next start of the server, with a feed taken back to its prepared state."""
-        assert self._durable is not None
+        """Begin all owners again, with a feed taken back to its prepared state, or its beginning.
+
+        No process may have its stores open.
+        """
         with self._lock:
-            self.config = self._durable.take_back(self.config, feed, term)
+            if self._durable is not None:
+                self.config = self._durable.take_back(self.config, feed, term)
+            else:
+                forget_journals(self.config.directory, feed)
+                begun = self.config.feed(feed)
+                anew = replace(begun, generation=begun.generation + 1, snapshot=BEGINNING)
+                feeds = tuple(anew if one is begun else one for one in self.config.feeds)
+                self.config = replace(self._next_term(), feeds=feeds)
+            self.begin_all()
 
     def _next_term(self) -> RunConfig:
         if self._durable is not None:

@@ -34,7 +34,7 @@ from ..pipeline.by_source import write_sources
 from ..process.child import Child, perform
 from ..process.config import FeedConfig, RunConfig
 from ..process.diary import Entry
-from ..process.rundir import RunDirectory, forget_journals
+from ..process.rundir import RunDirectory
 from ..process.statuses import OwnersAnswer, SeenServer, joined
 from ..state.durable import Durable
 from .asks import FRONT, Asks
@@ -119,16 +119,7 @@ class Supervisor:
     # Start
 
     def _start(self) -> None:
-        self._requests = SnapshotRequests(
-            self._durable,
-            term=lambda: self._config.term,
-            ask=self._ask_owners,
-            order=self._crew.order,
-            note=self._feeds.note,
-            begin_next=self.take_back,
-            restart=self._restart_in_memory,
-            share=self._config.share,
-        )
+        self._requests = self._new_requests()
         self._starts.begin_all()
         write_sources([feed.declaration for feed in self._config.feeds], self._directory.path)
         self._crew.begin(self._start_timeout_s)
@@ -144,6 +135,17 @@ class Supervisor:
         failure = early()
         if failure is not None:
             raise failure
+
+    def _new_requests(self) -> SnapshotRequests:
+        return SnapshotRequests(
+            self._durable,
+            term=lambda: self._config.term,
+            ask=self._ask_owners,
+            order=self._crew.order,
+            note=self._feeds.note,
+            begin_next=self.take_back,
+            share=self._config.share,
+        )
 
     def _begun(self, owner: int) -> dict[str, Any]:
         """Return the message that a life of an owner begins with."""
@@ -191,36 +193,8 @@ class Supervisor:
             if self.failure is not None:
                 raise self.failure
 
-    def _restart_in_memory(self, feed: str, generation: int | None) -> None:
-        """Forget all commits of a feed, and replace all workers.
-
-        Other feeds go on as after the death of a worker.  With a ``generation`` nothing happens
-        where the feed has another by now.
-        """
-        with self._starting:
-            if self.stopped or self.failure is not None:
-                return
-            if generation in (None, self._config.feed(feed).generation):
-                self._replace_workers(feed)
-
-    def _replace_workers(self, feed: str) -> None:
-        logger.warning("feed %r is taken back to its beginning", feed)
-        self._feeds.note("taken back", f"feed {feed!r} to its beginning")
-        begun = self._config.feed(feed)
-        anew = replace(begun, generation=begun.generation + 1, snapshot=BEGINNING)
-        feeds = tuple(anew if one is begun else one for one in self._config.feeds)
-        self._starts.change(feeds=feeds)
-        with self._or_fail(feed):
-            with self._lock:
-                self._feeds.begin_anew(feed)
-            self._crew.end_workers()
-            forget_journals(self._config.directory, feed)
-            self._feeds.forgive_failures()
-            self._starts.begin_all_anew()
-            self._crew.resume()
-
     def take_back(self, feed: str, prepared: Callable[[FeedConfig], int]) -> None:
-        """Begin the next start of the server, with a feed as it was prepared.
+        """Replace all workers; a feed begins as it was prepared, and others go on.
 
         An error of ``prepared`` is raised before any process is ended.
         """
@@ -229,9 +203,13 @@ class Supervisor:
                 return
             term = prepared(self._config.feed(feed))
             with self._or_fail(feed):
-                self._end_children(abruptly=True)
+                self._close_requests()
+                self._crew.end_workers()
                 self._starts.take_back(feed, term)
-                self._start_again()
+                with self._lock:
+                    self._feeds.begin_anew(feed)
+                self._requests = self._new_requests()
+                self._crew.resume()
 
     @contextlib.contextmanager
     def _or_fail(self, feed: str) -> Iterator[None]:
@@ -246,17 +224,6 @@ class Supervisor:
                     self._feeds.failure = self.failure or ServerError(text)
                 self._lock.notify_all()
             self._end_children(abruptly=True)
-
-    def _start_again(self) -> None:
-        """Start front and workers again, at the same addresses and in new shared memory."""
-        parent = str(self._directory.path.parent)
-        self._finalizer()
-        self._directory = RunDirectory(parent)
-        self._finalizer = weakref.finalize(self, _abandon, self._directory, self._born, self._pid)
-        self._starts.change(directory=str(self._directory.path), binds=tuple(self.addresses))
-        with self._lock:
-            self._feeds.begin_start()
-        self._start()
 
     def _on_death(self, words: str, post: Post | None, entry: Entry | None) -> None:
         """Judge the death of a worker, or of the front."""

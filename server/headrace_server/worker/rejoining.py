@@ -4,9 +4,8 @@
                       ─► Later(why)           asked again with its next Hello
                       ─► FeedRewound, FeedInUse, ServerError
 
-The supervisor takes a feed back: it ends all processes and starts them again.  Reports to it wait
-in ``reports``.  An owner judges no token before the supervisor has sent it the reports of the other
-owners of the feed.
+The supervisor takes a feed back: it replaces all workers.  Reports to it wait in ``reports``.  An
+owner judges no token before the supervisor has sent it the reports of the other owners of the feed.
 """
 
 from __future__ import annotations
@@ -153,8 +152,7 @@ class Rejoining(Rewinding):
         if judgement is Judgement.TAKE_BACK:
             if self._asked_for != wanted:
                 self._asked_for = wanted
-                values = {"snapshot": wanted, "generation": self.generation}
-                self.reports.append(("take_back", values))
+                self.reports.append(("take_back", {"snapshot": wanted}))
             if wanted == BEGINNING:
                 raise Later("the feed is being started from its beginning")
             raise Later(f"the feed is being taken back to snapshot {wanted}")

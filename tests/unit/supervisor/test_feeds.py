@@ -119,8 +119,6 @@ def test_a_fault_of_the_keys_is_the_error_that_the_front_met(error: ValueError |
     else:
         of.can_not_use_keys(FRONT, text=str(error))
     assert type(of.unusable) is type(error) and str(of.unusable) == str(error)
-    of.begin_start()
-    assert of.unusable is None
 
 
 def test_the_outcome_of_a_feed_has_its_error_and_the_rows_that_were_dropped():
@@ -152,8 +150,19 @@ def test_the_next_life_of_an_owner_begins_with_what_was_reported_before():
     marks = {"used": [["f", 3]], "touched": []}
     failed = {"f": ("data", "why")}
     assert of.begun(1) == {"failed": failed, "all_opened": marks, "before": {}}
-    of.forgive_failures()
-    assert of.begun(1)["failed"] == {}
+    of.begin_anew("f")
+    assert of.begun(1)["failed"] == {} and of.begun(0)["before"] == {}
+    of.opened(0, before={"f": 5})  # the commits of the snapshot
+    assert of.begun(0)["before"] == {"f": 5}
+
+
+def test_feeds_that_have_failed_are_tried_again_when_another_is_taken_back():
+    of = feeds("f", "ill", "well")
+    over(of, 0, "ill", "data", "why")
+    over(of, 0, "well")
+    of.fail("ill", "data", "why")
+    of.begin_anew("f")
+    assert of.outcome() == {"well": ("", "", {"bad": 2})} and of.begun(0)["failed"] == {}
 
 
 def test_a_feed_has_ended_when_it_has_at_the_last_owner():
@@ -167,8 +176,6 @@ def test_a_feed_has_ended_when_it_has_at_the_last_owner():
     assert of.outcome() == {"f": ("", "", {"bad": 4})}
     of.begin_anew("f")
     assert of.outcome() == {} and of.open
-    of.begin_start()
-    assert not of.open
 
 
 def test_the_first_reason_of_a_failure_stands():

@@ -33,7 +33,7 @@ class Supervisor:
         self.may_answer = threading.Event()
         self.may_answer.set()
         self.requests = SnapshotRequests(
-            self.durable, lambda: 4, self.ask, self.order, self.note, self.take_back, self.restart
+            self.durable, lambda: 4, self.ask, self.order, self.note, self.take_back
         )
 
     def ask(
@@ -51,9 +51,6 @@ class Supervisor:
 
     def note(self, kind: str, text: str) -> None:
         self.notes.append((kind, text))
-
-    def restart(self, feed: str, generation: int | None) -> None:
-        raise AssertionError("with a state directory the server begins its next start")
 
     def take_back(self, feed: str, prepared: Any) -> None:
         assert feed == "a"
@@ -77,14 +74,14 @@ def made(supervisor: Supervisor) -> str:
 
 def test_a_snapshot_is_made_and_a_feed_is_prepared_to_go_back_to_it(supervisor: Supervisor):
     name = made(supervisor)
-    supervisor.requests.on_take_back(0, feed="a", generation=0, snapshot=name)
+    supervisor.requests.on_take_back(0, feed="a", snapshot=name)
     assert supervisor.terms.get(timeout=PATIENCE_S) == 4
     assert supervisor.notes == [("taken back", f"feed 'a' to snapshot {name}")]
 
 
 def test_an_absent_snapshot_is_refused(supervisor: Supervisor):
     absent = "20260102T030405Z-0123456789ab"
-    supervisor.requests.on_take_back(0, feed="a", generation=0, snapshot=absent)
+    supervisor.requests.on_take_back(0, feed="a", snapshot=absent)
     refusal = supervisor.orders.get(timeout=PATIENCE_S)
     assert (refusal["order"], refusal["code"]) == ("not_taken_back", "server")
     assert f"there is no snapshot {absent}" in refusal["text"]
@@ -93,25 +90,27 @@ def test_an_absent_snapshot_is_refused(supervisor: Supervisor):
 
 def test_without_a_state_directory_a_feed_goes_back_to_its_beginning_only():
     orders: queue.Queue[tuple[int, dict[str, Any]]] = queue.Queue()
-    restarts: list[tuple[str, int | None]] = []
+    terms: list[int] = []
 
-    def restart(feed: str, generation: int | None) -> None:
-        restarts.append((feed, generation))
-        if generation == 2:
+    def begin_next(feed: str, prepared: Any) -> None:
+        terms.append(prepared(FEED))
+        if len(terms) == 2:
             raise ServerError("no process to spare")
 
     def order(owner: int, **order: Any) -> None:
         orders.put((owner, order))
 
     supervisor: Any = None
+    notes: list[tuple[str, str]] = []
     requests = SnapshotRequests(
-        None, lambda: 4, supervisor, order, supervisor, supervisor, restart=restart
+        None, lambda: 4, supervisor, order, lambda *note: notes.append(note), begin_next
     )
     requests.take_back("a", BEGINNING)
-    requests.on_take_back(1, feed="a", snapshot=BEGINNING, generation=2)
+    requests.on_take_back(1, feed="a", snapshot=BEGINNING)
     owner, refusal = orders.get(timeout=PATIENCE_S)
     assert (owner, refusal["order"], refusal["snapshot"]) == (1, "not_taken_back", BEGINNING)
-    assert refusal["text"] == "no process to spare" and restarts == [("a", None), ("a", 2)]
+    assert refusal["text"] == "no process to spare" and terms == [0, 0]
+    assert notes == [("taken back", "feed 'a' to its beginning")] * 2
     with pytest.raises(ServerError, match="feed 'a' has no state_dir"):
         requests.snapshot("a", 0)
 
@@ -119,7 +118,7 @@ def test_without_a_state_directory_a_feed_goes_back_to_its_beginning_only():
 def test_a_request_to_a_life_that_has_ended_is_not_carried_out_in_the_next(
     supervisor: Supervisor,
 ):
-    """1. A feed is to be taken back; 2. another has the server restart first."""
+    """1. A feed is to be taken back; 2. another has all workers replaced first."""
     name = made(supervisor)
     waits, ended = threading.Event(), threading.Event()
     done = threading.Event()
@@ -133,7 +132,7 @@ def test_a_request_to_a_life_that_has_ended_is_not_carried_out_in_the_next(
             done.set()
 
     supervisor.requests.begin_next = take_back
-    supervisor.requests.on_take_back(0, feed="a", generation=0, snapshot=name)
+    supervisor.requests.on_take_back(0, feed="a", snapshot=name)
     assert waits.wait(PATIENCE_S)
     supervisor.requests.close()
     ended.set()
@@ -142,7 +141,7 @@ def test_a_request_to_a_life_that_has_ended_is_not_carried_out_in_the_next(
     for thread in threading.enumerate():
         if thread.name == "headrace-state":
             thread.join(PATIENCE_S)
-    assert supervisor.orders.empty()  # the next front was not asked: it has nothing to refuse
+    assert supervisor.orders.empty()  # the next lives were not asked: they have nothing to refuse
 
 
 def test_an_operators_snapshot_is_waited_for_until_its_time_is_over(supervisor: Supervisor):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import headrace_server as hs
+from headrace_server.core.rewinding import BEGINNING
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.state.durable import Durable
 from headrace_server.supervisor import starts as module
@@ -26,7 +27,9 @@ def starts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Starts]:
         yield Starts(CONFIG, None)
         return
     durable = Durable(tmp_path, "power")
-    yield Starts(durable.begin(CONFIG, {}), durable)
+    begun = durable.begin(CONFIG, {})
+    durable.prepare(FEED, BEGINNING)
+    yield Starts(begun, durable)
     durable.close()
 
 
@@ -42,8 +45,9 @@ def test_every_start_of_an_owner_has_a_larger_term_than_all_before(starts: Start
     starts.begin(1)
     assert starts.of(1).term > begun[-1] and starts.of(0).term == begun[0]
     assert starts.of(None).term == starts.of(1).term
-    starts.begin_all_anew()
+    starts.take_back("a", 0)
     assert min(terms(starts)) > starts.of(None).term - 3 > begun[-1]
+    assert [starts.of(owner).feed("a").generation for owner in range(3)] == [1, 1, 1]
 
 
 def test_starts_without_a_term_take_one_by_chance():
@@ -51,17 +55,10 @@ def test_starts_without_a_term_take_one_by_chance():
     assert len(terms) == 4 and 0 not in terms
 
 
-def test_a_change_is_seen_by_starts_to_come_and_by_none_before(starts: Starts):
-    starts.begin_all()
-    starts.change(directory="/elsewhere")
-    starts.begin(2)
-    assert [starts.of(n).directory for n in range(3)] == ["/there", "/there", "/elsewhere"]
-
-
 def test_a_change_amid_the_start_of_an_owner_is_not_lost(
     starts: Starts, monkeypatch: pytest.MonkeyPatch
 ):
-    """A worker has died, and its next term is being stored, when the server begins anew."""
+    """A worker has died, and its next term is being stored, when a feed is taken back."""
     waits_or_over, lock = threading.Event(), threading.RLock()
 
     class Lock:
@@ -76,7 +73,7 @@ def test_a_change_amid_the_start_of_an_owner_is_not_lost(
             lock.release()
 
     def change() -> None:
-        starts.change(directory="/elsewhere")
+        starts.take_back("a", 0)
         waits_or_over.set()
 
     monkeypatch.setattr(starts, "_lock", Lock())
@@ -102,8 +99,8 @@ def test_a_change_amid_the_start_of_an_owner_is_not_lost(
     monkeypatch.setattr(module, "replace", replacing)
     starts.begin(1)
     began.join(PATIENCE_S)
-    assert starts.config.directory == "/elsewhere"
-    assert starts.config.term == starts.of(1).term
+    assert starts.of(1).feed("a").generation == starts.config.feed("a").generation == 1
+    assert len({*terms(starts)}) == 3
 
 
 def test_a_start_that_can_not_be_stored_leaves_the_last_as_it_is(

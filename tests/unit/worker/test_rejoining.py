@@ -62,7 +62,7 @@ def test_the_supervisor_is_asked_once_and_its_refusal_is_passed_on():
     for nonce in (b"a", b"b"):
         with pytest.raises(Later, match="is being taken back"):
             desk.admit(hello(S, nonce=nonce), [], 1.0)
-    assert desk.reports == [("take_back", {"snapshot": S, "generation": 0})]
+    assert desk.reports == [("take_back", {"snapshot": S})]
     desk.refuse(S, "server", "there is no such snapshot")
     with pytest.raises(ServerError, match="there is no such snapshot"):
         desk.admit(hello(S), [], 2.0)
@@ -99,7 +99,7 @@ def test_a_feed_is_started_from_its_beginning_unless_others_use_it(durable: bool
         desk.admit(restarting(), [PresentTrainer(b"q", "", 2.9)], 3.0)
     with pytest.raises(Later, match="is being started from its beginning"):
         desk.admit(restarting(), [], 4.0)
-    asked = ("take_back", {"snapshot": BEGINNING, "generation": 0})
+    asked = ("take_back", {"snapshot": BEGINNING})
     assert desk.reports == [asked]
     desk.admit(restarting(generation=0), [PresentTrainer(b"q", "", 2.9)], 5.0)  # it reconnects
 
