@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from headrace_proto.errors import ServerError
 
@@ -207,13 +206,3 @@ class Directory:
     def trainer_keys(self) -> dict[str, str]:
         """Return the texts of a trainer's ``secret`` and of the ``server``'s public key, if any."""
         return self._keys
-
-    def status(self) -> list[dict[str, Any]]:
-        """Return each server's place, and the state that is kept for it."""
-        return [
-            {
-                "address": one.address,
-                "mirrored_bytes": sum(records.nbytes for records in one.partitions.values()),
-            }
-            for one in self._shares
-        ]

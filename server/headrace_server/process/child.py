@@ -202,10 +202,6 @@ class Child(ABC):
         self._unsent.put(json.dumps(values).encode())
 
     @abstractmethod
-    def exit_code(self) -> int | None:
-        """Return the exit code; None while it runs."""
-
-    @abstractmethod
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send a signal that ends it."""
 
@@ -305,9 +301,6 @@ class ChildProcess(Child):
             if len(last) > lines:  # its head identifies it, its end has the exception
                 last = [last[0], "  ...", *last[2 - lines :]]
         return "\n".join(last[-lines:])
-
-    def exit_code(self) -> int | None:
-        return self._process.poll()
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         with contextlib.suppress(ProcessLookupError):

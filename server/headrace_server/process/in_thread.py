@@ -87,9 +87,6 @@ class InThread(Child):
             self._code = code
             os.eventfd_write(self.pidfd, 1)
 
-    def exit_code(self) -> int | None:
-        return self._code
-
     def kill(self, number: int = signal.SIGKILL) -> None:
         """End the thread, whatever the signal, where it next looks for orders."""
         self._pipe.killed = True

@@ -125,7 +125,7 @@ class Crew:
         config = msgpack.packb({"run": run, **extra}, use_bin_type=True)
         made = InThread if self.starts.config.in_process else ChildProcess
         child: Child = made(module, name, config, self.on_event, environment())
-        self.born[:] = [one for one in self.born if one.exit_code() is None] + [child]
+        self.born[:] = [one for one in self.born if one.wait(0) is None] + [child]
         return child
 
     def _fill(self, post: Post) -> None:

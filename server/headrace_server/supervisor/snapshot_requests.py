@@ -44,7 +44,8 @@ class SnapshotRequests:
     ``snapshot`` and ``take_back`` are those of an operator, ``on_snapshot`` and ``on_take_back``
     those of a trainer, which an owner reports.  ``term`` is that of the last start, ``ask`` returns
     the answers of all owners to an order, and ``begin_next`` replaces all workers, with a feed as
-    it was prepared.  Without a state directory (``durable``) a feed can only go back to its beginning.
+    it was prepared.  Without a state directory (``durable``) a feed can go back to its beginning
+    alone.
     """
 
     durable: Durable | None

@@ -182,7 +182,7 @@ def play(environment: dict[str, str]) -> Iterator[Callable[..., Played]]:
 
     yield start
     for one in played:
-        if one.child.exit_code() is None:
+        if one.child.wait(0) is None:
             one.child.kill()
             one.ended()
 

@@ -68,7 +68,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 def alive(place: Place) -> bool:
     assert place.child is not None
-    return place.child.exit_code() is None
+    return place.child.wait(0) is None
 
 
 def test_looks_are_a_second_apart_or_four_within_a_shorter_patience():
