@@ -26,7 +26,7 @@ import headrace
 import headrace_server as hs
 from headrace import search
 from headrace_server.cluster.directory import Directory
-from headrace_server.supervisor.crew import Crew
+from headrace_server.process.child import Child
 from tests.patience import PATIENCE_S, eventually
 
 from .ray_stand_in import Call, Handle, RayStandIn, ray_stand_in
@@ -69,8 +69,7 @@ def sums() -> hs.Pipeline:
 
 def lose(server: Handle) -> None:
     """Lose a server with its node; Ray starts it on another one."""
-    end = Crew.end
-    with mock.patch.object(Crew, "end", lambda crew, *_: end(crew, abruptly=True)):
+    with mock.patch.object(Child, "order", lambda child, **order: child.kill()):
         server.object.close()
     server.start()
 

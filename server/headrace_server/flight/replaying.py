@@ -153,19 +153,18 @@ class _Chunks:
         self._shaped = shaped
         self._get = lru_cache(_CHUNKS)(self._read)
 
-    def _read(self, partition: int, source: ChunkTrace) -> tuple[Chunk, Any, np.ndarray]:
+    def _read(self, partition: int, source: ChunkTrace) -> tuple[Chunk, Any]:
         intake = self._intakes[partition]
         intake.stages.restore(source.stages)
-        chunk, part = self._shaped(source.read, intake.chunk(source.read)[0])
-        return chunk, part, _places(source, chunk)
+        return self._shaped(source.read, intake.chunk(source.read)[0])
 
     def rows(
         self, made: RecordedBatch, number: int, recorded: np.ndarray
     ) -> tuple[Chunk, Any, np.ndarray]:
         """Return a chunk of a batch, the shape's part of it, and the present places of rows."""
         source = made.trace.sources[number]
-        chunk, part, where = self._get(made.id.partition, source)
-        return chunk, part, _found(source, chunk, where[recorded], recorded)
+        chunk, part = self._get(made.id.partition, source)
+        return chunk, part, _found(source, chunk, recorded)
 
 
 class _Rows(PlainMaker):
@@ -250,19 +249,14 @@ def _epoch(made: RecordedBatch) -> int | None:
     return int(places[0][0].read.epoch) if places else None
 
 
-def _places(source: ChunkTrace, chunk: Chunk) -> np.ndarray:
-    """Return the place of each recorded row in the chunk as read now; -1 for a missing row."""
-    if np.array_equal(source.ordinals, chunk.ordinals):
-        return np.arange(len(chunk))
-    now = {ordinal: place for place, ordinal in enumerate(chunk.ordinals.tolist())}
-    if len(now) < len(chunk):  # copies of an example can not be told apart
-        now = {}
-    return np.array([now.get(ordinal, -1) for ordinal in source.ordinals.tolist()], np.int64)
-
-
-def _found(source: ChunkTrace, chunk: Chunk, rows: np.ndarray, recorded: np.ndarray) -> np.ndarray:
-    """Return rows of a chunk, if they are those of the record; DataError if they have changed."""
-    was, examples = source.origin.take(recorded), source.ordinals[recorded]
+def _found(source: ChunkTrace, chunk: Chunk, recorded: np.ndarray) -> np.ndarray:
+    """Return the present places of recorded rows of a chunk; DataError if they have changed."""
+    was, examples, rows = source.origin.take(recorded), source.ordinals[recorded], recorded
+    if not np.array_equal(source.ordinals, chunk.ordinals):
+        places = {ordinal: place for place, ordinal in enumerate(chunk.ordinals.tolist())}
+        if len(places) < len(chunk):  # copies of an example can not be told apart
+            places = {}
+        rows = np.array([places.get(ordinal, -1) for ordinal in examples.tolist()], np.int64)
     if (gone := rows < 0).any():
         at = int(np.argmax(gone))
         raise DataError(

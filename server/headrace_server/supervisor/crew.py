@@ -239,24 +239,21 @@ class Crew:
         for number, life in lives.items():
             self.order(FRONT, order="worker_died", worker=number, life=life)
 
-    def end(self, abruptly: bool = False) -> None:
-        """End all processes; after an abrupt end trainers look for the next start."""
+    def end(self) -> None:
+        """End all processes, once they have told their trainers."""
         self._close()
         with self.lock:
             front, self._front = self._front, None
             workers = {post.number: post.child for post in self.posts if post.child is not None}
             self.posts = []  # a next life that begins just now finds no place to fill
-        unheard = []
-        if not abruptly:
-            for owner in workers.values():
-                owner.order(order="stop")
-            words = Deadline(_WORDS_S)
-            unheard = [n for n, owner in workers.items() if owner.wait(words.left_s) is None]
+        for owner in workers.values():
+            owner.order(order="stop")
+        words = Deadline(_WORDS_S)
+        unheard = [n for n, owner in workers.items() if owner.wait(words.left_s) is None]
         end(list(workers.values()), 0.0)  # they hold nothing that a kill could hurt
         if front is not None:
-            if not abruptly:
-                front.order(order="stop", unheard=unheard)
-            end([front], 0.0 if abruptly else _STOP_S)
+            front.order(order="stop", unheard=unheard)
+            end([front], _STOP_S)
 
     def close(self) -> None:
         """End the watch for good."""

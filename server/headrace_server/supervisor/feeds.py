@@ -213,7 +213,7 @@ class Feeds:
     def give_up(self, text: str) -> None:
         """Let the server fail: a worker is not started again."""
         with self.lock:  # before the end of a feed can wake a waiting thread
-            self.failure = ServerError(text)
+            self.failure = self.failure or ServerError(text)
             for one in self._feeds.values():
                 one.fail("server", text)
             self.lock.notify_all()

@@ -15,12 +15,11 @@ owners in ``asks.py``.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -202,7 +201,7 @@ class Supervisor:
             if self.stopped or self.failure is not None:
                 return
             term = prepared(self._config.feed(feed))
-            with self._or_fail(feed):
+            try:
                 self._close_requests()
                 self._crew.end_workers()
                 self._starts.take_back(feed, term)
@@ -210,20 +209,9 @@ class Supervisor:
                     self._feeds.begin_anew(feed)
                 self._requests = self._new_requests()
                 self._crew.resume()
-
-    @contextlib.contextmanager
-    def _or_fail(self, feed: str) -> Iterator[None]:
-        """Let the server fail where an error leaves it between two starts."""
-        try:
-            yield
-        except Exception as error:
-            logger.exception("the server could not begin anew")
-            with self._lock:
-                if not self.stopped:
-                    text = f"feed {feed!r} could not be taken back: {error}"
-                    self._feeds.failure = self.failure or ServerError(text)
-                self._lock.notify_all()
-            self._end_children(abruptly=True)
+            except Exception as error:
+                logger.exception("the workers could not be replaced")
+                self._feeds.give_up(f"feed {feed!r} could not be taken back: {error}")
 
     def _on_death(self, words: str, post: Post | None, entry: Entry | None) -> None:
         """Judge the death of a worker, or of the front."""
@@ -333,14 +321,10 @@ class Supervisor:
                 self.stopped = True
                 self._lock.notify_all()
             with self._starting:
-                self._end_children()
+                self._close_requests()
+                self._crew.end()
                 self._crew.close()
                 self._finalizer()
-
-    def _end_children(self, abruptly: bool = False) -> None:
-        """End this start of the server."""
-        self._close_requests()
-        self._crew.end(abruptly)
 
     def _close_requests(self) -> None:
         with self._lock:

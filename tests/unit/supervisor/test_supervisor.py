@@ -224,16 +224,22 @@ def test_a_worker_is_started_again_as_soon_as_there_are_threads(
 def test_a_restart_of_a_feed_that_fails_halfway_is_the_failure_of_the_server(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ):
+    """The front stays, and gives trainers the reason."""
     supervisor = start()
-    pids = supervisor.pids()
+    front = supervisor.pids()["front"]
 
     def refused(*args: Any) -> Any:
         raise OSError(11, "no process to spare")
 
     monkeypatch.setattr(crew, "ChildProcess", refused)
-    with pytest.raises(ServerError, match=r"'default' could not be taken back: .*no process to"):
+    why = r"'default' could not be taken back: .*no process to"
+    with pytest.raises(ServerError, match=why):
         supervisor.restart("default")
-    assert supervisor.wait(PATIENCE_S) and supervisor.pids() == {} and all(map(gone, pids.values()))
+    assert supervisor.wait(PATIENCE_S) and supervisor.pids() == {"front": front}
+    with pytest.raises(ServerError, match=why):
+        rows(supervisor)
+    supervisor.stop()
+    assert supervisor.pids() == {} and gone(front)
 
 
 def test_no_worker_of_a_life_that_has_ended_is_started(
