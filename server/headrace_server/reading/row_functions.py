@@ -19,25 +19,32 @@ import numpy as np
 from headrace_proto.errors import DataError, kind_of
 
 from ..pipeline.examples import names_fault
-from ..pipeline.function_names import error_with_place
+from ..pipeline.forks import own
+from ..pipeline.function_names import error_with_place, resolve
 from .chunk import Chunk
 from .function_draws import Draws
 from .reader import BadRecords, fault_of
-from .user_columns import Fields, Given, Results, columns_of, examples_of, user_function
+from .user_columns import Fields, Given, Results, columns_of, examples_of
 
 
 class RowFunction:
     """A user function, and the texts of its faults."""
 
     def __init__(
-        self, kind: str, name: str, vectorized: bool = False, draws: Draws | None = None
+        self,
+        name: str,
+        label: str,
+        reason: str,
+        vectorized: bool = False,
+        draws: Draws | None = None,
     ) -> None:
-        self.call: Callable[..., Any] = user_function(kind, name)
-        self.name = name
-        self.vectorized = vectorized
-        self.draws = draws
-        self.label = f"{kind} function {name}"
-        self.reason = f"{kind}_failed"
+        """ImportError where there is none.  ``label`` names it in errors, ``reason`` in counts."""
+        function = own(resolve)(name)
+        if not callable(function):
+            raise ImportError(f"{label} is {kind_of(function)}, not a function")
+        self.call: Callable[..., Any] = own(function)
+        self.name, self.label, self.reason = name, label, reason
+        self.vectorized, self.draws = vectorized, draws
 
     def fault(
         self, chunk: Chunk, row: int | None, text: str, cause: Exception | None = None

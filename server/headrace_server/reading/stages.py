@@ -192,7 +192,9 @@ def _step(stage: Stage, number: int, counts: Counter[str]) -> _Step:
     seed = options.get("seed")
     draws = None if seed is None else Draws(seed, number)
     vectorized = options.get("vectorized", False)
-    function = RowFunction(stage.kind, options["function"], vectorized, draws)
+    name, kind = options["function"], stage.kind
+    label, reason = f"{kind} function {name}", f"{kind}_failed"
+    function = RowFunction(name, label, reason, vectorized, draws)
     if stage.kind == "filter":
         return Filter(function, counts)
     wire = options.get("schema")

@@ -9,7 +9,7 @@ chunks.  It gives one value per row and column: a list, an array, or a column.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,8 +20,6 @@ from headrace_proto.errors import DataError, kind_of
 from headrace_proto.schema import Field
 
 from ..pipeline.examples import Misfit, infer_field
-from ..pipeline.forks import own
-from ..pipeline.function_names import resolve
 from .chunk import Chunk
 from .columns import (
     Column,
@@ -39,15 +37,6 @@ Given = Any
 Fields = Mapping[str, Field]
 
 _COLUMNS = (Strings, Ragged)
-
-
-def user_function(label: str, name: str) -> Callable[[Any], Any]:
-    """Return the function of a name; ImportError where there is none."""
-    function = own(resolve)(name)
-    if not callable(function):
-        raise ImportError(f"{label}: {name} is {kind_of(function)}, not a function")
-    called: Callable[[Any], Any] = own(function)
-    return called
 
 
 def _shown(column: Column) -> Any:

@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from headrace_proto.errors import DataError
+from headrace_proto.errors import DataError, kind_of
 
-from ..pipeline.function_names import error_with_place
 from ..pipeline.selectors import selector_text
 from .chunk import Chunk
 from .columns import Ragged, Strings
 from .reader import BadRecords, fault_of, without
-from .user_columns import columns_of, user_function
+from .row_functions import RowFunction
+
+#: Short name of the fault of a whole chunk.
+_REASON = "value_failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Values:
         self._sequence = sequence
         self._label = f"{stage}: {argument} ({selector_text(selector)})"
         function = self._kind == "function"
-        self._function = user_function(self._label, self._what) if function else None
+        self._function = RowFunction(self._what, self._label, _REASON) if function else None
 
     def of(self, chunk: Chunk, bad: BadRecords) -> np.ndarray | None:
         """Return one number or bool per row; None where the whole chunk was bad and is skipped."""
@@ -72,30 +74,13 @@ class Values:
             return np.full(len(chunk), self._what)
         if not len(chunk):  # nothing for a function to work on, nor a row to be named
             return np.empty(0)
-        cause = None
-        try:
-            if self._function is None:
-                values = self._column(chunk)
-            else:
-                bad.enters(self._what)
-                try:
-                    values = np.asarray(self._function(columns_of(chunk)))
-                finally:
-                    bad.enters("")
-            if values.dtype.kind == "V" or values.dtype == np.float16:  # bfloat16 is of kind V
-                values = values.astype(np.float32)
-            if values.shape == (len(chunk),) and values.dtype.kind in "biuf":
-                return values
-            fault = (
-                f"gave {values.dtype} of shape {list(values.shape)}; it must be one number per "
-                f"row, {len(chunk)} in all"
-            )
-        except DataError:
-            raise
-        except Exception as error:
-            fault, cause = f"raised {error_with_place(error)}", error
-        whole = fault_of(chunk, None, f"{self._label} {fault}", cause)
-        bad.report(whole, "value_failed", len(chunk))
+        if self._function is not None:
+            given = self._function.over_columns(chunk, bad, lambda given: _fault(given, len(chunk)))
+            return None if given is None else _numbers(given)
+        column = self._column(chunk)
+        if not (fault := _fault(column, len(chunk))):
+            return _numbers(column)
+        bad.report(fault_of(chunk, None, f"{self._label} {fault}"), _REASON, len(chunk))
         return None
 
     def _column(self, chunk: Chunk) -> np.ndarray:
@@ -127,6 +112,24 @@ class Values:
             for row in np.flatnonzero(~fine).tolist()
         }
         return without(chunk, faults, bad), values[fine]
+
+
+def _numbers(given: Any) -> np.ndarray:
+    values = np.asarray(given)
+    small = values.dtype.kind == "V" or values.dtype == np.float16  # bfloat16 is of kind V
+    return values.astype(np.float32) if small else values
+
+
+def _fault(given: Any, n: int) -> str:
+    """Return the reason why a result is not a number or bool for each of n rows, or ""."""
+    try:
+        values = _numbers(given)
+    except Exception as error:
+        return f"gave {kind_of(given)}, which is no array: {error}"
+    if values.shape == (n,) and values.dtype.kind in "biuf":
+        return ""
+    what = f"{values.dtype} of shape {list(values.shape)}"
+    return f"gave {what}; it must be one number per row, {n} in all"
 
 
 def as_int64(values: np.ndarray) -> np.ndarray:
