@@ -73,8 +73,10 @@ class Assembly:
             self.columns.append(columns)
             text = 0
             if field.dtype == BYTES:
-                columns = [_dense_strings(column, shape[1:]) for column in columns]
-                text = sum(column.nbytes for column in columns)
+                if isinstance(columns[0], Ragged):
+                    columns = [_dense_strings(column, shape[1:]) for column in columns]
+                for column in columns:
+                    text += column.nbytes
             self._written.append(columns)
             specs.append((field.dtype, shape, text))
         if self._offsets:
@@ -172,10 +174,8 @@ def _within(column: Ragged, shape: tuple[int, ...]) -> np.ndarray:
     return inside
 
 
-def _dense_strings(column: Strings | Ragged, shape: tuple[int, ...]) -> Strings:
+def _dense_strings(column: Ragged, shape: tuple[int, ...]) -> Strings:
     """Return the strings as rows of this shape, filled up with empty strings."""
-    if isinstance(column, Strings):
-        return column
     strings, inside = column.values(), _within(column, shape)
     assert isinstance(strings, Strings)
     if not len(strings):
