@@ -182,7 +182,7 @@ def transformers(net: Net, dataset: FeedDataset, directory: Path) -> None:
 
 def parallel(net: Net, dataset: FeedDataset, directory: Path) -> None:
     """One of several processes: torchrun's environment names its rank."""
-    import torch.distributed
+    import torch.distributed.nn  # before there is a group, which it would keep for ever
 
     torch.distributed.init_process_group("gloo")
     model = torch.nn.parallel.DistributedDataParallel(net, find_unused_parameters=True)
@@ -210,6 +210,7 @@ def parallel(net: Net, dataset: FeedDataset, directory: Path) -> None:
             torch.distributed.barrier()
     weights = b"".join(weight.detach().numpy().tobytes() for weight in net.parameters())
     (directory / f"weights-{torch.distributed.get_rank()}").write_bytes(weights)
+    del model  # it holds the group, whose threads are to end before Python does
     torch.distributed.destroy_process_group()
 
 
