@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -82,11 +82,14 @@ def headrace_command(here: Path, *arguments: str) -> subprocess.CompletedProcess
 
 @contextmanager
 def served(
-    here: Path, *arguments: str, warm: bool = True
+    here: Path, *arguments: str, head: Sequence[str] = (), warm: bool = True
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Start a server, as users do where it is not ``warm``; yield it with its address."""
+    """Start a server, as users do where it is not ``warm``; yield it with its address.
+
+    ``head``: of its command.
+    """
     # -P: the directory is not on the path, as where a script is installed.
-    command = [sys.executable, "-P", "-m", "headrace_server.cli", "serve"]
+    command = [*head, sys.executable, "-P", "-m", "headrace_server.cli", "serve"]
     process = (WarmPopen if warm else subprocess.Popen)(
         [*command, "--bind", "tcp://127.0.0.1:*", *arguments],
         cwd=here,
@@ -202,21 +205,31 @@ def test_sigterm_waits_for_the_commit_of_what_is_out_and_ends_with_0(here: Path)
         assert process.wait(PATIENCE_S) == 0
 
 
-def test_a_signal_to_the_whole_group_drains_too(here: Path) -> None:
-    """As by ``timeout``, ``kill -- -GROUP`` or systemd with KillMode=control-group."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_whole_group_drains_too(here: Path, number: int) -> None:
+    """As by ``timeout``, ``kill -- -GROUP``, systemd, or the end of a terminal."""
     timeout = str(2 * PATIENCE_S)
     with served(here, "feeds.py:numbers", "--drain-timeout", timeout) as (process, address):
         feed = headrace.connect(address, timeout=PATIENCE_S, prefetch=0)
         next(feed)
         for child in children_of(process.pid):
-            os.kill(child, signal.SIGTERM)
-        process.send_signal(signal.SIGTERM)
+            os.kill(child, number)
+        process.send_signal(number)
         feed.close()  # commits
         assert process.wait(PATIENCE_S) == 0
         assert process.stderr is not None
         said = process.stderr.read()
         assert "was killed" not in said
         assert said.index("the server drains") < said.index("all batches are committed")
+
+
+def test_a_server_under_nohup_goes_on_after_the_end_of_its_terminal(here: Path) -> None:
+    head = ("nohup",)
+    with served(here, "feeds.py:numbers", head=head, warm=False) as (process, address):
+        for one in (*children_of(process.pid), process.pid):
+            os.kill(one, signal.SIGHUP)
+        assert len(rows(address)) == 40
+        assert process.poll() is None
 
 
 def test_a_trainer_that_asks_for_more_while_the_server_drains_is_told_of_its_end(

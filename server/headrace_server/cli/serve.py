@@ -3,7 +3,7 @@
 first SIGTERM or Ctrl-C    hand out nothing more, wait for the commits of what is out, end
 another one                end at once
 
-``headrace drain`` is as good as the first.  With a state directory both mean that the server will
+``headrace drain`` is as good as the first, and so is SIGHUP, the end of the terminal.  With a state directory both mean that the server will
 be back: its trainers wait for the next one.
 
 ``headrace replay`` serves recorded batches again, until a signal ends it, too.
@@ -123,23 +123,28 @@ def until_stopped(server: Server, stop: Signals, options: Namespace) -> int:
 
 
 class Signals:
-    """SIGTERM and SIGINT, counted."""
+    """SIGTERM and SIGINT, counted, and SIGHUP."""
 
     def __init__(self) -> None:
         self.first = threading.Event()
         self.second = threading.Event()
         self.started = False
-        for number in (signal.SIGTERM, signal.SIGINT):
+        self._heard = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else nohup has set it
+            self._heard.append(signal.SIGHUP)
+        for number in self._heard:
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self.started:  # nothing is out yet: the start is given up, and cleaned up after
             raise SystemExit(0)
-        (self.second if self.first.is_set() else self.first).set()
+        # The kernel and the shell both send SIGHUP for one terminal, so it never ends at once.
+        another = self.first.is_set() and number != signal.SIGHUP
+        (self.second if another else self.first).set()
 
     def ignore(self) -> None:
         """Ignore them: Python ends its handlers before the process, which then died by a signal."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in self._heard:
             signal.signal(number, signal.SIG_IGN)
 
 

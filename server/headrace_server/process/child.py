@@ -50,8 +50,9 @@ _THREADS_S = 5.0
 _LONGEST_LINE = 1 << 16
 #: The form of a line in the log of each process of a server.
 LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
-#: Signals that can reach all processes of a server at once: Ctrl-C, and the stop of a service.
-_TO_GROUP = (signal.SIGINT, signal.SIGTERM)
+#: Signals that can reach all processes of a server at once: Ctrl-C, the stop of a service, and the
+#: end of a terminal.
+_TO_GROUP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Maximum bytes read after a child's death; a pipe holds 64 KiB, unless others still write.
 _MOST_LEFT_BYTES = 1 << 20
 
@@ -326,26 +327,31 @@ class ChildProcess(Child):
 def _leave_to_parent() -> None:
     """Outlive the signals that reach a whole group of processes: the parent decides their meaning.
 
-    SIGTERM ends processes that user code starts: programs inherit no handler, and a fork gets the
-    default again.  It can not come before that: the fork is made with the signal blocked.
+    SIGTERM and SIGHUP end processes that user code starts: programs inherit no handler, and a fork
+    gets the default again.  They can not come before that: the fork is made with them blocked.
     """
+    ends = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else nohup has set it, for all
+        ends.append(signal.SIGHUP)
+    masks = threading.local()  # threads may fork at the same time
 
-    def mask(how: int) -> None:
-        signal.pthread_sigmask(how, _TO_GROUP)
+    def block() -> None:
+        masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _TO_GROUP)
 
-    def end_by_it() -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        mask(signal.SIG_UNBLOCK)
+    def restore() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
+
+    def end_by_them() -> None:
+        for number in ends:
+            signal.signal(number, signal.SIG_DFL)
+        restore()
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
-    signal.siginterrupt(signal.SIGTERM, False)  # calls in C libraries go on
-    os.register_at_fork(
-        before=lambda: mask(signal.SIG_BLOCK),
-        after_in_parent=lambda: mask(signal.SIG_UNBLOCK),
-        after_in_child=end_by_it,
-    )
-    mask(signal.SIG_UNBLOCK)
+    for number in ends:
+        signal.signal(number, lambda number, frame: None)
+        signal.siginterrupt(number, False)  # calls in C libraries go on
+    os.register_at_fork(before=block, after_in_parent=restore, after_in_child=end_by_them)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _TO_GROUP)
 
 
 @contextlib.contextmanager

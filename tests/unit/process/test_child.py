@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.process.child import ChildProcess, perform
+from headrace_server.process.child import _TO_GROUP, ChildProcess, perform
 from tests.children import gone, start_only_one_thread
 from tests.patience import PATIENCE_S
 
@@ -95,27 +95,42 @@ def leave_others(pipe, config):
     time.sleep(600)
 
 
+TO_GROUP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 def signalled(pipe, config):
-    os.kill(os.getpid(), signal.SIGINT)
-    os.kill(os.getpid(), signal.SIGTERM)
+    for number in TO_GROUP:
+        os.kill(os.getpid(), number)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     pipe.report("told", blocked=sorted(blocked), pending=sorted(signal.sigpending()))
 
 
 def terminate_others(pipe, config):
-    started = subprocess.Popen(["sleep", "600"])
-    forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
-    forked.start()
-    for one in (started, forked):
-        one.terminate()
-    forked.join()
-    pipe.report("told", ended=[started.wait(), forked.exitcode])
+    for number in config:
+        started = subprocess.Popen(["sleep", "600"])
+        forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+        forked.start()
+        for one in (started, forked):
+            os.kill(one.pid, number)
+        forked.join()
+        pipe.report("told", ended=[started.wait(), forked.exitcode])
+
+
+def fork_with_masks(pipe, config):
+    """Fork with each mask; report those of the parent and of the fork after that."""
+    for mask in config:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if not (forked := os.fork()):
+            os._exit(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])) != mask)
+        after = sorted(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+        _, status = os.waitpid(forked, 0)
+        pipe.report("told", after=after, same=status == 0)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "signalled":
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGTERM)
+        for number in TO_GROUP:
+            os.kill(os.getpid(), number)
     while sys.argv[1] == "orphan" and os.getppid() == int(sys.argv[2]):
         time.sleep(0.01)  # it begins when its parent is dead
     pipe = ParentPipe()
@@ -261,13 +276,22 @@ def test_ctrl_c_is_nothing_to_a_child_from_its_first_moment_on(play: Callable[..
     assert one.ended() == 0
     assert one.events == [{"event": "told", "blocked": [], "pending": []}]
     assert not one.child.last_words
-    assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & {signal.SIGINT, signal.SIGTERM}
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & {*_TO_GROUP}
 
 
 def test_processes_that_user_code_starts_still_end_by_sigterm(play: Callable[..., Played]):
-    one = play("terminate_others")
+    """And by SIGHUP, which comes to the whole group of a terminal that is closed."""
+    numbers = [signal.SIGTERM, signal.SIGHUP]
+    one = play("terminate_others", numbers)
     assert one.ended() == 0
-    assert one.events == [{"event": "told", "ended": [-signal.SIGTERM, -signal.SIGTERM]}]
+    assert one.events == [{"event": "told", "ended": [-number, -number]} for number in numbers]
+
+
+def test_a_fork_of_user_code_changes_no_mask_of_signals(play: Callable[..., Played]):
+    masks = [[], [signal.SIGTERM], [signal.SIGINT, signal.SIGUSR1]]
+    one = play("fork_with_masks", masks)
+    assert one.ended() == 0
+    assert one.events == [{"event": "told", "after": sorted(mask), "same": True} for mask in masks]
 
 
 def test_a_config_of_100_megabytes_arrives(play: Callable[..., Played]):

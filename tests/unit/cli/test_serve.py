@@ -1,0 +1,69 @@
+"""The signals that ``headrace serve`` counts."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from headrace_server.cli.serve import Signals
+
+NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in NUMBERS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [])  # runs its handler
+
+
+def started() -> Signals:
+    signals = Signals()
+    signals.started = True
+    return signals
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_signal_during_the_start_gives_it_up_and_later_it_is_the_first(number: int):
+    signals = Signals()
+    with pytest.raises(SystemExit):
+        send(number)
+    signals.started = True
+    send(number)
+    assert signals.first.is_set() and not signals.second.is_set()
+    signals.ignore()
+    send(number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_is_counted(number: int):
+    signals = started()
+    send(signal.SIGHUP)
+    send(number)
+    assert signals.second.is_set()
+
+
+@pytest.mark.parametrize("first", NUMBERS)
+def test_the_end_of_a_terminal_is_never_the_second_since_kernel_and_shell_both_send_it(first: int):
+    signals = started()
+    send(first)
+    send(signal.SIGHUP)
+    assert signals.first.is_set() and not signals.second.is_set()
+
+
+def test_nohup_stays_in_force():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signals = started()
+    send(signal.SIGHUP)
+    assert not signals.first.is_set()
+    signals.ignore()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
