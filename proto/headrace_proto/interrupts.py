@@ -2,7 +2,7 @@
 
 ``threading.Thread.start`` waits until the new thread runs.  Ctrl-C ends that wait and not the
 thread, which then runs on without an object that could end it.  So Ctrl-C is held back during such
-a step.
+a step, and so are SIGTERM and SIGHUP where the program handles them: its handler may raise, too.
 """
 
 from __future__ import annotations
@@ -14,32 +14,39 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 
+_NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Let a Ctrl-C take effect when the block has ended; a second one takes effect at once.
+    """Let a signal take effect when the block has ended; a second one takes effect at once.
 
     Python interrupts the main thread alone: in another thread this does nothing.
     """
-    handle = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handle):
-        yield
-        return
-    held: list[FrameType | None] = []
+    found = {number: signal.getsignal(number) for number in _NUMBERS}
+    handlers = {number: handler for number, handler in found.items() if callable(handler)}
+    if threading.current_thread() is not threading.main_thread():
+        handlers.clear()
+    held: list[tuple[int, FrameType | None]] = []
+
+    def handle() -> None:
+        while held:
+            number, frame = held.pop(0)
+            handlers[number](number, frame)
 
     def hold(number: int, frame: FrameType | None) -> None:
-        if not held:
-            held.append(frame)
-            return
-        held.clear()
-        handle(number, frame)
+        held.append((number, frame))
+        if len(held) > 1:
+            handle()
 
-    signal.signal(signal.SIGINT, hold)
+    for number in handlers:
+        signal.signal(number, hold)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handle)
-        if held:
-            handle(signal.SIGINT, held[0])
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        handle()
 
 
 def start(thread: threading.Thread, close: Callable[[], object]) -> None:

@@ -12,6 +12,7 @@
 
 A flock ends with its process, even if that is killed.  So a directory whose lock is free, or is
 removed already, belongs to a server that is gone, and the next start on this machine removes it.
+A directory has a dot before its name until it has its lock.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ import os
 import re
 import secrets
 import shutil
+import time
 from pathlib import Path
 
 from ..files.durable_file import held, opened, usable, writing
 
 _PREFIX = "headrace"
+#: Age of a directory without its final name from which on its start is dead: it takes milliseconds.
+_DRAFT_S = 3600.0
 #: Advice in the error of full shared memory.
 MORE_SHARED_MEMORY = (
     "make it larger (in a container: --shm-size), or let shared memory lie elsewhere (shm_dir)"
@@ -60,10 +64,12 @@ def is_held(fd: int) -> bool:
 def sweep(parent: Path) -> list[Path]:
     """Remove this user's run directories whose server has ended; return those removed."""
     removed = []
-    ours = re.compile(rf"{_PREFIX}-{os.getuid()}-[0-9]+-[0-9a-f]{{8}}")
-    for path in parent.glob(f"{_PREFIX}-{os.getuid()}-*"):
+    ours = re.compile(rf"\.?{_PREFIX}-{os.getuid()}-[0-9]+-[0-9a-f]{{8}}")
+    for path in parent.glob(f"*{_PREFIX}-{os.getuid()}-*"):
         try:
             if not ours.fullmatch(path.name) or path.lstat().st_uid != os.getuid():
+                continue
+            if path.name.startswith(".") and time.time() - path.lstat().st_mtime < _DRAFT_S:
                 continue
             if is_locked(path / "lock"):
                 continue

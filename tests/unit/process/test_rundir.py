@@ -9,10 +9,12 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from headrace_server.files.durable_file import locked
 from headrace_server.process import rundir as module
 from headrace_server.process.rundir import RunDirectory, is_locked, sweep
 from tests.nursery import WarmPopen, environment
@@ -107,6 +109,20 @@ def test_an_unfinished_sweep_is_completed_by_the_next_one(tmp_path: Path):
     half.mkdir()
     (half / "slab-0-0-0").write_bytes(bytes(10))  # its lock went first
     assert sweep(tmp_path) == [half] and list(tmp_path.iterdir()) == []
+
+
+def test_what_a_start_that_was_killed_left_is_removed_once_no_start_can_still_make_it(
+    tmp_path: Path,
+):
+    drafts = [tmp_path / f".headrace-{os.getuid()}-1-0000000{n}" for n in range(4)]
+    for draft in drafts:
+        draft.mkdir()
+    (drafts[1] / "lock").touch()
+    with locked(drafts[2] / "lock"):
+        for draft in drafts[:3]:
+            os.utime(draft, (0, time.time() - 2 * 3600))
+        assert sorted(sweep(tmp_path)) == drafts[:2]
+    assert sorted(tmp_path.iterdir()) == drafts[2:]
 
 
 def test_nothing_but_run_directories_of_this_user_is_swept(tmp_path: Path):

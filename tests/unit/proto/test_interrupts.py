@@ -24,6 +24,37 @@ def ctrl_c() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
+def test_a_handler_of_the_program_that_raises_waits_for_the_end_of_the_block_too():
+    def give_up(number: int, frame: Any) -> None:
+        raise SystemExit(number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        done, before = [], signal.signal(number, give_up)
+        try:
+            with pytest.raises(SystemExit) as caught, interrupts_held():
+                signal.raise_signal(number)
+                done.append("the rest of the block")
+            assert done and caught.value.code == number
+            assert signal.getsignal(number) is give_up
+        finally:
+            signal.signal(number, before)
+
+
+def test_handlers_that_only_note_their_signals_get_all_of_them_in_order():
+    heard: list[int] = []
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, lambda number, frame: heard.append(number)) for number in numbers]
+    with interrupts_held():
+        signal.raise_signal(signal.SIGTERM)
+        assert heard == []
+        signal.raise_signal(signal.SIGHUP)
+        assert heard == [*numbers]
+        signal.raise_signal(signal.SIGTERM)
+    assert heard == [*numbers, signal.SIGTERM]
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
 def test_the_block_ends_before_ctrl_c_takes_effect():
     done = []
 
