@@ -109,7 +109,8 @@ class Reporter:
                 feeds[feed].take(partition, run, self._store_of((feed, partition)))
         counts = [n for one in feeds.values() for n in (one.read, one.commits)]
         here = [now - self._begun, *self._rests.values(), *counts]
-        self._totals[:] = sums = array("d", map(add, self._before, here))
+        # The partitions of a feed that has failed are gone; its counts stay.
+        self._totals[:] = sums = array("d", map(max, self._totals, map(add, self._before, here)))
         life_s, *rests = sums[: 1 + len(RESTS)]
         for n, one in enumerate(feeds.values()):
             one.read, one.commits = map(int, sums[1 + len(RESTS) + 2 * n :][:2])

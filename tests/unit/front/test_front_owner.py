@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import pytest
 
 from headrace_proto.messages import FROM_SERVER, Pulse, Unknown
 from headrace_server.core.end_of_feed import RETURN_S
+from headrace_server.front import front_owner
 from headrace_server.front.front_owner import FrontOwner
 from headrace_server.process.descriptors import divide, undivide
 from headrace_server.process.diary import Diary, Notebook
@@ -87,6 +89,20 @@ def test_strangers_that_use_all_descriptors_keep_no_trainer_from_an_explanation(
             os.close(number)
         undivide()
     assert w.said == [(b"a", Pulse(0, "worker 1 has been in `augment` for 12 s"))]
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
+def test_without_a_descriptor_or_memory_nothing_is_explained_and_the_greeting_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+):
+    def refused(path: str) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    w = World()
+    w.owner.pass_greeting(b"a", 5, "", [b"hello"])
+    monkeypatch.setattr(front_owner, "Reader", refused)
+    w.owner.explain(tmp_path)
+    assert w.said == [] and w.owner.greets(b"a")
 
 
 def test_trainers_of_a_life_that_ended_greet_again_and_the_next_life_learns_when_all_have():

@@ -24,6 +24,7 @@ from headrace_server.state.durable import Durable
 from headrace_server.supervisor import crew
 from headrace_server.supervisor import supervisor as module
 from headrace_server.supervisor.crew import Crew
+from headrace_server.supervisor.liveness import Post
 from headrace_server.supervisor.supervisor import Supervisor
 from tests.children import gone
 from tests.patience import PATIENCE_S, eventually
@@ -219,6 +220,36 @@ def test_a_worker_is_started_again_as_soon_as_there_are_threads(
     eventually(lambda: "worker-0-1" in supervisor.pids())
     assert not refusals and caplog.text.count("worker-0-1 can not be started now") == 4
     assert rows(supervisor) == list(range(12))
+
+
+def test_a_start_that_had_to_wait_for_a_thread_is_forgotten_once_all_workers_are_replaced(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+):
+    """A start from then on would be of a worker that lives, under another term."""
+    supervisor = start(partitions=2, workers=2)
+    begin, look, refusals = threading.Thread.start, Post.look, list[str]()
+    looks, begun = threading.Semaphore(0), list[Post]()
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "headrace-worker-0-1":
+            refusals.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    def looked(post: Post, now: float) -> None:
+        look(post, now)
+        looks.release()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        os.kill(supervisor.pids()["worker-0-0"], signal.SIGKILL)
+        eventually(lambda: len(refusals) > 1)
+        supervisor._crew.end_workers()  # as where a feed in memory is taken back
+    monkeypatch.setattr(Crew, "begin_next", lambda self, post, words: begun.append(post))
+    monkeypatch.setattr(Post, "look", looked)
+    supervisor._crew.resume()
+    assert looks.acquire(timeout=PATIENCE_S) and looks.acquire(timeout=PATIENCE_S)
+    assert begun == [] and len(supervisor.pids()) == 3
 
 
 def test_a_restart_of_a_feed_that_fails_halfway_is_the_failure_of_the_server(

@@ -80,6 +80,20 @@ def test_a_report_has_the_last_commit_and_every_fault_of_the_stores(
     assert one.feeds["a"].status["store"]["since_commit_s"] is None
 
 
+def test_counts_of_a_feed_do_not_fall_when_its_partitions_are_gone(
+    notebook: Notebook, clock: Clock
+):
+    """They are gone once the feed has failed; a counter that falls looks like a new server."""
+    one = reporter(notebook, [4, 990.0, ""])
+    one.look({("a", 0): Run(10), ("a", 1): Run(5)})
+    totals = list(Diary(notebook.path).totals)
+    clock.now += 1.0
+    one.look({})
+    assert one.feeds["a"].read == 15 and one.feeds["a"].commits == 8
+    assert all(now >= before for now, before in zip(Diary(notebook.path).totals, totals, strict=True))
+    assert one.feeds["a"].partitions == {}
+
+
 def test_between_two_looks_nothing_is_written(notebook: Notebook, clock: Clock):
     one = reporter(notebook)
     one.look({("a", 0): Run(1)})
