@@ -63,6 +63,7 @@ class Durable:
         try:
             finish(self._state.path)
             self.shelf = Shelf(self._state.path, snapshots, keep, share)
+            self.shelf.check()
             self.shelf.sweep()
         except BaseException:
             self._state.close()

@@ -22,6 +22,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE, Share
 from headrace_proto.token import SNAPSHOT, Token, new_snapshot
 
-from ..files.durable_file import read_json, sync_directory, write_durably, writing
+from ..files.durable_file import read_json, sync_directory, usable, write_durably, writing
 from ..files.extras import filesystem
 from .redividing import redivide
 
@@ -74,6 +75,11 @@ class Shelf:
     def far(self) -> bool:
         """Whether there are copies at a URL."""
         return self._far is not None
+
+    def check(self) -> None:
+        """Raise OSError where copies can not be written to the URL, if that is a directory."""
+        if self._far is not None:
+            self._far.check()
 
     def sweep(self) -> None:
         """Remove snapshots that an earlier server did not finish."""
@@ -280,6 +286,16 @@ class _Far:
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
         self._system, self._path = filesystem(self.url, f"snapshots={url!r}")
+
+    def check(self) -> None:
+        """Make a local directory; an error here names it, and that of a snapshot comes late.
+
+        Another store may be away now, and back for the first snapshot.
+        """
+        if "file" in self._system.protocol:
+            with usable("snapshots", self.url), writing(self._path):
+                os.makedirs(self._path, exist_ok=True)
+                tempfile.TemporaryFile(dir=self._path).close()
 
     @contextlib.contextmanager
     def _named(self, what: str) -> Iterator[None]:

@@ -60,6 +60,15 @@ def test_a_start_has_the_next_term_and_a_directory_has_one_owner(tmp_path: Path,
     assert opened(tmp_path, "power").begin(config(), {}).term == 2
 
 
+def test_a_start_that_can_copy_no_snapshot_is_refused_and_leaves_the_directory_free(
+    tmp_path: Path, opened: Any
+):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="snapshots=.* can not be used: File exists"):
+        Durable(tmp_path / "state", "process", str(tmp_path / "file"))
+    opened(tmp_path / "state", "process", str(tmp_path / "far"))
+
+
 def test_a_feed_that_goes_on_from_a_snapshot_is_of_the_next_generation(tmp_path: Path, opened: Any):
     durable = opened(tmp_path, "power")
     begun = durable.begin(config(), {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,17 @@ def test_a_place_that_can_not_be_written_is_named(tmp_path: Path):
     with pytest.raises(ServerError, match="could not be copied to file://"):
         made(shelf)
     assert len(shelf.stored(FEED)) == 1
+
+
+def test_a_directory_for_copies_is_made_and_tried_before_the_first_of_them(tmp_path: Path):
+    (tmp_path / "file").write_text("a file")
+    far = tmp_path / "new" / "far"
+    for place in (far, f"file://{far}", "memory://x"):
+        Shelf(tmp_path, str(place)).check()
+    assert list(far.iterdir()) == []
+    for url in (f"file://{tmp_path}/file", f"{tmp_path}/file/far", "/proc/far"):
+        with pytest.raises(OSError, match=re.escape(f"snapshots={url!r} can not be used: ")):
+            Shelf(tmp_path, url).check()
 
 
 def test_a_url_of_no_known_kind_is_refused(tmp_path: Path):

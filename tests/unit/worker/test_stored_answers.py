@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from headrace_proto.errors import ServerError
+from headrace_proto.state_buffers import MOST
 from headrace_server.core.changes import Change
 from headrace_server.state.journal import Journal
 from headrace_server.state.statedir import partition_path
@@ -129,6 +131,19 @@ def test_more_commits_gather_for_a_synced_write_but_no_more_than_a_trainer_may_h
         assert not one.stores.due and one.stores.ripe == (2 * token >= most)
         one.stores.submit(A, Changed(Change(done=[token])), [token])
     assert one.stores.due
+
+
+def test_a_trainer_whose_saves_are_all_in_one_record_has_state_buffers_left(
+    tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
+):
+    """For the saves that come while a disk writes the record."""
+    monkeypatch.setattr(commits, "_GATHER_S", PATIENCE_S)
+    one = keeping(tmp_path, "power", window=10 * MOST)
+    one.stores.open(A)
+    tokens = itertools.count()
+    while not one.stores.due:
+        one.stores.submit(A, Changed(Change(done=[0])), [next(tokens)])
+    assert next(tokens) + 8 <= MOST
 
 
 def test_the_changes_of_a_commit_are_one_record_with_its_token(
