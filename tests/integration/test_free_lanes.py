@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
 from .serving import connect, serving
 
@@ -102,6 +104,27 @@ def test_another_trainer_goes_on_after_the_last_commit_and_nothing_is_lost():
             rest = [cells(batch) for batch in feed]
     assert rest[0] == [(b"k0", 3), (b"k1", 3)]
     assert sorted([*done, *(cell for shown in rest for cell in shown)]) == every(steps)
+
+
+@pytest.mark.parametrize("durability", ["off", "process"])
+def test_commits_out_of_order_do_not_send_their_trainer_away_when_the_owner_dies(
+    tmp_path: Path, durability: str
+):
+    """They count up to the first missing one, so the segments of the later ones come again."""
+    steps = [6, 6]
+    state = {} if durability == "off" else {"state_dir": tmp_path, "durability": durability}
+    with hs.run(free(steps), **state) as server:
+        with connect(server, commit="explicit", prefetch=0) as feed:
+            first, second, third = itertools.islice(feed, 3)
+            feed.commit([second, third])
+            eventually(lambda: server.stats()["default"]["batches"] == 2)
+            os.kill(server.pids["worker-0-0"], signal.SIGKILL)
+            seen = []
+            for batch in feed:
+                seen += cells(batch)
+                batch.commit()
+        assert server.wait(PATIENCE_S)
+    assert cells(first)[0] == (b"k0", 0) and sorted(seen) == every(steps)
 
 
 def test_tensorflow_iterates_over_them_and_commits_what_it_has_trained():

@@ -244,7 +244,9 @@ class Stores:
 
     def _changes_of(self, name: _Name, gathered: _Gathered) -> list[Change]:
         changes = [] if gathered.run is None else gathered.run.memory.take_changes()
-        if gathered.tokens and changes:
+        if gathered.tokens:
+            # A commit that waits for an earlier one of its lanes changes nothing yet.
+            changes = changes or [Change()]
             changes[-1].tokens += gathered.tokens
             earlier = (token for token in gathered.tokens if token >> 32 != self.term)
             self._tokens[name].update(earlier)  # a trainer that greets again may ask about them

@@ -146,6 +146,20 @@ def test_a_trainer_whose_saves_are_all_in_one_record_has_state_buffers_left(
     assert next(tokens) + 8 <= MOST
 
 
+def test_a_commit_that_changes_nothing_yet_is_known_to_the_next_owner(
+    tmp_path: Path, keeping: Open
+):
+    """In lanes without states it may wait for an earlier one; its answer does not."""
+    one = keeping(tmp_path, "process")
+    one.stores.open(A)
+    one.stores.submit(A, Changed(), [70])
+    one.stores.answer(A, "answer")
+    assert one.stores.write() == [] and one.sent == ["answer"]
+    one.stores.close()
+    two = keeping(tmp_path, "process")
+    assert two.stores.open(A).tokens == [70] and not two.stores.lacks(A, 70)
+
+
 def test_the_changes_of_a_commit_are_one_record_with_its_token(
     tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
 ):
