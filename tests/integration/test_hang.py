@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -57,6 +58,22 @@ def test_a_row_on_which_a_function_loops_for_ever_is_left_out_and_counted_and_no
     got, dropped, order = delivered(pipeline, worker_timeout_s=2)
     assert got == expected(500) and dropped == {"bad:quarantined": 1}
     assert order == sorted(order)
+
+
+def test_a_drain_that_a_function_holds_up_ends_in_time_and_names_it(
+    caplog: pytest.LogCaptureFixture,
+):
+    """As one that waits for a process of its own, which the signal has ended."""
+    with hs.run(numbered().map(bad.sleep_at_500).batch(50)) as server:
+        posts = server._supervisor._crew.posts
+        feed = headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S)
+        next(feed)
+        eventually(lambda: bool(posts[0].inside))
+        assert not server.drain(0.1)
+    with contextlib.suppress(headrace.ConnectionLost):
+        feed.close()
+    inside = r"within 0.1 s; worker 0 has been in `sleep_at_500` for \d+ s\n"
+    assert re.search(f"the drain ends before all batches are committed: .* {inside}", caplog.text)
 
 
 @pytest.mark.long

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..process.child import Child
-from ..process.diary import OPENING, STARTING, Entry, Notebook, Stillness
+from ..process.diary import OPENING, STARTING, Entry, Notebook, Stillness, long_inside
 
 logger = logging.getLogger("headrace.server")
 
@@ -82,6 +82,12 @@ class Post:
         if self.child is None:
             return "it is dead, and will be started again"
         return self._hung or self.notebook.read().describe()
+
+    @property
+    def inside(self) -> str:
+        """The user function in which the worker has been for long, in words; empty for none."""
+        entry = self.notebook.read()
+        return long_inside(self.number, entry.inside, entry.since)
 
     @property
     def opening(self) -> tuple[int, str]:

@@ -291,7 +291,8 @@ class Supervisor:
         try:
             self._ask_owners("pause", timeout_s)
         except HeadraceError as error:
-            logger.warning("the drain ends before all batches are committed: %s", error)
+            why = "; ".join(filter(None, (str(error), *(p.inside for p in self._crew.posts))))
+            logger.warning("the drain ends before all batches are committed: %s", why)
             return self.failure is not None
         logger.info("the drain has ended: all batches are committed")
         return True
