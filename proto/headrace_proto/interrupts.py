@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -23,7 +22,7 @@ def interrupts_held() -> Iterator[None]:
 
     Python interrupts the main thread alone: in another thread this does nothing.
     """
-    found = {number: signal.getsignal(number) for number in _NUMBERS}
+    found = {int(number): signal.getsignal(number) for number in _NUMBERS}
     handlers = {number: handler for number, handler in found.items() if callable(handler)}
     if threading.current_thread() is not threading.main_thread():
         handlers.clear()

@@ -3,8 +3,8 @@
 first SIGTERM or Ctrl-C    hand out nothing more, wait for the commits of what is out, end
 another one                end at once
 
-``headrace drain`` is as good as the first, and so is SIGHUP, the end of the terminal.  With a state directory both mean that the server will
-be back: its trainers wait for the next one.
+``headrace drain`` is as good as the first, and so is SIGHUP, the end of the terminal.  With a state
+directory all mean that the server will be back: its trainers wait for the next one.
 
 ``headrace replay`` serves recorded batches again, until a signal ends it, too.
 """

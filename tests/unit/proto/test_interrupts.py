@@ -28,12 +28,16 @@ def test_a_handler_of_the_program_that_raises_waits_for_the_end_of_the_block_too
     def give_up(number: int, frame: Any) -> None:
         raise SystemExit(number)
 
+    def interrupted(number: int) -> None:
+        with interrupts_held():
+            signal.raise_signal(number)
+            done.append("the rest of the block")
+
     for number in (signal.SIGTERM, signal.SIGHUP):
-        done, before = [], signal.signal(number, give_up)
+        done, before = list[str](), signal.signal(number, give_up)
         try:
-            with pytest.raises(SystemExit) as caught, interrupts_held():
-                signal.raise_signal(number)
-                done.append("the rest of the block")
+            with pytest.raises(SystemExit) as caught:
+                interrupted(number)
             assert done and caught.value.code == number
             assert signal.getsignal(number) is give_up
         finally:
@@ -43,7 +47,9 @@ def test_a_handler_of_the_program_that_raises_waits_for_the_end_of_the_block_too
 def test_handlers_that_only_note_their_signals_get_all_of_them_in_order():
     heard: list[int] = []
     numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, lambda number, frame: heard.append(number)) for number in numbers]
+    before = [
+        signal.signal(number, lambda number, frame: heard.append(number)) for number in numbers
+    ]
     with interrupts_held():
         signal.raise_signal(signal.SIGTERM)
         assert heard == []

@@ -64,7 +64,7 @@ def test_a_start_that_can_copy_no_snapshot_is_refused_and_leaves_the_directory_f
     tmp_path: Path, opened: Any
 ):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="snapshots=.* can not be used: File exists"):
+    with pytest.raises(OSError, match=r"snapshots=.* can not be used: File exists"):
         Durable(tmp_path / "state", "process", str(tmp_path / "file"))
     opened(tmp_path / "state", "process", str(tmp_path / "far"))
 

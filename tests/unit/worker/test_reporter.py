@@ -90,7 +90,9 @@ def test_counts_of_a_feed_do_not_fall_when_its_partitions_are_gone(
     clock.now += 1.0
     one.look({})
     assert one.feeds["a"].read == 15 and one.feeds["a"].commits == 8
-    assert all(now >= before for now, before in zip(Diary(notebook.path).totals, totals, strict=True))
+    assert all(
+        now >= before for now, before in zip(Diary(notebook.path).totals, totals, strict=True)
+    )
     assert one.feeds["a"].partitions == {}
 
 
