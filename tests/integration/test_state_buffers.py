@@ -15,17 +15,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+import headrace
 import headrace.free_buffers
 import headrace_server as hs
 from headrace.uploads import Uploads
 from headrace_proto.layout import arrange
 from headrace_proto.messages import Attach, Outcome, Pulse, Refused, Renew, Save, Step
 from headrace_proto.state_buffers import FIRST_BUFFER, MOST, PROOF_BYTES, mapped
+from tests.chaos.proxy import Proxy
 from tests.patience import PATIENCE_S, eventually
 
 from .segment_streams import Ledger, cells_of, chained, full, of_counts, save_all, train
 from .serving import connect as serving_connect
-from .serving import pid_of, serving
+from .serving import pid_of, serving, trainers_of
 from .test_segment_faults import Raw, list_of, raw, trainer
 
 connect = functools.partial(serving_connect, prefetch=0)
@@ -156,6 +158,33 @@ def test_a_save_in_a_buffer_counts_though_its_owner_dies_before_it_has_read_it(
         assert server.stats()["default"]["stale"] == 0
     ledger.assert_complete()
     assert shared(named)[-1] and not all(shared(named))
+
+
+def test_a_session_whose_welcome_is_lost_is_not_taken_for_one_of_an_earlier_life(
+    way: str, named: list[int]
+):
+    """Both are the first of their owner's life.
+
+    1. The owner is killed.  2. Its next life opens a session, and the answer is lost.  3. The
+    trainer greets again, and the session is resumed; its buffers are not those of the earlier one.
+    """
+    ledger = a_ledger()
+    with hs.run(chained(list_of(ledger))) as server:
+        proxy = Proxy(int(server.address.rpartition(":")[2]))
+        with headrace.connect(proxy.address, timeout=PATIENCE_S, prefetch=0) as feed:
+            train(feed, ledger, 4)
+            proxy.drop("down")
+            os.kill(server.pids["worker-0-0"], signal.SIGKILL)
+            pid_of(server, "worker-0-1")
+            loop = threading.Thread(target=lambda: train(feed, ledger, 2))
+            loop.start()
+            eventually(lambda: trainers_of(server))
+            proxy.heal()
+            loop.join()
+            train(feed, ledger)
+        proxy.close()
+        assert server.stats()["default"]["stale"] == 0
+    ledger.assert_complete()
 
 
 def test_a_trainer_killed_amid_a_save_leaves_right_states_and_no_memory(tmp_path: Path):
