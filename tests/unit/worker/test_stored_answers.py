@@ -350,16 +350,6 @@ def test_a_commit_of_what_an_earlier_life_handed_out_is_known_to_this_one(
     assert one.stores.lacks(A, earlier + 1) and not one.stores.knows(A, own)
 
 
-def test_a_commit_that_was_refused_leaves_no_token(tmp_path: Path, keeping: Open):
-    one = keeping(tmp_path)
-    one.stores.open(A)
-    one.stores.submit(A, Changed(), [70])
-    one.stores.answer(A, "told")
-    one.until_sent(1)
-    one.stores.close()
-    assert keeping(tmp_path).stores.open(A).tokens == []
-
-
 def test_a_store_that_is_damaged_is_not_taken_over(tmp_path: Path, keeping: Open):
     path = partition_path(tmp_path, *A)
     path.parent.mkdir(parents=True)
