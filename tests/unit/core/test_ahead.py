@@ -100,6 +100,15 @@ def test_a_feed_with_batches_that_nobody_takes_comes_after_one_whose_trainers_ma
     assert ahead.turn() == ("b", 0)
 
 
+def test_where_the_partition_that_comes_first_is_far_enough_ahead_another_feed_has_the_turn():
+    running = {("a", 0): Run(0, 1), ("a", 1): Run(5, 1), ("b", 0): Run()}
+    ahead = opened(["a", "b"], 99, 1 << 20, 1 << 20, running=running)
+    for name in (("a", 0), ("b", 0)):
+        ahead.made(name, 1)
+    ahead.worked(("b", 0), 5, 1)
+    assert ahead.turn() == ("b", 0)
+
+
 def test_partitions_of_segments_make_batches_one_after_another():
     running = {("a", 0): Run(10_000, made_ahead=False), ("a", 1): Run(made_ahead=False)}
     ahead = opened(["a"], 99, 1 << 20, 1 << 20, running=running)

@@ -401,6 +401,23 @@ def test_a_member_that_lacks_claimed_batches_gets_them_in_their_order():
     assert [(e.session, e.batch.partition) for e in sends] == [(1, 0), (1, 1)]
 
 
+def test_a_claimed_batch_that_all_members_have_committed_is_stored_once_it_is_judged():
+    """It was made again, and no member sends its commit a second time."""
+    d = GroupDispatcher(Dispatcher([0], TTL, 4, 1))
+    d.started(0, 0)
+    for session in (1, 2):
+        joined(d, session)
+        d.claim(session, Handed(5, 0, 0, 1), True)
+        d.commit(session, (5,))
+    assert [type(e) for e in d.take_effects()] == [Claim]
+    d.made(Batch(0, 0, 1))
+    d.claimed(5, "yes", 0)
+    assert [e.token for e in d.take_effects() if isinstance(e, StoreCommit)] == [5]
+    d.kept(0, 0)
+    answers = [e for e in d.take_effects() if isinstance(e, Answer)]
+    assert answers == [Answer(1, (5,), ()), Answer(2, (5,), ())]
+
+
 def segments(states: str = AT_SERVER) -> GroupDispatcher:
     """Two members of a group that is rank 0 of 1; they have the first member of its rounds."""
     d = GroupDispatcher(Dispatcher([0], TTL, 4, order="lanes", states=states))

@@ -38,3 +38,13 @@ def test_a_free_place_beside_others_that_have_begun_is_taken_once_these_have_sho
     assert not d.admits(hello(b"3", group="g", members=2), 1.0)
     d.seen(1, 2.0)
     assert d.admits(hello(b"3", group="g", members=2), 3.0)
+
+
+def test_the_status_of_a_member_counts_what_it_has_and_would_take():
+    d = filled()
+    for session, window in ((1, 2), (2, 1)):
+        d.join_group(session, hello(b"%d" % session, group="g", members=2), 0.0)
+        d.window(session, window)
+    d.take_effects()
+    assert d.standing_of(1) == {"rank": -1, "window": 1, "leases": 1}
+    assert d.standing_of(2) == {"rank": -1, "window": 0, "leases": 1}

@@ -16,12 +16,14 @@ from headrace_server.core.handover import (
     Deal,
     Dealt,
     Freed,
+    JoinRefused,
     Leave,
     Send,
     StoreCommit,
     Want,
 )
 from headrace_server.core.rounds import DealtRounds
+from headrace_server.core.segment_rounds import check_rows
 from headrace_server.core.sequences import AT_SERVER, AT_TRAINER
 from tests.examples import some
 
@@ -331,6 +333,13 @@ def test_a_claim_of_another_rank_or_of_segments_is_none():
     assert at.take(Claim) == []
     at.d.save(10, 5, "states")
     assert at.take(Answer) == [Answer(10, (), (5,))]
+
+
+def test_a_feed_must_be_able_to_have_a_whole_round_in_flight():
+    check_rows(2, 3, None)
+    check_rows(2, 3, 6)
+    with pytest.raises(JoinRefused, match=r"batch_size=6 examples .* declare capacity=6 or more"):
+        check_rows(2, 3, 5)
 
 
 # Anything

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_proto.messages import Idle, Passed
+from headrace_proto.messages import Handed, Idle, Passed
 from headrace_server.core.handover import BeginEpoch, Release, Send, Want
 from headrace_server.core.segments import SegmentQueue
 from tests.examples import some
@@ -63,6 +63,27 @@ def test_a_starved_partition_is_asked_for_fewer_rows_where_no_other_is_left():
     assert at.take() == [Idle(1, 0)]
     at.d.take(1, 2, 1, 0)
     assert orders(at) == [Want(0, 0, 1), Want(1, 0, 1), Want(0, 1, 2)]
+
+
+def test_a_take_is_asked_of_no_partition_that_has_ended_or_judges_claims():
+    at = At(3, term=1)
+    at.join(1)
+    at.d.partition_ended(0)
+    at.d.claim(1, Handed(5, 1, 3, 2, b"s" * 24))
+    at.d.take(1, 1, 4, 0)
+    assert orders(at) == [Want(2, 4, 1)]
+    at.d.claimed(5, "no", 0)
+    at.d.starved(2)
+    assert orders(at) == [Want(1, 4, 1)]
+
+
+def test_a_take_is_asked_of_another_partition_where_the_one_that_was_asked_ends():
+    at = At(2)
+    at.join(1)
+    at.d.take(1, 1, 4, 0)
+    assert orders(at) == [Want(0, 4, 1)]
+    at.d.partition_ended(0)
+    assert orders(at) == [Want(1, 4, 1)]
 
 
 def test_a_take_that_crosses_the_border_of_an_epoch_is_asked_of_partitions_of_the_next():

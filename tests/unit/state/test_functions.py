@@ -53,6 +53,13 @@ def test_changed_code_is_refused_unless_allowed_and_a_value_is_a_warning(
     assert "another version of Python" in caplog.text
 
 
+def test_of_many_changes_five_are_listed_and_the_others_counted() -> None:
+    now = {f"mine:f{n}": {f"f{n}": "code 2"} for n in range(7)}
+    before = {name: dict.fromkeys(parts, "code 1") for name, parts in now.items()}
+    with pytest.raises(ConfigChanged, match=r"mine:f4 was changed; and 2 more"):
+        check_functions("a", {"python": PYTHON, "functions": before}, now, False)
+
+
 def test_functions_of_later_workers_are_compared_with_those_of_the_first() -> None:
     assert changed_functions(BEFORE, BEFORE) == ""
     assert "RATE" in changed_functions(BEFORE, changed(RATE="value 2"))

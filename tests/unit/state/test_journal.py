@@ -100,6 +100,23 @@ def test_a_copy_has_room_for_its_table_only_and_goes_on_in_a_new_file(tmp_path: 
     assert Counting(path).total == 10
 
 
+def test_a_copy_whose_table_fills_its_pages_has_room_for_the_end(tmp_path: Path):
+    path, table = tmp_path / "j", [b"%0*d" % (_PAGE - record_bytes(0), 7)]
+    create(path, [table], record_bytes(len(table[0])))
+    assert found(path) == table
+
+
+def test_a_second_close_closes_nothing(tmp_path: Path):
+    """A descriptor of its number may be another file's by then."""
+    create(tmp_path / "j", [])
+    one = Journal(tmp_path / "j", True)
+    one.close()
+    others = [os.open(os.devnull, os.O_RDONLY) for _ in range(4)]
+    one.close()
+    for other in others:
+        os.close(other)
+
+
 def test_a_commit_that_is_larger_than_a_half_makes_the_file_larger(tmp_path: Path):
     path = tmp_path / "j"
     create(path, [])

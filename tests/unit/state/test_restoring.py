@@ -143,6 +143,37 @@ def test_wherever_it_is_cut_off_the_next_start_finds_the_old_or_the_new(
     assert len(outcomes) > 8
 
 
+def test_what_a_step_relies_on_is_on_the_disk_before_it(
+    directory: StateDirectory, monkeypatch: pytest.MonkeyPatch
+):
+    """A power cut keeps or loses each name that was not synced, in any combination."""
+    stored(directory, b"early")
+    source, name = snapshot(directory)
+    prepare(directory, feed(), source, name)
+    steps: list[str] = []
+    rename, unlink = os.rename, Path.unlink
+
+    def renamed(old: Path, new: Path) -> None:
+        steps.append(f"{old.name} -> {new.name}")
+        rename(old, new)
+
+    def unlinked(path: Path, missing_ok: bool = False) -> None:
+        steps.append(f"{path.name} is removed")
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(restoring, "sync_directory", lambda path: steps.append(f"{path.name} sync"))
+    monkeypatch.setattr(os, "rename", renamed)
+    monkeypatch.setattr(Path, "unlink", unlinked)
+    restoring.take_back(directory, "plain")
+    assert steps == [
+        "feeds sync",
+        "plain -> .plain.old",
+        ".plain.new -> plain",
+        "feeds sync",
+        "COMPLETE is removed",
+    ]
+
+
 def test_the_same_files_may_lie_elsewhere(directory: StateDirectory):
     stored(directory, b"early")
     source, name = snapshot(directory)

@@ -26,6 +26,7 @@ from headrace_server.state import store as module
 from headrace_server.state.journal_file import TABLE
 from headrace_server.state.store import WORKER, Store, StoreDamaged
 from tests.nursery import WarmPopen, environment
+from tests.patience import eventually
 from tests.unit.changes import Example, Model, example, examples_of, listed, random_change
 
 PATIENCE_S = 30
@@ -516,6 +517,38 @@ def test_a_copy_that_can_not_be_made_leaves_no_file_and_the_store_goes_on(
     with pytest.raises(ServerError, match="nowhere"):
         one.store.copy_to(tmp_path / "nowhere" / "copy.journal")
     one.commit(Change(meta={"a": b"1"}))
+
+
+def test_a_copy_that_waits_for_a_store_that_fails_fails_with_it(
+    tmp_path: Path, opened: Callable[..., Opened], held: Held
+):
+    """1. A record is written; 2. one that can not be gathers, and a copy; 3. both are tried."""
+    one, faults = opened(tmp_path / "0.journal"), list[ServerError]()
+
+    def copy() -> None:
+        try:
+            one.store.copy_to(tmp_path / "copy.journal")
+        except ServerError as error:
+            faults.append(error)
+
+    one.store.submit(Change(tokens=[1]))
+    assert held.began.wait(PATIENCE_S)
+    one.store.submit(Change(meta={"bad": object()}))  # type: ignore[dict-item]
+    copying = threading.Thread(target=copy, daemon=True)
+    copying.start()
+    eventually(lambda: bool(one.store._copies))
+    held.go.set()
+    copying.join(PATIENCE_S)
+    assert len(faults) == 1 and not (tmp_path / "copy.journal").exists()
+
+
+def test_a_file_of_a_lap_that_a_crash_cut_short_is_removed(
+    tmp_path: Path, opened: Callable[..., Opened]
+):
+    opened(tmp_path / "0.journal").close()
+    (tmp_path / "0.journal.new").write_bytes(bytes(100))
+    opened(tmp_path / "0.journal")
+    assert [path.name for path in tmp_path.iterdir()] == ["0.journal"]
 
 
 # The end
