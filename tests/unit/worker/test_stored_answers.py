@@ -154,7 +154,7 @@ def test_a_commit_that_changes_nothing_yet_is_known_to_the_next_owner(
     one.stores.open(A)
     one.stores.submit(A, Changed(), [70])
     one.stores.answer(A, "answer")
-    assert one.stores.write() == [] and one.sent == ["answer"]
+    assert one.write() == [] and one.sent == ["answer"]
     one.stores.close()
     two = keeping(tmp_path, "process")
     assert two.stores.open(A).tokens == [70] and not two.stores.lacks(A, 70)
