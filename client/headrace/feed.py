@@ -206,7 +206,7 @@ class Feed(Steering, Checkpoints):
         if layout is None:
             slots = self._slots.of(delivery, self._layout)
             return self._batch(delivery, slots, block, self._framework, self._itself)
-        return SegmentBatch(received, layout, block, self._framework, feed=self._itself)
+        return SegmentBatch(delivery, layout, block, self._framework, feed=self._itself)
 
     def _place(self, batch: Batch | SegmentBatch, delivery: Delivery) -> None:
         """Note which segments a taken batch has; BatchGone where its rows go out again."""

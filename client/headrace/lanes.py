@@ -201,30 +201,31 @@ class Lanes:
         self.release(partition, token)
         self._torn.add(partition)
 
-    def going(self, batch: SegmentBatch) -> Going:
+    def going(self, batch: SegmentBatch, opening: int) -> Going:
         """Return how a batch continues its lanes.  ProtocolError where its description is
         impossible.
 
         BatchGone where it continues a rejected one, until the server begins lanes anew.
         """
-        self._busy.setdefault(batch.partition, (batch.token, batch._opening))
+        self._busy.setdefault(batch.partition, (batch.token, opening))
         if batch.partition in self._torn:
             if len(batch.array("@starts")) < batch.rows:
                 raise BatchGone
             self._torn.discard(batch.partition)
         kept = self._kept.get(batch.partition)
-        if kept is not None and kept.opening != batch._opening:
+        if kept is not None and kept.opening != opening:
             del self._kept[batch.partition]
             kept = None
         return Going(batch, kept, self._framework)
 
-    def keep(self, batch: SegmentBatch, states: Mapping[str, Any]) -> None:
+    def keep(
+        self, batch: SegmentBatch, opening: int, lanes: np.ndarray, states: Mapping[str, Any]
+    ) -> None:
         """Keep the states of a saved batch: the next one may continue from them."""
-        assert batch._going is not None
         self._kept[batch.partition] = LaneStates(
             batch.token,
-            batch._opening,
-            batch._going.lanes,
+            opening,
+            lanes,
             batch.array("@sequence").copy(),
             batch.array("@sequence_count").copy(),
             states,

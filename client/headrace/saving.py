@@ -14,7 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import Any, NoReturn
 
@@ -31,7 +34,7 @@ from headrace_proto.errors import (
 
 from .committing import of_replicas
 from .framework import Framework
-from .lanes import Lanes, parts_of
+from .lanes import Going, Lanes, parts_of
 from .leases import NAMED_KEYS, Received, named
 from .requests import FlushStates
 from .segment_layout import SegmentLayout
@@ -54,6 +57,18 @@ _FETCHED_AHEAD = (
 )
 
 
+@dataclass(slots=True, eq=False)
+class _Saves:
+    """The saves of one batch."""
+
+    opening: int  # number of the session that delivered it
+    taken_at: float
+    going: Going | None = None  # how its lanes continue, where states stay here
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    values: dict[str, Any] = field(default_factory=dict)  # by state, once their save begins
+    upload: Upload | None = None
+
+
 class Saving:
     """The batches in hand of one feed, and the saves of their states."""
 
@@ -68,9 +83,10 @@ class Saving:
         self._link = link
         self._framework = framework
         self._maker = BlockMaker(layout.states)
-        self._in_hand: dict[int, SegmentBatch] = {}
+        self._in_hand: dict[int, tuple[SegmentBatch, _Saves]] = {}  # by token
         self._flushing = threading.RLock()  # a handler of a signal may flush amid a save
         link.explain = self.explain
+        layout.saving = weakref.ref(self)
 
     # Taking
 
@@ -81,12 +97,13 @@ class Saving:
 
     def begin(self, received: Received, block: np.ndarray) -> SegmentBatch:
         """Make the batch of a delivery that was taken."""
-        batch = SegmentBatch(
-            received, self.layout, block, self._framework, self, self._link.looked_at
-        )
+        saves = _Saves(received.opening, self._link.looked_at)
+        save = partial(self._save, saves)
+        batch = SegmentBatch(received.delivery, self.layout, block, self._framework, save)
         if self.lanes is not None:
-            batch._going = self.lanes.going(batch)
-        self._in_hand[batch.token] = batch
+            saves.going = self.lanes.going(batch, saves.opening)
+            batch._continued = saves.going.state
+        self._in_hand[batch.token] = batch, saves
         return batch
 
     def untake(self, received: Received) -> None:
@@ -124,52 +141,55 @@ class Saving:
                 self.save_token(one, local)
             return None
         try:
-            batch = self._in_hand.get(int(token))
+            found = self._in_hand.get(int(token))
         except (TypeError, ValueError):
             if not is_tracing():
                 raise TypeError(f"token={token!r:.80} is not the token of a batch") from None
             return self._traced(token, values)
-        if batch is None:
+        if found is None:
             held = sorted(self._in_hand)
             raise StateError(
                 f"token={int(token)} is no batch in this trainer's hands that waits for states; "
                 f"those are {held[:20]}"
             )
-        return self.save(batch, values)
+        batch, saves = found
+        return self._save(saves, batch, values)
 
     def _traced(self, token: Any, values: Mapping[str, Any]) -> Any:
         from .traced import saved_in_graph
 
         return saved_in_graph(self, token, values)
 
-    def save(self, batch: SegmentBatch, values: Mapping[str, Any]) -> Any:
+    def _save(self, saves: _Saves, batch: SegmentBatch, values: Mapping[str, Any]) -> Any:
         """Save states of a batch: all of these, or none; in a traced function, the operation."""
         self._link.check_usable()
-        saved, lanes = batch._saved, self.lanes
+        saved, lanes = saves.values, self.lanes
         ready = []
         try:
             for name, value in values.items():
-                ready.append(self._ready(batch, name, value))
+                ready.append(self._ready(saved, batch, name, value))
         except ValueError:
             if not is_tracing():
                 raise
             return self._traced(batch.token, values)
         # A flush sends the states after the last save, so no save may happen during it.
-        with batch._lock if lanes is None else self._flushing:
-            if lanes is not None and batch._opening != self._opening(batch.partition):
+        with saves.lock if lanes is None else self._flushing:
+            if lanes is not None and saves.opening != self._opening(batch.partition):
                 self._lose(batch)
             for state, _ in ready:
                 if state.name in saved:
                     raise _saved_before(batch, state)
             last = len(saved) + len(ready) == len(self.layout.states)
-            columns, block = self._copied(batch, ready, last) if lanes is None else ([], None)
+            columns, block = (
+                self._copied(saves, batch, ready, last) if lanes is None else ([], None)
+            )
             try:
                 for state, value in ready:
                     saved[state.name] = None if lanes is None else value
                 if not last:
                     return None
-                if lanes is not None:
-                    lanes.keep(batch, saved.copy())
+                if lanes is not None and saves.going is not None:
+                    lanes.keep(batch, saves.opening, saves.going.lanes, saved.copy())
                 named_keys = batch._named_keys(NAMED_KEYS)
                 counts = self._link.save(batch.token, columns, block, named_keys)
             except BaseException:  # such as Ctrl-C: what the session lacks can be saved again
@@ -177,21 +197,21 @@ class Saving:
                     for state, _ in ready:
                         saved.pop(state.name, None)
                 raise
-            batch._upload = None
+            saves.upload = None
             self._in_hand.pop(batch.token, None)
             if not counts:
                 raise StaleLease(f"{named(batch, _first_keys(batch))}: {_LOST}")
         return None
 
     def _copied(
-        self, batch: SegmentBatch, ready: list[tuple[State, Any]], last: bool
+        self, saves: _Saves, batch: SegmentBatch, ready: list[tuple[State, Any]], last: bool
     ) -> tuple[list[list[Any]], Any]:
         """Copy values to the block that is sent; return it once it is complete."""
-        upload = batch._upload
+        upload = saves.upload
         if upload is None:
             session = self._link.session_of(batch.partition)
             buffers = session.buffers if session.mapped.used else None
-            upload = batch._upload = Upload(self._maker, batch.rows, buffers)
+            upload = saves.upload = Upload(self._maker, batch.rows, buffers)
         for state, value in ready:
             upload.put(state, value)
         return upload.finish() if last else ([], None)
@@ -201,12 +221,14 @@ class Saving:
         self.reject(batch.partition, batch.token)
         raise StaleLease(f"{named(batch, _first_keys(batch))}: {_LOST}")
 
-    def _ready(self, batch: SegmentBatch, name: str, value: Any) -> tuple[State, Any]:
+    def _ready(
+        self, saved: Mapping[str, Any], batch: SegmentBatch, name: str, value: Any
+    ) -> tuple[State, Any]:
         """Return a value in the form that is saved; ValueError or TypeError where it can not be."""
         state = self.layout.states.get(name)
         if state is None:
             raise unknown_state(name, self.layout.states)
-        if name in batch._saved:
+        if name in saved:
             raise _saved_before(batch, state)
         own = self._framework
         face, value = presented(state, value, batch.rows, own)
@@ -269,11 +291,11 @@ class Saving:
 
     def explain(self, now: float) -> str:
         """Name the states that are not saved, for the text of a deadline."""
-        batches = sorted(self._in_hand.values(), key=lambda batch: batch._taken_at)
+        batches = sorted(self._in_hand.values(), key=lambda known: known[1].taken_at)
         if not batches:
             return ""
-        batch = batches[0]
-        owed = [repr(name) for name in self.layout.states if name not in batch._saved]
+        batch, saves = batches[0]
+        owed = [repr(name) for name in self.layout.states if name not in saves.values]
         keys = ""
         if names := [key.decode("utf-8", "backslashreplace") for key in _first_keys(batch)]:
             more = ", …" if batch.rows > len(names) else ""
@@ -282,7 +304,7 @@ class Saving:
         remedy = _FETCHED_AHEAD if self._framework.name == "torch" else ""
         return (
             f".  This trainer has not saved state{'s' if len(owed) > 1 else ''} {', '.join(owed)} "
-            f"of {batch.rows} segments{keys} that it took {now - batch._taken_at:.0f} s ago as "
+            f"of {batch.rows} segments{keys} that it took {now - saves.taken_at:.0f} s ago as "
             f"batch {batch.partition}/{batch.number}{others}{remedy}"
         )
 

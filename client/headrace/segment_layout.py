@@ -67,6 +67,8 @@ class SegmentLayout:
         self._check_columns()
         self._fields = list(schema.items())
         self._expected: dict[int, list[tuple[list[int], tuple[int, ...], int] | None]] = {}
+        #: Returns the Saving of the feed; None where it has no states, or the feed is gone.
+        self.saving: Any = lambda: None
         self.traced: Any = None  # what traced.py shares between all batches of the feed
         self._known: dict[int, tuple[Any, int, int, list[Place]]] = {}  # by identity of columns
 

@@ -12,18 +12,18 @@ shares with the server, as those of any batch.
 from __future__ import annotations
 
 import copy
-import threading
 import weakref
 from collections.abc import Callable, Mapping
 from struct import error as StructError
 from struct import pack
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import Slot, strings_at
+from headrace_proto.messages import Delivery
 from headrace_proto.schema import RESERVED, Field
 
 from .batch import BatchInHand
@@ -34,11 +34,6 @@ from .segment_layout import GROUPS, SegmentLayout
 from .segment_rows import FLAGS, SEGMENT_FACTS, SegmentRows
 from .state_values import unknown_state
 from .traceable import Traceable
-
-if TYPE_CHECKING:
-    from .lanes import Going
-    from .leases import Received
-    from .saving import Saving
 
 #: The reason why a batch with states has no commit of its own.
 BY_STATES = "a batch of segments with states is committed by the save of its last state"
@@ -58,18 +53,12 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
         "__weakref__",
         "_block",
         "_cache",
+        "_continued",
         "_feed",
         "_framework",
-        "_going",
         "_layout",
-        "_lock",
-        "_opening",
-        "_origin",
         "_places",
-        "_saved",
-        "_saving",
-        "_taken_at",
-        "_upload",
+        "_save",
         "batch_size",
         "epoch",
         "meta",
@@ -81,16 +70,16 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
 
     def __init__(
         self,
-        received: Received,
+        delivery: Delivery,
         layout: SegmentLayout,
         block: np.ndarray,
         framework: Framework,
-        saving: Saving | None = None,
-        taken_at: float = 0.0,
+        save: Callable[[SegmentBatch, Mapping[str, Any]], Any] | None = None,
         feed: weakref.ref[Any] | None = None,
     ) -> None:
-        """``saving`` is given for a feed with states, ``feed`` for one without."""
-        delivery = received.delivery
+        """``save`` takes values of states, and is given for a feed that has some; ``feed`` for one
+        without.
+        """
         self.token = delivery.token
         self.partition = delivery.partition
         self.number = delivery.number
@@ -103,15 +92,9 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
         self._framework = framework
         self._cache: dict[str, Any] = {}
         self._feed = feed
-        # Used by saving.py:
-        self._saving = saving
-        self._opening = received.opening
-        self._taken_at = taken_at
-        self._lock = threading.Lock()
-        self._saved: dict[str, Any] = {}  # values by state, from the moment their save begins
-        self._upload: Any = None
-        self._going: Going | None = None  # how its lanes continue, where states stay here
-        self._origin: SegmentBatch | None = None  # of a copy: the batch whose states are saved
+        self._save = save
+        #: Returns a state that continues from the batch before, where states stay with the trainer.
+        self._continued: Callable[[SegmentBatch, str], Any] | None = None
 
     # Rows
 
@@ -153,12 +136,12 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
         """``[batch_size, …]``: what was saved after the segment before, or the initial state."""
         if name not in self._layout.states:
             raise unknown_state(name, self._layout.states)
-        if self._going is None:
+        if self._continued is None:
             return self._column("state:" + name)
-        key = "going:" + name
+        key = "continued:" + name
         value = self._cache.get(key)
         if value is None:
-            value = self._cache[key] = self._going.state(self, name)
+            value = self._cache[key] = self._continued(self, name)
         return value
 
     def save_state(self, name: str, value: Any) -> Any:
@@ -171,13 +154,13 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
 
         In a ``tf.function`` it returns the operation that does so once per call.
         """
-        if self._saving is None:
+        if self._save is None:
             raise unknown_state(name, ())
-        return self._saving.save(self._origin or self, {name: value})
+        return self._save(self, {name: value})
 
     def commit(self) -> None:
         """Commit this batch, as ``feed.commit(batch)`` does, where the feed has no states."""
-        if self._saving is not None:
+        if self._save is not None:
             raise ValueError(f"batch.commit(): {BY_STATES}")
         super().commit()
 
@@ -187,8 +170,8 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
         values = {name: self._column(name) for name in numbers}
         values.update({name: self._flags(name) for name in FLAGS})
         for name, state in self._layout.states.items():
-            if self._going is not None and state.dtype != BYTES:
-                values["going:" + name] = self.state(name)
+            if self._continued is not None and state.dtype != BYTES:
+                values["continued:" + name] = self.state(name)
         other = copy.copy(self)
         other._cache = {**self._cache, **{name: change(value) for name, value in values.items()}}
         return other
@@ -203,7 +186,6 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
         other: Self = object.__new__(type(self))
         for name in SegmentBatch.__slots__[1:]:
             setattr(other, name, getattr(self, name))
-        other._origin = self._origin or self
         return other
 
     def array(self, name: str) -> np.ndarray:

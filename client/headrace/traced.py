@@ -11,9 +11,8 @@ the function is traced; any other fault is an error of the call.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import tensorflow as tf
@@ -35,16 +34,16 @@ class SharedTraits:
     It does not keep the feed alive: functions that were traced with it live longer.
     """
 
-    def __init__(self, layout: SegmentLayout, saving: Saving | None) -> None:
+    def __init__(self, layout: SegmentLayout) -> None:
         self.layout = layout
         self.names = [name for name in layout.schema if name not in STARTS]
-        self.saving = (lambda: None) if saving is None else weakref.ref(saving)
+        self.saving = layout.saving
 
 
-def _traits_of(layout: SegmentLayout, saving: Saving | None) -> SharedTraits:
-    """Return the traits of a feed; without ``saving`` it has no states."""
+def _traits_of(layout: SegmentLayout) -> SharedTraits:
+    """Return the traits of a feed."""
     if layout.traced is None:
-        layout.traced = SharedTraits(layout, saving)
+        layout.traced = SharedTraits(layout)
     traits: SharedTraits = layout.traced
     return traits
 
@@ -60,7 +59,7 @@ def flattened(batch: Any) -> tuple[SharedTraits, tuple[Any, ...]]:
             f"a batch of a feed with framework={framework!r} is no argument of a tf.function: "
             'connect with framework="tf"'
         )
-    traits = _traits_of(batch._layout, batch._saving)
+    traits = _traits_of(batch._layout)
     columns = (
         batch.state(name[6:]) if name.startswith("state:") else batch._column(name)
         for name in traits.names
@@ -76,8 +75,7 @@ class TracedBatch(SegmentBatch):
     def __init__(self, traits: SharedTraits, components: tuple[Any, ...]) -> None:
         self._traits = traits
         self._layout = traits.layout
-        self._saving = cast("Saving", None)
-        self._going = self._origin = None
+        self._save = self._continued = None
         self.token, *columns = components
         self._cache = dict(zip(traits.names, columns, strict=True))
 
@@ -124,7 +122,7 @@ class TracedBatch(SegmentBatch):
 
 def saved_in_graph(saving: Saving, token: Any, values: Mapping[str, Any]) -> Any:
     """Return the operation of a save inside the function that is being traced."""
-    return save_op(_traits_of(saving.layout, saving), token, values)
+    return save_op(_traits_of(saving.layout), token, values)
 
 
 def save_op(traits: SharedTraits, token: Any, values: Mapping[str, Any], rows: Any = None) -> Any:
