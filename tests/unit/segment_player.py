@@ -11,10 +11,11 @@ import numpy as np
 
 from headrace_proto.dtypes import BYTES, name_of
 from headrace_proto.layout import arrange, array_at, check_slot, strings_at
+from headrace_server.core.handover import Batch
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.making.compose import compose
-from headrace_server.making.run import Busy, MadeBatch, Resting
+from headrace_server.making.run import Busy, Resting
 from headrace_server.making.segment_block import write_strings
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
@@ -70,7 +71,7 @@ class Player:
         """The next thing that is not Busy."""
         while (result := self.feed.advance()) is Busy:
             pass
-        if isinstance(result, MadeBatch) and self.feed.rests:  # the owner asks no further then
+        if isinstance(result, Batch) and self.feed.rests:  # the owner asks no further then
             self.rested += 1
             assert self.feed.advance() is Resting
             assert not (
@@ -87,20 +88,22 @@ class Player:
 
     def taken(self, made: Any) -> Any:
         """Return copies of a made batch's columns, and free its block."""
-        if not isinstance(made, MadeBatch):
+        if not isinstance(made, Batch):
             return made
         taken = Taken(made.number, self.decoded(made), dict(made.meta))
         assert len(taken) == made.rows
-        self.slab.memory(made.block)[:] = 0xA5  # whoever writes the next batch finds this
-        self.slab.free(made.block)
+        self.slab.memory(made.body.block)[:] = 0xA5  # whoever writes the next batch finds this
+        self.slab.free(made.body.block)
         return taken
 
-    def decoded(self, made: MadeBatch) -> dict[str, np.ndarray]:
-        memory = self.slab.memory(made.block)
+    def decoded(self, made: Batch) -> dict[str, np.ndarray]:
+        memory = self.slab.memory(made.body.block)
         assert len(memory) >= made.nbytes
         out = {}
         ends = 0
-        for slot, (name, field) in zip(made.slots, self.feed.maker.schema.items(), strict=True):
+        for slot, (name, field) in zip(
+            made.body.slots, self.feed.maker.schema.items(), strict=True
+        ):
             check_slot(slot, made.nbytes)
             assert slot.dtype == field.dtype and field.admits(slot.shape), name
             ends += -(-slot.nbytes // 64) * 64

@@ -20,11 +20,12 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.layout import array_at, strings_at
 from headrace_proto.schema import Field
 
+from ..core.handover import Batch
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..making.assemble import Assembly
 from ..making.compose import compose, segmented
-from ..making.run import Busy, Done, MadeBatch, Resting
+from ..making.run import Busy, Done, Resting
 from ..making.slab import Slab
 from ..pipeline.declaration import Declaration
 from ..process.rundir import RunDirectory
@@ -94,18 +95,18 @@ class LocalFeed:
             self.run.memory.want(1, 0)
             while (step := self.run.advance()) is Busy:
                 pass
-            if not isinstance(step, MadeBatch):
+            if not isinstance(step, Batch):
                 assert step in (Done, Resting), step  # all blocks are free: it is never Blocked
                 return
             yield self._sample(step, time.monotonic() - began)
             self._commit(step)
 
-    def _sample(self, made: MadeBatch, seconds: float) -> Sample:
-        block = self._slab.memory(made.block)
+    def _sample(self, made: Batch, seconds: float) -> Sample:
+        block = self._slab.memory(made.body.block)
         schema = self.run.maker.schema
         columns = {
             name: strings_at(block, slot) if slot.dtype == BYTES else array_at(block, slot)
-            for name, slot in zip(schema, made.slots, strict=True)
+            for name, slot in zip(schema, made.body.slots, strict=True)
         }
         unpadded = dict(zip(schema, self._elements.unpadded, strict=True))
         if segmented(self._declaration):
@@ -118,19 +119,19 @@ class LocalFeed:
             made.number, made.rows, made.nbytes, seconds, schema, columns, unpadded, made.meta
         )
 
-    def _commit(self, made: MadeBatch) -> None:
+    def _commit(self, made: Batch) -> None:
         if segmented(self._declaration):
             states: list[tuple[int, int, tuple[int, ...]]] = []
             block = b""
             if self._declaration.shape.options["state_placement"] == "server":
-                block = self._slab.memory(made.block).tobytes()
+                block = self._slab.memory(made.body.block).tobytes()
                 states = [
                     (slot.offset, slot.nbytes, slot.shape)
-                    for name, slot in zip(self.run.maker.schema, made.slots, strict=True)
+                    for name, slot in zip(self.run.maker.schema, made.body.slots, strict=True)
                     if name.startswith("state:")
                 ]
             self.run.memory.saved(made.number, block, states)
-        self._slab.free(made.block)
+        self._slab.free(made.body.block)
 
     def __enter__(self) -> LocalFeed:
         return self

@@ -11,7 +11,7 @@
     segments, with states     segments (SegmentQueue, …) SegmentMaker   SegmentMemory
     a replay                  idle                       subclasses that follow the record
 
-    advance() ─► MadeBatch   a batch lies in its block
+    advance() ─► Batch       a batch lies in its block
               ─► Busy        something else was done; call again
               ─► Blocked     the slab has no room; call again when a block was freed
               ─► Resting     nothing can be done until trainers want or save something
@@ -24,13 +24,14 @@ sent and stored first.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headrace_proto.layout import Slot
 
 from ..core.arena import Block
+from ..core.handover import Batch
 from ..core.partition import READING, Partition, Rest
 from ..core.plan import Plan, Read
 from ..reading.intake import Intake
@@ -59,15 +60,11 @@ class Done:
 
 
 @dataclass(slots=True)
-class MadeBatch:
-    number: int
-    rows: int
+class InSlab:
+    """The body of a batch until it is announced."""
+
     block: Block
-    nbytes: int
     slots: list[Slot]
-    meta: Mapping[str, Any]
-    epoch: int = 0  # of its first row
-    turn: int = -1  # where batches end with their epoch; see Partition
 
 
 Maker = PlainMaker | SegmentMaker
@@ -95,7 +92,7 @@ class Run:
 
     # Work
 
-    def advance(self) -> MadeBatch | type[Busy] | type[Blocked] | type[Resting] | type[Done]:
+    def advance(self) -> Batch | type[Busy] | type[Blocked] | type[Resting] | type[Done]:
         """Do one step of work; return its result."""
         if self._unplaced is not None:
             return self._place(*self._unplaced)
@@ -156,7 +153,7 @@ class Run:
 
     def _place(
         self, plan: Plan, written: Written, block: Block | None = None
-    ) -> MadeBatch | type[Blocked]:
+    ) -> Batch | type[Blocked]:
         block = block or self._slab.allocate(written.nbytes)
         if block is None:
             self._unplaced = plan, written
@@ -173,15 +170,15 @@ class Run:
         if epoch > self._last_epoch:
             self._last_epoch = epoch
             self._begun.append((plan.number, epoch))
-        return MadeBatch(
+        return Batch(
+            self._intake.partition,
             plan.number,
             written.rows,
-            block,
-            written.nbytes,
-            written.slots,
+            InSlab(block, written.slots),
             meta,
             epoch,
             turn,
+            nbytes=written.nbytes,
         )
 
     # Orders and claims

@@ -55,7 +55,7 @@ class Intake:
     ) -> None:
         self.bad = bad  # shared by the partitions of a reader: emptied after each read
         self.dropped: dict[str, int] = {}  # by reason; those that broke a rule start with "bad:"
-        self._partition, self._partitions = partition, partitions
+        self.partition, self._partitions = partition, partitions
         keyed = partitions > 1 and by_key(declaration.shape.options)
         self._key = str(declaration.shape.options["input_key"]) if keyed else None
         share = (0, 1) if keyed else (partition, partitions)
@@ -139,7 +139,7 @@ class Intake:
         keys = chunk.columns[key]
         assert isinstance(keys, Strings)
         owners = [zlib.crc32(one) % self._partitions for one in keys.to_objects().tolist()]
-        return chunk.take(np.flatnonzero(np.array(owners, np.int64) == self._partition))
+        return chunk.take(np.flatnonzero(np.array(owners, np.int64) == self.partition))
 
     def end(self) -> None:
         """Finish a read: update counts and the size of the next read."""

@@ -14,7 +14,7 @@ from headrace_proto.layout import Slot
 from headrace_proto.messages import FROM_SERVER, Deliver, Delivery
 
 from ..core.handover import Batch
-from ..making.run import MadeBatch, Run
+from ..making.run import Run
 from ..making.slab import Slab
 from ..process.relay import BlockPlace
 from .desk import Desk
@@ -29,8 +29,6 @@ MOST_UNNOTED = 16
 #: Maximum number of cached lists of columns: most batches of a feed share a few.
 _MOST_KNOWN = 64
 
-_Name = tuple[str, int]
-
 
 class Announcer:
     """The announcements of one worker."""
@@ -42,22 +40,12 @@ class Announcer:
         self._count = 0  # … and the number of these
         self._known: dict[int, tuple[list[Slot], list[Any]]] = {}  # columns by identity of slots
 
-    def announce(self, name: _Name, run: Run, made: MadeBatch) -> None:
+    def announce(self, feed: str, run: Run, batch: Batch) -> None:
         """Announce a batch.  ProtocolError where it fits no message: it has too many columns."""
-        slab, block, (feed, partition) = self._slab, made.block, name
-        columns, crowded = self._columns_of(made.slots), slab.fraction_used > _CROWDED
+        slab, block = self._slab, batch.body.block
+        columns, crowded = self._columns_of(batch.body.slots), slab.fraction_used > _CROWDED
         segment = slab.name_of(block)
-        place = BlockPlace(segment, block.offset, columns, crowded, block)
-        batch = Batch(
-            partition,
-            made.number,
-            made.rows,
-            place,
-            made.meta,
-            made.epoch,
-            made.turn,
-            nbytes=made.nbytes,
-        )
+        batch.body = BlockPlace(segment, block.offset, columns, crowded, block)
         self._send((feed, Desk.on_made, batch))
         if run.made_ahead:
             self._unnoted.add(run)

@@ -22,8 +22,9 @@ from headrace_proto.schema import schema_to_wire
 
 from ..core import handover
 from ..core.ahead import Ahead
+from ..core.handover import Batch
 from ..flight.recorder import Recorder
-from ..making.run import Blocked, Busy, Done, MadeBatch, Resting, Run
+from ..making.run import Blocked, Busy, Done, Resting, Run
 from ..making.slab import Slab
 from .announcing import MOST_UNNOTED, Announcer
 from .commits import Commits, Stores
@@ -135,7 +136,7 @@ class Partitions:
                 break
         self._announcer.note(MOST_UNNOTED)
 
-    def _step(self, name: _Name) -> MadeBatch | None:
+    def _step(self, name: _Name) -> Batch | None:
         """Take one step of a partition; return the batch that it made."""
         feed, partition = name
         run = self._running[name]
@@ -154,7 +155,7 @@ class Partitions:
             self._send((feed, Desk.on_dry, stripe))
         if step is Resting and run.machine.at_border:
             self._send((feed, Desk.on_border, partition, run.machine.epoch))
-        if isinstance(step, MadeBatch):
+        if isinstance(step, Batch):
             return step
         self._announcer.note()
         self._report(name, run, step)
@@ -184,10 +185,10 @@ class Partitions:
             self._full = True  # only trainers can free a block
             self._lacks.full(self._running)
 
-    def _announce(self, name: _Name, run: Run, made: MadeBatch) -> bool:
+    def _announce(self, name: _Name, run: Run, batch: Batch) -> bool:
         """Announce a batch; return False where it fits no message, so its feed fails."""
         try:
-            self._announcer.announce(name, run, made)
+            self._announcer.announce(name[0], run, batch)
         except ProtocolError as error:
             self._fail(name, error)
             return False

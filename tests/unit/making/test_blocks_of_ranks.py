@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import headrace_server as hs
+from headrace_server.core.handover import Batch
 from headrace_server.core.slots import RoundMember, Segments
-from headrace_server.making.run import MadeBatch
 from headrace_server.making.segment_block import places_of_starts
 from tests.unit.segment_player import Player, no_states, same_states
 
@@ -50,7 +50,7 @@ def test_empty_rows_are_blank_in_every_column(order: tuple[str, str], tmp_path: 
         number += 1
         player.feed.memory.want(1, 0)
         made = player.step()
-        if not isinstance(made, MadeBatch):
+        if not isinstance(made, Batch):
             break
         members = [player.taken(made), *(player.taken(player.step()) for _ in range(2))]
         for rank, member in enumerate(members):

@@ -12,10 +12,11 @@ import pytest
 
 import headrace_server as hs
 from headrace_proto.layout import array_at
+from headrace_server.core.handover import Batch
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.making.compose import compose
 from headrace_server.making.leaving_out import ALL_ROWS, LeftOut
-from headrace_server.making.run import Busy, Done, MadeBatch, Run
+from headrace_server.making.run import Busy, Done, Run
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.reader import BadRecords
@@ -44,9 +45,9 @@ class Place:
         while (step := feed.advance()) is not Done:
             if step is Busy:
                 continue
-            assert isinstance(step, MadeBatch)
-            rows = array_at(self.slab.memory(step.block), step.slots[0]).tolist()
-            self.slab.free(step.block)
+            assert isinstance(step, Batch)
+            rows = array_at(self.slab.memory(step.body.block), step.body.slots[0]).tolist()
+            self.slab.free(step.body.block)
             yield step.number, rows, feed.memory.cursor()
 
 
@@ -142,13 +143,13 @@ def test_a_trace_has_the_origin_of_the_rows_of_a_batch(tmp_path: Path) -> None:
     feed = place.feed()
     made = 0
     while (step := feed.advance()) is not Done:
-        if isinstance(step, MadeBatch):
-            rows = array_at(place.slab.memory(step.block), step.slots[0]).tolist()
+        if isinstance(step, Batch):
+            rows = array_at(place.slab.memory(step.body.block), step.body.slots[0]).tolist()
             number, count, trace = traces.pop()
             assert (number, count, traces) == (step.number, step.rows, [])
             parts = [(trace.sources[part.chunk], part.rows) for part in trace.parts]
             told = [row for source, at in parts for row in source.ordinals[at].tolist()]
             assert told == rows
-            place.slab.free(step.block)
+            place.slab.free(step.body.block)
             made += 1
     assert made == 36

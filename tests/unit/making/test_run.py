@@ -19,10 +19,11 @@ from headrace_proto.errors import DataError
 from headrace_proto.layout import array_at, strings_at
 from headrace_proto.schema import Field
 from headrace_server.core.changes import Examples, Saved
+from headrace_server.core.handover import Batch
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.making.compose import compose
-from headrace_server.making.run import Blocked, Busy, Done, MadeBatch, Run
+from headrace_server.making.run import Blocked, Busy, Done, Run
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.reader import BadRecords
@@ -124,30 +125,30 @@ def step(feed: Run) -> Any:
     return result
 
 
-def values(place: Place, feed: Run, made: MadeBatch) -> dict[str, Any]:
+def values(place: Place, feed: Run, made: Batch) -> dict[str, Any]:
     """The batch as it lies in memory."""
-    block = place.slab.memory(made.block)
-    assert made.block.nbytes >= made.nbytes
+    block = place.slab.memory(made.body.block)
+    assert made.body.block.nbytes >= made.nbytes
     out = {}
-    for slot, name in zip(made.slots, feed.maker.schema, strict=True):
+    for slot, name in zip(made.body.slots, feed.maker.schema, strict=True):
         array = (strings_at if slot.dtype == BYTES else array_at)(block, slot)
         out[name] = array.tolist()
     return out
 
 
-def contents(place: Place, made: MadeBatch) -> tuple[Any, ...]:
+def contents(place: Place, made: Batch) -> tuple[Any, ...]:
     """Return the bytes of a batch and its description."""
-    block = place.slab.memory(made.block)
-    slots = [(s, block[s.offset : s.offset + s.nbytes].tobytes()) for s in made.slots]
+    block = place.slab.memory(made.body.block)
+    slots = [(s, block[s.offset : s.offset + s.nbytes].tobytes()) for s in made.body.slots]
     return made.number, made.rows, made.nbytes, slots, dict(made.meta)
 
 
 def play(place: Place, feed: Run) -> list[tuple[Any, ...]]:
     """All batches that are left, each freed and committed at once."""
     batches = []
-    while isinstance(made := step(feed), MadeBatch):
+    while isinstance(made := step(feed), Batch):
         batches.append(contents(place, made))
-        place.slab.free(made.block)
+        place.slab.free(made.body.block)
     assert made is Done and feed.advance() is Done
     return batches
 
@@ -164,7 +165,7 @@ def test_a_partition_is_played_to_its_end(place: Callable[..., Place]):
         seen += got["i"]
         assert got["t"] == [b"t" * (i % 4) for i in got["i"]]
         assert got["v"] == [([i] * (i % 3) + [0, 0])[:2] for i in got["i"]]
-        here.slab.free(made.block)
+        here.slab.free(made.body.block)
     assert seen == list(range(96))
     assert step(feed) is Done
     assert feed.dropped() == {"remainder": 4}
@@ -240,10 +241,10 @@ def test_from_the_cursor_of_any_batch_another_place_goes_on_to_the_byte(
     here = place(pipeline)
     feed = here.feed()
     batches, cursors = [], []
-    while isinstance(made := step(feed), MadeBatch):
+    while isinstance(made := step(feed), Batch):
         batches.append(contents(here, made))
         cursors.append(feed.memory.cursor())
-        here.slab.free(made.block)
+        here.slab.free(made.body.block)
     dropped = feed.dropped()
     assert len(batches) > 5 and dropped
     for number, cursor in enumerate(cursors):
@@ -267,9 +268,9 @@ def test_a_cursor_may_be_taken_late_when_more_was_read_since(
     feed = here.feed()
     made = 0
     while (result := feed.advance()) is not Done:
-        if isinstance(result, MadeBatch):
+        if isinstance(result, Batch):
             made += 1
-            here.slab.free(result.block)
+            here.slab.free(result.body.block)
             continue
         there = place(pipeline)
         successor = there.feed()
@@ -314,9 +315,9 @@ def test_the_batches_of_a_partition_do_not_depend_on_partitions_beside_it(
     while running:
         for k in list(running):
             made = feeds[k].advance()
-            if isinstance(made, MadeBatch):
+            if isinstance(made, Batch):
                 together[k].append(contents(here, made))
-                here.slab.free(made.block)
+                here.slab.free(made.body.block)
             elif made is Done:
                 running.remove(k)
     assert [(together[k], feeds[k].dropped()) for k in range(partitions)] == alone
@@ -331,10 +332,10 @@ def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
     want = play(whole := place(pipeline), whole.feed())
     here = place(pipeline, slab_pages=data.draw(st.integers(1, 5)))
     feed = here.feed()
-    held: list[MadeBatch] = []
+    held: list[Batch] = []
     got = []
     while (made := step(feed)) is not Done:
-        if isinstance(made, MadeBatch):
+        if isinstance(made, Batch):
             got.append(contents(here, made))
             held.append(made)
             continue
@@ -346,7 +347,7 @@ def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
         assert successor.machine.first_number == len(got)
         assert play(there, successor) == want[len(got) :]
         gone = held.pop(data.draw(st.integers(0, len(held) - 1)))
-        here.slab.free(gone.block)
+        here.slab.free(gone.body.block)
     assert got == want
 
 
@@ -356,7 +357,7 @@ def test_a_close_gives_out_what_was_read_and_a_cancel_drops_it(place: Callable[.
     for cancel in (False, True):
         feed = here.feed()
         first = step(feed)  # 64 rows were read for it
-        here.slab.free(first.block)
+        here.slab.free(first.body.block)
         feed.close(cancel)
         rest = play(here, _Committed(feed))
         counts.append((sum(batch[1] for batch in rest), feed.dropped()))
@@ -385,9 +386,9 @@ def test_a_close_between_any_two_steps_ends_the_next_process_at_the_same_row(
     for _ in range(steps):
         made = feed.advance()
         read_next += feed.reads_next
-        if isinstance(made, MadeBatch):
+        if isinstance(made, Batch):
             batches.append(contents(here, made))
-            here.slab.free(made.block)
+            here.slab.free(made.body.block)
     feed.close(cancel)
     assert not feed.reads_next
     batches += play(here, feed)
@@ -481,9 +482,9 @@ def test_batches_of_other_sizes_are_made_again_by_the_next_process(
     for sizes in asked:
         for _ in range(data.draw(st.integers(0, 12))):
             made = feed.advance()
-            if isinstance(made, MadeBatch):
+            if isinstance(made, Batch):
                 batches.append(contents(here, made))
-                here.slab.free(made.block)
+                here.slab.free(made.body.block)
                 feed.memory.announced()
         while committed < len(batches) and data.draw(st.booleans()):
             assert feed.memory.saved(committed) == ("", "")
@@ -515,7 +516,7 @@ def test_sizes_that_can_not_be_are_refused_and_change_nothing(place: Callable[..
     for pipeline, sizes, text in refused:
         here = place(pipeline)
         feed = here.feed()
-        while not isinstance(made := feed.advance(), MadeBatch) and made is Busy:
+        while not isinstance(made := feed.advance(), Batch) and made is Busy:
             pass
         with pytest.raises(ValueError, match=text):
             feed.set_batch_sizes(sizes)
@@ -529,9 +530,9 @@ def test_a_cancel_leaves_the_batch_that_waits_for_room(place: Callable[..., Plac
     assert step(feed) is Blocked
     feed.close(cancel=True)
     assert feed.advance() is Blocked
-    here.slab.free(first.block)
+    here.slab.free(first.body.block)
     made = feed.advance()
-    assert isinstance(made, MadeBatch) and values(here, feed, made)["i"] == list(range(10, 20))
+    assert isinstance(made, Batch) and values(here, feed, made)["i"] == list(range(10, 20))
     assert feed.advance() is Done
     assert feed.dropped() == {"cancelled": 44}
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 import headrace_server as hs
 from headrace_proto.errors import DataError
+from headrace_server.core.handover import Batch
 from headrace_server.core.sequences import FIRST_INDEX
-from headrace_server.making.run import Blocked, Busy, Done, MadeBatch, Resting
+from headrace_server.making.run import Blocked, Busy, Done, Resting
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading import intake
 from tests.examples import some
@@ -76,7 +77,7 @@ def test_nothing_is_made_or_read_beyond_need_before_it_is_wanted(tmp_path: Path)
     assert player.feed.stats()["segments"]["in_flight"] == 10
     assert sum(len(offer.keys) for offer in player.feed.maker.offers.values()) <= 20
     player.want()
-    assert isinstance(player.step(), MadeBatch) and player.rested
+    assert isinstance(player.step(), Batch) and player.rested
     assert player.step() is Resting
     assert player.feed.machine.first_number == 1 and not player.feed.memory.starved
 
@@ -88,8 +89,8 @@ def test_it_rests_after_the_last_batch_that_is_wanted_and_not_before(
     player = Player(cut([2] * 5000, 2, 1, order, placement, capacity=10), tmp_path)
     player.want(1 if order == "lanes" else 0)
     player.want(2 if order == "lanes" else 0)
-    assert isinstance(player.step(), MadeBatch) and not player.rested
-    assert isinstance(player.step(), MadeBatch) and player.rested == 1
+    assert isinstance(player.step(), Batch) and not player.rested
+    assert isinstance(player.step(), Batch) and player.rested == 1
 
 
 def test_a_batch_that_waits_for_states_starves_until_they_come(tmp_path: Path):
@@ -229,14 +230,14 @@ def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
 ):
     random = Random(seed)
     player = Player(cut([1 + i % 5 for i in range(20)], 3, 2, *kind), tmp_path, slab_pages=pages)
-    held: list[MadeBatch] = []
+    held: list[Batch] = []
     rows = blocked = 0
     while True:
         player.want()
         made = player.step()
         if made is Done:
             break
-        if isinstance(made, MadeBatch):
+        if isinstance(made, Batch):
             held.append(made)
         elif made is Blocked:
             blocked += 1
@@ -244,7 +245,7 @@ def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
                 player.feed.advance() is Blocked
                 and player.feed.machine.first_number == held[-1].number + 1
             )
-        if not isinstance(made, MadeBatch) or random.random() < 0.3:
+        if not isinstance(made, Batch) or random.random() < 0.3:
             gone = held.pop(random.randrange(len(held)))
             taken = player.taken(gone)
             rows += len(taken)
@@ -385,7 +386,7 @@ def test_payload_of_refused_duplicates_and_of_bad_rows_is_not_kept(
     player = Player(cut(pipeline, 4, capacity=6), tmp_path)
     refs = watched(player, monkeypatch)
     player.want()
-    assert isinstance(player.step(), MadeBatch) and player.step() is Resting
+    assert isinstance(player.step(), Batch) and player.step() is Resting
     assert player.feed.dropped() == {"bad:duplicate_key": 146, "bad:no_steps": 50}
     assert len(refs) > 20 and alive(refs) <= 2
 

@@ -9,7 +9,8 @@ import pytest
 
 from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import Slot
-from headrace_server.making.run import MadeBatch
+from headrace_server.core.handover import Batch
+from headrace_server.making.run import InSlab
 from headrace_server.making.slab import Slab
 from headrace_server.worker.announcing import Announcer
 from headrace_server.worker.desk import Desk
@@ -48,14 +49,15 @@ class Bench:
         columns: int = 1,
         pages: int = 1,
         slots: list[Slot] | None = None,
-    ) -> MadeBatch:
+    ) -> Batch:
         block = self.slab.allocate(pages * PAGE)
         assert block is not None
         slots = slots or [Slot("int64", (4,), 64 * i, 32) for i in range(columns)]
-        made = MadeBatch(self.made, 4, block, 64 * columns, slots, {"bucket": self.made})
+        meta = {"bucket": self.made}
+        made = Batch(partition, self.made, 4, InSlab(block, slots), meta, nbytes=64 * columns)
         self.made += 1
         run: Any = self.runs[partition]
-        self.announcer.announce(("f", partition), run, made)
+        self.announcer.announce("f", run, made)
         return made
 
     def told(self) -> list[Any]:
@@ -93,7 +95,7 @@ def test_partitions_note_once_how_to_go_on_after_what_was_announced(bench: Bench
 
 def test_columns_are_those_of_their_batch_whichever_were_announced_before(bench: Bench):
     def told(slots: list[Slot]) -> Any:
-        bench.slab.free(bench.make(slots=slots).block)
+        bench.slab.free(bench.make(slots=slots).body.block)
         ((*_, batch),) = bench.told()
         return batch.body.columns
 
@@ -118,7 +120,7 @@ def test_announcements_carry_a_crowded_slab(bench: Bench):
     small = [bench.make() for _ in range(4)]
     assert bench.told()[0][-1].body.crowded is False
     for made in small:
-        bench.slab.free(made.block)
+        bench.slab.free(made.body.block)
     bench.make(pages=8)
     ((*_, batch),) = bench.told()
     assert batch.body.crowded is True and bench.slab.removed == ["slab-0-0-0"]
