@@ -79,7 +79,6 @@ class Opener:
         self._logged = time.monotonic()
         self._functions: dict[str, Any] | None = None  # by feed
         self._readers: dict[str, Reader] = {}
-        self._bad: dict[str, BadRecords] = {}
         self.guards: dict[str, Guard] = {}
         self._flight = flight
 
@@ -87,7 +86,7 @@ class Opener:
         """Open a partition as the last process left it."""
         reader = self._reader(config)
         if partition:  # partition 0 counts damage that shows when a file is opened
-            self._bad[config.name].counts.clear()
+            self.guards[config.name].bad.counts.clear()
         elif isinstance(reader, IndexedReader) and not reader.length:
             logger.warning("feed %r: the source has no example", config.name)
         with self.guards[config.name].step(partition, opening=True):
@@ -137,7 +136,6 @@ class Opener:
             reader = guard.around(opened)
             self.guards[config.name] = guard
             self._readers[config.name] = reader
-            self._bad[config.name] = bad
         return reader
 
     def _check_functions(self, config: FeedConfig) -> None:
@@ -152,9 +150,9 @@ class Opener:
             self._begun.functions(config.name, functions)
 
     def _run_of(self, config: FeedConfig, partition: int, reader: Reader) -> Run:
-        declaration, bad = config.declaration, self._bad[config.name]
+        declaration, guard = config.declaration, self.guards[config.name]
         if self._replay is not None:
-            run = replayed(reader, declaration, self._slab, bad, self._replay)
+            run = replayed(reader, declaration, self._slab, guard.bad, self._replay)
         else:
             skipped = self._begun.marks.get(config.name, {}).get("skipped") or ()
             run = compose(
@@ -163,12 +161,12 @@ class Opener:
                 partition,
                 config.partitions,
                 self._slab,
-                bad,
+                guard.bad,
                 tracing=self._tracing(config.name, partition),
                 left_out=LeftOut(map(tuple, skipped)),
                 max_state_bytes=self._begun.config.max_state_bytes,
             )
-        self.guards[config.name].needed = True  # the rows read from here on were read before
+        guard.needed = True  # the rows read from here on were read before
         run.memory.resume(self._stores.open((config.name, partition)))
         return run
 
