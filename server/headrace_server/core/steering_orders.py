@@ -11,7 +11,7 @@ order takes effect after the same number of rows and of batches as when it was g
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 #: Maximum number of stored orders; the cursor includes the effect of older ones.
@@ -98,9 +98,14 @@ class Orders:
         return min(limit, left) if left > 0 else limit
 
     def due(self, read: int, number: int) -> Order | None:
-        """Remove the next pending order if its place is reached."""
+        """Remove the next pending order if its place is reached.
+
+        An order that had to wait for its batch has its place after the rows that are read by then.
+        """
         if self._pending:
             order = self._pending[0]
             if read >= order.read and number >= order.number:
+                there = replace(order, read=read)
+                self._given = [there if one is order else one for one in self._given]
                 return self._pending.popleft()
         return None

@@ -90,6 +90,7 @@ class PlainMemory(NumberedMemory):
             number = self._machine.next_number
             while (order := self._orders.due(self._rows_read, number)) is not None:
                 self._follow(order)
+                self._store_orders()
             limit = self._orders.limit(self._rows_read, limit)
         return self._machine.next_step(limit)
 

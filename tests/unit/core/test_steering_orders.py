@@ -55,6 +55,17 @@ def test_an_order_that_comes_while_others_are_pending_follows_them():
     assert later.due(100, 7).count == 1 and later.due(100, 7) == given
 
 
+def test_an_order_that_waits_for_its_batch_is_stored_with_the_rows_that_are_read_by_then():
+    orders = Orders()
+    order = orders.given(0, 13, "close", False)
+    orders.await_place(order)
+    assert orders.due(192, 12) is None and orders.due(192, 13) == order
+    later = stored(orders)
+    later.restore(0)
+    assert later.limit(64, 640) == 128 and later.due(64, 13) is None
+    assert later.due(192, 13) == Order(1, 192, 13, "close", False)
+
+
 def test_a_repeated_order_is_recognised():
     orders = Orders()
     orders.given(100, 7, "target", [0.5, 0.5], since=9)

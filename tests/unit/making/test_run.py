@@ -26,6 +26,7 @@ from headrace_server.making.compose import compose
 from headrace_server.making.run import Blocked, Busy, Done, Run
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
+from headrace_server.reading.intake import Intake
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.sources import open_reader
 from tests.examples import some
@@ -403,9 +404,13 @@ def test_a_close_between_any_two_steps_ends_the_next_process_at_the_same_row(
 @pytest.mark.parametrize("reads", [False, True])
 @pytest.mark.parametrize("cancel", [False, True])
 def test_a_close_lets_the_batches_be_made_again_that_trainers_have(
-    cancel: bool, reads: bool, place: Callable[..., Place]
+    cancel: bool, reads: bool, place: Callable[..., Place], monkeypatch: pytest.MonkeyPatch
 ):
-    """They have these from an earlier process; a number that is out of reach delays nothing."""
+    """They have these from an earlier process; a number that is out of reach delays nothing.
+
+    The next process, which may read larger chunks, makes the same ones.
+    """
+    monkeypatch.setattr(Intake, "limit", lambda self, most: 64)
     pipeline = numbered(1000).batch(10, dynamic_pad=True)
     here = place(pipeline)
     whole = play(here, here.feed())
@@ -417,6 +422,7 @@ def test_a_close_lets_the_batches_be_made_again_that_trainers_have(
     batches = play(here, feed)
     assert batches == whole[: len(batches)] and 13 <= len(batches) < len(whole)
     meta = {name: value for c in feed.memory.take_changes() for name, value in c.meta.items()}
+    monkeypatch.setattr(Intake, "limit", lambda self, most: 640)
     there = place(pipeline)
     again = there.feed()
     again.memory.resume(Saved(meta, Examples(), {}, [], []))
