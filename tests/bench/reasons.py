@@ -14,7 +14,7 @@ _W4 = (
     "waits for it: by process and function above the table"
 )
 _DURABLE = (
-    "the record of flight takes 22 µs between a save and the next batch (it took 50); a synced "
+    "the record of flight takes 7 µs between a save and the next batch (it took 50); a synced "
     "write takes 0.4 to 1 ms once in 24 to 48 steps, and meanwhile the owner does not poll, so it "
     "is woken for each save: by process and function above the table"
 )
@@ -83,9 +83,9 @@ WHY: dict[tuple[str, str], str] = {
         "three quarters of the worker's time are one copy of 19 MB, as beside the ring"
     ),
     ("W4: headrace arrival, durable, process / headrace arrival", "rate"): (
-        "the record of flight takes 22 µs between a save and the next batch (it took 50), of a "
-        "cycle of some 240; the journal takes what it takes in shared memory: by process and "
-        "function above the table"
+        "the record of flight takes 7 µs between a save and the next batch (it took 50), of a "
+        "cycle of some 240, and as much again by what it leaves in the caches; the journal takes "
+        "what it takes in shared memory: by process and function above the table"
     ),
     ("W4: headrace arrival, durable / headrace arrival", "rate"): _DURABLE,
     (f"W4: headrace arrival, durable, two in flight / {_TWO}", "rate"): _DURABLE,

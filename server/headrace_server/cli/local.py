@@ -56,7 +56,7 @@ class Sample:
 class _Elements(NoTracing):
     """Notes the elements of the last batch's columns before padding."""
 
-    def made(self, number: int, written: Any, meta: Mapping[str, Any], **origin: Any) -> None:
+    def made(self, number: int, written: Any, meta: Mapping[str, Any], *origin: Any) -> None:
         self.unpadded = [prod(slot.shape) for slot in written.slots]
         for i, columns in enumerate(written.columns if isinstance(written, Assembly) else ()):
             if isinstance(columns[0], Ragged):

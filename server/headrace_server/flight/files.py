@@ -54,17 +54,15 @@ class FlightFile:
         self._path = directory  # the present file
         self._count = 0
         self._fd = -1
-        self._size = 0  # of the file, with the frames that are not written yet …
-        self._unwritten: list[bytes] = []  # … which are these
+        self._size = 0  # of the file
+        self._header = b""  # of a file without frames, written with the first of them
 
     def fits(self, nbytes: int) -> bool:
         """Return whether ``nbytes`` more bytes fit into the present file."""
-        return self._fd >= 0 and (not nbytes or self._size + nbytes <= self._file_bytes)
+        return self._fd >= 0 and self._size + nbytes <= self._file_bytes
 
     def begin(self, header: bytes, nbytes: int) -> None:
         """Begin the next file with a header; it has room for at least ``nbytes`` more."""
-        if self.added:
-            self.write()
         self.close()
         if nbytes > self._limit // 2:
             text = f"{nbytes} bytes; record_bytes={self._limit} bounds all that is kept"
@@ -76,29 +74,21 @@ class FlightFile:
             self._count += 1
             self._fd = held(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL)
         self._size = 0
-        self.add(header)
+        self._header = header
 
-    def add(self, data: bytes) -> None:
-        """Append whole frames with the next ``write``."""
-        self._unwritten.append(data)
-        self._size += len(data)
-
-    @property
-    def added(self) -> int:
-        """Number of additions since the last ``write``."""
-        return len(self._unwritten)
-
-    def write(self) -> None:
-        """Write the added frames.  OSError where it could not; the file then ends before them."""
-        data = b"".join(self._unwritten)
-        self._unwritten.clear()
-        self._size -= len(data)
-        with writing(self._path, len(data), _REMEDY):
+    def write(self, data: bytes) -> None:
+        """Append whole frames.  OSError where it could not; the file then ends before them."""
+        if self._header:
+            data, self._header = self._header + data, b""
+        try:
             written = os.write(self._fd, data)
             if written != len(data):
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._fd, self._size)
                 raise OSError(errno.ENOSPC, f"{written} of {len(data)} bytes could be written")
+        except OSError:
+            with writing(self._path, len(data), _REMEDY):
+                raise
         self._size += written
 
     def _sweep(self, wanted: int) -> None:
@@ -107,8 +97,7 @@ class FlightFile:
         remove_oldest(self._directory.glob(f"*{SUFFIX}"), closed_bytes - wanted)
 
     def close(self) -> None:
-        """Close the file without its unwritten frames."""
-        self._unwritten.clear()
+        """Close the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -5,6 +5,7 @@
     desk ── effects of one round ─────────► └──────────┘    before they are acted on
 
 A batch is written with the round that hands it out, or when the worker rests: one write for both.
+A batch that is expected is written while the worker has nothing to do.
 
 A worker owns the leases of the batches that it makes, and each of its lives has a number of its
 own.  The frames of a file:
@@ -49,13 +50,17 @@ logger = logging.getLogger("headrace.flight")
 
 #: Pause after a fault before the next attempt.
 _PAUSE_S: Final = 10.0
-#: Number of batches whose frames wait at most for the round that hands them out.
+#: Maximum number of batches that wait for the round that hands them out …
 _MOST_WAITING: Final = 16
+#: … and of their rows, so that all of them are a small part of ``record_bytes``.
+_MOST_ROWS: Final = 4096
 
 BATCH, ROUND = range(2)
 JOINED, SENT, HELD, COMMITTED = range(4)
 
 _Entry = list[Any]
+#: A batch: its partition, number, rows and trace.
+_Made = tuple[int, int, int, Trace]
 _Packed = list[Any]
 
 
@@ -78,12 +83,15 @@ class Recorder:
         directory = flight_directory(config.state_directory, feed)
         name = f"flight-{config.start:010d}"
         self._file = FlightFile(directory, name, config.record_bytes, config.workers)
-        self._lock = threading.Lock()  # guards the file and its definitions
+        self._lock = threading.Lock()  # guards the file, its definitions and the batches made
         self._known: set[tuple[int, int]] = set()  # partition and chunk of sources in the file
         self._lists: dict[tuple[str, ...], int] = {}
         self._feed = feed
         self._header = [FORMAT, owner, by_number]
-        self._expected: dict[int, tuple[Segments, _Packed]] = {}  # by partition
+        #: By partition the number and the trace of the expected batch, which is written.
+        self._expected: dict[int, tuple[int, Trace]] = {}
+        self._made: list[_Made] = []  # batches that are not written yet …
+        self._rows = 0  # … and their rows
         self._trainers: dict[int, list[Any]] = {}
         self._joined: list[_Entry] = []
         self._last_token = 0
@@ -98,11 +106,25 @@ class Recorder:
 
     def made(self, partition: int, number: int, rows: int, trace: Trace) -> None:
         """Record a batch that was made, before it is handed out or the worker rests."""
-        self._add(lambda: self._batch(partition, number, rows, trace))
+        expected = self._expected.pop(partition, None)
+        if expected is not None and expected[0] == number and expected[1] is trace:
+            return  # it was written when it was expected
+        with self._lock:
+            self._made.append((partition, number, rows, trace))
+            self._rows += rows
+        many = self._rows > _MOST_ROWS or len(self._made) > _MOST_WAITING
+        if many or trace.states is not None:
+            self._write()
 
-    def expect(self, partition: int, batch: Segments) -> None:
-        """Pack a batch that will probably be made next, while the worker has nothing to do."""
-        self._expected[partition] = batch, _packed(batch)
+    def expect(self, partition: int, number: int, rows: int, trace: Trace) -> None:
+        """Record the batch that will probably be made next, while the worker has nothing to do.
+
+        If another one gets its number, a reader takes the later record.
+        """
+        with self._lock:
+            self._made.append((partition, number, rows, trace))
+            self._expected[partition] = number, trace
+        self._write()
 
     def joined(self, session: int, hello: Hello) -> None:
         """Record with the next round that a trainer has a session."""
@@ -123,42 +145,46 @@ class Recorder:
                 entries += entries_of(effect)
         if entries:
             self._joined = []
-            self._add(lambda: frame([ROUND, time.time(), entries]), most=0)
+            self._write([ROUND, time.time(), entries])
 
     def rest(self) -> None:
         """Write batches that were made since the last round."""
-        if self._file.added:
-            self._add(lambda: b"", most=0)
+        if self._made:
+            self._write()
 
     def close(self) -> None:
         """Write all that is left, and close the file."""
         self.rest()
         self._file.close()
 
-    def _add(self, frames: Callable[[], bytes], most: int = _MOST_WAITING) -> None:
-        """Add frames, made once more where they begin a file; write them if more than ``most``."""
+    def _write(self, *rounds: _Entry) -> None:
+        """Write the batches that wait, and then rounds."""
         with self._lock:
+            made, self._made, self._rows = self._made, [], 0
             if self._pause_until and time.monotonic() < self._pause_until:
+                self._expected.clear()
                 return
             try:
-                data = frames()
+                data = self._frames(made, rounds)
                 if not self._file.fits(len(data)):
                     self._known.clear()
                     self._lists.clear()
-                    data = frames()
+                    data = self._frames(made, rounds)
                     header = frame([*self._header, list(self._trainers.values())])
                     self._file.begin(header, len(data))
-                self._file.add(data)
-                if self._file.added > most:
-                    self._file.write()
+                self._file.write(data)
             except Exception as error:
                 self._file.close()
+                self._expected.clear()
                 self._pause_until = time.monotonic() + _PAUSE_S
                 if not self._logged:
                     self._logged = True
                     what = f"{type(error).__name__}: {error}"
                     text = "the record of feed %r has gaps (logged once; the feed goes on): %s"
                     logger.error(text, self._feed, what)
+
+    def _frames(self, made: Iterable[_Made], rounds: Iterable[_Entry]) -> bytes:
+        return b"".join([self._batch(*batch) for batch in made] + [frame(one) for one in rounds])
 
     def _batch(self, partition: int, number: int, rows: int, trace: Trace) -> bytes:
         lists, sources = [], {}
@@ -172,10 +198,8 @@ class Recorder:
                 listed: Any = self._lists[files]
                 origin = replace(source.origin, files=listed)
                 sources[chunk] = replace(source, origin=origin)
-        batch, segments = trace.segments, None
-        if batch is not None:
-            expected, segments = self._expected.pop(partition, (None, None))
-            segments = segments if expected is batch else _packed(batch)
+        batch = trace.segments
+        segments = None if batch is None else _packed(batch)
         made = [BATCH, partition, number, rows, trace.states, lists, sources]
         return frame([*made, trace.parts, segments, trace.meta])
 

@@ -199,7 +199,7 @@ class _Segments(SegmentMaker):
         self._chunks = _Chunks(intakes, lambda read, rows: cutting.offer(rows, bad, read.epoch))
         self._initial = initial
 
-    def prepare(self) -> bool:
+    def prepare(self, number: int) -> bool:
         return False
 
     def draft(self, made: RecordedBatch) -> Segments:

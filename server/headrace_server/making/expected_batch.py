@@ -42,7 +42,7 @@ class Preparing:
         self._wrong = 0  # number of wrong guesses in a row
         self._pause = 0  # number of batches without a guess
 
-    def prepare(self) -> Segments | None:
+    def prepare(self) -> SegmentBlock | None:
         """Write the examples of the expected batch; None if there is nothing to do."""
         if not self._possible or self._ready is not None or self._pause:
             return None
@@ -58,7 +58,7 @@ class Preparing:
             return None
         written.fill_examples(self._slab.memory(block))
         self._ready = written, block
-        return batch
+        return written
 
     def take(self, batch: Segments) -> tuple[SegmentBlock, Block] | None:
         """Return the prepared batch and its block if it is this one; else None.

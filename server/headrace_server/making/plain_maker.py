@@ -167,7 +167,7 @@ class PlainMaker:
         """Count a batch that lies in its block; return its description."""
         meta: Mapping[str, Any] = plan.draft.meta
         self.count(meta)
-        self._tracing.made(plan.number, written, meta, parts=plan.draft.parts)
+        self._tracing.made(plan.number, written, meta, plan.draft.parts)
         return meta
 
     def count(self, meta: Mapping[str, Any]) -> None:
@@ -177,7 +177,7 @@ class PlainMaker:
             for i, name in enumerate(("padded", "real")):
                 counts[i] = min(counts[i] + meta[name], _MOST_COUNTED)
 
-    def prepare(self) -> bool:
+    def prepare(self, number: int) -> bool:
         """Return False: plain batches are made as soon as possible."""
         return False
 

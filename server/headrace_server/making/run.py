@@ -125,7 +125,7 @@ class Run:
 
         It uses idle time: it changes when work is done, not its result.
         """
-        return self._unplaced is None and self.maker.prepare()
+        return self._unplaced is None and self.maker.prepare(self.machine.next_number)
 
     def check_ahead(self, stop: Callable[[], object]) -> bool:
         """Check examples before they are read until ``stop`` returns a value; return whether any.

@@ -155,12 +155,16 @@ class SegmentMaker:
             extra["@state_of"] = state_of[places_of_starts(batch, batch.member)]
         return extra, states if self.cutting.at_trainer else batch.member.size
 
-    def prepare(self) -> bool:
-        """Write the known parts of the next expected batch ahead; return whether there was any."""
-        batch = self._preparing.prepare()
-        if batch is None:
+    def prepare(self, number: int) -> bool:
+        """Write the known parts of the next expected batch ahead; return whether there was any.
+
+        ``number``: that of the next batch.
+        """
+        written = self._preparing.prepare()
+        if written is None:
             return False
-        self._tracing.expect(batch)
+        batch = written.batch
+        self._tracing.expect(number, written, _description(batch, self.cutting.lanes), batch)
         return True
 
     def epoch_of(self, plan: Plan) -> int:
@@ -174,12 +178,9 @@ class SegmentMaker:
     def made(self, plan: Plan, written: Any, memory: np.ndarray) -> Mapping[str, Any]:
         """Return the description of a batch that now lies in its block."""
         batch: Segments = plan.draft
-        meta = {"stripe": batch.stripe} if self.cutting.lanes or batch.stripe else {}
-        if batch.member is not None:
-            at, rank, size = batch.member
-            meta = {"stripe": batch.stripe, "round": at, "rank": rank, "empty": size - len(batch)}
+        meta = _description(batch, self.cutting.lanes)
         states = written.states(memory) if self._tracing.states else None
-        self._tracing.made(plan.number, written, meta, segments=batch, states=states)
+        self._tracing.made(plan.number, written, meta, (), batch, states)
         return meta
 
     # Queries
@@ -202,3 +203,11 @@ class SegmentMaker:
     def progress(self) -> dict[str, Any]:
         """Return the number of segments by the reason of their wait."""
         return {"segments": self.cutting.machine.standing()}
+
+
+def _description(batch: Segments, lanes: bool) -> Mapping[str, Any]:
+    """Return the description of a batch; ``lanes``: whether the feed has lanes."""
+    if batch.member is None:
+        return {"stripe": batch.stripe} if lanes or batch.stripe else {}
+    at, rank, size = batch.member
+    return {"stripe": batch.stripe, "round": at, "rank": rank, "empty": size - len(batch)}

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from headrace_proto.record import record
+
 from ..core.plan import Draft, Part, Read
 from ..core.slots import Segments
 from .chunk import Chunk, Origin
@@ -33,7 +35,7 @@ class ChunkTrace:
     keys: Sequence[bytes] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record
 class Trace:
     """The rows of one batch: parts of chunks in order, or segments of examples."""
 
@@ -50,6 +52,10 @@ class Trace:
         return {part.chunk for part in self.parts}
 
 
+#: A call with the number of a batch, its rows, and its trace.
+_Record = Callable[[int, int, Trace], None]
+
+
 class NoTracing:
     """Notes nothing: batches have no trace."""
 
@@ -64,13 +70,21 @@ class NoTracing:
     def begin(self, batch: Draft | Segments) -> None:
         """Note the chunks of a batch, which may be forgotten before it has a place."""
 
-    def expect(self, batch: Segments) -> None:
-        """Note a batch that will probably be begun next; it uses idle time."""
+    def expect(self, number: int, written: Any, meta: Mapping[str, Any], batch: Segments) -> None:
+        """Note a batch that will probably be made next, as ``made``; it uses idle time."""
 
-    def made(self, number: int, written: Any, meta: Mapping[str, Any], **origin: Any) -> None:
+    def made(
+        self,
+        number: int,
+        written: Any,
+        meta: Mapping[str, Any],
+        parts: Sequence[Part] = (),
+        segments: Segments | None = None,
+        states: States | None = None,
+    ) -> None:
         """Note that the batch that was begun last is ``written`` to its block.
 
-        ``origin``: the parts, or the segments and states, of its Trace.
+        It has the parts, or the segments and states, of its Trace.
         """
 
 
@@ -82,13 +96,17 @@ class Tracing(NoTracing):
 
     def __init__(
         self,
-        record: Callable[[int, int, Trace], None],
-        expect: Callable[[Segments], None] = NO_TRACING.expect,
+        noted: _Record,
+        expected: _Record = lambda number, rows, trace: None,
         states: bool = False,
     ) -> None:
-        """``record`` gets the number of each batch, its rows, and its trace."""
-        self._record = record
-        self._expect = expect
+        """``noted`` gets the number of each batch, its rows, and its trace.
+
+        ``expected`` gets those of a batch that will probably be made next.
+        """
+        self._noted = noted
+        self._expected = expected
+        self._ahead = Trace({})  # of the batch that was expected last
         self.states = states
         self._sources: dict[int, ChunkTrace] = {}
         self._used: dict[int, ChunkTrace] = {}
@@ -100,10 +118,27 @@ class Tracing(NoTracing):
         self._sources.pop(chunk, None)
 
     def begin(self, batch: Draft | Segments) -> None:
-        self._used = {chunk: self._sources[chunk] for chunk in batch.of_chunks()}
+        if batch is not self._ahead.segments:
+            self._used = self._sources_of(batch)
 
-    def expect(self, batch: Segments) -> None:
-        self._expect(batch)
+    def expect(self, number: int, written: Any, meta: Mapping[str, Any], batch: Segments) -> None:
+        if not self.states:  # else they are still unknown
+            self._ahead = Trace(self._sources_of(batch), (), batch, meta)
+            self._expected(number, written.rows, self._ahead)
 
-    def made(self, number: int, written: Any, meta: Mapping[str, Any], **origin: Any) -> None:
-        self._record(number, written.rows, Trace(self._used, meta=meta, **origin))
+    def _sources_of(self, batch: Draft | Segments) -> dict[int, ChunkTrace]:
+        return {chunk: self._sources[chunk] for chunk in batch.of_chunks()}
+
+    def made(
+        self,
+        number: int,
+        written: Any,
+        meta: Mapping[str, Any],
+        parts: Sequence[Part] = (),
+        segments: Segments | None = None,
+        states: States | None = None,
+    ) -> None:
+        trace = self._ahead
+        if segments is None or segments is not trace.segments:
+            trace = Trace(self._used, parts, segments, meta, states)
+        self._noted(number, written.rows, trace)

@@ -70,7 +70,6 @@ def test_segments_are_named_by_key_and_number(tmp_path: Path) -> None:
     batch = Segments(column, np.array(numbers))
     states = {"state:h": ((2, 1), b"\1\2")}
     trace = Trace({4: source(4, 7, 5, keys=(b"k7", b"k5"))}, segments=batch, states=states)
-    recorder.expect(0, batch)
     recorder.made(0, 0, 2, trace)
     recorder.rest()
     recorded = FeedRecord(tmp_path, "f")

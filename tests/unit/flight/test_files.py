@@ -106,7 +106,7 @@ def test_all_files_together_stay_below_the_bound_and_the_oldest_go(tmp_path: Pat
     for _ in range(100):
         if not file.fits(len(data)):
             file.begin(HEADER, len(data))
-        file.add(data)
+        file.write(data)
     left = sorted(tmp_path.iterdir())
     assert sum(path.stat().st_size for path in left) <= 1 << 20
     numbers = [int(path.stem.split("-")[-1]) for path in left]
@@ -122,7 +122,7 @@ def test_a_file_that_is_being_written_is_not_removed(tmp_path: Path) -> None:
     data = frame([b"x" * 200_000])
     for _ in range(20):
         quick.begin(HEADER, len(data))
-        quick.add(data)
+        quick.write(data)
     assert (tmp_path / "rows-0-000000.flight").exists()
     slow.close()
     quick.begin(HEADER, len(data))
@@ -136,18 +136,16 @@ def test_a_frame_larger_than_half_of_all_is_refused(tmp_path: Path) -> None:
         file.begin(HEADER, 600_000)
 
 
-def test_frames_are_written_together_and_before_the_next_file_begins(tmp_path: Path) -> None:
+def test_a_file_begins_with_its_header_which_is_written_with_the_first_frames(
+    tmp_path: Path,
+) -> None:
     file = flight(tmp_path)
     file.begin(HEADER, 10)
     (first,) = tmp_path.iterdir()
-    for n in range(3):
-        file.add(frame([n]))
-    assert file.added == 4 and first.stat().st_size == 0
-    file.write()
-    assert file.added == 0 and [value for _, value in frames(first)] == [["header"], [0], [1], [2]]
-    file.add(frame([3]))
-    file.begin(HEADER, 10)
-    assert [value for _, value in frames(first)][-1] == [3]
+    assert first.stat().st_size == 0
+    file.write(frame([0]) + frame([1]))
+    file.write(frame([2]))
+    assert [value for _, value in frames(first)] == [["header"], [0], [1], [2]]
     file.close()
 
 
@@ -168,15 +166,12 @@ def test_what_was_written_in_part_is_taken_back(tmp_path: Path) -> None:
     file = flight(tmp_path)
     file.begin(HEADER, 10)
     with full_disk(5000):
-        file.add(frame([b"x" * 4000]))
-        file.write()
-        file.add(frame([b"y" * 4000]))
+        file.write(frame([b"x" * 4000]))
         with pytest.raises(
             OSError, match=r"rows-1-000000\.flight: there is no room for 4012 bytes"
         ):
-            file.write()
-    file.add(frame([b"z"]))
-    file.write()
+            file.write(frame([b"y" * 4000]))
+    file.write(frame([b"z"]))
     file.close()
     (path,) = tmp_path.iterdir()
     assert [value[0] for _, value in frames(path)] == ["header", b"x" * 4000, b"z"]

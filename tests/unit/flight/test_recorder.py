@@ -120,17 +120,50 @@ def test_a_batch_that_is_larger_than_a_file_begins_no_further_file_when_the_work
     assert FeedRecord(tmp_path, "f").place(BatchId(1, 0, 0)) is not None
 
 
-def test_a_batch_other_than_the_expected_one_is_recorded_as_it_is(tmp_path: Path) -> None:
-    recorder = Recorder(config(tmp_path), "f")
-    recorder.expect(0, segments(0))
-    made = segments(12)
-    one = trace().sources[0]
-    sources = dict.fromkeys(range(100), one)
-    recorder.made(0, 0, 2, Trace(sources, segments=made))
-    recorder.rest()
-    found = FeedRecord(tmp_path, "f").get(BatchId(1, 0, 0))
+def recorded(state: Path, number: int) -> list[list[int]]:
+    found = FeedRecord(state, "f").get(BatchId(1, 0, number))
     assert found is not None and found.trace.segments is not None
-    assert found.trace.segments.numbers[1:].tolist() == made.numbers[1:].tolist()
+    return found.trace.segments.numbers[1:].tolist()
+
+
+def test_a_batch_is_recorded_as_it_is_whether_or_not_it_was_the_expected_one(
+    tmp_path: Path,
+) -> None:
+    """The last one is another than the one that was expected."""
+    recorder = Recorder(config(tmp_path), "f")
+    source = dict.fromkeys(range(100), trace().sources[0])
+    batches = [Trace(source, segments=segments(12 * n)) for n in range(3)]
+    other = Trace(source, segments=segments(50))
+    for number, batch in enumerate(batches):
+        recorder.expect(0, number, 2, batch)
+        recorder.made(0, number, 2, batch if number < 2 else other)
+    recorder.rest()
+    for number, batch in enumerate([*batches[:2], other]):
+        assert batch.segments is not None
+        assert recorded(tmp_path, number) == batch.segments.numbers[1:].tolist()
+    recorder.close()
+
+
+def test_an_expected_batch_that_begins_a_file_is_recorded_with_its_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_MOST_BYTES", 16)  # each write begins a file
+    recorder = Recorder(config(tmp_path), "f")
+    for number in range(2):
+        batch = Trace(dict.fromkeys(range(100), trace().sources[0]), segments=segments(0))
+        recorder.expect(0, number, 2, batch)
+        recorder.made(0, number, 2, batch)
+        recorder.rest()
+    assert len([*tmp_path.rglob(f"*{files.SUFFIX}")]) == 2
+    assert recorded(tmp_path, 1) == segments(0).numbers[1:].tolist()
+    recorder.close()
+
+
+def test_batches_of_many_rows_do_not_wait(tmp_path: Path) -> None:
+    recorder = Recorder(config(tmp_path), "f")
+    for number in range(2):
+        recorder.made(0, number, 1 + flight._MOST_ROWS // 2, trace())
+    assert FeedRecord(tmp_path, "f").place(BatchId(1, 0, 1)) is not None
     recorder.close()
 
 
