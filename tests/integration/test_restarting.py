@@ -75,6 +75,7 @@ def test_a_feed_starts_again_by_the_server_the_command_and_a_trainer(
     server: hs.Server, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ):
     caplog.set_level(logging.WARNING, "headrace")
+    front = server.pids["front"]
     beside = joined(server, "b", prefetch=0)
     of_b = next(beside)["i"].tolist()
 
@@ -132,7 +133,8 @@ def test_a_feed_starts_again_by_the_server_the_command_and_a_trainer(
     mine.close()
     assert sorted(rows) == ROWS
 
-    # Other feeds have each row once.
+    # Other feeds have each row once, and the front has stayed.
+    assert server.pids["front"] == front
     of_b += rest(beside)
     beside.close()
     assert sorted(of_b) == ROWS
