@@ -34,12 +34,12 @@ _PAUSE_S, _MOST_PAUSE_S = 0.25, 30.0
 class Spin:
     """The budget of one waiter.  All times are seconds of one clock that only grows."""
 
-    __slots__ = ("_again_at", "_allowed", "_budget_s", "_pause_s", "_recent_s", "_worth")
+    __slots__ = ("_again_at", "_allowed", "_budget_s", "_pause_s", "_worth", "recent_s")
 
     def __init__(self, cores: float) -> None:
         """``cores`` is how many this process may use at a time."""
         self._allowed = cores >= 2
-        self._recent_s = inf
+        self.recent_s = inf  # mean of the last waits, of at most a millisecond each
         self._budget_s = 0.0  # for the current wait
         self._worth = 1.0  # recent share of useful spins
         self._pause_s = _PAUSE_S
@@ -47,8 +47,8 @@ class Spin:
 
     def budget_s(self, now: float) -> float:
         """Return how long the wait that begins may poll."""
-        polls = self._allowed and self._recent_s < _LONGEST_S and now >= self._again_at
-        self._budget_s = _TIMES * self._recent_s if polls else 0.0
+        polls = self._allowed and self.recent_s < _LONGEST_S and now >= self._again_at
+        self._budget_s = _TIMES * self.recent_s if polls else 0.0
         return self._budget_s
 
     def wait(
@@ -85,8 +85,12 @@ class Spin:
         """Note that a wait ended after ``wait_s``."""
         if self._budget_s:
             self._judge(wait_s <= self._budget_s, now)
-        recent_s, wait_s = self._recent_s, min(wait_s, _MOST_S)
-        self._recent_s = wait_s if recent_s == inf else recent_s + _WEIGHT * (wait_s - recent_s)
+        self.rested(wait_s)
+
+    def rested(self, wait_s: float) -> None:
+        """Note the length of a wait, of one with other work in it, too."""
+        recent_s, wait_s = self.recent_s, min(wait_s, _MOST_S)
+        self.recent_s = wait_s if recent_s == inf else recent_s + _WEIGHT * (wait_s - recent_s)
 
     def _judge(self, worth: bool, now: float) -> None:
         self._worth += _JUDGED * (worth - self._worth)

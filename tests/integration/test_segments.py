@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace_server.reading.sources import tfrecord
+from headrace_server.worker import owner
 from tests.patience import PATIENCE_S, eventually
 from tests.unit.core.original_queue import original_stream
 from tests.unit.tfrecord_writer import example as record
@@ -513,10 +515,16 @@ def test_states_too_large_for_the_server_are_refused_with_the_option_and_the_way
 # Reads
 
 
+@pytest.mark.parametrize("long_s", [None, math.inf])
 def test_examples_are_checked_while_trainers_are_busy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long_s: float | None
 ):
-    """The owner verifies the records of the next read while a trainer has its batch."""
+    """The owner verifies the records of the next read while a trainer has its batch.
+
+    Where trainers come back sooner than ``long_s`` it verifies none.
+    """
+    if long_s is not None:
+        monkeypatch.setattr(owner, "_CHECKS_IN_S", long_s)
     rows = [
         {"key": feature("bytes", [b"%d" % n]), "x": feature("float", [n] * 4)} for n in range(24)
     ]
@@ -543,12 +551,12 @@ def test_examples_are_checked_while_trainers_are_busy(
     seen = []
     with serving(pipeline) as server, connect(server) as feed:
         for batch in feed:
-            if not seen:
+            if not seen and long_s is None:
                 eventually(lambda: len(checked) >= 8)
             seen += [
                 (int(x[0, 0]), int(n))
                 for x, n in zip(batch.sequences["x"][:, None], batch.sequence, strict=True)
             ]
             batch.save_state("s", batch.state("s"))
-    assert checked[:8] == [*range(8, 16)]
+    assert checked[:8] == ([*range(8, 16)] if long_s is None else [])
     assert sorted(seen) == [(n, part) for n in range(24) for part in range(2)]

@@ -63,6 +63,9 @@ _OTHERS = 256
 _LATE_S = 0.02
 #: … and checks that at this interval.
 _LOOK_S = 0.05
+#: Examples are checked ahead where recent waits took longer than this: a trainer that comes back
+#: sooner would mostly wait for the end of a record, and the next steps run with cold caches.
+_CHECKS_IN_S = 100e-6
 #: Rounds in which the porter handles replies to its own answers before it sleeps again.
 _ROUNDS = 8
 
@@ -112,6 +115,7 @@ class Owner:
         # A core for each owner, and one more.  A thread that polls would block the trainer's
         # interpreter.
         self._spin = Spin(1 if config.in_process else cores() - config.workers + 1)
+        self._checked_s = 0.0  # of the current wait for trainers, spent in checks
         self._closed = self._released = False
         self._lock = threading.RLock()  # guards everything but the partitions
         self._working_since = 0.0  # when the current step began; 0 between steps
@@ -197,10 +201,16 @@ class Owner:
             self._store(whole=False)
             return poll(0)
         # A thread that writes would wait for the interpreter here, too.
-        if self._partitions.unchecked and not self._partitions.stores.writing:
+        long = self._spin.recent_s > _CHECKS_IN_S
+        if long and self._partitions.unchecked and not self._partitions.stores.writing:
+            began = time.monotonic()
             self._step(self._partitions.check_ahead, poll)
             self._house.act()
-            return poll(0)
+            self._checked_s += time.monotonic() - began
+            if events := poll(0):
+                self._spin.rested(self._checked_s)
+                self._checked_s = 0.0
+            return events
         for recorder in self._partitions.flight.values():
             recorder.rest()
         due_in_s = self._partitions.stores.due_in_s

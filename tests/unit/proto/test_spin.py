@@ -32,6 +32,22 @@ def test_one_core_a_quota_and_long_waits_are_slept_through(cores: float, wait_s:
     assert not any(budgets(Spin(cores), wait_s, 100))
 
 
+def test_a_wait_with_other_work_in_it_counts_as_one_and_judges_no_spin():
+    spin = Spin(2)
+    assert spin.recent_s > 1, "no wait is known yet"
+    spin.rested(100 * US)
+    assert spin.recent_s == pytest.approx(100 * US)
+    for _ in range(100):
+        spin.rested(20 * US)
+    assert spin.recent_s == pytest.approx(20 * US)
+    spin.rested(1.0)
+    assert spin.recent_s == pytest.approx(265 * US), "one long wait counts as a millisecond"
+    assert spin.budget_s(0.0) == pytest.approx(530 * US)
+    for _ in range(100):
+        spin.rested(400 * US)  # within no budget, and yet spinning goes on
+        assert spin.budget_s(0.0)
+
+
 def test_one_late_answer_ends_no_spinning_for_long():
     spin = Spin(2)
     budgets(spin, 100 * US, 10)
