@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 _DEFAULT_PORT = "5557"
 _DEFAULT_HTTP = "127.0.0.1:8080"
-_LIMIT_S = 60
+_LIMIT_S = 200
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# ([\w-]+\.\w+)\n")
 

@@ -73,7 +73,7 @@ def test_the_code_of_a_document_runs(path: Path, tmp_path: Path) -> None:
         *(runner, path, ROOT, str(free_port()), str(free_port())),
         cwd=tmp_path,
         imports=_slow_imports(path),
-        timeout_s=240,  # some start several processes of several frameworks
+        timeout_s=290,  # some start several processes of several frameworks
     )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
     assert done.stdout or _name(path) not in FIRST

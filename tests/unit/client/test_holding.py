@@ -263,6 +263,7 @@ def test_a_retired_segment_stays_readable_for_its_views_and_is_unmapped_with_the
 
 def test_a_segment_is_mapped_once_and_costs_one_open_file(directory):
     attachment = attach(directory)
+    gc.collect()  # files of tests before this one
     before = len(os.listdir("/proc/self/fd"))
     blocks = [attachment.block(SEGMENT, i * PAGE, 64, lambda: None) for i in range(4)]
     assert len(os.listdir("/proc/self/fd")) <= before + 1

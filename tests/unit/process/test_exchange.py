@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import logging
 import os
 import random
@@ -421,6 +422,7 @@ def test_sending_to_a_dead_worker_is_harmless_before_and_after_its_end_is_notice
 
 def test_a_worker_that_dies_while_much_waits_for_it_leaves_nothing_behind(place: Place):
     worker = place.worker()
+    gc.collect()  # files of tests before this one
     files = len(os.listdir("/proc/self/fd"))
     place.tell(b"0-0", [bytes(BIG)])
     worker.close()
@@ -518,6 +520,7 @@ def test_a_worker_that_gets_invalid_bytes_raises_an_error():
 def test_a_path_that_no_address_holds_is_reached_all_the_same(tmp_path: Path):
     directory = tmp_path / ("ü" * 60) / ("d" * 120)
     directory.mkdir(parents=True)
+    gc.collect()  # files of tests before this one
     files = len(os.listdir("/proc/self/fd"))
     place = Place(directory)
     worker = place.worker()
@@ -551,6 +554,7 @@ def short_directory(size: int) -> Iterator[Path]:
 
 
 def test_a_path_that_is_taken_or_missing_is_an_error_that_keeps_no_socket(place: Place):
+    gc.collect()  # files of tests before this one
     files = len(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match="Address already in use"):
         Exchange(place.path, 100, lambda name: True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import random
 from collections.abc import Callable
@@ -508,6 +509,7 @@ def test_a_new_file_that_can_not_take_its_place_leaves_no_descriptor(
 ):
     create(tmp_path / "j", [])
     journal = Journal(tmp_path / "j", True)
+    gc.collect()  # files of tests before this one
     before = sorted(os.listdir("/proc/self/fd"))
 
     def fails(new: Path, old: Path) -> None:

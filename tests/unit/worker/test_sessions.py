@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import os
 import subprocess
 import sys
@@ -239,6 +240,7 @@ def test_a_trainer_that_has_left_costs_a_descriptor_only_while_its_memory_may_be
     tmp_path: Path, holders: list[Holder]
 ):
     table = SessionTable(tmp_path)
+    gc.collect()  # files of tests before this one
     before = len(os.listdir("/proc/self/fd"))
     table.leave(table.open(b"far", "feed", b"c"))
     assert len(os.listdir("/proc/self/fd")) == before
