@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace_server.cli import main
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
 from .processes import serve, trainer
 from .serving import serving
@@ -143,6 +144,17 @@ def test_a_feed_starts_again_by_the_server_the_command_and_a_trainer(
             assert trained(feed) == [6.0] * 8
     with pytest.raises(headrace.UnknownFeed):
         server.restart("x")
+
+
+def test_a_restart_by_a_trainer_counts_batches_that_any_worker_has_seen_done(server: hs.Server):
+    """The feed begins anew, whichever worker lets the trainer in, and whenever that began."""
+    with joined(server, "a", commit="explicit", prefetch=0) as feed:
+        _, second = itertools.islice(feed, 2)  # of worker 0, and of worker 1
+        feed.commit(second)
+        eventually(lambda: server.stats()["a"]["batches"] == 1)
+    server.restart("b")  # replaces all workers
+    with joined(server, "a", restart=True) as feed:
+        assert sorted(rest(feed)) == ROWS
 
 
 def test_states_in_memory_are_not_lost_by_the_restart_of_another_feed():

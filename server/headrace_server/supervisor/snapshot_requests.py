@@ -130,7 +130,8 @@ class SnapshotRequests:
             raise
 
     def _ended(self) -> ServerError | None:
-        return _Over("the server was stopped") if self._over else None
+        text = "the server was stopped, or all its workers were replaced"
+        return _Over(text) if self._over else None
 
     def on_snapshot(
         self, owner: int, feed: str, session: int, request: int, name: str = "", whole: bool = False

@@ -62,7 +62,8 @@ class Rejoining(Rewinding):
         self._feed = feed.name
         self._alone = self._knows_others = alone
         self._reported: set[str] = set()
-        self.is_touched = False  # whether a trainer has committed a batch in this life
+        self.is_touched = False  # whether a trainer has committed a batch in this life …
+        self._used = False  # … or ever since the beginning, also at another owner, as far as known
         self._durable = durable
         self._asked_for = ""  # the snapshot for which the supervisor was asked
         self._refused: dict[str, HeadraceError] = {}  # by snapshot
@@ -72,20 +73,20 @@ class Rejoining(Rewinding):
         """Note that all partitions are open; ``used``: an earlier server saw batches done."""
         if used:
             self._report(USED)
-        elif self._knows_others:
-            self._unused()
+        self._judge_beginning(used)
 
     def all_opened(self, used: bool, touched: bool) -> None:
         """Note other owners' reports: batches done before (``used``) or since (``touched``)."""
-        known, self._knows_others = self._knows_others, True
+        self._knows_others = True
         if touched:
             self.untouched = False
-        elif not used and not known and TOUCHED not in self._reported:
-            self._unused()
+        self._judge_beginning(used or touched)
 
-    def _unused(self) -> None:
-        """Note that no batch was ever done, so the feed is at its beginning."""
-        self.untouched = self.untouched or self.snapshot == BEGINNING
+    def _judge_beginning(self, used: bool) -> None:
+        """Judge whether a feed that began at its beginning is there: no batch was ever done."""
+        self._used = self._used or used
+        if self._knows_others and self.snapshot == BEGINNING:
+            self.untouched = not self._used
 
     def rewound(self) -> FeedRewound:
         """Return the error for trainers of the earlier state."""
@@ -101,7 +102,8 @@ class Rejoining(Rewinding):
 
     def touched(self) -> None:
         """Note that a trainer has committed a batch."""
-        self.is_touched, self.untouched = True, False
+        self.is_touched = self._used = True
+        self.untouched = False
         self._report(TOUCHED)
 
     def _report(self, mark: str) -> None:
