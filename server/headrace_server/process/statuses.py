@@ -314,7 +314,7 @@ class WorkerStatus(TypedDict):
       take batches, for states that they hold, for room in its slab.
     worker_slab_bytes: Shared memory in use by batches.
     worker_slab_limit_bytes: Maximum of these bytes.
-    worker_restarts_total: How often a worker died and was started again.
+    worker_restarts_total: How often a worker was replaced: it had died, or a feed was taken back.
     """
 
     worker: int | str
