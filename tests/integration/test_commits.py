@@ -14,6 +14,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace.waits import Link
+from headrace_server.process.config import RunConfig
 from tests.nursery import warm_run
 from tests.patience import PATIENCE_S
 from tests.waiting import waits_end_after
@@ -209,8 +210,9 @@ def test_a_batch_is_committed_at_the_feed_that_it_came_from_only(tmp_path: Path)
 def test_a_commit_is_answered_though_no_batch_follows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """An idle worker rests until its next tick; it sends its answers before that."""
+    """An idle worker rests until its next tick or a heartbeat; it sends its answers before that."""
     monkeypatch.setattr("headrace_server.worker.owner._TICK_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(RunConfig, "heartbeat_s", 10 * PATIENCE_S)
     pipeline = hs.from_examples([{"i": i} for i in range(40)]).batch(2)
     with serving(pipeline, state_dir=tmp_path / "state", durability="process") as server:
         with connect(server, prefetch=0) as feed:
