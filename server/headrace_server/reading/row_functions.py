@@ -1,4 +1,4 @@
-"""User functions over the rows of a chunk: ``map`` and ``filter``.
+"""User functions over the rows of a chunk: those of ``map``, ``filter`` and selectors.
 
     chunk ─► one call for each example (or one for all) ─► results ─► checked ─► chunk
 
