@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace_server.cli import main
+from headrace_server.supervisor.crew import Crew
 from tests.patience import PATIENCE_S, eventually
 
 from .processes import serve, trainer
@@ -155,6 +157,23 @@ def test_a_restart_by_a_trainer_counts_batches_that_any_worker_has_seen_done(ser
     server.restart("b")  # replaces all workers
     with joined(server, "a", restart=True) as feed:
         assert sorted(rest(feed)) == ROWS
+
+
+def test_ctrl_c_amid_a_restart_takes_effect_when_all_workers_are_back(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    end_workers = Crew.end_workers
+
+    def interrupted(crew: Crew) -> None:
+        end_workers(crew)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Crew, "end_workers", interrupted)
+    with hs.run(numbers(), partitions=1) as server:
+        with pytest.raises(KeyboardInterrupt):
+            server.restart()
+        with joined(server, "default") as feed:
+            assert rest(feed) == ROWS
 
 
 def test_states_in_memory_are_not_lost_by_the_restart_of_another_feed():

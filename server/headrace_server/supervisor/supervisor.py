@@ -202,13 +202,14 @@ class Supervisor:
                 return
             term = prepared(self._config.feed(feed))
             try:
-                self._close_requests()
-                self._crew.end_workers()
-                self._starts.take_back(feed, term)
-                with self._lock:
-                    self._feeds.begin_anew(feed)
-                self._requests = self._new_requests()
-                self._crew.resume()
+                with interrupts_held():
+                    self._close_requests()
+                    self._crew.end_workers()
+                    self._starts.take_back(feed, term)
+                    with self._lock:
+                        self._feeds.begin_anew(feed)
+                    self._requests = self._new_requests()
+                    self._crew.resume()
             except Exception as error:
                 logger.exception("the workers could not be replaced")
                 self._feeds.give_up(f"feed {feed!r} could not be taken back: {error}")
