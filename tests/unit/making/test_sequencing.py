@@ -138,6 +138,18 @@ def test_an_example_that_breaks_a_rule_stops_the_feed_and_is_named(name: str, tm
         Player(pipeline, tmp_path).take()
 
 
+def test_the_first_bad_example_is_named_whichever_rule_it_breaks_and_counts_once(tmp_path: Path):
+    rows = [example(0), example(1, steps=0, others=0, n=9), example(2, steps=3), example(3)]
+    feed = hs.from_examples(rows, FEATURES).batch_sequences_with_states(
+        **{**LEAST, "input_length": "n"}
+    )
+    with pytest.raises(DataError, match=r"^examples, record 1: column 'x' has no steps"):
+        Player(feed, tmp_path).take()
+    player = Player(feed.options(on_bad_example="skip"), tmp_path)
+    player.take()
+    assert player.feed.dropped() == {"bad:no_steps": 1, "bad:unequal_lengths": 1}
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_an_example_that_breaks_a_rule_is_skipped_counted_and_logged_and_the_rest_is_whole(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

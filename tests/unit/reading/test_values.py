@@ -53,6 +53,14 @@ def raises(columns):
     raise KeyError("gone")
 
 
+def refuses(columns):
+    raise DataError("no row is good")
+
+
+def uneven(columns):
+    return [[0], [0, 1], [2]]
+
+
 def largest(columns):
     return np.full(len(columns["n"]), columns["n"].max())
 
@@ -89,6 +97,8 @@ def test_the_length_of_a_sequence_stands_for_it_where_allowed():
     [
         (short, r"gave int16 of shape \[2\]; it must be one number per row, 3 in all"),
         (raises, r"raised KeyError: 'gone' \(.*test_values\.py:\d+\)"),
+        (refuses, r"raised DataError: no row is good \(.*test_values\.py:\d+\)"),
+        (uneven, r"gave a list, which is no array: setting an array element with a sequence"),
         ("pair", r"gave float32 of shape \[3, 3\]"),
     ],
 )
