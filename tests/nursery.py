@@ -40,7 +40,7 @@ from tests.patience import PATIENCE_S, TRAINING_PATIENCE_S
 _SERVERS = ("headrace_server.front.front", "headrace_server.worker.worker")
 _CLI = "headrace_server.cli"
 _ROOT = Path(__file__).resolve().parents[1]
-_IMPORTED = (*_SERVERS, f"{_CLI}.serve", "headrace.joining")
+_IMPORTED = (*_SERVERS, f"{_CLI}.serve", "headrace.connecting")
 _PR_SET_CHILD_SUBREAPER = 36
 _LARGEST_ORDER = 1 << 20
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]

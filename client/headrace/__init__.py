@@ -31,8 +31,8 @@ from headrace_proto.errors import (
 from headrace_proto.schema import Field
 
 from .batch import Batch
+from .connecting import connect
 from .feed import Feed
-from .joining import connect
 from .segments import SegmentBatch
 
 #: The name of TensorFlow's class.

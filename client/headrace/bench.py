@@ -19,8 +19,8 @@ import numpy as np
 
 from headrace_proto.errors import HeadraceError
 
-from .ahead import AUTO
-from .joining import connect
+from .connecting import connect
+from .prefetch import AUTO
 from .segments import SegmentBatch
 
 #: Batches before the clock starts: connections, mappings and caches are set up by them.

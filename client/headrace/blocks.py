@@ -16,7 +16,7 @@ import numpy as np
 from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import copy_bytes
 
-from .holding import BufferPool
+from .batch_memory import BufferPool
 from .leases import Received
 
 

@@ -1,13 +1,13 @@
-"""The threads that use the wires of a feed, one for each session, and when each does.
+"""The threads that use the connections of a feed, one for each session, and when each does.
 
     trainer's thread ── exchange: what is due goes out, what has come is heard ──┐
-    trainer's thread ── await_news: exchange, poll, sleep at the sockets ────────┼──► wires
+    trainer's thread ── await_news: exchange, poll, sleep at the sockets ────────┼──► connections
     lazy thread ─────── a look now and then: exchange where nobody did ──────────┘
 
 A thread that asks, saves or commits sends its message itself, at once, and one that waits receives
-its answer itself: no other thread is woken for it.  One lock guards sessions and wires; it is held
-for microseconds and never during a wait.  One thread at a time sleeps at the sockets; it notifies
-others that wait, and one of them follows when it leaves.
+its answer itself: no other thread is woken for it.  One lock guards sessions and connections; it is
+held for microseconds and never during a wait.  One thread at a time sleeps at the sockets; it
+notifies others that wait, and one of them follows when it leaves.
 
 The lazy thread looks four times in a heartbeat, so heartbeats go out, released memory is reported
 and silence is noticed whatever the trainer does.  While a session is not open it listens itself.
@@ -35,11 +35,11 @@ from headrace_proto.cores import cores
 from headrace_proto.errors import ConnectionLost, HeadraceError
 from headrace_proto.interrupts import start
 
-from .absence import Absence
-from .search import Search
+from .address_lookup import AddressLookup
+from .connection import Connection
+from .polling import Sleep, Waker, check_files
 from .session import Session
-from .transports import Sleep, Waker, check_files
-from .wire import Wire
+from .silent_servers import SilentServers
 
 if TYPE_CHECKING:
     from .credentials import Keys
@@ -59,7 +59,7 @@ _RECENT_S = 0.01
 
 
 class Driver:
-    """The wires of a feed's sessions, and the threads that use them."""
+    """The connections of a feed's sessions, and the threads that use them."""
 
     def __init__(
         self,
@@ -75,17 +75,17 @@ class Driver:
         self._slept_s = 0.0  # by that clock, at the last look
         self._keys = keys
         self.sessions = [session, *others]  # replaced, never changed
-        self.lock = threading.RLock()  # of the sessions and of the wires
+        self.lock = threading.RLock()  # of the sessions and of the connections
         self.changed = threading.Condition(self.lock)  # costs twice as much to enter as the lock
         self.closing = False
         self.news = 0  # counts changes of sessions, for threads that wait
         self._following = 0  # threads that wait for news that another thread receives
         self._listener: object = None  # identifies the wait of the thread that listens for all
         self._asleep = False  # the listener sleeps at the sockets, or is about to
-        self._absence = Absence()
-        self._in_use = False  # whether the thread that holds the lock uses the wires
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None  # of all wires
-        self.wires: list[Wire] = []  # replaced, never changed; empty once closed
+        self._silent_servers = SilentServers()
+        self._in_use = False  # whether the thread that holds the lock uses the connections
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None  # of all connections
+        self.connections: list[Connection] = []  # replaced, never changed; empty once closed
         self._sleep = Sleep(cores())
         self._used = False  # by any thread since the lazy one last looked
         self._used_at = -inf
@@ -97,7 +97,7 @@ class Driver:
             one.heard_at = self.clock()
         self.regroup = lambda: self.sessions  # returns the sessions after a change of owners
         self.moved: Callable[[], Mapping[str, str]] | None = None  # new addresses by old ones
-        self._search = Search(self)
+        self._lookup = AddressLookup(self)
         self._thread = threading.Thread(target=self._run, name="headrace", daemon=True)
         start(self._thread, self.close)
 
@@ -106,38 +106,40 @@ class Driver:
     @property
     def hint(self) -> str:
         """A likely reason why no server answers, in words."""
-        return next((wire.hint for wire in self.wires if wire.hint), "") + self._search.words
+        return next((one.hint for one in self.connections if one.hint), "") + self._lookup.words
 
     def add(self, session: Session) -> None:
         """Drive another session, with another owner of the same feed, or another server."""
         check_files()
         session.heard_at = self.clock()
         with self.lock:
-            if self.wires:  # else it was closed meanwhile
-                self.wires = [*self.wires, self._wire_of(session)]
+            if self.connections:  # else it was closed meanwhile
+                self.connections = [*self.connections, self._connection_of(session)]
                 self.sessions = [*self.sessions, session]
 
     def replace(self, make: Callable[[], list[Session]]) -> None:
         """Drive the sessions that ``make`` returns.  Drop the others without a message."""
         with self.lock:
-            if self.wires:  # else it was closed meanwhile
+            if self.connections:  # else it was closed meanwhile
                 self.sessions = make()
                 self.tell()
-                self._rewire(self.wires)
+                self._reconnect(self.connections)
 
     def reach(self, session: Session) -> None:
         """Connect a session to its server anew, at the address where that is tried now."""
         with self.lock:
             session.greet()
-            self._rewire([wire for wire in self.wires if wire.session is not session])
+            self._reconnect([one for one in self.connections if one.session is not session])
 
-    def _rewire(self, kept: Sequence[Wire]) -> None:
-        """Have one wire for each session, the ``kept`` ones where there are.  Close all others."""
-        by_session, before = {id(wire.session): wire for wire in kept}, self.wires
-        self.wires = [by_session.get(id(one)) or self._wire_of(one) for one in self.sessions]
-        for wire in before:
-            if wire not in self.wires:
-                wire.close()
+    def _reconnect(self, kept: Sequence[Connection]) -> None:
+        """Give each session a connection: a ``kept`` one where there is one.  Close others."""
+        by_session, before = {id(one.session): one for one in kept}, self.connections
+        self.connections = [
+            by_session.get(id(one)) or self._connection_of(one) for one in self.sessions
+        ]
+        for one in before:
+            if one not in self.connections:
+                one.close()
         self._sleep.waker.wake()
 
     def exchange(self) -> None:
@@ -179,7 +181,7 @@ class Driver:
         me = object()  # not this thread: a handler of a signal may wait while it waits
         try:
             with self.lock:
-                if self._listener is None and self.wires:
+                if self._listener is None and self.connections:
                     self._listener = me
                 if self._listener is not me:
                     self._guarded(self._exchange)
@@ -195,7 +197,7 @@ class Driver:
                 self._asleep = False
                 self._guarded(self._hear)
                 if self.news == news:
-                    self._absence.judge(self.sessions, self.clock())
+                    self._silent_servers.judge(self.sessions, self.clock())
         finally:
             if self._listener is me:
                 self._listener, self._asleep = None, False
@@ -221,7 +223,7 @@ class Driver:
         """Wait for news that another thread receives.  The caller holds the lock."""
         self._following += 1
         try:
-            if self.news == news and (self._listener is not None or not self.wires):
+            if self.news == news and (self._listener is not None or not self.connections):
                 self.changed.wait(at_most_s)
         finally:
             self._following -= 1
@@ -239,12 +241,14 @@ class Driver:
         if waker is not None:
             waker.wake()
 
-    # The wires, under the lock
+    # The connections, under the lock
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """Run a step that uses the wires; an error in it becomes the failure of the sessions."""
+        """Run a step that uses the connections; sessions fail with the error of a step."""
         with self.lock:
-            if not self.wires or self._in_use:  # closed, or in a signal handler amid such a step
+            if (
+                not self.connections or self._in_use
+            ):  # closed, or in a signal handler amid such a step
                 return
             changes = self._sleep.changes
             self._in_use = self._used = True
@@ -253,7 +257,7 @@ class Driver:
             except Exception as error:
                 self.fail(error)
             except BaseException:  # Ctrl-C, say
-                if any(wire.amid_message for wire in self.wires):  # half of it may be sent
+                if any(one.amid_message for one in self.connections):  # half of it may be sent
                     self.fail(ConnectionLost("the connection was interrupted amid a message"))
                 for session in self.sessions:  # messages that were just received may be lost
                     session.greet()
@@ -270,9 +274,9 @@ class Driver:
     def _say_and_poll(self) -> None:
         """Send due messages, and receive only those that no poll would report."""
         self._say()
-        for wire in self.wires:
-            if not wire.way.quiet:  # else a poll reports all that has arrived
-                wire.hear()
+        for one in self.connections:
+            if not one.transport.quiet:  # else a poll reports all that has arrived
+                one.hear()
 
     def _say(self) -> None:
         self._said = self._unsaid
@@ -281,18 +285,18 @@ class Driver:
             self._slept_s = self.clock.slept_s
             for session in self.sessions:
                 session.hurry()
-        for wire in self.wires:
-            wire.say(now)
+        for one in self.connections:
+            one.say(now)
 
     def _hear(self) -> None:
         if not self._sleep.several:
-            for wire in self.wires:
-                wire.hear()
+            for one in self.connections:
+                one.hear()
             return
         ready = self._sleep.look()
-        for wire in self.wires:
-            if wire.way.has_news(ready):
-                wire.hear()
+        for one in self.connections:
+            if one.transport.has_news(ready):
+                one.hear()
 
     def fail(self, error: BaseException) -> None:
         with self.lock:
@@ -306,10 +310,10 @@ class Driver:
 
     # The lazy thread
 
-    def _wire_of(self, session: Session) -> Wire:
+    def _connection_of(self, session: Session) -> Connection:
         assert self._context is not None
         address = session.address or self.address
-        return Wire(
+        return Connection(
             self._context,
             address,
             self._keys,
@@ -317,29 +321,29 @@ class Driver:
             tell=self.tell,
             clock=self.clock,
             sleep=self._sleep,
-            place=self._search.place_of(address),
+            place=self._lookup.place_of(address),
         )
 
     def _run(self) -> None:
-        wires: list[Wire] = []
+        connections: list[Connection] = []
         try:
             self._context = zmq.Context()
             self._context.max_sockets = _SOCKETS
-            self.wires = [self._wire_of(session) for session in self.sessions]
+            self.connections = [self._connection_of(session) for session in self.sessions]
             self._look_after()
             with self.lock:
-                wires, self.wires = self.wires, []
-                for wire in wires:
-                    wire.say_goodbye(self.clock())
-            for wire in wires:  # no other thread uses them any more
-                wire.linger()
+                connections, self.connections = self.connections, []
+                for one in connections:
+                    one.say_goodbye(self.clock())
+            for one in connections:  # no other thread uses them any more
+                one.linger()
         except BaseException as error:
             self.fail(error)
         finally:
             with self.lock:
-                wires, self.wires = [*wires, *self.wires], []
-                for wire in wires:
-                    wire.close()
+                connections, self.connections = [*connections, *self.connections], []
+                for one in connections:
+                    one.close()
             if self._context is not None:
                 self._context.term()  # waits until the last messages are sent
 
@@ -372,7 +376,7 @@ class Driver:
         if any(session.regrouped for session in self.sessions):
             self.replace(self.regroup)
         if not all(session.connected for session in self.sessions):
-            self._search.look()
+            self._lookup.look()
 
     def _rest_s(self) -> float:
         """Return how long this thread may rest unless it is woken."""
@@ -382,16 +386,16 @@ class Driver:
         return max(min(often_s, due_s), _MOMENT_S)
 
     def _look(self, left: int) -> None:
-        """Use the wires if no other thread did, or if a notice has waited for too long."""
+        """Use the connections if no other thread did, or if a notice has waited for too long."""
         used, self._used = self._used, False
         with self.lock:
             due = self._due_in(self.clock()) <= 0
         waits = self._said != self._unsaid and self._unsaid == left
-        wires = self.wires
-        if wires and (due or waits or not used):
-            for wire in wires:
-                wire.way.quiet = False
+        connections = self.connections
+        if connections and (due or waits or not used):
+            for one in connections:
+                one.transport.quiet = False
             self.exchange()
             self._used = False
             with self.lock:
-                self._absence.judge(self.sessions, self.clock())
+                self._silent_servers.judge(self.sessions, self.clock())

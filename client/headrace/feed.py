@@ -230,7 +230,7 @@ class Feed(Steering, Checkpoints):
         ``save_states``, which commits it where it has states.
         """
         self._link.check_usable()
-        from .datasets import checked
+        from .dataset_arguments import checked
 
         wanted = checked(self, facts, tokens)
         from .tf_dataset import dataset

@@ -21,7 +21,7 @@ from headrace_proto.messages import Deliver, Delivery, Handed, Outcome, Step, Ta
 from headrace_proto.placement import Share, owner_of
 from headrace_proto.record import record
 
-from .mapped import MappedBatches
+from .mapped_batches import MappedBatches
 from .uploads import Uploads
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_proto.errors import HeadraceError
 
-from .ahead import Ahead
 from .any_order import merge_of
 from .driver import Driver
 from .merge import Merge
+from .prefetch import Prefetch
 from .session import Session
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Owners:
         self,
         address: str,
         session: Session,
-        ahead: Ahead,
+        ahead: Prefetch,
         keys: Keys | None,
         directory: RayDirectory | None = None,
     ) -> None:

@@ -38,7 +38,7 @@ from headrace_proto.messages import (
 )
 from headrace_proto.placement import partitions_of
 
-from .greeting import Greeting
+from .hello import HelloFacts
 from .leases import Received
 from .requests import Requests
 
@@ -49,7 +49,7 @@ _SILENT = 2.5  # heartbeats without an answer after which the server counts as l
 
 
 @dataclass(slots=True)
-class Session(Greeting):
+class Session(HelloFacts):
     """One feed, seen by one trainer."""
 
     welcome: Welcome | None = None

@@ -19,8 +19,8 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import LimitExceeded
 from headrace_proto.layout import Slot, arrange, array_at
 
+from .batch_memory import BufferPool
 from .free_buffers import FreeBuffers, StateBuffer
-from .holding import BufferPool
 from .state_values import State
 
 _Plan = tuple[dict[str, Slot], list[list[Any]], int]

@@ -34,9 +34,9 @@ import tensorflow as tf
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.schema import OFFSETS
 
-from .grouping import MOST, Groups, group_size
-from .holding import BufferPool
+from .batch_memory import BufferPool
 from .tf_elements import elements_of
+from .tf_groups import MOST, Groups, group_size
 
 if TYPE_CHECKING:
     from .batch import Batch

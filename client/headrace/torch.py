@@ -119,7 +119,7 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
     """
 
     def __init__(self, address: str | Sequence[str], **options: Any) -> None:
-        from .joining import connect
+        from .connecting import connect
 
         if "framework" in options:
             raise TypeError("framework: a FeedDataset has tensors of torch; leave it out")
@@ -136,7 +136,7 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
     def feed(self) -> Feed:
         """The feed; the first access connects."""
         if self._feed is None:
-            from .joining import connect
+            from .connecting import connect
 
             options = dict(self._options)
             if "rank" not in options and _processes() > 1:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded, HeadraceError
 
-from .listening import listening
+from .port_probe import listening
 from .shares import shares_there
 
 if TYPE_CHECKING:

@@ -32,10 +32,10 @@ from headrace_proto.errors import (
 from headrace_proto.messages import Answered, Delivery, Welcome
 from headrace_proto.token import new_snapshot
 
-from .ahead import Ahead
-from .finding import Finder
+from .discovery import Discovery
 from .leases import Received
 from .owners import Owners
+from .prefetch import Prefetch
 from .requests import Request, TakeSnapshot
 from .session import Session
 from .wait_errors import too_late
@@ -56,12 +56,12 @@ class Link(Owners):
         address: str,
         session: Session,
         timeout_s: float,
-        ahead: Ahead | None = None,
+        ahead: Prefetch | None = None,
         keys: Keys | None = None,
         directory: RayDirectory | None = None,
     ) -> None:
         """``address``: of a server, or of several with commas between them."""
-        super().__init__(address, session, ahead or Ahead(session.prefetch), keys, directory)
+        super().__init__(address, session, ahead or Prefetch(session.prefetch), keys, directory)
         self.left = False  # the trainer closed the feed
         self.looked_at = 0.0  # when a wait of this trainer last checked its condition
         # describes unfinished work of the trainer
@@ -75,7 +75,7 @@ class Link(Owners):
         """Return another link with the same options, which goes on from a snapshot."""
         session = self.session.again(resume)
         session.restart = restart
-        ahead = Ahead(self._ahead.asked)
+        ahead = Prefetch(self._ahead.asked)
         session.prefetch = ahead.batches
         directory = self._directory
         address = self.address if directory is None else directory.find(self._timeout_s)
@@ -83,7 +83,7 @@ class Link(Owners):
 
     def open(self) -> Welcome:
         """Wait for the Welcome of every owner of every server; return the first owner's."""
-        Finder(self, self._timeout_s).run()
+        Discovery(self, self._timeout_s).run()
         welcome = self.session.welcome
         assert welcome is not None
         self.order()

@@ -23,9 +23,9 @@ Check = Callable[[Any, Path], None]
 
 def blind() -> None:
     """This process does not see the server's memory, as on another host."""
-    import headrace.holding
+    import headrace.batch_memory
 
     def unseen(attachment: object, directory: str, session_file: str) -> None:
         raise FileNotFoundError(session_file)
 
-    headrace.holding.Attachment.__init__ = unseen  # type: ignore[assignment]
+    headrace.batch_memory.Attachment.__init__ = unseen  # type: ignore[assignment]

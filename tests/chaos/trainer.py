@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import headrace
-from headrace import wire
+from headrace import connection
 from headrace.requests import FlushStates, Request
 from headrace.session import Session
 from headrace.waits import Link
@@ -102,7 +102,7 @@ def hide_memory() -> None:
     def unseen(directory: str, session_file: str) -> None:
         raise FileNotFoundError(session_file)
 
-    wire.Attachment = unseen  # type: ignore[assignment,misc]
+    connection.Attachment = unseen  # type: ignore[assignment,misc]
 
 
 def watch(ledger: Ledger, lease_s: float) -> None:

@@ -29,13 +29,12 @@ SAME_MODULE = {
     # A command bears its name.
     "bench",
     # The two sides of one thing: the server decides it, and the trainer has it.
-    "ahead",
     "lanes",
     "requests",
     "segments",
 }
 #: Classes of one name in two packages, likewise.
-SAME_CLASS = {"Ahead", "Batch", "Lanes", "Session"}
+SAME_CLASS = {"Batch", "Lanes", "Session"}
 
 
 @cache

@@ -39,7 +39,7 @@ def channels(monkeypatch: pytest.MonkeyPatch) -> list[Channel]:
         opened.append(reach(*arguments, **options))
         return opened[-1]
 
-    monkeypatch.setattr("headrace.wire.Channel.connect", reached)
+    monkeypatch.setattr("headrace.connection.Channel.connect", reached)
     return opened
 
 
@@ -100,7 +100,7 @@ def test_where_none_can_be_reached_batches_are_shared_all_the_same(
     def fail(*_: Any, **__: Any) -> Channel:
         raise fault
 
-    monkeypatch.setattr("headrace.wire.Channel.connect", fail)
+    monkeypatch.setattr("headrace.connection.Channel.connect", fail)
     with hs.run(numbers()) as server, connect(server) as feed:
         assert feed.local
         assert sum(batch.rows for batch in feed) == ROWS
@@ -116,7 +116,7 @@ def test_one_that_ends_before_a_word_came_is_not_tried_again(monkeypatch: pytest
         session = FROM_TRAINER.decode(first[0]).session
         return reach(path, [FROM_TRAINER.encode(Attach(session, b"not it"))], **options)
 
-    monkeypatch.setattr("headrace.wire.Channel.connect", deaf)
+    monkeypatch.setattr("headrace.connection.Channel.connect", deaf)
     with hs.run(numbers()) as server, connect(server) as feed:
         assert sum(batch.rows for batch in feed) == ROWS
         assert feed.local

@@ -13,7 +13,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace.holding import Attachment
+from headrace.batch_memory import Attachment
 from headrace.owners import Owners
 from headrace_proto.messages import Step
 from tests.patience import PATIENCE_S, eventually
@@ -149,7 +149,7 @@ def test_a_name_that_stands_for_several_addresses_is_all_servers(monkeypatch: py
             return found
 
         monkeypatch.setattr("headrace.shares.socket.getaddrinfo", looked_up)
-        monkeypatch.setattr("headrace.finding._LOOK_UP_S", 0.05)
+        monkeypatch.setattr("headrace.discovery._LOOK_UP_S", 0.05)
         with headrace.connect(f"tcp://localhost:{port}", timeout=PATIENCE_S) as feed:
             assert sorted(rows(feed)) == list(range(120))
 
@@ -495,7 +495,7 @@ def hosts_apart(monkeypatch: pytest.MonkeyPatch, servers: list[hs.Server], here:
             raise FileNotFoundError(session_file)
         return Attachment(directory, session_file)
 
-    monkeypatch.setattr("headrace.wire.Attachment", attach)
+    monkeypatch.setattr("headrace.connection.Attachment", attach)
 
 
 def sent(server: hs.Server) -> tuple[int, int]:

@@ -14,7 +14,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace.grouping import Groups
+from headrace.tf_groups import Groups
 from tests.patience import PATIENCE_S, eventually
 
 from .serving import arrived, connect, serving
@@ -32,7 +32,7 @@ _GROUPS: list[int] = []
 @pytest.fixture(autouse=True)
 def always_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let datasets take groups however slow this machine is, and note their sizes."""
-    monkeypatch.setattr("headrace.grouping.group_size", lambda *_: _READY)
+    monkeypatch.setattr("headrace.tf_groups.group_size", lambda *_: _READY)
     next_group = Groups.next_group
 
     def noted(groups: Groups, number: int) -> list[Any]:

@@ -20,7 +20,7 @@ import sys
 import time
 
 import headrace
-from headrace import wire
+from headrace import connection
 from tests.waiting import waits_end_after
 
 
@@ -34,7 +34,7 @@ def hide_memory() -> None:
     def unseen(directory: str, session_file: str) -> None:
         raise FileNotFoundError(session_file)
 
-    wire.Attachment = unseen  # type: ignore[assignment,misc]
+    connection.Attachment = unseen  # type: ignore[assignment,misc]
 
 
 def hold(feed: headrace.Feed, until: str | None) -> None:

@@ -19,8 +19,8 @@ TESTED_IN = {
     "headrace.leases": "test_session.py",
     "headrace.wait_errors": "test_waits.py",
     # What the driver uses, and both ends of a channel together.
-    "headrace.transports": "test_driver.py",
-    "headrace.wire": "test_driver.py",
+    "headrace.polling": "test_driver.py",
+    "headrace.connection": "test_driver.py",
     "headrace_proto.channel": "test_exchange.py",
     "headrace_server.core.changes": "test_store.py",
     "headrace_server.core.handover": "test_dispatch.py",
@@ -89,7 +89,7 @@ TESTED_IN = {
     "headrace_server.flight.replaying": "test_flight.py",
     "headrace_server.flight.skipping": "test_flight.py",
     "headrace_server.worker.worker": "test_faults.py",
-    "headrace.datasets": "test_tensorflow.py",
+    "headrace.dataset_arguments": "test_tensorflow.py",
     "headrace.tf": "test_tensorflow.py",
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from headrace.transports import Sleep, Way
+from headrace.polling import Sleep, Transport
 
 from .peer import Peer
 
@@ -17,11 +17,11 @@ def sockets(monkeypatch: pytest.MonkeyPatch) -> list[zmq.Socket[bytes]]:
     """The sockets by which sessions of this process reach servers."""
     opened: list[zmq.Socket[bytes]] = []
 
-    def noted(socket: zmq.Socket[bytes], sleep: Sleep) -> Way:
+    def noted(socket: zmq.Socket[bytes], sleep: Sleep) -> Transport:
         opened.append(socket)
-        return Way(socket, sleep)
+        return Transport(socket, sleep)
 
-    monkeypatch.setattr("headrace.wire.Way", noted)
+    monkeypatch.setattr("headrace.connection.Transport", noted)
     return opened
 
 

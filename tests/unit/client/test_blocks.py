@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import zmq
 
+from headrace.batch_memory import Attachment
 from headrace.blocks import BatchGone, Blocks
-from headrace.holding import Attachment
 from headrace.leases import Received
 from headrace.session import Session
 from headrace_proto.errors import ProtocolError

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.batch import Batch
+from headrace.batch_memory import BufferPool
 from headrace.committing import DatasetRun, TakenBatches, tokens_of
 from headrace.framework import NumpyFramework
-from headrace.holding import BufferPool
 from headrace_proto.messages import Delivery
 
 

@@ -13,9 +13,9 @@ import zmq
 
 from headrace import driver as module
 from headrace.driver import Driver
+from headrace.polling import Sleep
 from headrace.requests import DrainInput, SetTargetProbs
 from headrace.session import Session
-from headrace.transports import Sleep
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.errors import ConnectionLost, LimitExceeded, ProtocolError
 from headrace_proto.messages import (
@@ -165,7 +165,7 @@ def test_a_question_for_the_new_address_of_a_server_holds_up_no_heartbeat(
     """1. The question has no answer yet, and the server that is there gets heartbeats.
     2. The answer comes: the server that is away is greeted where it is.
     """
-    monkeypatch.setattr("headrace.search._ASK_S", 0.0)
+    monkeypatch.setattr("headrace.address_lookup._ASK_S", 0.0)
     asked, answered, found = threading.Event(), threading.Event(), Peer()
     away = Session("f", b"nonce", prefetch=2, address="tcp://127.0.0.1:1")
 

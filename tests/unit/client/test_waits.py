@@ -14,8 +14,8 @@ import pytest
 import zmq
 
 from headrace import driver
-from headrace.ahead import AUTO, Ahead
 from headrace.driver import Driver
+from headrace.prefetch import AUTO, Prefetch
 from headrace.requests import DrainInput, FlushStates, SetTargetProbs, StatesPart
 from headrace.session import Session
 from headrace.waits import Link, opened
@@ -296,7 +296,7 @@ def test_close_waits_for_less_time_and_counts_unanswered_commits(
 
 
 def test_more_come_ahead_for_one_that_would_take_more_than_are_there(peer: Peer):
-    link = Link(peer.address, Session("f", b"nonce", prefetch=2), PATIENCE_S, Ahead(AUTO))
+    link = Link(peer.address, Session("f", b"nonce", prefetch=2), PATIENCE_S, Prefetch(AUTO))
     try:
         peer.welcome()
         link.open()

@@ -121,8 +121,8 @@ def test_a_name_is_looked_up_until_the_timeout(
         looks.append(name)
         return [peer.address]
 
-    monkeypatch.setattr("headrace.finding.looked_up", looked_up)
-    monkeypatch.setattr("headrace.finding._LOOK_UP_S", 0.1)
+    monkeypatch.setattr("headrace.discovery.looked_up", looked_up)
+    monkeypatch.setattr("headrace.discovery._LOOK_UP_S", 0.1)
     opening = Opening(peer.address)
     served(peer, 0)
     eventually(lambda: len(looks) > 2)

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 import zmq
 
-from headrace import listening as module
-from headrace.listening import listening
+from headrace import port_probe as module
+from headrace.port_probe import listening
 from tests.patience import PATIENCE_S
 
 

@@ -19,7 +19,7 @@ from .meter import Meter
 
 
 @dataclass(slots=True)
-class Greeting(Leases):
+class HelloFacts(Leases):
     """The facts of a trainer, and of the owner that it greets."""
 
     feed: str

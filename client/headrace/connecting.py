@@ -17,10 +17,10 @@ from headrace_proto.messages import Welcome
 from headrace_proto.process import process_name
 from headrace_proto.token import Token
 
-from .ahead import AUTO, Ahead
 from .any_order import ASKED_AS
 from .feed import Feed
 from .framework import load
+from .prefetch import AUTO, Prefetch
 from .session import Session
 from .waits import Link, opened
 
@@ -137,7 +137,7 @@ def connect(
         from .credentials import load_keys
 
         locked = load_keys(keys)
-    ahead = Ahead(prefetch)
+    ahead = Prefetch(prefetch)
     session = Session(
         feed or ("" if token is None else token.feed),
         secrets.token_bytes(16),

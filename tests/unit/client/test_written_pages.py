@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import pages as module
-from headrace.pages import WrittenPages
+from headrace import written_pages as module
+from headrace.written_pages import WrittenPages
 
 PAGE = mmap.PAGESIZE
 PAGES = 6

@@ -1,7 +1,7 @@
 """Looks for servers that are away at another address.
 
-    a wire without its server, once a second ─► ray://      the directory ─► its new address
-                                             ─► a DNS name  looked up     ─► its next address
+    a connection without its server, once a second ─► ray://      the directory ─► its new address
+                                                   ─► a DNS name  looked up     ─► its next address
 
 ZeroMQ tries the first address of a name only.  A look-up may take long, so a thread of its own
 waits for it.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _ASK_S = 1.0  # between two lookups of the address of a server that is away
 
 
-class Search:
+class AddressLookup:
     """The addresses at which the servers of one driver are tried."""
 
     def __init__(self, driver: Driver) -> None:
@@ -40,7 +40,7 @@ class Search:
     @property
     def words(self) -> str:
         """Return the tried addresses of servers that no attempt to connect reaches, in words."""
-        names = {wire.address: None for wire in self._driver.wires if wire.unreached}
+        names = {one.address: None for one in self._driver.connections if one.unreached}
         return "".join(self._words.get(name, "") for name in names)
 
     def look(self) -> None:
@@ -48,7 +48,7 @@ class Search:
         driver = self._driver
         if driver.clock() - self._asked_at <= _ASK_S:
             return
-        if driver.moved is not None or any(wire.unreached for wire in driver.wires):
+        if driver.moved is not None or any(one.unreached for one in driver.connections):
             self._asked_at = inf  # until the answer, which may take longer than a heartbeat
             threading.Thread(target=self._run, name="headrace-search", daemon=True).start()
 
@@ -56,15 +56,15 @@ class Search:
         driver = self._driver
         try:
             moved = {} if driver.moved is None else driver.moved()
-            for name in {wire.address for wire in driver.wires if wire.unreached}:
+            for name in {one.address for one in driver.connections if one.unreached}:
                 self._try_next(name)
             with driver.lock:
-                for wire in driver.wires:
-                    if wire.address in moved:
-                        wire.session.address = moved[wire.address]
-                        driver.reach(wire.session)
-                    elif wire.unreached and wire.place != self.place_of(wire.address):
-                        driver.reach(wire.session)
+                for one in driver.connections:
+                    if one.address in moved:
+                        one.session.address = moved[one.address]
+                        driver.reach(one.session)
+                    elif one.unreached and one.place != self.place_of(one.address):
+                        driver.reach(one.session)
         except Exception as error:
             driver.fail(error)
         self._asked_at = driver.clock()

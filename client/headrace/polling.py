@@ -1,10 +1,10 @@
-"""The transports to a server: its socket, its channel where there is one, and the waker of waits.
+"""Waits for messages at the sockets and channels of all servers; another thread can end a wait.
 
-    Sleep.wait ─► waker, and of each way socket and channel: until something has happened at one
+    Sleep.wait ─► the waker, and the socket and channel of each transport: until an event at one
 
 ZeroMQ's descriptor reports changes only, and checking for waiting messages costs as much as a small
-message.  So while a channel is used, or where there are several ways, a socket is checked only
-after a message was sent by it, or when its descriptor is readable.
+message.  So while a channel is used, or where there are several transports, a socket is checked
+only after a message was sent by it, or when its descriptor is readable.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Waker:
 
 
 class Sleep:
-    """All ways of one trainer, at which one of its threads sleeps, and the waker of that thread.
+    """All transports of one trainer, where one of its threads sleeps, and that thread's waker.
 
     One thread at a time waits here, while others use sockets and channels.
     """
@@ -92,20 +92,20 @@ class Sleep:
     def __init__(self, cores: float) -> None:
         self.waker = Waker()
         self.changes = 0  # counts changes of the awaited files, which a wait under way does not see
-        self._ways: dict[int, Way] = {}  # by the number of the socket
+        self._transports: dict[int, Transport] = {}  # by the number of the socket
         self._spin = Spin(cores)
         self._poller = select.poll()
         self._poller.register(self.waker.fd, select.POLLIN)
-        self._looker = select.poll()  # the same ways, for threads other than the sleeping one
+        self._looker = select.poll()  # the same transports, for threads other than the sleeping one
 
-    def add(self, way: Way, number: int) -> None:
-        """Wait for a way from here on; its socket has this descriptor."""
-        self._ways[number] = way
+    def add(self, transport: Transport, number: int) -> None:
+        """Wait for a transport from here on; its socket has this descriptor."""
+        self._transports[number] = transport
         self.register(number)
 
     def remove(self, number: int) -> None:
-        """Stop waiting for the way with this descriptor."""
-        del self._ways[number]
+        """Stop waiting for the transport with this descriptor."""
+        del self._transports[number]
         self.forget(number)
 
     def register(self, file: int | Channel, events: int = select.POLLIN) -> None:
@@ -126,16 +126,16 @@ class Sleep:
         A socket's descriptor reports changes only: read the socket before the wait and after it.
         """
         at_most_s, spins = max(0.0, at_most_s) + _TICK_S, True
-        for way in self._ways.values():
-            if way.more:
+        for transport in self._transports.values():
+            if transport.more:
                 at_most_s = 0.0
-            if way.channel is None:
+            if transport.channel is None:
                 spins = False
         for number, _ in self._spin.wait(self._poll, at_most_s, spins):
             if number == self.waker.fd:
                 self.waker.hear()
-            elif number in self._ways:
-                self._ways[number].quiet = False
+            elif number in self._transports:
+                self._transports[number].quiet = False
 
     def look(self) -> set[int]:
         """Return the descriptors of sockets and channels with an event, without a wait.
@@ -143,20 +143,20 @@ class Sleep:
         The caller holds the driver's lock.
         """
         ready = {number for number, _ in self._looker.poll(0)}
-        for number in ready & self._ways.keys():
-            self._ways[number].quiet = False
+        for number in ready & self._transports.keys():
+            self._transports[number].quiet = False
         return ready
 
     @property
     def several(self) -> bool:
-        """Whether there is more than one way."""
-        return len(self._ways) > 1
+        """Whether there is more than one transport."""
+        return len(self._transports) > 1
 
     def _poll(self, seconds: float) -> list[tuple[int, int]]:
         return self._poller.poll(int(seconds * 1000))
 
 
-class Way:
+class Transport:
     """The socket, and the channel where there is one."""
 
     def __init__(self, socket: zmq.Socket[bytes], sleep: Sleep) -> None:
@@ -166,7 +166,7 @@ class Way:
         self.quiet = False
         self.more = False  # messages were left waiting in the socket
         self._watched = False  # whether the wait covers writing, too
-        self.sleep = sleep  # at the ways of all owners
+        self.sleep = sleep  # at the transports of all owners
         self._number = int(socket.getsockopt(zmq.FD))
         sleep.add(self, self._number)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.absence import Absence
 from headrace.session import Session
+from headrace.silent_servers import SilentServers
 from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import Welcome
 
@@ -27,7 +27,7 @@ def test_a_silent_server_is_greeted_again_and_named_once_when_it_stays_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """1 two owners fall silent, 2 they stay away, 3 one is back, 4 so is the other."""
-    absence, both = Absence(), [session(), session(owner=1)]
+    absence, both = SilentServers(), [session(), session(owner=1)]
     absence.judge(both, 2.0)
     assert both[0].connected
     absence.judge(both, 3.0)
@@ -47,7 +47,7 @@ def test_a_silent_server_is_greeted_again_and_named_once_when_it_stays_away(
 
 def test_an_owner_that_is_no_more_hides_no_later_silence(caplog: pytest.LogCaptureFixture) -> None:
     """1 two owners fall silent, 2 the server is back with one, 3 which falls silent again."""
-    absence, both = Absence(), [session(), session(owner=1)]
+    absence, both = SilentServers(), [session(), session(owner=1)]
     absence.judge(both, 11.0)
     come(both[0], 12.0)
     absence.judge(both[:1], 12.0)
@@ -60,7 +60,7 @@ def test_a_session_that_has_failed_or_whose_feed_has_ended_is_not_named(
 ) -> None:
     failed, ended = session(), session("tcp://b:1")
     failed.failure, ended.finished = ProtocolError("wrong"), True
-    Absence().judge([failed, ended], 100.0)
+    SilentServers().judge([failed, ended], 100.0)
     assert not caplog.messages
 
 
@@ -69,5 +69,5 @@ def test_a_server_that_never_answered_or_announced_its_return_is_not_named(
 ) -> None:
     never, stopped = Session("f", b"nonce", 2), session("tcp://b:1")
     stopped.stopped, stopped.connected = True, False
-    Absence().judge([never, stopped], 100.0)
+    SilentServers().judge([never, stopped], 100.0)
     assert not caplog.messages

@@ -30,7 +30,7 @@ logger = logging.getLogger("headrace")
 _LOOK_UP_S = 1.0
 
 
-class Finder:
+class Discovery:
     """Opens the sessions of a link, all within one timeout."""
 
     def __init__(self, link: Link, timeout_s: float) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.ahead import AUTO, Ahead
+from headrace.prefetch import AUTO, Prefetch
 from headrace_proto.messages import Welcome
 
 
@@ -15,7 +15,9 @@ def welcome(max_credits: int = 64, **properties: Any) -> Welcome:
     return Welcome(*told)
 
 
-def grown(ahead: Ahead, told: Welcome | None, nbytes: int = 1000, batches: int = 200) -> list[int]:
+def grown(
+    ahead: Prefetch, told: Welcome | None, nbytes: int = 1000, batches: int = 200
+) -> list[int]:
     """How many come ahead, each time that this changes, where the trainer always waits."""
     found = [ahead.batches]
     for _ in range(batches):
@@ -26,10 +28,10 @@ def grown(ahead: Ahead, told: Welcome | None, nbytes: int = 1000, batches: int =
 
 
 def test_it_doubles_while_the_trainer_waits_though_as_many_came_since():
-    ahead = Ahead(AUTO)
+    ahead = Prefetch(AUTO)
     assert not ahead.waits(welcome()), "the first batch is waited for by everybody"
     assert grown(ahead, welcome()) == [2, 4, 8, 16]
-    ahead = Ahead(AUTO)
+    ahead = Prefetch(AUTO)
     taken = 0
     for most in (2, 4, 8):
         while not ahead.waits(welcome()):
@@ -40,7 +42,7 @@ def test_it_doubles_while_the_trainer_waits_though_as_many_came_since():
 
 
 def test_a_trainer_that_does_not_wait_gets_no_more_ahead():
-    ahead = Ahead(AUTO)
+    ahead = Prefetch(AUTO)
     for _ in range(1000):
         ahead.took(1000)
     assert ahead.batches == 2
@@ -48,14 +50,14 @@ def test_a_trainer_that_does_not_wait_gets_no_more_ahead():
 
 @pytest.mark.parametrize("asked", [0, 1, 2, 16, 64])
 def test_a_number_stays_as_it_was_asked_for(asked: int):
-    assert grown(Ahead(asked), welcome()) == [asked]
+    assert grown(Prefetch(asked), welcome()) == [asked]
 
 
 @pytest.mark.parametrize(
     ("nbytes", "most"), [(0, 16), (1 << 20, 16), (5 << 20, 3), (8 << 20, 2), (20 << 20, 2)]
 )
 def test_bytes_bound_it(nbytes: int, most: int):
-    assert grown(Ahead(AUTO), welcome(), nbytes)[-1] == most
+    assert grown(Prefetch(AUTO), welcome(), nbytes)[-1] == most
 
 
 @pytest.mark.parametrize(
@@ -64,16 +66,16 @@ def test_bytes_bound_it(nbytes: int, most: int):
 def test_a_batch_that_is_larger_than_all_before_bounds_those_that_were_many(
     nbytes: int, fewer: int
 ):
-    ahead = Ahead(AUTO)
+    ahead = Prefetch(AUTO)
     assert grown(ahead, welcome())[-1] == 16
     assert ahead.took(nbytes) is (fewer < 16) and ahead.batches == fewer
     assert grown(ahead, welcome(), batches=120) == [fewer], "others may be as large"
-    explicit = Ahead(16)
+    explicit = Prefetch(16)
     assert not explicit.took(nbytes) and explicit.batches == 16
 
 
 def test_after_a_rare_large_batch_it_grows_again_and_among_large_ones_it_stays():
-    ahead = Ahead(AUTO)
+    ahead = Prefetch(AUTO)
     assert grown(ahead, welcome())[-1] == 16
     for _ in range(3):
         assert ahead.took(9 << 20) and ahead.batches == 2
@@ -86,10 +88,10 @@ def test_after_a_rare_large_batch_it_grows_again_and_among_large_ones_it_stays()
 
 @pytest.mark.parametrize(("credits", "most"), [(1, 2), (3, 2), (8, 7), (64, 16)])
 def test_a_server_bounds_it(credits: int, most: int):
-    assert grown(Ahead(AUTO), welcome(credits))[-1] == most
+    assert grown(Prefetch(AUTO), welcome(credits))[-1] == most
 
 
 def test_where_states_are_at_the_server_the_order_would_change():
-    assert grown(Ahead(AUTO), welcome(placement="server")) == [2]
-    assert grown(Ahead(AUTO), welcome(placement="trainer"))[-1] == 16
-    assert grown(Ahead(AUTO), None) == [2], "nothing is known of the feed"
+    assert grown(Prefetch(AUTO), welcome(placement="server")) == [2]
+    assert grown(Prefetch(AUTO), welcome(placement="trainer"))[-1] == 16
+    assert grown(Prefetch(AUTO), None) == [2], "nothing is known of the feed"

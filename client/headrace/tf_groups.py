@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .batch_memory import only_read
 from .blocks import taken_again
 from .committing import DatasetRun, TakenBatches
-from .holding import only_read
 from .leases import Received
 from .segments import SegmentBatch
 from .session import Session

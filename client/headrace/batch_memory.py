@@ -24,8 +24,8 @@ from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import aligned_bytes
 from headrace_proto.state_buffers import PROOF_BYTES
 
-from .pages import WrittenPages
-from .transports import opening_files
+from .polling import opening_files
+from .written_pages import WrittenPages
 
 _SEGMENT = re.compile(r"slab-[0-9]+-[0-9]+-[0-9]+")
 #: Buffers that are kept for the next batch: fresh memory costs a page fault every 4 kB.

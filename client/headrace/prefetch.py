@@ -22,7 +22,7 @@ _MOST_BYTES = 16 << 20
 _OF_LATE = 128
 
 
-class Ahead:
+class Prefetch:
     """The prefetch of one trainer, the same in all its sessions."""
 
     def __init__(self, asked: int | str) -> None:

@@ -1,6 +1,6 @@
 """Mapped batches are listed until they are released, and each release is reported once."""
 
-from headrace.mapped import MappedBatches
+from headrace.mapped_batches import MappedBatches
 
 
 def test_batches_that_are_read_are_listed_in_order_until_they_are_released():

@@ -18,7 +18,7 @@ logger = logging.getLogger("headrace")
 _AWAY_S = 10.0
 
 
-class Absence:
+class SilentServers:
     """The owners of one feed that are away.  The caller holds the lock of the sessions."""
 
     def __init__(self) -> None:

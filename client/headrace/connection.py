@@ -1,4 +1,4 @@
-"""The wire of a session: sends and receives its messages, by the channel or the socket.
+"""The connection of a session: sends and receives its messages, by the channel or the socket.
 
     Session ── messages due ──► say ──► channel, or socket ──► server
        ▲                                      │
@@ -24,11 +24,11 @@ from headrace_proto.channel import Channel
 from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Welcome
 
+from .batch_memory import Attachment
 from .free_buffers import FreeBuffers
-from .holding import Attachment
+from .polling import LINGER_MS, Sleep, Transport
 from .refused_handshakes import Handshakes
 from .session import Session
-from .transports import LINGER_MS, Sleep, Way
 
 if TYPE_CHECKING:
     from .credentials import Keys
@@ -44,7 +44,7 @@ _BURST, _BURSTS = 64, 8
 _decoded = FROM_SERVER.decode
 
 
-class Wire:
+class Connection:
     """A session's socket, and its channel where there is one."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Wire:
             self._handshakes.close()
             self._socket.close()
             raise ValueError(f"address={address!r}: {error}") from None
-        self.way = Way(self._socket, sleep)
+        self.transport = Transport(self._socket, sleep)
 
     def _set_up(self, keys: Keys | None) -> None:
         socket = self._socket
@@ -109,7 +109,7 @@ class Wire:
         session = self.session
         if not session.connected:
             self._look_at_handshakes(now)
-            self.way.drop()
+            self.transport.drop()
         messages = session.outgoing(now)
         if messages:
             connected = session.connected
@@ -129,11 +129,11 @@ class Wire:
 
     def _send(self, message: Any, frames: list[Any]) -> None:
         header = FROM_TRAINER.encode(message)
-        channel = self.way.channel
+        channel = self.transport.channel
         if channel is not None:
             try:
                 if channel.post([header, *frames]):
-                    self.way.watch()
+                    self.transport.watch()
             except OSError:
                 channel.ended = True
                 self._hear_channel(channel)
@@ -143,7 +143,7 @@ class Wire:
                 self._socket.send_multipart([header, *frames], zmq.NOBLOCK, copy=False)
             else:
                 self._socket.send(header, zmq.NOBLOCK)
-            self.way.quiet = False  # ZeroMQ may have received messages meanwhile
+            self.transport.quiet = False  # ZeroMQ may have received messages meanwhile
         except zmq.Again:  # ZeroMQ has given the connection up: the handshake shows why
             self.session.greet()
 
@@ -151,26 +151,28 @@ class Wire:
 
     def hear(self) -> None:
         """Handle messages that have arrived."""
-        channel = self.way.channel
+        channel = self.transport.channel
         if channel is not None:
             self._hear_channel(channel)
-        if not self.way.quiet:
+        if not self.transport.quiet:
             self._hear_socket()
 
     def _hear_socket(self) -> None:
-        way = self.way
+        transport = self.transport
         heard = self._burst()
         for _ in range(_BURSTS):
             if not heard:
                 break
             self._receive(heard)
             heard = self._burst()
-        way.more = bool(heard)
+        transport.more = bool(heard)
         if heard:
             self._receive(heard)
         # Checking the socket costs most: none is needed while a channel is used, and one poll does
         # for the sockets of all owners.
-        way.quiet = not way.more and (way.channel is not None or way.sleep.several)
+        transport.quiet = not transport.more and (
+            transport.channel is not None or transport.sleep.several
+        )
 
     def _burst(self) -> list[tuple[Any, list[Any]]]:
         """Receive some of the messages that wait in the socket; none only where none is left."""
@@ -191,7 +193,7 @@ class Wire:
                 channel.flush()
             except OSError:
                 channel.ended = True
-            self.way.watch()
+            self.transport.watch()
         messages = channel.take()
         try:
             heard = [(_decoded(frames[0]), frames[1:]) for frames in messages]
@@ -200,15 +202,17 @@ class Wire:
         if channel.fault:
             raise self._nonsense(channel.fault)
         if heard:
-            self.way.silent = False
+            self.transport.silent = False
             self._receive(heard)
         if channel.ended:
             self._lose_channel()
 
     def _lose_channel(self) -> None:
         """Greet the server again after the channel has ended."""
-        self._no_channel = self.way.silent  # do not retry a channel by which nothing ever came
-        self.way.drop()
+        self._no_channel = (
+            self.transport.silent
+        )  # do not retry a channel by which nothing ever came
+        self.transport.drop()
         self.session.greet()
         self._tell()
 
@@ -229,7 +233,7 @@ class Wire:
         self._tell()
         if session.stopped is not stopped:
             self._warn(session.stopped)
-        if attach is not None and self.way.channel is None:
+        if attach is not None and self.transport.channel is None:
             self._send(attach, [])
 
     def _forget_segments(self) -> None:
@@ -245,7 +249,7 @@ class Wire:
 
     def _attach(self, welcome: Welcome) -> Attach | None:
         """Try to map the server's memory and, if that works, to open a channel."""
-        session, way = self.session, self.way
+        session, transport = self.session, self.transport
         known = session.continues(welcome)
         if not known:
             session.memory = session.buffers = None
@@ -262,10 +266,10 @@ class Wire:
         if session.memory is None:
             return None
         attach = Attach(welcome.session, session.memory.proof, session.last_seq if known else 0)
-        if welcome.channel and not self._no_channel and way.channel is None:
+        if welcome.channel and not self._no_channel and transport.channel is None:
             with contextlib.suppress(OSError):
                 first, most = FROM_TRAINER.encode(attach), limits.MAX_PAYLOAD_BYTES
-                way.take(Channel.connect(welcome.channel, [first], most_bytes=most))
+                transport.take(Channel.connect(welcome.channel, [first], most_bytes=most))
         return attach
 
     # The end
@@ -282,9 +286,9 @@ class Wire:
     def linger(self) -> None:
         """Give the last messages a moment to arrive."""
         self._socket.linger = LINGER_MS
-        self.way.linger()
+        self.transport.linger()
 
     def close(self) -> None:
-        self.way.close()
+        self.transport.close()
         self._handshakes.close()
         self._socket.close()
