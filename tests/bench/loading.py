@@ -20,8 +20,8 @@ import msgpack
 import numpy as np
 
 from headrace_proto.schema import Field
-from headrace_server.core.changes import Change, Examples
 from headrace_server.core.slots import Segments, Slots
+from headrace_server.core.stored_state import Change, Examples
 from headrace_server.making.line_record import LineRecord
 from headrace_server.making.sequencing import StateSource
 from headrace_server.making.state_table import StateTable, stored_states

@@ -48,7 +48,7 @@ def _no_fence() -> None:
 
 def _reply_before_commit() -> None:
     """Acknowledge a commit before it is on the disk."""
-    from headrace_server.core.changes import Change
+    from headrace_server.core.stored_state import Change
     from headrace_server.state.store import Store
 
     submit, write = Store.submit, Store._write
@@ -125,7 +125,7 @@ def _nothing_requeued() -> None:
 
 def _two_records() -> None:
     """Tokens are written before the states, and once in a while the end comes between."""
-    from headrace_server.core.changes import Change
+    from headrace_server.core.stored_state import Change
     from headrace_server.state.store import Store
 
     write, count = Store._write, itertools.count(1)

@@ -29,12 +29,10 @@ SAME_MODULE = {
     # A command bears its name.
     "bench",
     # The two sides of one thing: the server decides it, and the trainer has it.
-    "lanes",
     "requests",
-    "segments",
 }
 #: Classes of one name in two packages, likewise.
-SAME_CLASS = {"Batch", "Lanes", "Session"}
+SAME_CLASS = {"Batch", "Session"}
 
 
 @cache

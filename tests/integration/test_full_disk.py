@@ -22,7 +22,7 @@ import headrace_server as hs
 from headrace_proto.errors import LimitExceeded, ServerError
 from headrace_server.arguments import index_directory
 from headrace_server.cli.keygen import _write
-from headrace_server.core.changes import Change
+from headrace_server.core.stored_state import Change
 from headrace_server.files.durable_file import write_durably
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile

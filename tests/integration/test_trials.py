@@ -16,8 +16,8 @@ import pytest
 
 from headrace_proto import limits
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Refused, Step
-from headrace_server.core.changes import Saved
 from headrace_server.core.lease import CommitVerdict, LeaseTable
+from headrace_server.core.stored_state import Saved
 from headrace_server.worker import outbox
 from headrace_server.worker.partitions import Partitions
 from tests.trials import events, flips, interleavings, messages, power

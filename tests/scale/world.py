@@ -40,9 +40,9 @@ from headrace_proto.messages import (
     Welcome,
 )
 from headrace_proto.placement import next_term, partitions_of
-from headrace_server.core.ahead import Ahead
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.handover import Answer, Batch, Claim, Finish, Send, StoreCommit
+from headrace_server.core.dispatch_effects import Answer, Batch, Claim, Finish, Send, StoreCommit
+from headrace_server.core.partition_turns import PartitionTurns
 
 __all__ = ["Shape", "World"]
 
@@ -185,7 +185,7 @@ class Owner:
         numbers = partitions_of(0, 1, shape.partitions, (server, shape.servers))
         shared = shape.servers > 1
         self.dispatcher = Dispatcher([*numbers], LEASE_S, CREDITS, term, shared=shared)
-        self._ahead = Ahead([_FEED], _AHEAD, _AHEAD * _NBYTES, 1 << 30)
+        self._ahead = PartitionTurns([_FEED], _AHEAD, _AHEAD * _NBYTES, 1 << 30)
         self._ahead.follow(_FEED, self.dispatcher.untaken)
         self._running: dict[tuple[str, int], _Partition] = {}
         self._sessions: dict[int, int] = {}  # by trainer

@@ -20,8 +20,7 @@ from typing import Any
 
 import headrace_server as hs
 from headrace_proto.clock import AwakeClock
-from headrace_server.core.ahead import Untaken
-from headrace_server.core.handover import (
+from headrace_server.core.dispatch_effects import (
     Batch,
     Claim,
     Freed,
@@ -30,6 +29,7 @@ from headrace_server.core.handover import (
     StoreLanes,
     Want,
 )
+from headrace_server.core.partition_turns import Untaken
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.exchange import is_near
 from headrace_server.process.relay import (

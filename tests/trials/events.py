@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+from headrace_server.core.arrival_order import ArrivalOrder
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.lanes import Lanes
-from headrace_server.core.segments import SegmentQueue
+from headrace_server.core.lane_order import LaneOrder
 from tests.unit.core.segment_world import World
 
 from .frame import Report, Setup
@@ -44,8 +44,8 @@ class _Counter:
         self._before: list[tuple[type, str, Any]] = []
         for kind, names in (
             (Dispatcher, _OF_DISPATCHER),
-            (SegmentQueue, _OF_PARTITION),
-            (Lanes, _OF_PARTITION),
+            (ArrivalOrder, _OF_PARTITION),
+            (LaneOrder, _OF_PARTITION),
         ):
             for name in names:
                 if hasattr(kind, name):

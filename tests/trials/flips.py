@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace_proto.errors import HeadraceError, ServerError
-from headrace_server.core.changes import Change, Saved
+from headrace_server.core.stored_state import Change, Saved
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.pipeline.declaration import Feature, Source

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace_server.core.sequences import Sequences
+from headrace_server.core.admitted_examples import AdmittedExamples
 from tests.unit.core.segment_world import World
 
 from .frame import Report, Setup
@@ -150,7 +150,7 @@ def _tell(value: Any, known: dict[int, int], told: list[str]) -> None:
 def _inner(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
         return [part for item in value.items() for part in item]
-    if isinstance(value, Sequences):  # keeps batches that are out by identity
+    if isinstance(value, AdmittedExamples):  # keeps batches that are out by identity
         claimed = getattr(value, "_claimed", ())
         out = [(key in claimed, batch) for key, batch in value._out.items()]
         names = [n for n in vars(value) if n not in ("_out", "_claimed")]

@@ -14,7 +14,7 @@ from collections import deque
 from random import Random
 
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.handover import Answer, Batch, Finish, Freed, Send, StoreCommit
+from headrace_server.core.dispatch_effects import Answer, Batch, Finish, Freed, Send, StoreCommit
 
 __all__ = ["PlainWorld"]
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from headrace_proto.errors import DataError
 
-from ..core.ahead import bounds
+from ..core.partition_turns import bounds
 from ..core.plan import Read
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile, resolve

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .handover import Batch, Claim
-from .hands import Hands
+from .batch_lifecycle import BatchLifecycle
+from .dispatch_effects import Batch, Claim
 from .supply import Supply
 from .transitions import Lifecycle, Transitions
 
@@ -72,21 +72,23 @@ class ClaimedBatch(Lifecycle):
 class Claims(ABC):
     """The claims on batches of one supply."""
 
-    def __init__(self, hands: Hands, supply: Supply, before: Claims | None = None) -> None:
+    def __init__(
+        self, lifecycle: BatchLifecycle, supply: Supply, before: Claims | None = None
+    ) -> None:
         """``before``: the claims on batches of an earlier supply, which are void."""
-        self._hands = hands
+        self._lifecycle = lifecycle
         self._supply = supply
         self.by_token: dict[int, ClaimedBatch] = {}
         # whether trainers of an earlier server may still greet
         self.others_come: bool = before is not None and before.others_come
         # by token: partition of void claims whose verdict may still come
         self._void: dict[int, int] = {} if before is None else before._drop()
-        hands.claims = self.by_token
+        lifecycle.claims = self.by_token
 
     def _drop(self) -> dict[int, int]:
         for token, claim in self.by_token.items():
             if claim.batch is not None:
-                self._hands.void(claim.batch)
+                self._lifecycle.void(claim.batch)
             elif not self._supply.world:
                 self._void[token] = claim.place.partition
         return self._void
@@ -94,7 +96,7 @@ class Claims(ABC):
     def _ask(self, claim: ClaimedBatch) -> None:
         """Have the partition judge a claim."""
         claim.on("ask")
-        self._hands.effects.append(Claim(claim.place.partition, claim.place))
+        self._lifecycle.effects.append(Claim(claim.place.partition, claim.place))
 
     @abstractmethod
     def add(self, session: int, place: Any, saved: bool) -> Iterable[ClaimedBatch]:
@@ -137,8 +139,10 @@ class NamedClaims(Claims):
     A plain batch has a number, and the member of a round a rank.
     """
 
-    def __init__(self, hands: Hands, supply: Supply, before: Claims | None = None) -> None:
-        super().__init__(hands, supply, before)
+    def __init__(
+        self, lifecycle: BatchLifecycle, supply: Supply, before: Claims | None = None
+    ) -> None:
+        super().__init__(lifecycle, supply, before)
         self._last: dict[tuple[int, ...], int] = {}  # by batch: the token of its last holder
 
     def add(self, session: int, place: Any, saved: bool) -> Iterable[ClaimedBatch]:

@@ -9,9 +9,9 @@ The machine judges every event at once, and hands out batches when ``take_effect
 that the events of one round are served together.
 
     trainers.py                  who is there, and how much each takes
-    hands.py, lease.py           who has which batch, what is being stored, whose bytes are free
-    plain_supply.py, arrivals.py, lane_queues.py, segment_rounds.py   the batches that nobody has,
-                   and who gets which; of segments also who is to make more
+    batch_lifecycle.py, lease.py  who has which batch, what is being stored, whose bytes are free
+    plain_supply.py, arrival_supply.py, lane_supply.py, segment_rounds.py   batches that nobody
+                   has, and who gets which; of segments also who is to make more
     epoch_borders.py             epochs, where batches end with theirs
     claims.py, segment_claims.py, acknowledged_commits.py   what an earlier server has promised
     dispatch_state.py            the parts of the dispatcher, and queries
@@ -24,8 +24,7 @@ from typing import Any
 
 from .acknowledged_commits import Acknowledged
 from .claims import DONE, STANDS, ClaimedBatch
-from .epoch_borders import EpochBorders
-from .handover import (
+from .dispatch_effects import (
     Answer,
     Batch,
     Claim,
@@ -37,6 +36,7 @@ from .handover import (
     StoreCommit,
     StoreLanes,
 )
+from .epoch_borders import EpochBorders
 from .lease import OVER, SAVING, CommitVerdict, Fault, Lease
 from .rounds import DealtRounds
 
@@ -52,12 +52,12 @@ class Dispatcher(EpochBorders):
     def made(self, batch: Batch) -> None:
         """Take the next batch of a partition."""
         wanted = self._supply.made(batch)
-        self._hands.open += 1
+        self._lifecycle.open += 1
         if self._epochs is not None:
             self._epochs.made(batch.epoch)
         self._changed = True
         if not wanted:
-            self._hands.void(batch)
+            self._lifecycle.void(batch)
         elif self._claims.by_token:
             self._end_claims(self._claims.made(batch))
 
@@ -94,10 +94,10 @@ class Dispatcher(EpochBorders):
         self._leases.stored(lease, code, text)
         batch, token, session = lease.batch, lease.token, lease.session
         if code:
-            self._hands.close(batch)
+            self._lifecycle.close(batch)
         else:
             self._supply.settled(batch)
-            self._hands.settle(batch)
+            self._lifecycle.settle(batch)
         if self._leases.unstored.get(session, 0) >= self._trainers.max_window:
             self._trainers.ask(session)  # it got no batches meanwhile
         fault = (token, code, text) if code else None
@@ -124,7 +124,7 @@ class Dispatcher(EpochBorders):
         for claim in self._claims.by_token.values():
             if claim.session == session:
                 claim.saved = False
-        self._hands.effects.append(Rewound(session))
+        self._lifecycle.effects.append(Rewound(session))
 
     def _end_claims(self, ended: Iterable[ClaimedBatch]) -> None:
         """Renew the leases of claims that have ended well, or give their batches to others."""
@@ -135,7 +135,7 @@ class Dispatcher(EpochBorders):
             if batch is not None and claim.end is STANDS:
                 trainer = self._trainers.present.get(session)
                 self._leases.admit(token, batch, session, 0.0 if trainer is None else trainer.seen)
-                self._hands.effects.append(Reclaimed(token))
+                self._lifecycle.effects.append(Reclaimed(token))
                 if trainer is None and not claim.saved:
                     self._take_back_all(session)
             elif batch is not None:
@@ -188,7 +188,9 @@ class Dispatcher(EpochBorders):
         """Commit batches of a session that have no states."""
         if tokens and self.stateful:
             why = "state", "a batch of segments is committed by its states: save them"
-            self._hands.effects.append(Answer(session, (), (), tuple((t, *why) for t in tokens)))
+            self._lifecycle.effects.append(
+                Answer(session, (), (), tuple((t, *why) for t in tokens))
+            )
             return
         for token in tokens:
             self.save(session, token)
@@ -213,8 +215,8 @@ class Dispatcher(EpochBorders):
             if self.stateful:
                 self._last_saved[session, batch.partition] = token, batch
             self._saving[batch.number, batch.partition] = lease
-            self._hands.effects.append(StoreCommit(batch, payload, token))
-            self._hands.let_go(batch)
+            self._lifecycle.effects.append(StoreCommit(batch, payload, token))
+            self._lifecycle.let_go(batch)
         elif verdict is CommitVerdict.WAITING:
             return
         elif verdict is CommitVerdict.STALE:
@@ -226,7 +228,7 @@ class Dispatcher(EpochBorders):
 
     def _answer(self, session: int, token: int, fault: Fault | None) -> None:
         """Answer a commit that its partition has stored or refused."""
-        effects = self._hands.effects
+        effects = self._lifecycle.effects
         last = effects[-1] if effects and not fault else None
         if isinstance(last, Answer) and last.session == session and last.committed:
             effects[-1] = Answer(session, (*last.committed, token), ())  # one to several commits
@@ -237,15 +239,15 @@ class Dispatcher(EpochBorders):
     def _answer_stale(self, session: int, token: int) -> None:
         """Answer a commit of a batch that is not this session's."""
         self.counts["stale"] += self._leases.is_newly_stale(token)
-        self._hands.effects.append(Answer(session, (), (token,)))
+        self._lifecycle.effects.append(Answer(session, (), (token,)))
 
     def refuse(self, session: int, token: int, code: str, text: str) -> None:
         """Answer a save that is not valid; the lease stands."""
-        self._hands.effects.append(Answer(session, (), (), ((token, code, text),)))
+        self._lifecycle.effects.append(Answer(session, (), (), ((token, code, text),)))
 
     def flush(self, batch: Batch, payload: Any) -> None:
         """Store states of lanes that follow the session's last save."""
-        self._hands.effects.append(StoreLanes(batch, payload))
+        self._lifecycle.effects.append(StoreLanes(batch, payload))
 
     def give_back(self, session: int, tokens: tuple[int, ...]) -> None:
         """Take batches that a session returns unused."""
@@ -317,7 +319,7 @@ class Dispatcher(EpochBorders):
 
     def _take_back_all(self, session: int, why: str = "left") -> None:
         for lease in self._leases.of_session(session):
-            self._put_back(session, self._hands.take_back(lease, why))
+            self._put_back(session, self._lifecycle.take_back(lease, why))
         self._changed = True
 
     def _take_back(self, leases: Iterable[Lease], why: str) -> None:
@@ -329,7 +331,7 @@ class Dispatcher(EpochBorders):
         for lease in leases:
             session = lease.session
             if not self._chained:
-                self._put_back(session, self._hands.take_back(lease, why))
+                self._put_back(session, self._lifecycle.take_back(lease, why))
             elif self._leases.holds(session, lease.token):  # else it went back with another one
                 self._take_back_all(session, why)
                 self._leave_lanes(session, self._trainers.present[session].rank)
@@ -340,11 +342,11 @@ class Dispatcher(EpochBorders):
         """Let a returned batch wait for another trainer."""
         place = batch.meta.get("claimed")
         if place is not None:  # the batch is of an earlier server, and so are its bytes
-            self._hands.effects.append(Release(batch.partition, batch.number))
-            self._hands.void(batch)
+            self._lifecycle.effects.append(Release(batch.partition, batch.number))
+            self._lifecycle.void(batch)
             self._claims.arrived(batch.partition, place.token)
         elif not self._supply.put_back(session, batch):
-            self._hands.void(batch)
+            self._lifecycle.void(batch)
 
     def claim(self, session: int, place: Any, saved: bool = False) -> None:
         """Note that a new session holds a batch of an earlier server, or will resend its commit."""
@@ -359,7 +361,7 @@ class Dispatcher(EpochBorders):
     def recall(self, session: int, commit: Acknowledged) -> None:
         """Ask a partition whether the state has a commit that an earlier server acknowledged."""
         self._recalls.ask(session, commit.token)
-        self._hands.effects.append(Claim(commit.partition, commit))
+        self._lifecycle.effects.append(Claim(commit.partition, commit))
 
     # The hand-over
 
@@ -372,23 +374,23 @@ class Dispatcher(EpochBorders):
             if self._epochs is not None:
                 self._tell_epoch()
             self._supply.deal(self._paused)
-            if not self._hands.open and self.ended:
+            if not self._lifecycle.open and self.ended:
                 self._tell_end()
             elif self._trainers.shared and self._trainers.asking:
                 self._supply.tell(self._paused)
             if self._trainers.yielding and not self._trainers.asking:
                 self._supply.serve_yielding(self._paused)
-        hands = self._hands
-        effects = hands.effects
+        lifecycle = self._lifecycle
+        effects = lifecycle.effects
         if effects:
-            hands.effects = []
+            lifecycle.effects = []
         return effects
 
     def _send_again(self) -> None:
         """Resend batches that reconnected sessions have not received."""
         for session, (last_seq, leases) in self._resends.items():
             if trainer := self._trainers.present.get(session):
-                self._hands.resend(trainer, last_seq, leases)
+                self._lifecycle.resend(trainer, last_seq, leases)
                 trainer.knows_nothing()
                 self._trainers.ask(session)
         self._resends.clear()
@@ -397,4 +399,4 @@ class Dispatcher(EpochBorders):
         for trainer in self._trainers.present.values():
             if not trainer.knows_end:
                 trainer.knows_end = True
-                self._hands.effects.append(Finish(trainer.session))
+                self._lifecycle.effects.append(Finish(trainer.session))

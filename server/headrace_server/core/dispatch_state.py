@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from .acknowledged_commits import Recalls
-from .ahead import Untaken
-from .arrivals import Arrivals
-from .handover import Batch
-from .hands import Hands
-from .lane_queues import LaneQueues
+from .admitted_examples import AT_SERVER, AT_TRAINER, NOWHERE
+from .arrival_supply import ArrivalSupply
+from .batch_lifecycle import BatchLifecycle
+from .dispatch_effects import Batch
+from .lane_supply import LaneSupply
 from .lease import Lease
 from .open_epochs import OpenEpochs
+from .partition_turns import Untaken
 from .plain_supply import PlainSupply
 from .segment_claims import claims_of
-from .sequences import AT_SERVER, AT_TRAINER, NOWHERE
 from .supply import Supply
 from .trainers import Trainer, Trainers
 
@@ -48,18 +48,18 @@ class DispatchState:
         #: Whether each batch of a trainer continues from states in its memory.
         self._chained = order == "lanes" and states == AT_TRAINER
         self._trainers = Trainers(max_window, self._held_by, shared)
-        self._hands = hands = Hands(lease_ttl_s, term, self._trainers)
-        self._leases = hands.leases
+        self._lifecycle = lifecycle = BatchLifecycle(lease_ttl_s, term, self._trainers)
+        self._leases = lifecycle.leases
         self._of = tuple(partitions)
-        self._epochs = hands.epochs = None if across_batches else OpenEpochs(partitions)
+        self._epochs = lifecycle.epochs = None if across_batches else OpenEpochs(partitions)
         self._recalls = Recalls()
         self._supply: Supply
         if order:
-            kind = LaneQueues if order == "lanes" else Arrivals
-            self._supply = kind(partitions, hands, states)
+            kind = LaneSupply if order == "lanes" else ArrivalSupply
+            self._supply = kind(partitions, lifecycle, states)
         else:
-            self._supply = PlainSupply(partitions, hands)
-        self._claims = claims_of(self._supply, hands)
+            self._supply = PlainSupply(partitions, lifecycle)
+        self._claims = claims_of(self._supply, lifecycle)
         # commits to be stored, by partition and number
         self._saving: dict[tuple[int, int], Lease] = {}
         #: Token and batch of the last save, by session and partition.
@@ -68,14 +68,14 @@ class DispatchState:
         self._resends: dict[int, tuple[int, list[Lease]]] = {}
         self._paused = False
         self._changed = False  # since the last hand-out
-        self.counts, self.dropped = hands.counts, hands.dropped
-        self.pin, self.unpin = hands.pin, hands.unpin
+        self.counts, self.dropped = lifecycle.counts, lifecycle.dropped
+        self.pin, self.unpin = lifecycle.pin, lifecycle.unpin
 
     def _start_run(self, run: int, world: int) -> None:
         """Prepare for a trainer of a run, or for one without a rank."""
         supply = self._supply.start_run(run, world)
         if supply is not self._supply:
-            self._supply, self._claims = supply, claims_of(supply, self._hands, self._claims)
+            self._supply, self._claims = supply, claims_of(supply, self._lifecycle, self._claims)
 
     def _held_by(self, session: int) -> int:
         """Return the number of batches that count against the credits of a session.
@@ -94,7 +94,7 @@ class DispatchState:
     @property
     def ended(self) -> bool:
         """Whether every batch was made, handed out and stored, and every claim has ended."""
-        return not (self._hands.open or self._claims.by_token or self._supply.open)
+        return not (self._lifecycle.open or self._claims.by_token or self._supply.open)
 
     def exhausted(self, session: int, last_seq: int) -> bool:
         """Return whether no batch is left for a session that has received deliveries up to
@@ -186,7 +186,7 @@ class DispatchState:
         trainers, the commits of ``saving`` are being stored.
         """
         ready, leased, saving = self._supply.waiting(), len(self._leases), len(self._saving)
-        returned = max(0, self._hands.open - ready - leased - saving)
+        returned = max(0, self._lifecycle.open - ready - leased - saving)
         return {"ready": ready, "returned": returned, "leased": leased, "saving": saving}
 
     def sizes(self) -> dict[str, int]:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from headrace_proto.messages import EpochBegun
 
+from .dispatch_effects import BeginEpoch
 from .dispatch_state import DispatchState
-from .handover import BeginEpoch
 
 
 class EpochBorders(DispatchState):
@@ -40,7 +40,7 @@ class EpochBorders(DispatchState):
         """Note that a partition has finished an epoch and rests at its border."""
         if self._epochs is not None:
             if self._supply.world:  # rounds already come in the order of epochs
-                self._hands.effects.append(BeginEpoch(partition))
+                self._lifecycle.effects.append(BeginEpoch(partition))
             else:
                 self._begin(self._epochs.rest(partition, epoch))
 
@@ -55,7 +55,7 @@ class EpochBorders(DispatchState):
         if self._epochs is not None and self.segmented:
             for partition in partitions:
                 self._supply.set_rests(partition, True)
-            self._hands.effects += map(BeginEpoch, partitions)
+            self._lifecycle.effects += map(BeginEpoch, partitions)
             for partition in self._of:
                 self._supply.set_rests(partition, self._epochs.is_ahead(partition))
 
@@ -81,4 +81,4 @@ class EpochBorders(DispatchState):
         for trainer in self._trainers.present.values():
             if trainer.epoch < current:
                 trainer.epoch, trainer.idle = current, False
-                self._hands.effects.append(EpochBegun(trainer.session, current))
+                self._lifecycle.effects.append(EpochBegun(trainer.session, current))

@@ -16,9 +16,9 @@ from typing import Any
 
 from headrace_proto.messages import EpochBegun
 
+from .dispatch_effects import Answer, Batch, Effect, Finish, FlushLost, Returned, Rewound, Send
 from .group_members import GroupMembers
-from .group_places import Group, GroupBatch, MemberPlace
-from .handover import Answer, Batch, Effect, Finish, FlushLost, Returned, Rewound, Send
+from .trainer_group import Group, GroupBatch, MemberPlace
 from .lease import ANSWERED, SAVING
 
 _OF_A_TRAINER = (Send, Answer, Finish, EpochBegun, Rewound)
@@ -77,7 +77,7 @@ class GroupDispatcher(GroupMembers):
         for seq, token in missed:
             batch = member.group.batches[token].batch
             if batch is not None:
-                self._hands.effects.append(Send(session, seq, token, batch))
+                self._lifecycle.effects.append(Send(session, seq, token, batch))
         member.seq = missed[-1][0] if missed else last_seq
         self._tell_again(member.group)
         self._touched[member.group] = None

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from headrace_proto.messages import Hello
 
+from .admitted_examples import AT_TRAINER
+from .bounded_map import BoundedMap
 from .dispatch import Dispatcher
+from .dispatch_effects import Batch, JoinRefused
 from .dispatch_state import NOTHING_LEFT
-from .group_places import Group, MemberPlace
-from .handover import Batch, JoinRefused
-from .remembered import Remembered
-from .sequences import AT_TRAINER
+from .trainer_group import Group, MemberPlace
 from .trainers import MAX_WAITING
 
 
@@ -35,7 +35,7 @@ class GroupMembers(Dispatcher):
         self._member_of: dict[int, MemberPlace] = {}  # by session
         self._touched: dict[Group, None] = {}  # groups that changed since effects were taken
         # by nonce: time of a trainer's first request for a place
-        self._asked: Remembered[bytes, float] = Remembered(MAX_WAITING)
+        self._asked: BoundedMap[bytes, float] = BoundedMap(MAX_WAITING)
 
     # Members come and go
 

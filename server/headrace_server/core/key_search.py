@@ -41,7 +41,7 @@ class OfferedExamples:
     counts: np.ndarray
     columns: np.ndarray  # columns of the tables
     line: int  # of its first example
-    known: np.ndarray | None  # by row: BEGUN or REFUSED (sequences.py); None: all are new
+    known: np.ndarray | None  # by row: BEGUN or REFUSED (admitted_examples.py); None: all are new
 
     def left(self, start: int, stop: int) -> int:
         """Return the number of segments of examples that no earlier process has handled."""

@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from .handover import Batch
-from .remembered import Remembered
+from .bounded_map import BoundedMap
+from .dispatch_effects import Batch
 from .transitions import Transitions
 
 #: Number of answered and of stale tokens that are remembered, for resent commits.
@@ -132,9 +132,9 @@ class LeaseTable:
         self._leases: dict[int, Lease] = {}  # by token: held, free and saving, as granted
         self._of_batch: dict[Batch, Lease] = {}  # the last lease of each batch
         self.by_session: dict[int, dict[int, Lease]] = {}  # held leases
-        self._answers: Remembered[int, Fault | None] = Remembered(_REMEMBERED)  # by token
+        self._answers: BoundedMap[int, Fault | None] = BoundedMap(_REMEMBERED)  # by token
         # tokens that were counted as stale
-        self._stale: Remembered[int, None] = Remembered(_REMEMBERED)
+        self._stale: BoundedMap[int, None] = BoundedMap(_REMEMBERED)
         self.unstored: dict[int, int] = {}  # by session: commits that are being stored
 
     def __len__(self) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from .handover import Batch
+from .dispatch_effects import Batch
 from .partition import TURN_BITS
 from .rounds import DealtRounds, Place, Rounds
 

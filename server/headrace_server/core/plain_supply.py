@@ -4,9 +4,10 @@
     put_back() ─► waiting again ┴─► next in turn ─┬─ trainers in turn
                                                   └─ ranks: dealt in rounds ─► each its own
 
-The order of a feed is by (number, partition), see stream.py; batches that came back go out before
-new ones.  In coordinated mode the same stream is dealt in rounds, see plain_rounds.py.  A round
-that can not be completed at the end of the feed is dropped, so that all ranks finish together.
+The order of a feed is by (number, partition), see feed_order.py; batches that came back go out
+before new ones.  In coordinated mode the same stream is dealt in rounds, see plain_rounds.py.  A
+round that can not be completed at the end of the feed is dropped, so that all ranks finish
+together.
 
 Rounds outlive an owner: they are stored with their partition before their batches go out, and the
 next life deals them again as they were, see plain_rounds.py.
@@ -18,11 +19,11 @@ from collections.abc import Sequence
 
 from headrace_proto.messages import Full, Idle
 
-from .handover import Batch, Dealt, Line, PassOver
-from .hands import Hands
+from .batch_lifecycle import BatchLifecycle
+from .dispatch_effects import Batch, Dealt, Line, PassOver
+from .feed_order import FeedOrder
 from .plain_rounds import PlainRounds
 from .rounds import DealtRounds
-from .stream import Stream
 from .supply import Supply
 from .trainers import Trainer
 
@@ -30,10 +31,10 @@ from .trainers import Trainer
 class PlainSupply(Supply):
     """The supply of a feed whose batches any trainer may get."""
 
-    def __init__(self, partitions: Sequence[int], hands: Hands) -> None:
-        super().__init__(hands)
+    def __init__(self, partitions: Sequence[int], lifecycle: BatchLifecycle) -> None:
+        super().__init__(lifecycle)
         self._partitions = tuple(partitions)
-        self.untaken = self.stream = Stream(self._partitions)
+        self.untaken = self.stream = FeedOrder(self._partitions)
         self._again = Line()  # returned batches that belong to no rank
         self._rounds = PlainRounds()
         self._full = False  # whether there is no room for the next batch
@@ -79,7 +80,7 @@ class PlainSupply(Supply):
         self.world = world
         self._place()
         if world or had_ranks:
-            self._hands.effects.append(Dealt(self._partitions))
+            self._lifecycle.effects.append(Dealt(self._partitions))
         return self
 
     def _place(self) -> None:
@@ -130,7 +131,7 @@ class PlainSupply(Supply):
             self._deal_out()
         if self.world and not self._again and not self.stream.open:
             for batch in self._rounds.drop():
-                self._hands.drop(batch, "incomplete_round")
+                self._lifecycle.drop(batch, "incomplete_round")
 
     def _deal_out(self) -> None:
         trainers = self._trainers
@@ -144,7 +145,7 @@ class PlainSupply(Supply):
             if credits > 0:
                 batch = self._fresh() if rank < 0 else self._next_of_rank(rank)
             if batch is not None:
-                self._hands.grant(trainer, batch)
+                self._lifecycle.grant(trainer, batch)
                 credits -= 1
                 if ranked:
                     due.append(rank)
@@ -163,14 +164,14 @@ class PlainSupply(Supply):
             if fresh is None:
                 return None
             for batch in self._rounds.begin_epoch(fresh):
-                self._hands.effects.append(PassOver(batch.partition, batch.number))
-                self._hands.drop(batch, "incomplete_round")
+                self._lifecycle.effects.append(PassOver(batch.partition, batch.number))
+                self._lifecycle.drop(batch, "incomplete_round")
             members = self._rounds.add(fresh)
             for member in members:
-                self._hands.leases.void(member)  # from here on it belongs to this rank
+                self._lifecycle.leases.void(member)  # from here on it belongs to this rank
                 trainers.due.append(member.rank)
             if members:
-                self._hands.effects.append(Dealt((fresh.partition,)))
+                self._lifecycle.effects.append(Dealt((fresh.partition,)))
             # rounds of other partitions waited for its rounds
             if fresh.partition not in self._coming():
                 trainers.due.extend(trainers.by_rank)
@@ -189,7 +190,7 @@ class PlainSupply(Supply):
             for trainer in self._trainers.asking.values():
                 if not trainer.idle and trainer.rank < 0:
                     trainer.idle = True
-                    self._hands.effects.append(Idle(trainer.session, trainer.seq))
+                    self._lifecycle.effects.append(Idle(trainer.session, trainer.seq))
         if self._full and not self.world:
             self._tell_full()
 
@@ -203,7 +204,7 @@ class PlainSupply(Supply):
         for trainer in self._trainers.asking.values():
             if trainer.full != following and following is not None:
                 trainer.full = following
-                self._hands.effects.append(Full(trainer.session, *following))
+                self._lifecycle.effects.append(Full(trainer.session, *following))
 
     # Queries
 

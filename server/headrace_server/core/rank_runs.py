@@ -22,9 +22,9 @@ from collections.abc import Iterable
 
 from headrace_proto.messages import Hello
 
+from .bounded_map import BoundedMap
+from .dispatch_effects import JoinRefused
 from .end_of_feed import RETURN_S
-from .handover import JoinRefused
-from .remembered import Remembered
 from .trainers import MAX_WAITING, Trainer
 
 #: A number from the wire must leave room for the runs after it.
@@ -40,7 +40,7 @@ class Runs:
         self._world = 0
         self._ranks: set[int] = set()  # ranks of the current run that have joined here
         # by nonce: time of a trainer's first request
-        self._asked: Remembered[bytes, float] = Remembered(MAX_WAITING)
+        self._asked: BoundedMap[bytes, float] = BoundedMap(MAX_WAITING)
 
     def goes_on(self, run: int) -> None:
         """Note a run of an earlier life, whose trainers may come back."""

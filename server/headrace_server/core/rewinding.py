@@ -26,7 +26,7 @@ from enum import Enum
 
 from headrace_proto.errors import FeedInUse
 
-from .remembered import Remembered
+from .bounded_map import BoundedMap
 from .trainers import MAX_WAITING
 
 #: Takes the place of a snapshot's name: the state before the first batch.
@@ -78,7 +78,7 @@ class Rewinding:
         self._starts = frozenset(starts)
         self._first = starts[0] if starts else 0  # earlier starts may have been forgotten
         # by nonce: time of its first request
-        self._asked: Remembered[bytes, float] = Remembered(MAX_WAITING)
+        self._asked: BoundedMap[bytes, float] = BoundedMap(MAX_WAITING)
 
     def of_another_generation(self, generation: int) -> bool:
         """Return whether a trainer relies on undone work.  -1: it comes for the first time."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from headrace_proto.record import record
 
-from .handover import Batch, Line
+from .dispatch_effects import Batch, Line
 
 #: Number of a round in its partition, and the partition.
 Place = tuple[int, int]

@@ -16,9 +16,9 @@ from bisect import insort
 from collections.abc import Iterable
 from typing import Any
 
+from .batch_lifecycle import BatchLifecycle
 from .claims import STANDS, ClaimedBatch, Claims, NamedClaims
-from .handover import Batch
-from .hands import Hands
+from .dispatch_effects import Batch
 from .segment_supply import SegmentSupply
 from .supply import Supply
 
@@ -31,8 +31,10 @@ class SegmentClaims(Claims):
 
     _supply: SegmentSupply
 
-    def __init__(self, hands: Hands, supply: SegmentSupply, before: Claims | None = None) -> None:
-        super().__init__(hands, supply, before)
+    def __init__(
+        self, lifecycle: BatchLifecycle, supply: SegmentSupply, before: Claims | None = None
+    ) -> None:
+        super().__init__(lifecycle, supply, before)
         self._queued: dict[int, list[int]] = {}  # by held partition: tokens of claims, in order
         #: By partition: token of the claim that it judges, or whose commit is still to come.
         self._open: dict[int, int] = {}
@@ -67,7 +69,7 @@ class SegmentClaims(Claims):
 
     def _out_again(self, place: Any, number: int) -> Batch:
         """Return the batch of a claim, which its partition counts as out under ``number``."""
-        epochs, partition = self._hands.epochs, place.partition
+        epochs, partition = self._lifecycle.epochs, place.partition
         epoch = 0 if epochs is None else epochs.of(partition)
         batch = Batch(partition, number, place.rows, None, {"claimed": place}, epoch)
         if epochs is not None:
@@ -85,8 +87,8 @@ class SegmentClaims(Claims):
             self._judge_next(partition)
 
 
-def claims_of(supply: Supply, hands: Hands, before: Claims | None = None) -> Claims:
+def claims_of(supply: Supply, lifecycle: BatchLifecycle, before: Claims | None = None) -> Claims:
     """Return the claims on batches of a supply; there are none yet."""
     if supply.world or not isinstance(supply, SegmentSupply):
-        return NamedClaims(hands, supply, before)
-    return SegmentClaims(hands, supply, before)
+        return NamedClaims(lifecycle, supply, before)
+    return SegmentClaims(lifecycle, supply, before)

@@ -6,7 +6,7 @@
 
 Ranks take rounds by (round, partition), for any division of partitions among owners, so all take
 the same ones.  A partition that has ended is passed over.  Partitions form the rounds, see
-rank_members.py, and have stored a round before its batches go out.
+round_forming.py, and have stored a round before its batches go out.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .handover import Batch, Dealt, Effect, JoinRefused, Leave, Line, Want
+from .admitted_examples import AT_SERVER
+from .dispatch_effects import Batch, Dealt, Effect, JoinRefused, Leave, Line, Want
 from .partition import TURN_BITS
-from .rank_members import place_of
+from .round_forming import place_of
 from .rounds import DealtRounds, Rounds
 from .segment_supply import Asking, SegmentSupply
-from .sequences import AT_SERVER
 from .trainers import Trainer
 
 
@@ -66,7 +66,7 @@ class SegmentRounds(SegmentSupply):
         batch.rank, batch.round = rank, at
         self._rounds.push(batch)
         if whole:
-            self._hands.effects.append(Dealt((batch.partition,)))
+            self._lifecycle.effects.append(Dealt((batch.partition,)))
         return True
 
     def _lack(self, at: int, partition: int, rank: int) -> None:
@@ -102,8 +102,8 @@ class SegmentRounds(SegmentSupply):
         self._stripes[rank] = after = self.take_stripes(1)
         for batch in self._rounds.lines[rank].drain():
             self._lack(batch.round, batch.partition, rank)
-            self._hands.void(batch)
-        self._hands.effects += [
+            self._lifecycle.void(batch)
+        self._lifecycle.effects += [
             Leave(number, before, after) for number, p in self.partitions.items() if not p.ended
         ]
 
@@ -130,7 +130,7 @@ class SegmentRounds(SegmentSupply):
         """Have a member made again; return whether it will come."""
         comes = name in self._rounds.lacking
         if comes:
-            self._hands.effects.append(Want(name[1], 0))
+            self._lifecycle.effects.append(Want(name[1], 0))
         return comes
 
     # To trainers

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 from headrace_proto.messages import Idle, Passed
 
-from .handover import Batch, Deal, Effect, Line, of_numbers
-from .hands import Hands
+from .admitted_examples import AT_SERVER
+from .batch_lifecycle import BatchLifecycle
+from .dispatch_effects import Batch, Deal, Effect, Line, of_numbers
 from .partition import TURN_BITS
 from .rounds import DealtRounds
-from .sequences import AT_SERVER
 from .supply import Supply
 from .trainers import Trainer
 
@@ -45,8 +45,10 @@ class SegmentSupply(Supply):
     run = 0  # number of the ranks' run
     ranked: type[SegmentSupply]  # the class of supply for ranks
 
-    def __init__(self, partitions: Sequence[int], hands: Hands, states: str = AT_SERVER) -> None:
-        super().__init__(hands)
+    def __init__(
+        self, partitions: Sequence[int], lifecycle: BatchLifecycle, states: str = AT_SERVER
+    ) -> None:
+        super().__init__(lifecycle)
         self.partitions = of_numbers(partitions, PartitionDemand)
         self.states = states
         #: The class of supply for trainers without ranks.
@@ -72,15 +74,15 @@ class SegmentSupply(Supply):
         if (run, world) == (self.run, self.world) and not self.loaded:
             return self
         for batch in self.drain():
-            self._hands.void(batch)
+            self._lifecycle.void(batch)
         kind = self.ranked if world else self._unranked
-        supply = kind([*self.partitions], self._hands, self.states)
+        supply = kind([*self.partitions], self._lifecycle, self.states)
         supply._go_on_from(self, run, world)
         same = {n: d for n, d in self.loaded.items() if (d.run, d.world) == (run, world)}
         first = supply.take_stripes(max(1, world))
         supply.begin(first, same)
         dealt = [Deal(n, world, run, first) for n in self.partitions if n not in same]
-        self._hands.effects += dealt
+        self._lifecycle.effects += dealt
         return supply
 
     def _go_on_from(self, before: SegmentSupply, run: int, world: int) -> None:
@@ -146,7 +148,7 @@ class SegmentSupply(Supply):
     def claimed(self, batch: Batch) -> Batch:
         """Count a claimed batch as made; return it."""
         self.partitions[batch.partition].made += 1
-        self._hands.open += 1
+        self._lifecycle.open += 1
         return batch
 
     def claimed_in_vain(self, partition: int) -> None:
@@ -164,7 +166,7 @@ class SegmentSupply(Supply):
         for session, trainer in list(trainers.asking.items()):
             credits = trainers.credits(trainer)
             while credits > 0 and (batch := self.next(session)) is not None:
-                self._hands.grant(trainer, batch)
+                self._lifecycle.grant(trainer, batch)
                 credits -= 1
             if credits > 0 and trainers.shared:
                 self.tell_passed(trainer)
@@ -174,13 +176,13 @@ class SegmentSupply(Supply):
             else:
                 del trainers.asking[session]
         if asking:
-            self._hands.effects += self.wants(asking)
+            self._lifecycle.effects += self.wants(asking)
 
     def tell(self, paused: bool) -> None:
         for trainer in self._trainers.asking.values():
             if not (paused or trainer.idle) and self.is_idle(trainer.session):
                 trainer.idle = True
-                self._hands.effects.append(Idle(trainer.session, trainer.seq))
+                self._lifecycle.effects.append(Idle(trainer.session, trainer.seq))
 
     @abstractmethod
     def tell_passed(self, trainer: Trainer) -> None:
@@ -200,4 +202,4 @@ class SegmentSupply(Supply):
 
     def _pass(self, partition: int, trainer: Trainer) -> None:
         trainer.seq, trainer.idle = trainer.seq + 1, False
-        self._hands.effects.append(Passed(trainer.session, trainer.seq, partition))
+        self._lifecycle.effects.append(Passed(trainer.session, trainer.seq, partition))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from .changes import CHUNK, COUNT, LINE, ROW, SEGMENT, Examples
+from .stored_state import CHUNK, COUNT, LINE, ROW, SEGMENT, Examples
 
 _NONE = np.empty(0, np.int64)
 _NUMBERS = ("line", "index", "chunk", "row", "segment", "count")  # as in Examples

@@ -9,11 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from .ahead import Untaken
-from .handover import Batch
-from .hands import Hands
+from .admitted_examples import NOWHERE
+from .batch_lifecycle import BatchLifecycle
+from .dispatch_effects import Batch
+from .partition_turns import Untaken
 from .rounds import DealtRounds
-from .sequences import NOWHERE
 from .trainers import Trainer
 
 
@@ -24,9 +24,9 @@ class Supply(ABC):
     states = NOWHERE  # where states of segments are kept
     untaken = Untaken()  # batches that are made ahead; of segments none
 
-    def __init__(self, hands: Hands) -> None:
-        self._hands = hands
-        self._trainers = hands.trainers
+    def __init__(self, lifecycle: BatchLifecycle) -> None:
+        self._lifecycle = lifecycle
+        self._trainers = lifecycle.trainers
 
     # From partitions
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
-from .handover import JoinRefused
+from .dispatch_effects import JoinRefused
 
 #: Maximum world size, since a number from the wire determines the number of queues.
 MAX_WORLD = 65_536

@@ -40,7 +40,7 @@ from typing import Any, Final
 
 from headrace_proto.messages import Hello
 
-from ..core.handover import Answer, Effect, Reclaimed, Returned, Send
+from ..core.dispatch_effects import Answer, Effect, Reclaimed, Returned, Send
 from ..core.slots import Segments
 from ..process.config import RunConfig
 from ..reading.trace import Trace

@@ -20,11 +20,11 @@ import numpy as np
 from headrace_proto.errors import DataError
 from headrace_proto.layout import Slot, array_at, strings_at
 
-from ..core.changes import ROW, SEGMENT, Saved
 from ..core.partition import Partition, Rest
 from ..core.plan import RESIZED, Draft, Part, Plan, Read, Shaper
 from ..core.slots import RoundMember, Segments
 from ..core.stored_progress import Numbers
+from ..core.stored_state import ROW, SEGMENT, Saved
 from ..making.compose import segmented
 from ..making.line_record import LineRecord
 from ..making.partition_memory import Target

@@ -21,8 +21,8 @@ import msgpack
 
 from headrace_proto.errors import ServerError
 
-from ..core.changes import Saved
 from ..core.partition import first_number
+from ..core.stored_state import Saved
 from ..pipeline.steps import SEQUENCES
 from ..state.omissions import Omissions, Skipped, quarantine_file
 from ..state.restoring import finish

@@ -17,8 +17,8 @@ import numpy as np
 
 from headrace_proto.messages import FROM_SERVER, Pulse, Unknown
 
+from ..core.bounded_map import BoundedMap
 from ..core.end_of_feed import RETURN_S
-from ..core.remembered import Remembered
 from ..process.descriptors import own
 from ..process.diary import Reader, long_inside
 from ..process.exchange import Exchange
@@ -50,9 +50,9 @@ class FrontOwner:
         self._say = say
         self._told: Known | None = None
         # connections: their descriptors
-        self._greeting: Remembered[bytes, int] = Remembered(_MOST_GREETING)
+        self._greeting: BoundedMap[bytes, int] = BoundedMap(_MOST_GREETING)
         # greetings, by connection
-        self._held: Remembered[bytes, tuple[int, str, list[bytes]]] = Remembered(_MOST_GREETING)
+        self._held: BoundedMap[bytes, tuple[int, str, list[bytes]]] = BoundedMap(_MOST_GREETING)
         self._connection_of: dict[int, bytes] = {}  # by session
         self._awaited: set[bytes] = set()  # connections with a session of the life before
         self._give_up_at = 0.0  # when the front waits for these no longer
@@ -104,7 +104,7 @@ class FrontOwner:
         """Pass on the held greetings: its feeds are open."""
         self.ready = True
         self._give_up_at = now + RETURN_S
-        held, self._held = self._held, Remembered(_MOST_GREETING)
+        held, self._held = self._held, BoundedMap(_MOST_GREETING)
         for connection, (came_by, key, frames) in held.items():
             self.pass_greeting(connection, came_by, key, frames)
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..core.changes import INDEX, LINE, Change, Examples, Key
 from ..core.final_states import FinalStates
 from ..core.slots import Segments
+from ..core.stored_state import INDEX, LINE, Change, Examples, Key
 from .sequencing import Offer, StateSource
 from .state_table import StateTable, state_columns, stored_states
 

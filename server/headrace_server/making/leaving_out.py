@@ -17,9 +17,9 @@ from typing import Final
 
 import numpy as np
 
-from ..core.changes import CHUNK, ROW, Change, Examples
+from ..core.admitted_examples import BEGUN
 from ..core.plan import Read
-from ..core.sequences import BEGUN
+from ..core.stored_state import CHUNK, ROW, Change, Examples
 from .line_record import LineRecord
 
 

@@ -23,7 +23,11 @@ import numpy as np
 
 from headrace_proto.codec import pack
 
-from ..core.changes import (
+from ..core.admitted_examples import BEGUN, REFUSED
+from ..core.plan import Read
+from ..core.slots import Segments
+from ..core.stored_progress import OpenLines
+from ..core.stored_state import (
     CHUNK,
     LINE,
     SEGMENT,
@@ -33,10 +37,6 @@ from ..core.changes import (
     Key,
     Saved,
 )
-from ..core.plan import Read
-from ..core.sequences import BEGUN, REFUSED
-from ..core.slots import Segments
-from ..core.stored_progress import OpenLines
 
 #: A done batch, the places of its unfinished rows, and the keys of all.
 Commit = tuple[Segments, np.ndarray, Sequence[Key]]

@@ -14,8 +14,8 @@ import msgpack
 
 from headrace_proto.codec import pack
 
-from ..core.changes import Change
-from ..core.rank_members import InStep, MemberRows, RoundMembers
+from ..core.round_forming import InStep, MemberRows, RoundMembers
+from ..core.stored_state import Change
 
 
 class StoredRounds:

@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from ..core.changes import Change, Saved
 from ..core.class_queues import ClassQueues
 from ..core.partition import Rest
 from ..core.plan import Plan, Read
+from ..core.stored_state import Change, Saved
 from ..reading.chunk import Chunk
 from ..reading.sampling import Stratified
 
@@ -65,7 +65,7 @@ class Memory(ABC):
         return
 
     def want(self, more: int, stripe: int) -> None:
-        """Allow more batches, for the trainer of a stripe of lanes; see ``handover.Want``."""
+        """Allow more batches for the trainer of a stripe of lanes (``dispatch_effects.Want``)."""
         return
 
     @abstractmethod

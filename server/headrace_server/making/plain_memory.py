@@ -18,11 +18,11 @@ import msgpack
 
 from headrace_proto.codec import pack
 
-from ..core.changes import Change, Saved
 from ..core.partition import Partition, Rest
 from ..core.plan import Plan, Read
 from ..core.steering_orders import Order, Orders
 from ..core.stored_progress import Numbers
+from ..core.stored_state import Change, Saved
 from ..reading.intake import Intake
 from .partition_memory import Memory, Target
 from .plain_maker import PlainMaker

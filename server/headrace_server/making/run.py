@@ -8,7 +8,7 @@
 
                               machine: a Partition of    maker          memory
     plain batches             rows (PlainBatches, …)     PlainMaker     PlainMemory
-    segments, with states     segments (SegmentQueue, …) SegmentMaker   SegmentMemory
+    segments, with states     segments (ArrivalOrder, …) SegmentMaker   SegmentMemory
     a replay                  idle                       subclasses that follow the record
 
     advance() ─► Batch       a batch lies in its block

@@ -17,11 +17,11 @@ import numpy as np
 
 from headrace_proto.codec import pack
 
-from ..core.changes import Change, Saved
 from ..core.partition import Partition, Rest
 from ..core.plan import SIZED, Plan, Read
-from ..core.rank_members import place_of
+from ..core.round_forming import place_of
 from ..core.slots import Segments
+from ..core.stored_state import Change, Saved
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from .leaving_out import ALL_ROWS, EndedLines, LeftOut

@@ -19,10 +19,10 @@ from headrace_proto.errors import DataError, LimitExceeded, rewording
 from headrace_proto.schema import RESERVED, Field
 
 from ..core import chance
-from ..core.lanes import Lanes
+from ..core.admitted_examples import AT_SERVER, AT_TRAINER, NOWHERE
+from ..core.arrival_order import ArrivalOrder
+from ..core.lane_order import LaneOrder
 from ..core.segment_geometry import Geometry
-from ..core.segments import SegmentQueue
-from ..core.sequences import AT_SERVER, AT_TRAINER, NOWHERE
 from ..pipeline.carried import by_key
 from ..pipeline.declaration import Shape
 from ..pipeline.segment_options import columns_by_name, fitted, not_whole
@@ -133,8 +133,8 @@ class Cutting:
         self._pools = {n: c["seed"] for n, c in carried.items() if c["by"] == "from_pool"}
         self.capacity: int = options["capacity"]
         places = AT_TRAINER if self.at_trainer else AT_SERVER if self.states else NOWHERE
-        kind = Lanes if self.lanes else SegmentQueue
-        self.machine: SegmentQueue | Lanes = kind(
+        kind = LaneOrder if self.lanes else ArrivalOrder
+        self.machine: ArrivalOrder | LaneOrder = kind(
             self.batch_size, self.capacity, self.small, partition, places
         )
         self.machine.until_done = by_key(options)

@@ -16,8 +16,8 @@ from headrace_proto.codec import pack
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import Slot, strings_at
 
-from ..core.changes import Change, Column, Examples, Key
 from ..core.slots import Segments
+from ..core.stored_state import Change, Column, Examples, Key
 from .segment_block import groups, state_array
 from .sequencing import Offer, StateSource
 

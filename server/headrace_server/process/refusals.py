@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ..core.remembered import Remembered
+from ..core.bounded_map import BoundedMap
 
 logger = logging.getLogger("headrace.trainers")
 
@@ -32,8 +32,8 @@ class Refusals:
     """All refusals of one server."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    _peers: Remembered[tuple[str, str], None] = field(
-        default_factory=lambda: Remembered(_REMEMBERED)
+    _peers: BoundedMap[tuple[str, str], None] = field(
+        default_factory=lambda: BoundedMap(_REMEMBERED)
     )
     _unlogged: dict[str, _Unlogged] = field(default_factory=dict)
     _lines: int = 0

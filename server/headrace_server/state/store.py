@@ -34,7 +34,7 @@ from typing import Any
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
 
-from ..core.changes import Change, Saved
+from ..core.stored_state import Change, Saved
 from ..files.durable_file import FULL, room, writing
 from ..process.rundir import MORE_SHARED_MEMORY
 from .commit_records import Ledger, decoded, encoded

@@ -24,7 +24,7 @@ from headrace_proto.errors import (
 )
 from headrace_proto.messages import Ended, Hello, Pulse, Refused, Welcome
 
-from ..core.handover import JoinRefused
+from ..core.dispatch_effects import JoinRefused
 from ..core.rewinding import PresentTrainer
 from ..process.config import RunConfig
 from ..process.descriptors import is_shortage

@@ -13,7 +13,7 @@ from typing import Any
 from headrace_proto.layout import Slot
 from headrace_proto.messages import FROM_SERVER, Deliver, Delivery
 
-from ..core.handover import Batch
+from ..core.dispatch_effects import Batch
 from ..making.run import Run
 from ..making.slab import Slab
 from ..process.relay import BlockPlace

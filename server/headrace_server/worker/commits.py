@@ -29,8 +29,8 @@ import msgpack
 
 from headrace_proto.errors import ServerError
 
-from ..core.changes import Change, Saved
-from ..core.handover import StoreCommit
+from ..core.dispatch_effects import StoreCommit
+from ..core.stored_state import Change, Saved
 from ..files.durable_file import writing
 from ..making.run import Run
 from ..state.mirror import Mirror

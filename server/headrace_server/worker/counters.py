@@ -19,7 +19,7 @@ from typing import Any
 from headrace_proto.messages import Renew
 
 from ..core.dispatch import Dispatcher
-from ..core.handover import Answer, Batch
+from ..core.dispatch_effects import Answer, Batch
 from ..process.counts import added
 from ..process.statuses import PartitionCounts, joined
 

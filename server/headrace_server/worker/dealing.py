@@ -13,7 +13,7 @@ from collections import deque
 
 from headrace_proto.codec import pack
 
-from ..core.handover import Dealt, Send
+from ..core.dispatch_effects import Dealt, Send
 from .desk import Desk
 from .outbox import Outbox
 from .partitions import Partitions

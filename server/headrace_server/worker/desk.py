@@ -18,10 +18,10 @@ from headrace_proto.schema import Field
 
 from ..core.acknowledged_commits import Acknowledged
 from ..core.dispatch import Dispatcher
+from ..core.dispatch_effects import Batch, JoinRefused
 from ..core.end_of_feed import Farewell
 from ..core.group_dispatch import GroupDispatcher
-from ..core.group_places import check_group
-from ..core.handover import Batch, JoinRefused
+from ..core.trainer_group import check_group
 from ..core.plan import RESIZED
 from ..core.rank_runs import Runs
 from ..core.rounds import DealtRounds

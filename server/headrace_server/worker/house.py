@@ -19,7 +19,7 @@ from typing import Any
 from headrace_proto.clock import AwakeClock
 from headrace_proto.messages import Answered, EpochBegun, Full, Idle, Passed
 
-from ..core.handover import (
+from ..core.dispatch_effects import (
     Answer,
     BeginEpoch,
     Claim,
@@ -86,7 +86,7 @@ class House:
             for feed in self.config.feeds
         }
         for name, desk in self.desks.items():
-            partitions.ahead.follow(name, desk.dispatcher.untaken)
+            partitions.turns.follow(name, desk.dispatcher.untaken)
         self._requests = FeedRequests(partitions, self.do, outbox, self.pipe, self.clock)
         self.reception = Reception(
             config=self.config,

@@ -38,7 +38,7 @@ from headrace_proto.messages import (
     Outcome,
 )
 
-from ..core.handover import Answer, Batch, Send
+from ..core.dispatch_effects import Answer, Batch, Send
 from ..process.exchange import Exchange, is_near
 from ..process.relay import BlockPlace, SegmentRetired
 from .desk import Desk

@@ -161,7 +161,7 @@ class Owner:
                         self._store()
                     self._step(partitions.work, name)
                     house.act()
-                    busy = busy or not partitions.ahead.at_rest
+                    busy = busy or not partitions.turns.at_rest
                 busy = self._send_out() or busy
 
     def _open(self) -> None:

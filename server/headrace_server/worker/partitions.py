@@ -2,8 +2,9 @@
 
     calls ─► [ one step of the partition whose turn it is ] × n ─► events
 
-``opening.py`` opens partitions, ``core/ahead.py`` gives turns, ``announcing.py`` announces batches,
-``lacks.py`` reports what is lacking, ``commits.py`` takes commits and has them stored.
+``opening.py`` opens partitions, ``core/partition_turns.py`` gives turns, ``announcing.py``
+announces batches, ``lacks.py`` reports what is lacking, ``commits.py`` takes commits and has them
+stored.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from typing import Any
 from headrace_proto.errors import HeadraceError, ProtocolError, code_of
 from headrace_proto.schema import schema_to_wire
 
-from ..core import handover
-from ..core.ahead import Ahead
+from ..core import dispatch_effects
 from ..core.handover import Batch
+from ..core.partition_turns import PartitionTurns
 from ..flight.recorder import Recorder
 from ..making.run import Blocked, Busy, Done, Resting, Run
 from ..making.slab import Slab
@@ -73,20 +74,22 @@ class Partitions:
         self._epochs: dict[_Name, int] = {}  # current epochs, where no batch crosses their borders
         self._full = False  # whether the slab has no room for the next batch
         self.unchecked: set[_Name] = set()  # partitions whose next examples can be checked ahead
-        self.ahead = Ahead(self._feeds, config.max_ahead, config.max_ahead_bytes, config.slab_bytes)
+        self.turns = PartitionTurns(
+            self._feeds, config.max_ahead, config.max_ahead_bytes, config.slab_bytes
+        )
 
     def turn(self) -> _Name | None:
         """Return the partition that makes the next batch; None if the worker has to wait."""
         if time.monotonic() >= self.reporter.due:
             self.reporter.look(self._running, self._made)
-        name = None if self._full else self.ahead.turn()
+        name = None if self._full else self.turns.turn()
         if name is None:  # else its step beats
             self._diary.beat()
         return name
 
     def prepare(self, poll: Callable[[float], Any]) -> Any:
         """Write next batches ahead until ``poll`` returns events; return these, or None."""
-        for name in self.ahead.waiting:
+        for name in self.turns.waiting:
             if self._running[name].prepare() and (events := poll(0)):
                 return events  # other partitions can prepare later
         return None
@@ -102,7 +105,7 @@ class Partitions:
         """Wait by ``poll`` and record the reason; return the result of ``poll``."""
         self._announcer.note()
         self._diary.idle()
-        for name in self.ahead.waiting:
+        for name in self.turns.waiting:
             self._lacks.wait(name, self._running[name])
         reason = "slab" if self._full else "states" if self._lacks.starved else "trainers"
         self._full = False
@@ -123,15 +126,15 @@ class Partitions:
             now = time.monotonic()
             took, began = now - began, now
             if len(self._running) > 1:
-                self.ahead.worked(turn, took, int(going))
+                self.turns.worked(turn, took, int(going))
             if not going:
                 break
             self._lacks.made(turn, now)
             if run.rests:
-                self.ahead.wait(turn)
+                self.turns.wait(turn)
             if now + took >= until or not run.made_ahead:  # the next one takes as long
                 break
-            turn = self.ahead.turn()
+            turn = self.turns.turn()
             if turn is not None and self._running[turn].reads_next:
                 break
         self._announcer.note(MOST_UNNOTED)
@@ -147,7 +150,7 @@ class Partitions:
             self._fail(name, error)
             return None
         if step is Resting:
-            self.ahead.wait(name)
+            self.turns.wait(name)
             self._lacks.starve(name, run.memory.starved)
         else:
             self._lacks.starved.discard(name)
@@ -176,7 +179,7 @@ class Partitions:
                 self._send((feed, Desk.on_next_epoch, partition, epoch, run.next_turn))
         elif step is Done:
             self._made[name] = self._running.pop(name)
-            self.ahead.end(name)
+            self.turns.end(name)
             self.stores.submit(name, run)
             self.stores.answer(name, (feed, Desk.on_finished, partition, run.stats()))
         elif step is Blocked:
@@ -215,53 +218,53 @@ class Partitions:
             )
             self._send((feed, Desk.on_opened, opened))
             self._running[name] = run
-            self.ahead.open(name, run)
+            self.turns.open(name, run)
 
-    def free(self, feed: str, effect: handover.Freed) -> None:
+    def free(self, feed: str, effect: dispatch_effects.Freed) -> None:
         """Free the block of a batch."""
         place = effect.batch.body
         if place is not None:  # else the batch is of an earlier life, which had its bytes
             self._slab.free(place.block)
 
-    def pass_over(self, feed: str, effect: handover.PassOver) -> None:
+    def pass_over(self, feed: str, effect: dispatch_effects.PassOver) -> None:
         """Count a batch as done that no trainer gets."""
         name = feed, effect.partition
         if run := self._known(name):
             run.memory.saved(effect.number)
             self.stores.submit(name, run)
 
-    def save(self, feed: str, effect: handover.StoreCommit) -> None:
+    def save(self, feed: str, effect: dispatch_effects.StoreCommit) -> None:
         """Take the commit of a batch, of segments with its states."""
         name = feed, effect.batch.partition
         if run := self._running.get(name) or self._made.get(name):
             self.commits.save(name, run, effect)
-            self.ahead.wake(name)
+            self.turns.wake(name)
 
-    def flush(self, feed: str, effect: handover.StoreLanes) -> None:
+    def flush(self, feed: str, effect: dispatch_effects.StoreLanes) -> None:
         """Take states of lanes that a trainer flushes."""
         name = feed, effect.batch.partition
         self.commits.flush(name, self._running.get(name), *effect.payload)
 
-    def want(self, feed: str, effect: handover.Want) -> None:
+    def want(self, feed: str, effect: dispatch_effects.Want) -> None:
         """Allow batches of segments, of these lanes."""
         name = feed, effect.partition
         if run := self._called(name):
             run.memory.want(effect.more, effect.stripe)
             self._lacks.starved.discard(name)
 
-    def begin_epoch(self, feed: str, effect: handover.BeginEpoch) -> None:
+    def begin_epoch(self, feed: str, effect: dispatch_effects.BeginEpoch) -> None:
         """Let a partition that rests at the border of an epoch begin the next one."""
         if run := self._called((feed, effect.partition)):
             run.begin_epoch()
 
-    def leave(self, feed: str, effect: handover.Leave) -> None:
+    def leave(self, feed: str, effect: dispatch_effects.Leave) -> None:
         """Take lanes back from a trainer that left; its rank has others instead."""
         name = feed, effect.partition
         if run := self._called(name):
             run.memory.leave(effect.stripe, effect.instead)
             self.stores.submit(name, run)
 
-    def deal(self, feed: str, effect: handover.Deal) -> None:
+    def deal(self, feed: str, effect: dispatch_effects.Deal) -> None:
         """Make batches for the ranks of a run, or for any trainer."""
         name = feed, effect.partition
         if run := self._called(name):
@@ -273,16 +276,16 @@ class Partitions:
         if run := self._known(name):
             self.stores.submit(name, run)
 
-    def release(self, feed: str, effect: handover.Release) -> None:
+    def release(self, feed: str, effect: dispatch_effects.Release) -> None:
         """Take a claimed batch back from a trainer that did not finish it."""
         if run := self._called((feed, effect.partition)):
             run.memory.release(effect.number)
 
-    def claim(self, feed: str, effect: handover.Claim) -> None:
+    def claim(self, feed: str, effect: dispatch_effects.Claim) -> None:
         """Judge a trainer's claim of a batch from before a restart."""
         name = feed, effect.partition
         if run := self._known(name):
-            self.ahead.wake(name)
+            self.turns.wake(name)
             with self._failing(name), self._guards[feed].step(effect.partition):
                 self.commits.claim(name, run, effect.place)
 
@@ -292,7 +295,7 @@ class Partitions:
 
     def _called(self, name: _Name) -> Run | None:
         """Return the run for a call, which may now have work to do; None if it has ended."""
-        self.ahead.wake(name)
+        self.turns.wake(name)
         return self._running.get(name)
 
     def end(self) -> None:
@@ -316,14 +319,14 @@ class Partitions:
         for name, run in _of(feed, self._running):
             run.close(cancel)
             self.stores.submit(name, run)
-            self.ahead.wake(name)
+            self.turns.wake(name)
         self.stores.write()
 
     def abandon(self, feed: str) -> None:
         """Stop all partitions of a feed, which has failed."""
         for name, _ in _of(feed, self._running):
             del self._running[name]
-            self.ahead.end(name)
+            self.turns.end(name)
 
     def change(self, feed: str, change: Callable[[Run], int]) -> tuple[list[list[int]], str]:
         """Change what the partitions of a feed make, except those that have made all batches.

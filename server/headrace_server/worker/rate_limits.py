@@ -16,7 +16,7 @@ from typing import Any
 from headrace_proto.errors import HeadraceError, LimitExceeded, code_of
 from headrace_proto.messages import Refused
 
-from ..core.remembered import Remembered
+from ..core.bounded_map import BoundedMap
 from ..process.refusals import Refusals
 
 #: Number of garbage messages after which a connection is mute.
@@ -39,8 +39,8 @@ class RateLimits:
     end: Callable[[bytes], None]
 
     def __post_init__(self) -> None:
-        self.muted: Remembered[bytes, None] = Remembered(_REMEMBERED)
-        self._bad: Remembered[bytes, int] = Remembered(_REMEMBERED)
+        self.muted: BoundedMap[bytes, None] = BoundedMap(_REMEMBERED)
+        self._bad: BoundedMap[bytes, int] = BoundedMap(_REMEMBERED)
         self._strays: Counter[bytes] = Counter()
         self._second = 0.0
 

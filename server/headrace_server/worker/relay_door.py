@@ -13,7 +13,7 @@ from typing import Any
 from headrace_proto.channel import Channel
 from headrace_proto.errors import ServerError
 
-from ..core.handover import Batch
+from ..core.dispatch_effects import Batch
 from ..process.refusals import Refusals
 from ..process.relay import (
     FROM_FRONT,

@@ -27,7 +27,7 @@ from headrace_proto.errors import LimitExceeded
 from headrace_proto.messages import Answered
 from headrace_proto.state_buffers import PROOF_BYTES
 
-from ..core.handover import Batch
+from ..core.dispatch_effects import Batch
 from ..core.transitions import Lifecycle, Transitions
 from ..files.durable_file import writing
 from ..process.descriptors import aside, own

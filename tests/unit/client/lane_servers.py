@@ -29,8 +29,9 @@ from headrace_proto.messages import (
     Welcome,
 )
 from headrace_proto.placement import next_term, partitions_of
+from headrace_server.core.admitted_examples import AT_SERVER, AT_TRAINER, NOWHERE
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.handover import (
+from headrace_server.core.dispatch_effects import (
     Answer,
     Batch,
     Claim,
@@ -41,8 +42,7 @@ from headrace_server.core.handover import (
     StoreCommit,
     Want,
 )
-from headrace_server.core.lanes import Lanes
-from headrace_server.core.sequences import AT_SERVER, AT_TRAINER, NOWHERE
+from headrace_server.core.lane_order import LaneOrder
 from tests.unit.core.segment_world import Worker
 
 __all__ = ["Run"]
@@ -65,7 +65,7 @@ class _Partition(Worker):
     def begin(self, made: int) -> None:
         super().begin(made)
         if self._states == NOWHERE:
-            self.machine = Lanes(*self.options, NOWHERE)
+            self.machine = LaneOrder(*self.options, NOWHERE)
 
 
 class _Server:

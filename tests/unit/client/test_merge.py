@@ -27,7 +27,7 @@ from headrace_proto.messages import (
     Welcome,
 )
 from headrace_proto.placement import WHOLE, Placement, Share, partitions_of
-from headrace_server.core.sequences import AT_SERVER, AT_TRAINER, NOWHERE
+from headrace_server.core.admitted_examples import AT_SERVER, AT_TRAINER, NOWHERE
 from tests.examples import some
 
 from .lane_servers import Run

@@ -49,7 +49,7 @@ from headrace_proto.messages import (
     Unknown,
     Welcome,
 )
-from headrace_server.core.handover import Answer, Batch, Finish, Freed, Send
+from headrace_server.core.dispatch_effects import Answer, Batch, Finish, Freed, Send
 from tests.examples import some
 from tests.footprint import entries
 from tests.unit.core.prompt import Prompt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace_proto.messages import Handed
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.handover import Answer, Batch
+from headrace_server.core.dispatch_effects import Answer, Batch
 
 TTL = 10.0
 TERM = 7

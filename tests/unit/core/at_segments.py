@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.handover import Batch, Reclaimed, Returned, Send
+from headrace_server.core.dispatch_effects import Batch, Reclaimed, Returned, Send
 
 TTL = 10.0
 

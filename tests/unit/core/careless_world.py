@@ -1,6 +1,6 @@
 """Trainers that do anything at any time, at a dispatcher of segments with real machines behind it.
 
-    trainers ──► Dispatcher, of groups too ──orders──► partition: SegmentQueue or Lanes
+    trainers ──► Dispatcher, of groups too ──orders──► partition: ArrivalOrder or LaneOrder
         ▲              │                    ◄───words────
         └── deliveries ┘
 
@@ -15,9 +15,9 @@ from collections import Counter, deque
 from random import Random
 
 from headrace_proto.messages import Passed
+from headrace_server.core.arrival_order import ArrivalOrder
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.group_dispatch import GroupDispatcher
-from headrace_server.core.handover import (
+from headrace_server.core.dispatch_effects import (
     Batch,
     Deal,
     JoinRefused,
@@ -28,8 +28,8 @@ from headrace_server.core.handover import (
     StoreLanes,
     Want,
 )
-from headrace_server.core.lanes import Lanes
-from headrace_server.core.segments import SegmentQueue
+from headrace_server.core.group_dispatch import GroupDispatcher
+from headrace_server.core.lane_order import LaneOrder
 
 from .greetings import hello
 
@@ -41,7 +41,7 @@ class Partition:
 
     def __init__(self, number, counts, order, states, small):
         self.number, self.counts = number, counts
-        kind = Lanes if order == "lanes" else SegmentQueue
+        kind = LaneOrder if order == "lanes" else ArrivalOrder
         self.machine = kind(2, 8, small, number, states)
         self.input = deque(range(0, len(counts), CHUNK))
         self.read = False  # whether the machine knows that all is read

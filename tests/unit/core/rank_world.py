@@ -1,6 +1,6 @@
 """Ranks in step over partitions with lazy channels: real machines behind a real dispatcher.
 
-    ranks ──► Dispatcher ──orders──► partition: SegmentQueue or Lanes ──► what it has stored
+    ranks ──► Dispatcher ──orders──► partition: ArrivalOrder or LaneOrder ──► what it has stored
       ▲           │        ◄───words────
       └ deliveries┘
 
@@ -19,10 +19,10 @@ from random import Random
 import numpy as np
 
 from headrace_proto.messages import Handed
-from headrace_server.core.changes import Examples
+from headrace_server.core.admitted_examples import BEGUN
+from headrace_server.core.arrival_order import ArrivalOrder
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.group_dispatch import GroupDispatcher
-from headrace_server.core.handover import (
+from headrace_server.core.dispatch_effects import (
     Answer,
     Batch,
     Claim,
@@ -34,11 +34,11 @@ from headrace_server.core.handover import (
     StoreCommit,
     Want,
 )
-from headrace_server.core.lanes import Lanes
-from headrace_server.core.rank_members import MemberRows, RoundMembers, place_of
+from headrace_server.core.group_dispatch import GroupDispatcher
+from headrace_server.core.lane_order import LaneOrder
+from headrace_server.core.round_forming import MemberRows, RoundMembers, place_of
 from headrace_server.core.rounds import DealtRounds
-from headrace_server.core.segments import SegmentQueue
-from headrace_server.core.sequences import BEGUN
+from headrace_server.core.stored_state import Examples
 
 from .greetings import hello
 
@@ -61,7 +61,7 @@ class Partition:
     def begin(self):
         """Begin a life from the stored state."""
         size = 2, 6 + self.number, self.small, self.number
-        self.machine = SegmentQueue(*size) if self.order == "arrival" else Lanes(*size)
+        self.machine = ArrivalOrder(*size) if self.order == "arrival" else LaneOrder(*size)
         self.index = self.machine.next_index
         self.input = deque(range(0, len(self.counts), CHUNK))
         self.read = False  # whether the machine knows that all is read

@@ -1,6 +1,6 @@
 """A feed of segments without payload: real machines behind a real dispatcher, and lazy channels.
 
-    trainers ──► Dispatcher ──orders──► partition: SegmentQueue or Lanes
+    trainers ──► Dispatcher ──orders──► partition: ArrivalOrder or LaneOrder
         ▲              │        ◄───words────
         └── deliveries ┘
 
@@ -18,8 +18,10 @@ from random import Random
 import numpy as np
 
 from headrace_proto.messages import Handed
+from headrace_server.core.admitted_examples import AT_SERVER, AT_TRAINER, BEGUN
+from headrace_server.core.arrival_order import ArrivalOrder
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.handover import (
+from headrace_server.core.dispatch_effects import (
     Answer,
     Batch,
     Claim,
@@ -32,9 +34,7 @@ from headrace_server.core.handover import (
     StoreLanes,
     Want,
 )
-from headrace_server.core.lanes import Lanes
-from headrace_server.core.segments import SegmentQueue
-from headrace_server.core.sequences import AT_SERVER, AT_TRAINER, BEGUN
+from headrace_server.core.lane_order import LaneOrder
 from tests.unit.changes import begun
 
 TTL = 10.0
@@ -69,10 +69,10 @@ class Worker:
         """Begin a life from the stored state."""
         self.life += 1
         if self.order == "lanes":
-            self.machine = Lanes(*self.options, "trainer" if self.ahead else "server")
+            self.machine = LaneOrder(*self.options, "trainer" if self.ahead else "server")
         else:
             sized = self.life and self.machine.sized  # it is stored
-            self.machine = SegmentQueue(*self.options)
+            self.machine = ArrivalOrder(*self.options)
             self.machine.sized = bool(sized)
         self.pending = deque()  # saves that are not stored, in order
         self.input = deque(range(0, len(self.counts), CHUNK))
@@ -219,7 +219,7 @@ class Worker:
             return False
         machine = self.machine
         draft = machine.next_draft()
-        for stripe in machine.take_dry() if isinstance(machine, Lanes) else ():
+        for stripe in machine.take_dry() if isinstance(machine, LaneOrder) else ():
             self.words.append(("dry", stripe))
         if draft is not None:
             self.out[self.made] = draft
@@ -238,7 +238,7 @@ class Worker:
             self.finished = True
             self.words.append(("finished",))
         else:
-            if isinstance(machine, SegmentQueue) and machine.starved and not self.starved:
+            if isinstance(machine, ArrivalOrder) and machine.starved and not self.starved:
                 self.starved = True
                 self.words.append(("starved",))
             return False

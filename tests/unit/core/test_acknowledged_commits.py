@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace_server.core.acknowledged_commits import Acknowledged
-from headrace_server.core.handover import Answer, Claim, Rewound, Send, StoreCommit
+from headrace_server.core.dispatch_effects import Answer, Claim, Rewound, Send, StoreCommit
 
 from .anew import OLD, At
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace_proto.messages import Handed
 from headrace_server.core.claims import STANDS, ClaimedBatch
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.handover import (
+from headrace_server.core.dispatch_effects import (
     Answer,
     Batch,
     Claim,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace_proto.messages import Full, Idle
-from headrace_server.core.handover import (
+from headrace_server.core.dispatch_effects import (
     Answer,
     Batch,
     Finish,

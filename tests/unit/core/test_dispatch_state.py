@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.handover import Batch
+from headrace_server.core.dispatch_effects import Batch
 
 from .at_segments import At
 

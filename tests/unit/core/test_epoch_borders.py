@@ -4,7 +4,7 @@ import pytest
 
 from headrace_proto.messages import EpochBegun, Handed, Idle, Passed
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.handover import Batch, BeginEpoch, Send, Want
+from headrace_server.core.dispatch_effects import Batch, BeginEpoch, Send, Want
 from headrace_server.core.partition import TURN_BITS
 
 

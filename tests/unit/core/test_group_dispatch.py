@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_proto.messages import Handed
+from headrace_server.core.admitted_examples import AT_SERVER, AT_TRAINER
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.group_dispatch import GroupDispatcher
-from headrace_server.core.handover import (
+from headrace_server.core.dispatch_effects import (
     Answer,
     Batch,
     Claim,
@@ -25,7 +25,7 @@ from headrace_server.core.handover import (
     StoreCommit,
     StoreLanes,
 )
-from headrace_server.core.sequences import AT_SERVER, AT_TRAINER
+from headrace_server.core.group_dispatch import GroupDispatcher
 from tests.examples import some
 
 from .greetings import hello

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_server.core.handover import JoinRefused
+from headrace_server.core.dispatch_effects import JoinRefused
 
 from .greetings import hello
 from .test_group_dispatch import filled, joined, sent

@@ -5,24 +5,28 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headrace_server.core.arrival_order import ArrivalOrder
 from headrace_server.core.key_search import FoundExample
-from headrace_server.core.lanes import Lanes
-from headrace_server.core.segments import SegmentQueue
+from headrace_server.core.lane_order import LaneOrder
 
 
 def offered(
-    machine: SegmentQueue | Lanes, chunk: int, keys: list[bytes], counts: list[int], epoch: int = 0
+    machine: ArrivalOrder | LaneOrder,
+    chunk: int,
+    keys: list[bytes],
+    counts: list[int],
+    epoch: int = 0,
 ) -> None:
     facts = {"key": [(epoch, key) for key in keys], "count": np.array(counts)}
     machine.offer(chunk, len(keys), facts)
 
 
-def places(machine: SegmentQueue | Lanes, key: bytes) -> list[tuple[int, int, int, str]]:
+def places(machine: ArrivalOrder | LaneOrder, key: bytes) -> list[tuple[int, int, int, str]]:
     return [(f.epoch, f.segment, f.segments, f.where) for f in machine.seek(key)]
 
 
 def test_a_sequence_is_not_begun_then_out_then_ready_and_out_again():
-    queue = SegmentQueue(2)
+    queue = ArrivalOrder(2)
     offered(queue, 0, [b"a", b"b"], [3, 1])
     assert places(queue, b"a") == [(0, 0, 3, "not begun")]
     queue.want(1)
@@ -36,19 +40,19 @@ def test_a_sequence_is_not_begun_then_out_then_ready_and_out_again():
 
 
 def test_a_key_that_was_never_read_is_nowhere():
-    queue = SegmentQueue(1)
+    queue = ArrivalOrder(1)
     offered(queue, 0, [b"a"], [1])
     assert queue.seek(b"c") == []
 
 
 def test_one_that_finds_no_place_in_the_capacity_is_not_begun():
-    queue = SegmentQueue(1, capacity=1)
+    queue = ArrivalOrder(1, capacity=1)
     offered(queue, 0, [b"a", b"b"], [1, 5])
     assert places(queue, b"b") == [(0, 0, 5, "not begun")]
 
 
 def test_the_same_key_of_two_epochs_is_found_in_both():
-    queue = SegmentQueue(1)
+    queue = ArrivalOrder(1)
     offered(queue, 0, [b"a"], [2])
     queue.want(1)
     queue.next_draft()
@@ -58,7 +62,7 @@ def test_the_same_key_of_two_epochs_is_found_in_both():
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_in_lanes_the_segment_is_that_of_the_oldest_batch_that_is_out(ahead: bool):
-    lanes = Lanes(1, states="trainer" if ahead else "server")
+    lanes = LaneOrder(1, states="trainer" if ahead else "server")
     offered(lanes, 0, [b"a"], [3])
     lanes.want(2, 7)
     first = lanes.next_draft()
@@ -67,13 +71,13 @@ def test_in_lanes_the_segment_is_that_of_the_oldest_batch_that_is_out(ahead: boo
 
 
 def test_reasons_for_which_segments_wait_are_counted():
-    queue = SegmentQueue(2, capacity=3)
+    queue = ArrivalOrder(2, capacity=3)
     offered(queue, 0, [b"a", b"b", b"c", b"d", b"e"], [2, 2, 2, 2, 2])
     assert queue.standing() == {"ready": 3, "leased": 0, "full": 2}
     queue.want(1)
     queue.next_draft()
     assert queue.standing() == {"ready": 1, "leased": 2, "full": 2}
-    lanes = Lanes(2, capacity=3)
+    lanes = LaneOrder(2, capacity=3)
     offered(lanes, 0, [b"a", b"b", b"c", b"d"], [2, 2, 2, 2])
     lanes.want(1, 0)
     lanes.next_draft()

@@ -6,7 +6,7 @@ import pytest
 
 from headrace_proto.messages import Handed
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.handover import Answer, Batch, Dealt, Send
+from headrace_server.core.dispatch_effects import Answer, Batch, Dealt, Send
 from headrace_server.core.plain_rounds import PlainRounds
 from headrace_server.core.rounds import DealtRounds
 

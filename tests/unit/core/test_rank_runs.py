@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from headrace_server.core.dispatch_effects import JoinRefused
 from headrace_server.core.end_of_feed import RETURN_S
-from headrace_server.core.handover import JoinRefused
 from headrace_server.core.rank_runs import Runs
 from headrace_server.core.trainers import Trainer
 

@@ -1,6 +1,6 @@
 """A round has one batch of one kind for each rank, and is never changed once it was dealt."""
 
-from headrace_server.core.handover import Batch
+from headrace_server.core.dispatch_effects import Batch
 from headrace_server.core.plain_rounds import PlainRounds
 from headrace_server.core.rounds import Rounds
 

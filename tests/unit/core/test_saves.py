@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.handover import Answer, Finish, Freed, Send, StoreCommit
+from headrace_server.core.dispatch_effects import Answer, Finish, Freed, Send, StoreCommit
 
 from .anew import TERM, TTL, At
 

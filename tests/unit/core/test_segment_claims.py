@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace_proto.messages import Handed
-from headrace_server.core.handover import Answer, Claim, Release, Send, StoreCommit, Want
+from headrace_server.core.dispatch_effects import Answer, Claim, Release, Send, StoreCommit, Want
 
 from .at_segments import At
 

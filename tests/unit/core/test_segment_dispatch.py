@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from headrace_proto.limits import MAX_PREFETCH
 from headrace_proto.messages import Handed, Idle, Passed
-from headrace_server.core.handover import (
+from headrace_server.core.admitted_examples import AT_TRAINER, NOWHERE
+from headrace_server.core.dispatch_effects import (
     Answer,
     Batch,
     Finish,
@@ -20,7 +21,6 @@ from headrace_server.core.handover import (
     StoreLanes,
     Want,
 )
-from headrace_server.core.sequences import AT_TRAINER, NOWHERE
 from tests.examples import some
 from tests.footprint import entries
 

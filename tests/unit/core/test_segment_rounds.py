@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_proto.messages import Handed, Idle, Passed
-from headrace_server.core.handover import (
+from headrace_server.core.admitted_examples import AT_SERVER, AT_TRAINER
+from headrace_server.core.dispatch_effects import (
     Answer,
     Batch,
     Claim,
@@ -24,7 +25,6 @@ from headrace_server.core.handover import (
 )
 from headrace_server.core.rounds import DealtRounds
 from headrace_server.core.segment_rounds import check_rows
-from headrace_server.core.sequences import AT_SERVER, AT_TRAINER
 from tests.examples import some
 
 from .at_segments import At

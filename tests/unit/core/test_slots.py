@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from headrace_server.core.changes import INDEX
 from headrace_server.core.slots import Slots
+from headrace_server.core.stored_state import INDEX
 from tests.unit.changes import begun
 
 

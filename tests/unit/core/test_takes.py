@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_proto.messages import Handed, Idle, Passed
-from headrace_server.core.handover import BeginEpoch, Release, Send, Want
-from headrace_server.core.segments import SegmentQueue
+from headrace_server.core.arrival_order import ArrivalOrder
+from headrace_server.core.dispatch_effects import BeginEpoch, Release, Send, Want
 from tests.examples import some
 
 from .at_segments import At, lanes
@@ -218,7 +218,7 @@ def test_a_take_does_not_withdraw_requests_of_other_trainers():
 
 
 def test_a_partition_makes_no_batch_that_is_withdrawn():
-    queue = SegmentQueue(2, None, False)
+    queue = ArrivalOrder(2, None, False)
     queue.offer(0, 5, {"key": [*range(5)], "count": np.full(5, 1)})
     queue.finish()
     queue.want(2)

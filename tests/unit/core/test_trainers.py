@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from headrace_server.core.handover import JoinRefused
+from headrace_server.core.dispatch_effects import JoinRefused
 from headrace_server.core.trainers import MAX_WORLD, Trainers
 
 

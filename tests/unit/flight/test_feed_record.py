@@ -12,7 +12,7 @@ import pytest
 
 from headrace_proto.errors import ServerError
 from headrace_proto.messages import Hello
-from headrace_server.core.handover import Answer, Batch, Effect, Reclaimed, Returned, Send
+from headrace_server.core.dispatch_effects import Answer, Batch, Effect, Reclaimed, Returned, Send
 from headrace_server.core.plan import Part, Read
 from headrace_server.core.slots import Segments
 from headrace_server.flight.choice import handed_to

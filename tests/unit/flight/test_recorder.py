@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace_server.core.handover import Batch, Send
+from headrace_server.core.dispatch_effects import Batch, Send
 from headrace_server.core.plan import Part, Read
 from headrace_server.core.slots import Segments
 from headrace_server.flight import files

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace_server.core.changes import Change, Saved
+from headrace_server.core.admitted_examples import FIRST_INDEX
+from headrace_server.core.arrival_order import ArrivalOrder
 from headrace_server.core.plan import Read
-from headrace_server.core.segments import SegmentQueue
-from headrace_server.core.sequences import FIRST_INDEX
 from headrace_server.core.slots import Segments
+from headrace_server.core.stored_state import Change, Saved
 from headrace_server.making.line_record import Commit, LineRecord
 from tests.examples import some
 from tests.unit.changes import Example, examples_of, listed
@@ -80,7 +80,7 @@ class World:
     def begin(self) -> None:
         """A life, from what is stored."""
         self.record = LineRecord()
-        self.machine = SegmentQueue(self.batch_size, self.capacity, True)
+        self.machine = ArrivalOrder(self.batch_size, self.capacity, True)
         self.out: list[Segments] = []
         self.unsettled: list[Commit] = []
         self.states: dict[int, bytes] = {}  # by slot
@@ -254,7 +254,7 @@ def test_every_line_ends_once_however_often_the_partition_dies(seed: int):
     assert world.machine.done and world.machine.next_draft() is None
 
 
-def batch_of(machine: SegmentQueue, record: LineRecord, rows: int, count: int) -> Segments:
+def batch_of(machine: ArrivalOrder, record: LineRecord, rows: int, count: int) -> Segments:
     """The first batch of a chunk of examples."""
     record.read(Read(3, 0, 0, rows), rows, None, {"position": 0})
     facts: Any = {"key": list(range(rows)), "count": [count] * rows}
@@ -266,7 +266,7 @@ def batch_of(machine: SegmentQueue, record: LineRecord, rows: int, count: int) -
 
 
 def test_states_that_come_by_themselves_end_nothing():
-    record, machine = LineRecord(), SegmentQueue(2)
+    record, machine = LineRecord(), ArrivalOrder(2)
     batch, none = batch_of(machine, record, 2, 2), np.array([], np.int64)
     assert not len(record.saved([(batch, none, [])], lambda slots: []).put)
     machine.saved(batch)

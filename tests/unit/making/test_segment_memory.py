@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import headrace_server as hs
 from headrace_proto.errors import DataError
-from headrace_server.core.handover import Batch
-from headrace_server.core.sequences import FIRST_INDEX
+from headrace_server.core.admitted_examples import FIRST_INDEX
+from headrace_server.core.dispatch_effects import Batch
 from headrace_server.making.run import Blocked, Busy, Done, Resting
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading import intake

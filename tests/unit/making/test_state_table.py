@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 import headrace_server as hs
 from headrace_proto.dtypes import BYTES, numpy_dtype
-from headrace_server.core.changes import Examples
 from headrace_server.core.slots import Slots
+from headrace_server.core.stored_state import Examples
 from headrace_server.making.run import Done, Resting
 from headrace_server.making.sequencing import StateSource
 from headrace_server.making.state_table import (

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from headrace_server.core.changes import Change
+from headrace_server.core.stored_state import Change
 from headrace_server.state.mirror import Mirror, Mirrored
 from headrace_server.state.statedir import partition_path
 from headrace_server.state.store import Store

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import headrace_server as hs
-from headrace_server.core.handover import Batch, StoreCommit
+from headrace_server.core.dispatch_effects import Batch, StoreCommit
 from headrace_server.worker.commits import Commits
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.state_blocks import StateFlush

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.handover import Answer, Batch
+from headrace_server.core.dispatch_effects import Answer, Batch
 from headrace_server.process.relay import BlockPlace
 from headrace_server.worker.counters import Counters, Tally
 

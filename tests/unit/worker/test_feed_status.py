@@ -9,7 +9,7 @@ import pytest
 
 import headrace_server as hs
 from headrace_proto.messages import Renew
-from headrace_server.core.handover import Batch
+from headrace_server.core.dispatch_effects import Batch
 from headrace_server.process.config import MOST_TRAINERS, FeedConfig, RunConfig
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.events import Opened

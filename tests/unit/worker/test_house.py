@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace_server.core import handover
+from headrace_server.core import dispatch_effects
 from tests.trials.bench import Bench
 
 
 def test_every_effect_has_a_handler(tmp_path: Path):
     house = Bench(tmp_path / "bench", durable=False).house
-    named = {thing for thing in vars(handover).values() if isinstance(thing, type)}
-    effects = {*filter(lambda thing: issubclass(thing, handover.Effect), named)}
-    assert len(effects) > 20 and {*house._calls, *house._effects} == effects - {handover._Effect}
+    named = {thing for thing in vars(dispatch_effects).values() if isinstance(thing, type)}
+    effects = {*filter(lambda thing: issubclass(thing, dispatch_effects.Effect), named)}
+    assert len(effects) > 20 and {*house._calls, *house._effects} == effects - {
+        dispatch_effects._Effect
+    }
 
 
 def test_a_segment_that_the_slab_has_removed_is_removed_from_the_directory(tmp_path: Path):

@@ -17,7 +17,7 @@ from headrace_proto.messages import (
     Outcome,
     Retired,
 )
-from headrace_server.core.handover import Answer, Batch, Send
+from headrace_server.core.dispatch_effects import Answer, Batch, Send
 from headrace_server.process import relay
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.relay import BlockPlace

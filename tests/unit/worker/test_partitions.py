@@ -9,7 +9,7 @@ import numpy as np
 
 import headrace_server as hs
 from headrace_proto.messages import Handed
-from headrace_server.core.handover import Claim
+from headrace_server.core.dispatch_effects import Claim
 from headrace_server.files.manifest import resolve
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.diary import Diary, Notebook

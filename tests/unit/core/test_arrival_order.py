@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace_server.core.admitted_examples import BEGUN, REFUSED
+from headrace_server.core.arrival_order import ArrivalOrder
 from headrace_server.core.partition import Partition, Rest
 from headrace_server.core.plan import Plan, Read
-from headrace_server.core.segments import SegmentQueue
-from headrace_server.core.sequences import BEGUN, REFUSED
 from tests.examples import some
 from tests.unit.changes import begun
 
@@ -30,7 +30,7 @@ class Trainers:
     """Any number of trainers that save their batches in any order, and the laws that must hold."""
 
     def __init__(self, sizes, counts, cuts, seed):
-        self.machine = SegmentQueue(*sizes)
+        self.machine = ArrivalOrder(*sizes)
         self.feed = Feed(self.machine, counts, cuts)
         self.counts = counts
         self.random = Random(seed)
@@ -129,7 +129,7 @@ class Trainers:
 @given(SIZES, COUNTS, CUTS)
 def test_one_trainer_without_prefetch_gets_the_batches_of_the_original(sizes, counts, cuts):
     batches, _, left = original_stream(*sizes, counts)
-    machine = SegmentQueue(*sizes)
+    machine = ArrivalOrder(*sizes)
     feed = Feed(machine, counts, cuts)
     for batch in batches:
         assert feed.next_draft() is None
@@ -148,7 +148,7 @@ def test_a_trainer_that_names_sizes_gets_the_batches_of_the_original(sizes, coun
     """TensorFlow's ``batch_size`` may be a tensor, which has another value at each take."""
     takes = [n and min(n, sizes[1] or n) for n in takes]
     batches, _, left = original_stream(*sizes, counts, takes=takes)
-    machine = SegmentQueue(*sizes)
+    machine = ArrivalOrder(*sizes)
     machine.sized = True
     feed = Feed(machine, counts, cuts)
     for number, rows in zip(range(len(batches) + 1), cycle(takes), strict=False):
@@ -168,7 +168,7 @@ def test_a_trainer_that_names_sizes_gets_the_batches_of_the_original(sizes, coun
 
 
 def test_as_much_is_read_as_a_batch_of_a_size_of_its_own_needs():
-    machine = SegmentQueue(2)
+    machine = ArrivalOrder(2)
     feed = Feed(machine, [1] * 3000, [100])
     assert feed.next_draft() is None
     machine.want(2500, 1)
@@ -181,7 +181,7 @@ def test_a_batch_of_a_size_of_its_own_that_is_released_changes_no_later_one(size
     rows = min(rows, sizes[1] or rows)
     counts, lost = data.draw(COUNTS), data.draw(st.sets(st.integers(0, 9)))
     batches, _, left = original_stream(*sizes, counts, takes=[rows])
-    machine = SegmentQueue(*sizes)
+    machine = ArrivalOrder(*sizes)
     machine.sized = True
     feed = Feed(machine, counts)
     for number, batch in enumerate(batches):
@@ -206,7 +206,7 @@ def test_keys_that_come_again_are_refused_and_let_in_as_by_the_original(sizes, d
     counts = data.draw(COUNTS)
     keys = data.draw(st.lists(st.sampled_from("abcd"), min_size=len(counts), max_size=len(counts)))
     batches, refused, left = original_stream(batch_size, capacity, small, counts, keys)
-    machine = SegmentQueue(*sizes)
+    machine = ArrivalOrder(*sizes)
     feed = Feed(machine, counts, [len(counts) or 1], keys)
     machine.want(10**6)
     mine = []
@@ -259,7 +259,7 @@ def test_a_cancel_hands_out_what_is_ready_and_counts_the_rest(
 
 def test_the_end_without_small_batches_comes_when_no_full_batch_can_be_formed_any_more():
     """TensorFlow would wait for ever: one example is left, with more segments than a batch has."""
-    machine = SegmentQueue(2, 2)
+    machine = ArrivalOrder(2, 2)
     feed = Feed(machine, [1, 9])
     machine.want(2)
     batch = feed.next_draft()
@@ -269,7 +269,7 @@ def test_the_end_without_small_batches_comes_when_no_full_batch_can_be_formed_an
 
 
 def test_leftovers_are_dropped_though_nobody_asks_for_them():
-    machine = SegmentQueue(2)
+    machine = ArrivalOrder(2)
     feed = Feed(machine, [1, 1, 1])
     machine.want(1)
     batch = feed.next_draft()
@@ -278,7 +278,7 @@ def test_leftovers_are_dropped_though_nobody_asks_for_them():
     machine.saved(batch)
     assert machine.done and machine.chunks() == set()
 
-    machine = SegmentQueue(2)
+    machine = ArrivalOrder(2)
     feed = Feed(machine, [2, 2, 1, 1, 1])
     machine.want(1)
     batch = feed.next_draft()
@@ -291,7 +291,7 @@ def test_leftovers_are_dropped_though_nobody_asks_for_them():
 
 
 def test_a_waiting_trainer_gets_small_batches_at_the_end_and_waits_for_those_of_others():
-    machine = SegmentQueue(2, allow_small_batch=True)
+    machine = ArrivalOrder(2, allow_small_batch=True)
     feed = Feed(machine, [2, 2, 2])
     machine.want(9)
     first, second = feed.next_draft(), feed.next_draft()
@@ -318,7 +318,7 @@ def test_examples_of_one_and_of_a_thousand_segments_go_together(allow_small):
 
 
 def test_a_place_is_free_when_the_last_segment_is_taken_and_a_slot_when_it_is_saved():
-    machine = SegmentQueue(2, 2)
+    machine = ArrivalOrder(2, 2)
     feed = Feed(machine, [1, 2, 3, 3, 3], [5])
     machine.want(9)
     first = feed.next_draft()
@@ -339,7 +339,7 @@ def test_a_place_is_free_when_the_last_segment_is_taken_and_a_slot_when_it_is_sa
 
 
 def test_a_partition_rests_while_states_are_with_trainers_and_ends_when_all_is_through():
-    machine = SegmentQueue(2, 2, allow_small_batch=True)
+    machine = ArrivalOrder(2, 2, allow_small_batch=True)
     partition = Partition(machine, 0)
     read = partition.next_step(3)
     partition.arrived(read, 3, None, {"key": list("abc"), "count": [2, 1, 1]})
@@ -359,7 +359,7 @@ def test_a_partition_rests_while_states_are_with_trainers_and_ends_when_all_is_t
 
 
 def test_a_partition_reads_no_more_than_capacity_lets_in():
-    machine = SegmentQueue(2, 4)
+    machine = ArrivalOrder(2, 4)
     partition = Partition(machine, 0, epochs=None)
     for position in (0, 3):
         read = partition.next_step(3)
@@ -377,7 +377,7 @@ def test_a_partition_reads_no_more_than_capacity_lets_in():
 
 
 def test_a_batch_is_saved_once():
-    machine = SegmentQueue(1)
+    machine = ArrivalOrder(1)
     feed = Feed(machine, [2, 2])
     machine.want(1)
     batch = feed.next_draft()
@@ -388,7 +388,7 @@ def test_a_batch_is_saved_once():
 
 
 def _seconds_per_batch(examples, size=32):
-    machine = SegmentQueue(size, examples)
+    machine = ArrivalOrder(size, examples)
     machine.offer(0, examples, {"key": range(examples), "count": np.full(examples, 10**6)})
     machine.want(10**9)
     out = [machine.next_draft() for _ in range(examples // size)]
@@ -414,7 +414,7 @@ def test_a_batch_costs_the_same_with_a_thousand_examples_in_flight_and_a_hundred
 
 def resumed(segments, counts, size=2, small=True, offered=(), known=None):
     """A queue of examples that have begun, by index, and of a chunk of others."""
-    machine = SegmentQueue(size, None, small)
+    machine = ArrivalOrder(size, None, small)
     n = len(segments)
     numbers = np.arange(n)
     keys = [f"key {i}" for i in range(n)]
@@ -465,7 +465,7 @@ def test_examples_that_began_before_older_ones_give_each_segment_once_and_in_ord
     """The trainer with the older examples has died, and the other one has saved."""
     chance = Random(seed)
     began = np.array([chance.random() < 0.5 for _ in range(n)])
-    machine, counts = SegmentQueue(size, None, True), np.array([chance.randint(2, 5)] * n)
+    machine, counts = ArrivalOrder(size, None, True), np.array([chance.randint(2, 5)] * n)
     left = [int(one) for one in began]  # segment that is next, by example
     old = np.flatnonzero(began)
     columns = old, counts[old], np.ones_like(old), FIRST + old, old

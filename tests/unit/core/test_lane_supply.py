@@ -1,9 +1,9 @@
 """Each trainer has lanes of its own, and only it gets their batches."""
 
-from headrace_server.core.handover import Batch, Freed, Leave, Want
-from headrace_server.core.hands import Hands
-from headrace_server.core.lane_queues import LaneQueues
-from headrace_server.core.sequences import AT_SERVER, NOWHERE
+from headrace_server.core.admitted_examples import AT_SERVER, NOWHERE
+from headrace_server.core.batch_lifecycle import BatchLifecycle
+from headrace_server.core.dispatch_effects import Batch, Freed, Leave, Want
+from headrace_server.core.lane_supply import LaneSupply
 from headrace_server.core.trainers import Trainers
 
 
@@ -11,12 +11,12 @@ def batch(partition, number, stripe=0):
     return Batch(partition, number, 1, meta={"stripe": stripe})
 
 
-class Queues(LaneQueues):
+class Queues(LaneSupply):
     """Queues whose trainers and effects are at hand."""
 
     def __init__(self, partitions, states=AT_SERVER):
         self.trainers = Trainers(64, lambda session: 0)
-        self.hands = Hands(10.0, 0, self.trainers)
+        self.hands = BatchLifecycle(10.0, 0, self.trainers)
         super().__init__(partitions, self.hands, states)
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from headrace_proto.messages import Idle
 
-from .handover import Batch, Effect, Line, Release, Want
+from .dispatch_effects import Batch, Effect, Line, Release, Want
 from .segment_rounds import SegmentRounds
 from .segment_supply import Asking, SegmentSupply
 from .trainers import Trainer
@@ -39,7 +39,7 @@ class _Take:
     batch: Batch | None = None
 
 
-class Arrivals(SegmentSupply):
+class ArrivalSupply(SegmentSupply):
     """The batches of ``order="arrival"`` that no trainer has."""
 
     ranked = SegmentRounds
@@ -226,7 +226,7 @@ class Arrivals(SegmentSupply):
             if take.batch is not None:
                 if self._trainers.has_room(session):
                     del self.takes[session]
-                    self._hands.grant(trainer, take.batch)
+                    self._lifecycle.grant(trainer, take.batch)
             elif self._pass_next(trainer):
                 self._withdraw(session)
             else:
@@ -245,10 +245,10 @@ class Arrivals(SegmentSupply):
                 pass
             take.asked.add(able[0])
             self.partitions[able[0]].starved = False
-            self._hands.effects.append(Want(able[0], take.rows, take.stripe))
+            self._lifecycle.effects.append(Want(able[0], take.rows, take.stripe))
         elif self._trainers.shared and not trainer.idle:
             trainer.idle = True
-            self._hands.effects.append(Idle(trainer.session, trainer.seq))
+            self._lifecycle.effects.append(Idle(trainer.session, trainer.seq))
 
     def _is_over(self, partition: int) -> bool:
         here = self.partitions[partition]
@@ -280,7 +280,7 @@ class Arrivals(SegmentSupply):
     def _unask(self, take: _Take) -> None:
         for number in sorted(take.asked):
             self.partitions[number].starved = False  # else it reports that again
-            self._hands.effects.append(Want(number, 0, take.stripe))
+            self._lifecycle.effects.append(Want(number, 0, take.stripe))
         take.asked.clear()
 
     def _withdraw_wants(self) -> None:
@@ -295,13 +295,13 @@ class Arrivals(SegmentSupply):
                 spare -= fewer
                 here.due -= fewer
                 here.starved = False  # else it reports that again
-                self._hands.effects.append(Want(number, -fewer))
+                self._lifecycle.effects.append(Want(number, -fewer))
 
     def _release_all(self, batches: Sequence[Batch]) -> None:
         """Release batches that no trainer has, so that their rows go out in others."""
         for batch in batches:
             self._release_rows(batch)
-            self._hands.void(batch)
+            self._lifecycle.void(batch)
 
     def _release_rows(self, batch: Batch) -> None:
-        self._hands.effects.append(Release(batch.partition, batch.number))
+        self._lifecycle.effects.append(Release(batch.partition, batch.number))

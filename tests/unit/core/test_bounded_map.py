@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from headrace_server.core.remembered import Remembered
+from headrace_server.core.bounded_map import BoundedMap
 
 
 def test_a_further_entry_takes_the_place_of_the_oldest():
-    known = Remembered[str, int](2)
+    known = BoundedMap[str, int](2)
     known["a"], known["b"] = 1, 2
     known["a"] = 3
     assert known == {"a": 3, "b": 2}, "an entry that changes is no older and no younger"
@@ -15,7 +15,7 @@ def test_a_further_entry_takes_the_place_of_the_oldest():
 
 
 def test_the_first_value_of_a_key_stands():
-    known = Remembered[str, float](2)
+    known = BoundedMap[str, float](2)
     assert known.first("a", 1.0) == 1.0 == known.first("a", 5.0)
     known.first("b", 2.0)
     known.first("c", 3.0)

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
-from .handover import Batch, Effect, Freed, Returned, Send
+from .dispatch_effects import Batch, Effect, Freed, Returned, Send
 from .lease import ANSWERED, SAVING, Lease, LeaseTable
 from .open_epochs import OpenEpochs
 from .trainers import Trainer, Trainers
 
 
-class Hands:
+class BatchLifecycle:
     """The batches that one feed has made, its trainers, and pending effects."""
 
     def __init__(self, lease_ttl_s: float, term: int, trainers: Trainers) -> None:

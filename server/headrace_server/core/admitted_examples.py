@@ -5,7 +5,7 @@
 An admitted example gets a *slot*, its row in all tables (slots.py), and the next insertion index;
 its key is then in flight.  Its place in ``capacity`` is free when its last segment is taken, its
 slot when that segment is done; with ``until_done`` the next example of its key waits for that, too.
-Subclasses decide the order of segments: `SegmentQueue` (order of arrival) and `Lanes`.
+Subclasses decide the order of segments: `ArrivalOrder` (order of arrival) and `LaneOrder`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from .changes import CHUNK, INDEX, Examples
 from .key_search import FoundExample, OfferedExamples, found_in
 from .plan import Shaper
 from .slot_queues import Fifo, OldestFirst
 from .slots import Segments, Slots
+from .stored_state import CHUNK, INDEX, Examples
 
 #: First insertion index, as in TensorFlow …
 FIRST_INDEX = -(2**63)
@@ -37,7 +37,7 @@ AT_SERVER, AT_TRAINER, NOWHERE = "server", "trainer", "none"
 BEGUN, REFUSED = 1, 2
 
 
-class Sequences(Shaper):
+class AdmittedExamples(Shaper):
     """The common part of both orders: admission, capacity, counts.
 
     ``capacity`` None is unbounded, ``states`` says where they are kept.  A shaper whose drafts are

@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from .rank_members import InStep
+from .round_forming import InStep
 from .slots import RoundMember, Segments
 
 _NONE = np.empty(0, np.int64)
 
 
-class SegmentQueue(InStep):
+class ArrivalOrder(InStep):
     """The machine of ``order="arrival"``."""
 
     order = "arrival"

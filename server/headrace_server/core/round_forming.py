@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
+from .admitted_examples import READ_AHEAD, AdmittedExamples
 from .partition import TURN_BITS
-from .sequences import READ_AHEAD, Sequences
 from .slots import RoundMember, Segments
 
 #: Number of a round, and a rank.
@@ -118,7 +118,7 @@ class RoundMembers:
         return rows
 
 
-class InStep(Sequences):
+class InStep(AdmittedExamples):
     """Sequences whose batches may be members of rounds: a common part of both orders."""
 
     members: RoundMembers | None = None  # None: batches are for any trainer

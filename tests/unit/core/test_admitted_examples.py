@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.core.lanes import Lanes
-from headrace_server.core.segments import SegmentQueue
-from headrace_server.core.sequences import BEGUN, FIRST_INDEX, PARTITION_BITS, REFUSED
+from headrace_server.core.admitted_examples import BEGUN, FIRST_INDEX, PARTITION_BITS, REFUSED
+from headrace_server.core.arrival_order import ArrivalOrder
+from headrace_server.core.lane_order import LaneOrder
 from tests.examples import some
 
-MACHINES = pytest.mark.parametrize("machine_of", [SegmentQueue, Lanes])
+MACHINES = pytest.mark.parametrize("machine_of", [ArrivalOrder, LaneOrder])
 
 
 def offer(machine, chunk, keys, counts=None):
@@ -73,7 +73,7 @@ def test_an_example_may_wait_until_the_one_before_of_its_key_is_done(machine_of)
     machine = machine_of(1, 2)
     machine.until_done = True
     offer(machine, 0, "abac")
-    stripes = (1, 2, 3) if machine_of is Lanes else (0,)
+    stripes = (1, 2, 3) if machine_of is LaneOrder else (0,)
     for stripe in stripes:
         machine.want(9, stripe)
     first, second = machine.next_draft(), machine.next_draft()
@@ -227,7 +227,7 @@ def test_the_same_key_in_another_epoch_is_another_key(machine_of):
 @settings(max_examples=some(100), deadline=None, derandomize=True)
 @given(st.lists(st.lists(st.sampled_from("abcd"), max_size=4), max_size=8), st.data())
 def test_no_two_examples_in_flight_have_one_key(chunks, data):
-    machine = SegmentQueue(1, data.draw(st.none() | st.integers(1, 4)))
+    machine = ArrivalOrder(1, data.draw(st.none() | st.integers(1, 4)))
     machine.want(10**6)
     seen = []
     for chunk, keys in enumerate(chunks):

@@ -2,12 +2,12 @@
 
 import pytest
 
-from headrace_server.core.handover import Batch
-from headrace_server.core.stream import Stream
+from headrace_server.core.dispatch_effects import Batch
+from headrace_server.core.feed_order import FeedOrder
 
 
 def test_every_partition_gives_one_batch_in_each_turn():
-    s = Stream(range(2))
+    s = FeedOrder(range(2))
     for partition, number in [(1, 0), (1, 1), (0, 0), (0, 1)]:
         s.made(Batch(partition, number, 1))
     assert [s.next().order for _ in range(4)] == [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -15,7 +15,7 @@ def test_every_partition_gives_one_batch_in_each_turn():
 
 
 def test_a_batch_that_is_not_there_yet_is_waited_for():
-    s = Stream(range(3))
+    s = FeedOrder(range(3))
     s.made(Batch(0, 0, 1)), s.made(Batch(2, 0, 1))
     assert s.missing() is None
     assert s.next().order == (0, 0)
@@ -26,7 +26,7 @@ def test_a_batch_that_is_not_there_yet_is_waited_for():
 
 @pytest.mark.parametrize("dry", [0, 1, 2])
 def test_a_partition_that_has_ended_is_not_waited_for(dry):
-    s = Stream(range(3))
+    s = FeedOrder(range(3))
     s.made(Batch(dry, 0, 1))
     s.end(dry)
     assert s.open
@@ -44,7 +44,7 @@ def test_a_partition_that_has_ended_is_not_waited_for(dry):
 
 
 def test_the_last_in_the_turn_may_end_while_it_is_waited_for():
-    s = Stream(range(2))
+    s = FeedOrder(range(2))
     s.made(Batch(0, 0, 1)), s.made(Batch(0, 1, 1))
     assert s.next().order == (0, 0) and s.next() is None
     s.end(1)
@@ -52,7 +52,7 @@ def test_the_last_in_the_turn_may_end_while_it_is_waited_for():
 
 
 def test_a_batch_out_of_order_is_refused_and_changes_nothing():
-    s = Stream(range(1))
+    s = FeedOrder(range(1))
     with pytest.raises(ValueError, match="partition 0 made batch 1; next is 0"):
         s.made(Batch(0, 1, 1))
     assert s.missing() == (0, 0)
@@ -70,7 +70,7 @@ def next_of(stream, partition):
 
 
 def test_a_partition_goes_on_where_an_earlier_server_was_and_may_pass_over_what_is_done():
-    s = Stream(range(2))
+    s = FeedOrder(range(2))
     s.start(0, 5)
     assert s.missing() == (0, 1) and next_of(s, 0) == 5 and next_of(s, 1) == 0
     s.made(Batch(0, 7, 1)), s.made(Batch(0, 8, 1)), s.made(Batch(1, 0, 1))
@@ -86,7 +86,7 @@ def test_a_partition_goes_on_where_an_earlier_server_was_and_may_pass_over_what_
 
 def test_the_batches_of_a_later_server_are_in_the_same_order_whichever_are_done():
     """Partition 0 is far ahead; some batches of partition 1 are done, and 2 ends amid all."""
-    s = Stream(range(3))
+    s = FeedOrder(range(3))
     s.start(0, 4), s.start(1, 1), s.start(2, 0)
     for partition, numbers in ((0, (4, 6)), (1, (1, 5, 6)), (2, (0, 2))):
         for number in numbers:
@@ -101,7 +101,7 @@ def test_the_batches_of_a_later_server_are_in_the_same_order_whichever_are_done(
 
 
 def test_a_batch_is_taken_out_of_its_turn_once_and_the_others_keep_theirs():
-    s = Stream(range(2))
+    s = FeedOrder(range(2))
     batches = [Batch(0, n, 1) for n in range(3)]
     for batch in batches:
         s.made(batch)
@@ -111,7 +111,7 @@ def test_a_batch_is_taken_out_of_its_turn_once_and_the_others_keep_theirs():
 
 
 def test_a_partition_whose_last_batch_was_taken_out_of_its_turn_is_waited_for_no_more():
-    s = Stream(range(2))
+    s = FeedOrder(range(2))
     s.made(Batch(0, 0, 1))
     s.end(0)
     assert s.pick(0, 0) is not None
@@ -121,7 +121,7 @@ def test_a_partition_whose_last_batch_was_taken_out_of_its_turn_is_waited_for_no
 
 
 def test_batches_not_made_yet_will_be_made_while_the_partition_goes_on():
-    s = Stream(range(1))
+    s = FeedOrder(range(1))
     s.made(Batch(0, 0, 1))
     assert [s.will_make(n, 0) for n in range(3)] == [False, True, True]
     s.end(0)
@@ -129,7 +129,7 @@ def test_batches_not_made_yet_will_be_made_while_the_partition_goes_on():
 
 
 def test_a_stream_of_some_partitions_of_a_feed_takes_turns_among_them_and_refuses_others():
-    s = Stream([7, 1, 4])
+    s = FeedOrder([7, 1, 4])
     for partition in (4, 7, 1):
         s.made(Batch(partition, 0, 1))
     assert next_of(s, 7) == 1
@@ -153,7 +153,7 @@ def of_epoch(partition, number, epoch, in_epoch):
 
 def test_all_batches_of_an_epoch_come_before_those_of_the_next():
     """Partition 1 has one batch in each epoch, partition 0 has two."""
-    s = Stream(range(2))
+    s = FeedOrder(range(2))
     for number in range(4):
         s.made(of_epoch(0, number, *divmod(number, 2)))
     s.made(of_epoch(1, 0, 0, 0))
@@ -165,7 +165,7 @@ def test_all_batches_of_an_epoch_come_before_those_of_the_next():
 
 
 def test_a_partition_that_begins_the_next_epoch_keeps_no_other_waiting():
-    s = Stream(range(2))
+    s = FeedOrder(range(2))
     for number in range(3):
         s.made(of_epoch(0, number, 0, number))
     s.made(of_epoch(1, 0, 0, 0))
@@ -177,7 +177,7 @@ def test_a_partition_that_begins_the_next_epoch_keeps_no_other_waiting():
 
 
 def test_a_partition_goes_on_at_the_turn_where_an_earlier_server_was():
-    s = Stream(range(2))
+    s = FeedOrder(range(2))
     s.start(0, 7, EPOCH + 2), s.start(1, 9, EPOCH)
     assert s.following() == (EPOCH, 1)
     s.made(of_epoch(1, 9, 1, 0)), s.made(of_epoch(0, 8, 1, 3))

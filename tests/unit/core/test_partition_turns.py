@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from headrace_server.core.ahead import Ahead, bounds
-from headrace_server.core.handover import Batch
-from headrace_server.core.stream import Stream
+from headrace_server.core.dispatch_effects import Batch
+from headrace_server.core.feed_order import FeedOrder
+from headrace_server.core.partition_turns import PartitionTurns, bounds
 
 
 @dataclass
@@ -19,12 +19,12 @@ class Run:
     made_ahead: bool = True
 
 
-class Bench(Ahead):
+class Bench(PartitionTurns):
     """The bounds of a worker, and the streams of its feeds."""
 
     def __init__(self, feeds: list[str], *bounded: int) -> None:
         super().__init__(feeds, *bounded)
-        self._streams = {feed: Stream(range(4)) for feed in feeds}
+        self._streams = {feed: FeedOrder(range(4)) for feed in feeds}
         self._numbers: Counter[tuple[str, int]] = Counter()
         for feed, stream in self._streams.items():
             self.follow(feed, stream)
@@ -51,7 +51,10 @@ def opened(feeds: list[str], *bounded: int, running: dict[tuple[str, int], Run])
 
 
 def worked(
-    ahead: Ahead, running: dict[tuple[str, int], Run], steps: int, seconds: dict[str, float]
+    ahead: PartitionTurns,
+    running: dict[tuple[str, int], Run],
+    steps: int,
+    seconds: dict[str, float],
 ) -> list[tuple[str, int]]:
     """Let partitions work in turn, as long as a step of their feed takes; return the turns."""
     turns = []

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 
 from headrace_proto import limits
 
-from .handover import Batch, Effect, Leave, Line, Want
+from .admitted_examples import NOWHERE
+from .dispatch_effects import Batch, Effect, Leave, Line, Want
 from .segment_rounds import SegmentRounds
 from .segment_supply import Asking, SegmentSupply
-from .sequences import NOWHERE
 from .trainers import Trainer
 
 
@@ -36,7 +36,7 @@ class _Stripe:
     ready: Line = field(default_factory=Line)
 
 
-class LaneQueues(SegmentSupply):
+class LaneSupply(SegmentSupply):
     """The batches of ``order="lanes"``, each for the trainer that has the stripe."""
 
     ranked = SegmentRounds
@@ -88,7 +88,7 @@ class LaneQueues(SegmentSupply):
         for stripe in list(self._open.values()):  # they are empty
             if stripe.partition == partition:
                 self._close(stripe)
-                self._hands.effects.append(Leave(partition, stripe.number))
+                self._lifecycle.effects.append(Leave(partition, stripe.number))
 
     def _close(self, stripe: _Stripe, spent: bool = False) -> None:
         """Close a stripe; ``spent``: its batches may be out."""
@@ -195,7 +195,7 @@ class LaneQueues(SegmentSupply):
 
         It continues their examples, so it gets lanes only once these saves are stored.
         """
-        leases, claims = self._hands.leases, self._hands.claims
+        leases, claims = self._lifecycle.leases, self._lifecycle.claims
         return (
             any(claim.session == session for claim in claims.values())
             or any("claimed" in lease.batch.meta for lease in leases.of_session(session))
@@ -211,5 +211,5 @@ class LaneQueues(SegmentSupply):
             self._dry.discard(stripe.partition)
             self._leaves[stripe.partition] += 1
             for batch in stripe.ready.drain():
-                self._hands.void(batch)
-            self._hands.effects.append(Leave(stripe.partition, stripe.number))
+                self._lifecycle.void(batch)
+            self._lifecycle.effects.append(Leave(stripe.partition, stripe.number))

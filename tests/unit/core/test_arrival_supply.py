@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.core.arrivals import Arrivals
-from headrace_server.core.handover import Batch, Want
-from headrace_server.core.hands import Hands
+from headrace_server.core.arrival_supply import ArrivalSupply
+from headrace_server.core.batch_lifecycle import BatchLifecycle
+from headrace_server.core.dispatch_effects import Batch, Want
 from headrace_server.core.trainers import Trainers
 from tests.examples import some
 
-from .test_lane_queues import Queues
+from .test_lane_supply import Queues
 
 
 def batch(partition, number, stripe=0):
@@ -18,7 +18,7 @@ def batch(partition, number, stripe=0):
 
 
 def arrivals(partitions):
-    return Arrivals(partitions, Hands(10.0, 0, Trainers(64, lambda session: 0)))
+    return ArrivalSupply(partitions, BatchLifecycle(10.0, 0, Trainers(64, lambda session: 0)))
 
 
 def asked(effects):
@@ -177,8 +177,8 @@ def test_never_more_is_asked_for_than_trainers_can_take_and_never_less(data, par
 
 
 def test_a_batch_of_an_earlier_server_is_made_and_wanted_beside_the_others():
-    hands = Hands(10.0, 0, Trainers(64, lambda session: 0))
-    a = Arrivals(range(1), hands)
+    hands = BatchLifecycle(10.0, 0, Trainers(64, lambda session: 0))
+    a = ArrivalSupply(range(1), hands)
     a.wants([(1, 2)])
     claimed = batch(0, 0)
     assert a.claimed(claimed) is claimed

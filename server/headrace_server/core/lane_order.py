@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .rank_members import InStep, MemberRows, RoundMembers
-from .sequences import AT_SERVER, AT_TRAINER, NOWHERE
+from .admitted_examples import AT_SERVER, AT_TRAINER, NOWHERE
+from .round_forming import InStep, MemberRows, RoundMembers
 from .slots import LaneSlots, RoundMember, Segments
 
 
@@ -38,7 +38,7 @@ class _Stripe:
     reported: bool = False  # whether it was reported as dry
 
 
-class Lanes(InStep):
+class LaneOrder(InStep):
     """The machine of ``order="lanes"``."""
 
     order = "lanes"

@@ -110,7 +110,7 @@ def bounds(
     return capacity * partitions, max(max_ahead_bytes, min(grown, slab_bytes // 4))
 
 
-class Ahead:
+class PartitionTurns:
     """The turns of one worker's partitions."""
 
     def __init__(

@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace_proto.messages import Hello
 
-from .handover import Batch, JoinRefused
+from .dispatch_effects import Batch, JoinRefused
 
 #: Maximum number of members, and length of a group's name.
 MOST_MEMBERS, LONGEST_NAME = 1024, 100

@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from .ahead import Untaken
-from .handover import Batch, of_numbers
+from .dispatch_effects import Batch, of_numbers
+from .partition_turns import Untaken
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class _Partition:
     gaps: bool = False  # an earlier server may have seen some of its batches done
 
 
-class Stream(Untaken):
+class FeedOrder(Untaken):
     """The batches that are made and not yet taken: ``count`` of them, of ``nbytes``."""
 
     def __init__(self, partitions: Iterable[int]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_server.core.group_places import (
+from headrace_server.core.dispatch_effects import Batch, JoinRefused
+from headrace_server.core.trainer_group import (
     LONGEST_NAME,
     MOST_MEMBERS,
     Group,
@@ -12,7 +13,6 @@ from headrace_server.core.group_places import (
     MemberPlace,
     check_group,
 )
-from headrace_server.core.handover import Batch, JoinRefused
 
 from .greetings import hello
 

@@ -1,4 +1,4 @@
-"""The vocabulary of the hand-over: a batch on offer, and the effects that the shell carries out.
+"""The effects that a dispatcher decides and the worker carries out, and the batch on offer in them.
 
 EpochBegun, Full, Idle and Passed are the messages that trainers get.
 """

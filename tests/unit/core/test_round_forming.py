@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.core.changes import Examples
-from headrace_server.core.lanes import Lanes
-from headrace_server.core.rank_members import MemberRows, RoundMembers
-from headrace_server.core.segments import SegmentQueue
-from headrace_server.core.sequences import BEGUN
+from headrace_server.core.admitted_examples import BEGUN
+from headrace_server.core.arrival_order import ArrivalOrder
+from headrace_server.core.lane_order import LaneOrder
+from headrace_server.core.round_forming import MemberRows, RoundMembers
+from headrace_server.core.stored_state import Examples
 from tests.examples import some
 
 FIRST = -(2**63)
@@ -44,7 +44,7 @@ class World:
         size = self.batch_size, self.capacity, self.small
         arrival = self.kind == "arrival"
         states = "trainer" if self.ahead else "server"
-        self.machine = SegmentQueue(*size) if arrival else Lanes(*size, states=states)
+        self.machine = ArrivalOrder(*size) if arrival else LaneOrder(*size, states=states)
         self.at, self.chunk, self.closed = 0, 100, False
         self.begun = set(begun)  # by an earlier process
 
@@ -201,7 +201,7 @@ def test_every_segment_comes_once_and_ranks_end_together(kind):
 
 
 def test_an_input_does_not_end_before_a_member_without_rows_is_done_that_may_be_made_again():
-    machine = Lanes(2, None, True, states="trainer")
+    machine = LaneOrder(2, None, True, states="trainer")
     machine.deal(2, 1, 0)
     machine.offer(0, 1, {"key": [0], "count": np.array([1])})
     machine.finish()

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.core.changes import Examples
-from headrace_server.core.lanes import Lanes
+from headrace_server.core.lane_order import LaneOrder
 from headrace_server.core.partition import Partition, Rest
-from headrace_server.core.rank_members import RoundMembers
+from headrace_server.core.round_forming import RoundMembers
+from headrace_server.core.stored_state import Examples
 from tests.examples import some
 
 from .original_queue import FIRST, Feed
@@ -37,7 +37,7 @@ class Stripe:
 
 class World:
     def __init__(self, sizes, counts, cuts, seed, ahead, out_of_turn=False):
-        self.machine = Lanes(*sizes, states="trainer" if ahead else "server")
+        self.machine = LaneOrder(*sizes, states="trainer" if ahead else "server")
         self.ahead, self.out_of_turn = ahead, out_of_turn
         self.feed = Feed(self.machine, counts, cuts)
         self.counts = counts
@@ -256,7 +256,7 @@ def test_a_cancel_ends_soon_and_counts_what_was_not_handed_out(
 
 
 def test_a_finished_lane_takes_the_next_example_at_once_and_the_others_stay():
-    machine = Lanes(3, allow_small_batch=True)
+    machine = LaneOrder(3, allow_small_batch=True)
     feed = Feed(machine, [2, 1, 3, 1, 2])
     machine.want(9, 4)
     seen = []
@@ -275,7 +275,7 @@ def test_a_finished_lane_takes_the_next_example_at_once_and_the_others_stay():
 
 
 def test_without_small_batches_the_end_comes_when_the_lanes_can_not_be_filled():
-    machine = Lanes(2)
+    machine = LaneOrder(2)
     feed = Feed(machine, [1, 5])
     machine.want(9)
     machine.saved(feed.next_draft())
@@ -284,7 +284,7 @@ def test_without_small_batches_the_end_comes_when_the_lanes_can_not_be_filled():
 
 
 def test_a_stripe_that_can_not_be_filled_leaves_examples_to_one_that_can():
-    machine = Lanes(2)
+    machine = LaneOrder(2)
     feed = Feed(machine, [1, 2, 2], [3])
     machine.want(9, 0)
     machine.want(9, 1)
@@ -299,12 +299,12 @@ def test_a_stripe_that_can_not_be_filled_leaves_examples_to_one_that_can():
 
 
 def test_fewer_than_a_batch_that_nobody_holds_are_dropped_without_a_trainer():
-    machine = Lanes(3)
+    machine = LaneOrder(3)
     machine.offer(0, 2, {"key": "ab", "count": [4, 5]})
     machine.finish()
     assert machine.done and machine.dropped() == {"remainder": 9} and machine.chunks() == set()
 
-    machine = Lanes(2)
+    machine = LaneOrder(2)
     feed = Feed(machine, [1, 5])
     machine.want(1)
     batch = feed.next_draft()
@@ -315,7 +315,7 @@ def test_fewer_than_a_batch_that_nobody_holds_are_dropped_without_a_trainer():
 
 
 def test_leftover_examples_wait_for_others_that_may_come_back():
-    machine = Lanes(2, states="trainer")
+    machine = LaneOrder(2, states="trainer")
     feed = Feed(machine, [3, 3, 4], [3])
     machine.want(3, 0)
     batches = [feed.next_draft() for _ in range(3)]
@@ -332,7 +332,7 @@ def test_leftover_examples_wait_for_others_that_may_come_back():
 
 
 def test_examples_of_a_trainer_that_left_continue_from_their_stored_segment_before_fresh_ones():
-    machine = Lanes(2, allow_small_batch=True, states="trainer")
+    machine = LaneOrder(2, allow_small_batch=True, states="trainer")
     feed = Feed(machine, [5, 5, 5, 5, 5], [5])
     machine.want(4, 0)
     batches = [feed.next_draft() for _ in range(4)]
@@ -354,7 +354,7 @@ def test_examples_of_a_trainer_that_left_continue_from_their_stored_segment_befo
 
 def test_a_stripe_begins_with_the_examples_that_a_snapshot_names_in_their_lanes():
     """Some of the named examples have ended, and one had a lane that no longer exists."""
-    machine = Lanes(3, allow_small_batch=True)
+    machine = LaneOrder(3, allow_small_batch=True)
     numbers = [[e, FIRST + e, 0, e, 1, 4] for e in (1, 3, 5, 6)]
     columns = np.array(numbers, np.int64).T
     machine.resume(Examples(columns, [(0, b"%d" % e) for e in (1, 3, 5, 6)], ()))
@@ -370,7 +370,7 @@ def test_a_stripe_begins_with_the_examples_that_a_snapshot_names_in_their_lanes(
 
 
 def test_an_example_whose_last_segment_was_out_comes_back_though_its_key_was_used_again():
-    machine = Lanes(1, 1, allow_small_batch=True)
+    machine = LaneOrder(1, 1, allow_small_batch=True)
     feed = Feed(machine, [1, 1], keys=["a", "a"])
     machine.want(1, 0)
     machine.want(1, 1)
@@ -386,7 +386,7 @@ def test_an_example_whose_last_segment_was_out_comes_back_though_its_key_was_use
 
 
 def test_lanes_that_capacity_can_not_fill_wait_and_go_on_when_another_trainer_leaves():
-    machine = Lanes(3, 4, allow_small_batch=True)
+    machine = LaneOrder(3, 4, allow_small_batch=True)
     feed = Feed(machine, [9] * 12)
     machine.want(9, 0)
     machine.want(9, 1)
@@ -403,7 +403,7 @@ def test_lanes_that_capacity_can_not_fill_wait_and_go_on_when_another_trainer_le
 
 def test_stripes_with_a_lane_each_to_fill_get_examples_where_more_came_back_than_capacity_allows():
     """Of an example whose last segment was handed out the place is taken, and then it returns."""
-    machine = Lanes(2, 2, allow_small_batch=True, states="trainer")
+    machine = LaneOrder(2, 2, allow_small_batch=True, states="trainer")
     feed = Feed(machine, [2, 1, 3, 1, 1])
     machine.want(2, 0)
     assert feed.next_draft() is not None and feed.next_draft() is not None
@@ -421,7 +421,7 @@ def test_stripes_with_a_lane_each_to_fill_get_examples_where_more_came_back_than
 
 
 def test_a_stripe_that_ran_dry_stays_closed_and_a_new_one_takes_what_is_left_behind():
-    machine = Lanes(1, allow_small_batch=True)
+    machine = LaneOrder(1, allow_small_batch=True)
     feed = Feed(machine, [3])
     machine.want(9, 0)
     machine.want(9, 1)
@@ -436,7 +436,7 @@ def test_a_stripe_that_ran_dry_stays_closed_and_a_new_one_takes_what_is_left_beh
 
 
 def test_any_trainer_goes_on_after_ranks_of_an_earlier_process_whose_stripes_had_its_number():
-    machine = Lanes(1, allow_small_batch=True)
+    machine = LaneOrder(1, allow_small_batch=True)
     feed = Feed(machine, [3, 3])
     machine.resume_rounds(RoundMembers(2, 1, 0, 1), {})
     machine.deal(0, 2, 0)
@@ -445,7 +445,7 @@ def test_any_trainer_goes_on_after_ranks_of_an_earlier_process_whose_stripes_had
 
 
 def test_a_batch_that_is_done_before_an_earlier_one_keeps_the_place_of_its_examples():
-    machine = Lanes(1, 2, allow_small_batch=True, states="trainer")
+    machine = LaneOrder(1, 2, allow_small_batch=True, states="trainer")
     feed = Feed(machine, [2, 2, 2], [3])
     machine.want(2, 0)
     first, last = feed.next_draft(), feed.next_draft()
@@ -459,7 +459,7 @@ def test_a_batch_that_is_done_before_an_earlier_one_keeps_the_place_of_its_examp
 
 
 def test_the_oldest_batch_that_is_out_is_reported_for_any_holder():
-    machine = Lanes(1)
+    machine = LaneOrder(1)
     feed = Feed(machine, [9] * 3)
     machine.want(9, 0)
     machine.want(9, 1)
@@ -471,7 +471,7 @@ def test_the_oldest_batch_that_is_out_is_reported_for_any_holder():
 
 @pytest.mark.parametrize("states", ["trainer", "none"])
 def test_trainers_whose_batches_can_be_made_ahead_take_turns(states):
-    machine = Lanes(1, states=states)
+    machine = LaneOrder(1, states=states)
     feed = Feed(machine, [9] * 3)
     for stripe in (0, 1, 2):
         machine.want(9, stripe)
@@ -485,7 +485,7 @@ def test_trainers_whose_batches_can_be_made_ahead_take_turns(states):
 
 
 def test_a_cancel_gives_each_trainer_that_holds_nothing_one_more_batch():
-    machine = Lanes(1, allow_small_batch=True)
+    machine = LaneOrder(1, allow_small_batch=True)
     feed = Feed(machine, [3] * 4, [4])
     machine.want(9, 0)
     machine.want(9, 1)
@@ -512,7 +512,7 @@ def test_a_hundred_trainers_share_what_two_can_do(ahead):
 
 
 def test_a_partition_rests_while_lanes_are_full_and_ends_when_all_is_through():
-    machine = Lanes(2, 2, allow_small_batch=True)
+    machine = LaneOrder(2, 2, allow_small_batch=True)
     partition = Partition(machine, 0)
     read = partition.next_step(3)
     partition.arrived(read, 3, None, {"key": list("abc"), "count": [2, 1, 1]})
@@ -526,7 +526,7 @@ def test_a_partition_rests_while_lanes_are_full_and_ends_when_all_is_through():
 
 
 def _seconds_per_batch(examples, size=32):
-    machine = Lanes(size, examples)
+    machine = LaneOrder(size, examples)
     machine.offer(0, examples, {"key": range(examples), "count": np.full(examples, 2)})
     for stripe in range(4):
         machine.want(10**9, stripe)

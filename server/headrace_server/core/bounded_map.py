@@ -8,7 +8,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Remembered(dict[K, V]):
+class BoundedMap(dict[K, V]):
     """At most ``most`` entries: a further one takes the place of the oldest."""
 
     def __init__(self, most: int) -> None:
