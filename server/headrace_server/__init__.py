@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from .cluster.on_ray import on_ray as on_ray
     from .pipeline.builder import Pipeline as Pipeline
     from .pipeline.by_source import by_source as by_source
-    from .pipeline.carried import final_state as final_state
-    from .pipeline.carried import from_pool as from_pool
     from .pipeline.declaration import Declaration as Declaration
     from .pipeline.declaration import Feature as Feature
-    from .pipeline.initial import zeros as zeros
+    from .pipeline.initial_states import final_state as final_state
+    from .pipeline.initial_states import from_pool as from_pool
+    from .pipeline.initial_states import zeros as zeros
     from .pipeline.sources import fixed as fixed
     from .pipeline.sources import from_examples as from_examples
     from .pipeline.sources import from_function as from_function
@@ -46,9 +46,8 @@ _NAMES = {
     "cluster.on_ray": "RayServers on_ray",
     "pipeline.builder": "Pipeline",
     "pipeline.by_source": "by_source",
-    "pipeline.carried": "final_state from_pool",
     "pipeline.declaration": "Declaration Feature",
-    "pipeline.initial": "zeros",
+    "pipeline.initial_states": "final_state from_pool zeros",
     "pipeline.sources": "fixed from_examples from_function read_arrow read_csv read_jsonl read_npz "
     "read_parquet read_tar read_tfrecord read_tokens scalar sequence",
     "pipeline.state_saver": "SequenceQueueingStateSaver",

@@ -25,7 +25,7 @@ from .pipeline.declaration import Declaration
 from .process.config import FeedConfig
 from .process.settings import ReplaySettings, taking
 from .server import Server
-from .state.functions import noted_functions
+from .state.function_digests import noted_functions
 from .state.statedir import compare_feed
 
 _NEEDS_STATES = (

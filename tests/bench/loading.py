@@ -22,9 +22,9 @@ import numpy as np
 from headrace_proto.schema import Field
 from headrace_server.core.slots import Segments, Slots
 from headrace_server.core.stored_state import Change, Examples
-from headrace_server.making.line_record import LineRecord
-from headrace_server.making.sequencing import StateSource
+from headrace_server.making.segment_cutting import StateSource
 from headrace_server.making.state_table import StateTable, stored_states
+from headrace_server.making.stored_examples import StoredExamples
 from headrace_server.state.commit_records import encoded
 from headrace_server.state.journal import create, record_bytes
 from headrace_server.state.store import Store
@@ -80,7 +80,7 @@ def _measured(path: Path, examples: int) -> dict[str, Any]:
     store = Store(path, "power")
     saved = store.load()
     of_store = perf_counter() - began
-    LineRecord().resume(saved)
+    StoredExamples().resume(saved)
     slots = Slots(0).resume(saved.examples)
     table = StateTable([state])
     table.resume(slots, stored_states([state], saved.examples), len(slots))

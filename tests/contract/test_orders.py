@@ -1,6 +1,6 @@
 """Supervisor, front and workers understand each other: each order and report has a handler.
 
-    crew.order(order="fail", code=…, text=…)     ─► House._orders, Front._orders
+    crew.order(order="fail", code=…, text=…)     ─► Switchboard._orders, Front._orders
     asks.ask(…, "stats", …), with a ``request``  ─►
     pipe.report("over", feed=…, …)               ─► Supervisor._reports
 
@@ -114,7 +114,9 @@ def _table(path: str, name: str, first: int) -> dict[str, Fields]:
 
 
 def _orders() -> dict[str, list[Fields]]:
-    owner, front = (_table(path, "_orders", 0) for path in ("worker/house.py", "front/front.py"))
+    owner, front = (
+        _table(path, "_orders", 0) for path in ("worker/switchboard.py", "front/front.py")
+    )
     return {name: [t[name] for t in (owner, front) if name in t] for name in {**owner, **front}}
 
 

@@ -26,12 +26,12 @@ from headrace_server.core.stored_state import Change
 from headrace_server.files.durable_file import write_durably
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile
-from headrace_server.flight.files import FlightFile, frame
+from headrace_server.flight.flight_file import FlightFile, frame
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.sources import scalar
 from headrace_server.process.config import FeedConfig
-from headrace_server.process.diary import Notebook
 from headrace_server.process.rundir import RunDirectory
+from headrace_server.process.worker_diary import Notebook
 from headrace_server.reading.arrow_part import ArrowPart
 from headrace_server.state.restoring import prepare
 from headrace_server.state.snapshots import Shelf

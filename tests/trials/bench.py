@@ -4,7 +4,7 @@
                                                                ▲               └─► partitions:
                                                                └─── events ◄─────── make, keep, free
 
-House, Reception, Outbox, SessionTable and RelayDoor are those of a server.  Five feeds: plain
+Switchboard, Reception, Outbox, SessionTable and FrontChannel are those of a server.  Five feeds: plain
 batches, classes, segments by arrival, lanes with states here, lanes with states at the trainer;
 with or without a state directory, of one owner or the first of two.
 """
@@ -30,9 +30,9 @@ from headrace_server.core.dispatch_effects import (
     Want,
 )
 from headrace_server.core.partition_turns import Untaken
+from headrace_server.process.channel_server import is_near
 from headrace_server.process.config import FeedConfig, RunConfig
-from headrace_server.process.exchange import is_near
-from headrace_server.process.relay import (
+from headrace_server.process.relay_messages import (
     FROM_FRONT,
     FROM_OWNER,
     BlockPlace,
@@ -43,10 +43,10 @@ from headrace_server.process.relay import (
 )
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.events import Opened
-from headrace_server.worker.house import House
+from headrace_server.worker.front_channel import FrontChannel
 from headrace_server.worker.outbox import Outbox
-from headrace_server.worker.relay_door import RelayDoor
 from headrace_server.worker.sessions import SessionTable
+from headrace_server.worker.switchboard import Switchboard
 
 __all__ = ["COLUMNS", "FEEDS", "ROWS", "STATES", "Bench", "PlayedPartitions"]
 
@@ -171,7 +171,7 @@ class PlayedPartitions:
         self.events: deque[Any] = deque()
         self.flight: dict[str, Any] = {}
         self.removed: list[str] = []
-        self.stores, self.ahead = _Stores(), self
+        self.stores, self.turns = _Stores(), self
         self._blocks: set[tuple[str, int, int]] = set()
         self._numbers: Counter[tuple[str, int]] = Counter()  # of batches that were made
         self._by_stripe: Counter[tuple[str, int, int]] = Counter()
@@ -296,7 +296,7 @@ class Bench:
         self._near = _Near(directory / "trainers-0", self._sent)
         self._channels = 0
         self._files: dict[bytes, int] = {}  # that trainers of this host hold, by connection
-        self._door = RelayDoor(self._front)  # type: ignore[arg-type]
+        self._door = FrontChannel(self._front)  # type: ignore[arg-type]
         self._sessions = SessionTable(directory, owner=0, owners=owners)
         near: Any = self._near
         self._outbox = Outbox(
@@ -306,14 +306,14 @@ class Bench:
         self.partitions = PlayedPartitions()
         parts: Any = self.partitions
         pipe: Any = _Pipe()
-        self.house = House(config, 0, parts, pipe, self._clock, self._outbox)
-        self.house.begin({"paused": False, "failed": {}, "all_opened": None, "before": {}})
-        self.house.all_are_back()
-        for desk in self.house.desks.values():
+        self.switchboard = Switchboard(config, 0, parts, pipe, self._clock, self._outbox)
+        self.switchboard.begin({"paused": False, "failed": {}, "all_opened": None, "before": {}})
+        self.switchboard.all_are_back()
+        for desk in self.switchboard.desks.values():
             for partition in desk.partitions:
                 self.partitions.open(desk.name, partition)
         self._act()
-        self.house.obey({"order": "all_opened", "used": [], "touched": []})
+        self.switchboard.obey({"order": "all_opened", "used": [], "touched": []})
         self._act()
 
     def say(self, identity: bytes, *messages: Sequence[bytes]) -> None:
@@ -321,10 +321,10 @@ class Bench:
         for frames in messages:
             (self._near if is_near(identity) else self._front).say(identity, frames)
         if is_near(identity):
-            self.house.reception.hear_near()
+            self.switchboard.reception.hear_near()
         else:
             self._door.hear()
-            while self.house.reception.hear(len(messages)):
+            while self.switchboard.reception.hear(len(messages)):
                 pass
         self._act()
 
@@ -344,7 +344,7 @@ class Bench:
 
     def tick(self, seconds: float) -> None:
         """Advance the clock."""
-        self.house.reception.tick(self._clock() + seconds)
+        self.switchboard.reception.tick(self._clock() + seconds)
         self._act()
 
     @property
@@ -356,7 +356,7 @@ class Bench:
     def hears(self, identity: bytes) -> bool:
         """Return whether messages of a connection are read."""
         there = not is_near(identity) or identity in self._near.connected
-        return there and identity not in self.house.reception._limits.muted
+        return there and identity not in self.switchboard.reception._limits.muted
 
     def heard(self) -> list[tuple[bytes, bytes]]:
         """Return messages sent since the last call: identity and header."""
@@ -366,13 +366,13 @@ class Bench:
 
     def _act(self) -> None:
         while True:
-            self.house.act()
-            self.house.dealing.deliver_stored()
+            self.switchboard.act()
+            self.switchboard.unstored_rounds.deliver_stored()
             self.partitions.fill()
             if not self.partitions.events:
                 break
             while self.partitions.events:
-                self.house.hear(self.partitions.events.popleft())
+                self.switchboard.hear(self.partitions.events.popleft())
         self._outbox.flush()
 
     def close(self) -> None:

@@ -46,7 +46,7 @@ from headrace_proto.messages import (
     Unknown,
     Welcome,
 )
-from headrace_server.process.exchange import is_near
+from headrace_server.process.channel_server import is_near
 from tests.unit.proto.mutation import forms, mutant
 from tests.unit.proto.test_fuzz_codec import MESSAGES
 
@@ -304,7 +304,7 @@ class _Fuzz:
     def _still_served(self, bench: Bench) -> None:
         """A newcomer gets a batch of every feed that was not drained."""
         for feed in FEEDS:
-            desk = bench.house.desks[feed]
+            desk = bench.switchboard.desks[feed]
             if desk.over or desk.closing is not None:
                 self.counts["feeds drained"] += 1
                 continue

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from headrace_server.files.manifest import resolve
-from headrace_server.making.run import Busy
+from headrace_server.making.partition_run import Busy
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.process.config import FeedConfig, RunConfig
-from headrace_server.process.diary import Diary, Notebook
+from headrace_server.process.worker_diary import Diary, Notebook
 from headrace_server.worker.commits import Stores
-from headrace_server.worker.opening import Life, Opener
+from headrace_server.worker.partition_opening import Life, Opener
 
 PATIENCE_S = 30
 

@@ -15,7 +15,7 @@ from headrace_server.core.handover import Batch
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.making.compose import compose
-from headrace_server.making.run import Busy, Resting
+from headrace_server.making.partition_run import Busy, Resting
 from headrace_server.making.segment_block import write_strings
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
@@ -65,7 +65,7 @@ class Player:
         self.rested = 0  # batches after which it was known at once that nothing is to be done
 
     def want(self, stripe: int = 0) -> None:
-        self.feed.memory.want(1, stripe)
+        self.feed.commits.want(1, stripe)
 
     def step(self) -> Any:
         """The next thing that is not Busy."""
@@ -75,8 +75,8 @@ class Player:
             self.rested += 1
             assert self.feed.advance() is Resting
             assert not (
-                self.feed.memory.starved
-                or self.feed.memory.take_dry()
+                self.feed.commits.starved
+                or self.feed.commits.take_dry()
                 or self.feed.machine.at_border
             )
         return result
@@ -113,10 +113,10 @@ class Player:
 
     def save(self, taken: Taken, states: Mapping[str, Any] | None = None) -> tuple[str, str]:
         """Save all states of a batch; return the partition's answer."""
-        return self.feed.memory.saved(taken.number, *self.block(states or {}))
+        return self.feed.commits.saved(taken.number, *self.block(states or {}))
 
     def flush(self, number: int, rows: list[int], states: Mapping[str, Any]) -> None:
-        self.feed.memory.flushed(number, rows, *self.block(states))
+        self.feed.commits.flushed(number, rows, *self.block(states))
 
     def block(self, states: Mapping[str, Any]) -> tuple[bytes, list[Any]]:
         """States as a trainer sends them."""

@@ -24,13 +24,13 @@ from ..core.plan import Read
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile, resolve
 from ..making.compose import segmented
-from ..making.sequencing import Cutting, StateSource
+from ..making.segment_cutting import Cutting, StateSource
 from ..making.shaping import Shaping
 from ..pipeline.declaration import Declaration, Policy, ReadingOrder, Source, convertible
 from ..process.config import RunConfig
 from ..process.option import Option
 from ..reading.chunk import Chunk
-from ..reading.flat import ColumnSum, flattened
+from ..reading.flat_columns import ColumnSum, flattened
 from ..reading.intake import Intake
 from ..reading.partition_rows import partition_reader
 from ..reading.reader import BadRecords, IndexedReader, Reader

@@ -25,7 +25,7 @@ from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..making.assemble import Assembly
 from ..making.compose import compose, segmented
-from ..making.run import Busy, Done, Resting
+from ..making.partition_run import Busy, Done, Resting
 from ..making.slab import Slab
 from ..pipeline.declaration import Declaration
 from ..process.rundir import RunDirectory
@@ -92,7 +92,7 @@ class LocalFeed:
         """Yield the batches of partition 0, from the first on."""
         while True:
             began = time.monotonic()
-            self.run.memory.want(1, 0)
+            self.run.commits.want(1, 0)
             while (step := self.run.advance()) is Busy:
                 pass
             if not isinstance(step, Batch):
@@ -130,7 +130,7 @@ class LocalFeed:
                     for name, slot in zip(self.run.maker.schema, made.body.slots, strict=True)
                     if name.startswith("state:")
                 ]
-            self.run.memory.saved(made.number, block, states)
+            self.run.commits.saved(made.number, block, states)
         self._slab.free(made.body.block)
 
     def __enter__(self) -> LocalFeed:

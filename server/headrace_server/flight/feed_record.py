@@ -23,7 +23,7 @@ from headrace_proto.placement import WHOLE, Share
 
 from ..files.durable_file import read_json
 from ..reading.trace import ChunkTrace
-from .files import FORMAT, SUFFIX, frame_at, frames
+from .flight_file import FORMAT, SUFFIX, frame_at, frames
 from .hand_outs import HandOut, HandOuts
 from .recorder import ROUND, flight_directory
 from .rows import BatchId, RecordedBatch, recorded_sources, recorded_trace

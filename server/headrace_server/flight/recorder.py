@@ -44,7 +44,7 @@ from ..core.dispatch_effects import Answer, Effect, Reclaimed, Returned, Send
 from ..core.slots import Segments
 from ..process.config import RunConfig
 from ..reading.trace import Trace
-from .files import FORMAT, FlightFile, frame, packed, packed_rows
+from .flight_file import FORMAT, FlightFile, frame, packed, packed_rows
 
 logger = logging.getLogger("headrace.flight")
 

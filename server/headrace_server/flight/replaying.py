@@ -26,14 +26,14 @@ from ..core.slots import RoundMember, Segments
 from ..core.stored_progress import Numbers
 from ..core.stored_state import ROW, SEGMENT, Saved
 from ..making.compose import segmented
-from ..making.line_record import LineRecord
-from ..making.partition_memory import Target
+from ..making.partition_commits import Target
+from ..making.partition_run import Run
+from ..making.plain_commits import NumberedCommits
 from ..making.plain_maker import HeldChunk, PlainMaker
-from ..making.plain_memory import NumberedMemory
-from ..making.run import Run
+from ..making.segment_cutting import Cutting, StateSource
 from ..making.segment_maker import SegmentMaker
-from ..making.sequencing import Cutting, StateSource
 from ..making.slab import Slab
+from ..making.stored_examples import StoredExamples
 from ..pipeline.declaration import Declaration, Shape
 from ..reading.chunk import Chunk, Origin
 from ..reading.intake import Intake
@@ -70,7 +70,7 @@ def replayed(
     return Run(intakes[0], machine, maker, _Script(record, batches, machine, maker), slab)
 
 
-class _Script(NumberedMemory):
+class _Script(NumberedCommits):
     """The batches to make, in order, and which are done: a restart makes the others again.
 
     States that come with commits are ignored.
@@ -193,7 +193,7 @@ class _Segments(SegmentMaker):
     def __init__(
         self, intakes: Mapping[int, Intake], cutting: Cutting, slab: Slab, initial: bool
     ) -> None:
-        super().__init__(intakes[0], cutting, LineRecord(), slab)
+        super().__init__(intakes[0], cutting, StoredExamples(), slab)
         self.properties = cutting.properties()
         bad = intakes[0].bad
         self._chunks = _Chunks(intakes, lambda read, rows: cutting.offer(rows, bad, read.epoch))

@@ -12,7 +12,7 @@ from ..core.plan import Part, Read
 from ..core.slots import Segments
 from ..reading.chunk import Origin
 from ..reading.trace import ChunkTrace, Trace
-from .files import unpacked
+from .flight_file import unpacked
 
 
 class BatchId(NamedTuple):

@@ -2,7 +2,7 @@
 
     flight ─► rows of the chosen batches ─► quarantine.json ─► LeftOut in the next server
 
-Stored positions do not move: see ``making/leaving_out.py``.  So a batch that is not committed is
+Stored positions do not move: see ``making/left_out_rows.py``.  So a batch that is not committed is
 passed over whole.  A committed batch stays committed; its examples are out of later epochs, and of
 this one if the feed is taken back to a snapshot before it.  Examples of segments end where they
 are.
@@ -24,7 +24,7 @@ from headrace_proto.errors import ServerError
 from ..core.partition import first_number
 from ..core.stored_state import Saved
 from ..pipeline.steps import SEQUENCES
-from ..state.omissions import Omissions, Skipped, quarantine_file
+from ..state.left_out_file import LeftOutFile, Skipped, quarantine_file
 from ..state.restoring import finish
 from ..state.statedir import StateDirectory, partition_path
 from ..state.store import Store
@@ -116,7 +116,7 @@ def skip(
 
 def _leave_out(rows: Sequence[Row], reason: str, files: Sequence[Path]) -> int:
     """Add examples to the lists of all servers; return how many were in all of them before."""
-    lists = [Omissions.read(file) for file in files]
+    lists = [LeftOutFile.read(file) for file in files]
     known = {row.example for row in rows}.intersection(*(one.skipped for one in lists))
     for file, omissions in zip(files, lists, strict=True):
         for row in rows:

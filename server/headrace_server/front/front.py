@@ -25,17 +25,17 @@ from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import HeadraceError
 
 from ..making.slab import map_segment
-from ..process import relay
+from ..process import relay_messages
+from ..process.channel_server import SPARE, ChannelServer
 from ..process.child import LOG_FORMAT, ParentPipe, Pipe, perform
 from ..process.config import RunConfig
 from ..process.descriptors import divide, own, undivide
-from ..process.exchange import SPARE, Exchange
 from ..process.sockets import CanNotBind, bind_all, public_router, waits
 from .connections import Connections
 from .front_owner import FrontOwner
 from .key_gate import Gate
 from .keyring import KeyRing
-from .served import ServedShares
+from .served_shares import ServedShares
 
 logger = logging.getLogger("headrace.front")
 
@@ -73,7 +73,7 @@ class Front:
         self._gate = Gate(self._context, self._public, ring, self._connections)
         workers = self._directory / "workers"
         self._alive: dict[bytes, FrontOwner] = {}  # by the name of the channel of its life
-        self._exchange = Exchange(workers, others, self._alive.__contains__, sys.maxsize)
+        self._exchange = ChannelServer(workers, others, self._alive.__contains__, sys.maxsize)
         self._owners = [FrontOwner(n, self._exchange, self._say) for n in range(config.workers)]
         self._owner_of: dict[bytes, FrontOwner] = {}  # connections that have a session
         self._owners_of = {feed.name: config.owners_of(feed) for feed in config.feeds}
@@ -82,11 +82,13 @@ class Front:
         self._next_tick = self._explain_at = 0.0
         self._stopping = False
         self._handlers: dict[type, Callable[..., None]] = {
-            relay.Say: self._on_say,
-            relay.SendBlock: self._on_block,
-            relay.Left: self._on_left,
-            relay.SegmentRetired: lambda owner, retired: owner.segments.pop(retired.segment, None),
-            relay.Ready: lambda owner, ready: owner.open(self._clock()),
+            relay_messages.Say: self._on_say,
+            relay_messages.SendBlock: self._on_block,
+            relay_messages.Left: self._on_left,
+            relay_messages.SegmentRetired: lambda owner, retired: owner.segments.pop(
+                retired.segment, None
+            ),
+            relay_messages.Ready: lambda owner, ready: owner.open(self._clock()),
         }
         self._orders: dict[str, Callable[..., None]] = {
             "worker_died": self._end_life_of,
@@ -133,7 +135,7 @@ class Front:
         """Handle messages of owners, and orders of the supervisor."""
         if self._exchange.fileno() in ready or self._exchange.unheard:
             for name, (header, *frames) in self._exchange.hear():
-                self._on_owner(name, relay.FROM_OWNER.decode(header), frames)
+                self._on_owner(name, relay_messages.FROM_OWNER.decode(header), frames)
         if self._pipe.fileno() in ready:
             for order in self._pipe.read_orders():
                 perform(self._orders, order)
@@ -161,7 +163,7 @@ class Front:
             key, connection, frames = self._gate.receive()
             owner = self._owner_of.get(connection)
             if owner is not None:
-                owner.tell(relay.TrainerMessage(connection, key), frames)
+                owner.tell(relay_messages.TrainerMessage(connection, key), frames)
                 continue
             greeting = _greeting_in(frames)
             hello = greeting if isinstance(greeting, messages.Hello) else None
@@ -228,19 +230,19 @@ class Front:
 
     def _on_owner(self, name: bytes, message: Any, frames: list[bytes]) -> None:
         owner = self._alive.get(name)
-        if isinstance(message, relay.Began):
+        if isinstance(message, relay_messages.Began):
             self._begin_life(name, message)
         elif owner is not None:  # else it is of an earlier life, and comes too late
             self._handlers[type(message)](owner, message, *frames)
 
-    def _begin_life(self, name: bytes, began: relay.Began) -> None:
+    def _begin_life(self, name: bytes, began: relay_messages.Began) -> None:
         owner = self._owners[began.owner]
         if owner.name is None or owner.life < began.life:
             self._end_life(owner)
             self._alive[name] = owner
-            owner.begin_life(began.life, name, relay.Known(self._gate.names))
+            owner.begin_life(began.life, name, relay_messages.Known(self._gate.names))
 
-    def _on_left(self, owner: FrontOwner, left: relay.Left) -> None:
+    def _on_left(self, owner: FrontOwner, left: relay_messages.Left) -> None:
         self._connections.left(left.session, self._clock())
         self._disown(owner, owner.left(left.session))
 
@@ -257,13 +259,13 @@ class Front:
         for session in owner.end_life():
             self._connections.left(session, now)
 
-    def _on_say(self, owner: FrontOwner, say: relay.Say, header: bytes) -> None:
+    def _on_say(self, owner: FrontOwner, say: relay_messages.Say, header: bytes) -> None:
         connection = say.connection
         if owner.greets(connection):
             self._see_answer(owner, connection, header)
         if not self._say(connection, header):
             owner.forget(connection)
-            owner.tell(relay.Unreachable(connection))
+            owner.tell(relay_messages.Unreachable(connection))
 
     def _see_answer(self, owner: FrontOwner, connection: bytes, header: bytes) -> None:
         """Note the session that the answer to a greeting opens or resumes."""
@@ -273,7 +275,7 @@ class Front:
             self._connections.belongs(number, message.session, self._clock())
             other = self._owner_of.get(connection)
             if other is not None and other is not owner:  # the trainer has greeted this owner since
-                other.tell(relay.Unreachable(connection))
+                other.tell(relay_messages.Unreachable(connection))
                 other.left(other.sessions[connection])
             self._disown(owner, owner.opened(connection, message.session))
             self._owner_of[connection] = owner
@@ -281,7 +283,7 @@ class Front:
             owner.forget(connection)
             owner.see_back(connection)
 
-    def _on_block(self, owner: FrontOwner, block: relay.SendBlock, header: bytes) -> None:
+    def _on_block(self, owner: FrontOwner, block: relay_messages.SendBlock, header: bytes) -> None:
         """Send a batch from the memory of its segment."""
         try:
             memory = owner.segments.get(block.segment)
@@ -291,7 +293,7 @@ class Front:
                 owner.segments[block.segment] = memory
         except OSError as error:
             logger.warning("a batch is not sent before its lease has ended: %s", error)
-            owner.tell(relay.Sent(block.number))
+            owner.tell(relay_messages.Sent(block.number))
             return
         payload = memory[block.offset : block.offset + block.nbytes]
         try:
@@ -299,8 +301,8 @@ class Front:
                 [block.connection, header, payload.data], zmq.NOBLOCK, copy=False, track=True
             )
         except zmq.ZMQError:  # the peer is gone, or does not read
-            owner.tell(relay.Sent(block.number))
-            owner.tell(relay.Unreachable(block.connection))
+            owner.tell(relay_messages.Sent(block.number))
+            owner.tell(relay_messages.Unreachable(block.connection))
             return
         owner.sending.append((tracker, block.number))
 
@@ -336,7 +338,7 @@ class Front:
         self._gate.tick(now)
         self._exchange.tick()
         self._pipe.check_parent()
-        known = relay.Known(self._gate.names)
+        known = relay_messages.Known(self._gate.names)
         explains = now >= self._explain_at
         if explains:
             self._explain_at = now + _EXPLAIN_S

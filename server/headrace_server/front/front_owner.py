@@ -19,10 +19,10 @@ from headrace_proto.messages import FROM_SERVER, Pulse, Unknown
 
 from ..core.bounded_map import BoundedMap
 from ..core.end_of_feed import RETURN_S
+from ..process.channel_server import ChannelServer
 from ..process.descriptors import own
-from ..process.diary import Reader, long_inside
-from ..process.exchange import Exchange
-from ..process.relay import FROM_FRONT, AllBack, Known, Sent, TrainerMessage
+from ..process.relay_messages import FROM_FRONT, AllBack, Known, Sent, TrainerMessage
+from ..process.worker_diary import Reader, long_inside
 
 #: Maximum memory of messages queued for a busy owner; beyond that, they wait in trainers' sockets.
 _MOST_KEPT = 64 << 20
@@ -36,7 +36,7 @@ class FrontOwner:
     """One owner, through all its lives."""
 
     def __init__(
-        self, number: int, exchange: Exchange, say: Callable[[bytes, bytes], bool]
+        self, number: int, exchange: ChannelServer, say: Callable[[bytes, bytes], bool]
     ) -> None:
         """``say`` sends a header to a connection; it returns False where that is gone."""
         self.number = number

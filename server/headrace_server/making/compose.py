@@ -10,15 +10,15 @@ from ..pipeline.steps import SEQUENCES
 from ..reading.intake import Intake
 from ..reading.reader import BadRecords, Reader
 from ..reading.trace import NO_TRACING, NoTracing
-from .leaving_out import ALL_ROWS, LeftOut
-from .line_record import LineRecord
+from .left_out_rows import ALL_ROWS, LeftOut
+from .partition_run import Run
+from .plain_commits import PlainCommits
 from .plain_maker import PlainMaker
-from .plain_memory import PlainMemory
-from .run import Run
+from .segment_commits import SegmentCommits
+from .segment_cutting import Cutting
 from .segment_maker import SegmentMaker
-from .segment_memory import SegmentMemory
-from .sequencing import Cutting
 from .slab import Slab
+from .stored_examples import StoredExamples
 
 
 def segmented(declaration: Declaration) -> bool:
@@ -47,11 +47,11 @@ def compose(
     if not segmented(declaration):
         maker = PlainMaker(intake, declaration.shape, partition, left_out, tracing)
         machine = Partition(maker.shaping.machine, intake.start(), epochs, across)
-        return Run(intake, machine, maker, PlainMemory(intake, machine, maker), slab)
+        return Run(intake, machine, maker, PlainCommits(intake, machine, maker), slab)
     cutting = Cutting(declaration.shape, intake.fields, partition)
     cutting.check_state_bytes(max_state_bytes)
-    lines = LineRecord()
+    lines = StoredExamples()
     segment_maker = SegmentMaker(intake, cutting, lines, slab, tracing)
     machine = Partition(cutting.machine, intake.start(), epochs, across, waits=not across)
-    memory = SegmentMemory(intake, machine, segment_maker, lines, left_out)
-    return Run(intake, machine, segment_maker, memory, slab)
+    commits = SegmentCommits(intake, machine, segment_maker, lines, left_out)
+    return Run(intake, machine, segment_maker, commits, slab)

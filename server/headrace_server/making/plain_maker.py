@@ -24,7 +24,7 @@ from ..reading.intake import Intake
 from ..reading.sampling import Stratified
 from ..reading.trace import NO_TRACING, NoTracing
 from .assemble import Assembly, Parts, batch_schema
-from .leaving_out import ALL_ROWS, LeftOut
+from .left_out_rows import ALL_ROWS, LeftOut
 from .ragged_assembly import RaggedAssembly, ragged_schema
 from .shaping import Shaping, with_facts
 

@@ -25,8 +25,8 @@ from ..core.segment_geometry import Geometry
 from ..core.slots import RoundMember, Segments
 from ..reading.columns import Column, Strings
 from ..reading.trace import States
+from .segment_cutting import Offer
 from .segment_windows import write_windows
-from .sequencing import Offer
 
 _Group = tuple[Offer, np.ndarray | slice, np.ndarray]  # an offer, places in the batch, rows of it
 

@@ -23,13 +23,13 @@ from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..reading.sampling import Stratified
 from ..reading.trace import NO_TRACING, NoTracing
-from .carried_states import CarriedStates
 from .expected_batch import Preparing
-from .line_record import LineRecord
+from .final_state_table import FinalStateTable
 from .segment_block import BlockLayout, SegmentBlock, places_of_starts
-from .sequencing import Cutting, Offer
+from .segment_cutting import Cutting, Offer
 from .slab import Slab, least_bytes
 from .state_table import HandedStates, StateTable
+from .stored_examples import StoredExamples
 
 #: Maximum number of rows that a trainer may name, without a ``capacity``.
 _MOST_ROWS = 1 << 20
@@ -45,7 +45,7 @@ class SegmentMaker:
         self,
         intake: Intake,
         cutting: Cutting,
-        lines: LineRecord,
+        lines: StoredExamples,
         slab: Slab,
         tracing: NoTracing = NO_TRACING,
     ) -> None:
@@ -59,7 +59,7 @@ class SegmentMaker:
         self.layout = BlockLayout(self.schema, cutting.geometry)
         self.offers: dict[int, Offer] = {}
         kind = HandedStates if cutting.at_trainer else StateTable
-        self.states: StateTable = (CarriedStates if cutting.carried else kind)(cutting.states)
+        self.states: StateTable = (FinalStateTable if cutting.carried else kind)(cutting.states)
         self._intake = intake
         self._lines = lines
         self._tracing = tracing

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..core.segment_geometry import Geometry
+from ..reading.buffer_ranges import window as windows_of
 from ..reading.columns import Ragged
-from ..reading.stretches import window as windows_of
 
 #: Bytes per window above which copying windows singly beats an index, which copies twice.
 _LONG_WINDOW = 8192

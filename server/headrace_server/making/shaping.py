@@ -30,7 +30,7 @@ from ..pipeline.selectors import RESERVED
 from ..reading.chunk import Chunk
 from ..reading.columns import Ragged, field_of
 from ..reading.reader import BadRecords, Faults, without
-from ..reading.values import LENGTH, Rule, Values, as_int64, below
+from ..reading.row_values import LENGTH, Rule, Values, as_int64, below
 
 _MAX = 2**63 - 1
 #: Prefix of a fact that only the machine sees; it stays with its row until all are known.

@@ -19,7 +19,7 @@ from headrace_proto.layout import Slot, strings_at
 from ..core.slots import Segments
 from ..core.stored_state import Change, Column, Examples, Key
 from .segment_block import groups, state_array
-from .sequencing import Offer, StateSource
+from .segment_cutting import Offer, StateSource
 
 
 def arrays_of(

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Self
 
-from .former import former
 from .padding_options import PadTo
 from .row_steps import RowSteps
 from .selectors import Value, checked_value
+from .tensorflow_positions import tensorflow_positions
 
 
 class Bucketing(RowSteps):
     """Shapes that group examples by bucket."""
 
-    @former("num_buckets", tensors=0)
+    @tensorflow_positions("num_buckets", tensors=0)
     def bucket(
         self,
         which_bucket: Value,
@@ -62,7 +62,7 @@ class Bucketing(RowSteps):
         """
         return self._bucketed(vars())
 
-    @former("bucket_boundaries", tensors=1)
+    @tensorflow_positions("bucket_boundaries", tensors=1)
     def bucket_by_sequence_length(
         self,
         input_length: Value,

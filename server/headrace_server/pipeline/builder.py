@@ -17,10 +17,10 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NoReturn
 
-from .absent import absent_method
 from .declaration import Declaration, Policy, Shape, jsonable
 from .segmenting import Sequencing
 from .signatures import checking
+from .tensorflow_names import absent_method
 
 _SHAPES = (
     ".batch(batch_size), .bucket(which_bucket, batch_size, num_buckets), "

@@ -18,9 +18,9 @@ from headrace_proto.errors import kind_of
 from ..core.class_acceptance import acceptance, probabilities
 from .argument_checks import checked_number
 from .bucketing import Bucketing
-from .former import former
 from .padding_options import PadTo
 from .selectors import Value, checked_value
+from .tensorflow_positions import tensorflow_positions
 
 #: Counters of all classes go with every batch.
 MAX_CLASSES = 1000
@@ -31,7 +31,7 @@ _OF_BATCHES = ("allow_smaller_final_batch", "dynamic_pad", "pad_to_multiple", "p
 class Sampling(Bucketing):
     """Stages and shapes that change how often examples come."""
 
-    @former("batch_size", tensors=0)
+    @tensorflow_positions("batch_size", tensors=0)
     def rejection_sample(
         self,
         accept_prob: Value,
@@ -52,7 +52,7 @@ class Sampling(Bucketing):
         pipeline = self._with_stage("rejection_sample", accept_prob=accept_prob, seed=seed)
         return pipeline._in_batches(vars())
 
-    @former("enqueue_many", tensors=0)
+    @tensorflow_positions("enqueue_many", tensors=0)
     def stratified_sample(
         self,
         labels: Value,
@@ -90,7 +90,7 @@ class Sampling(Bucketing):
         )
         return pipeline._in_batches(vars())
 
-    @former("queue_capacity", tensors=0)
+    @tensorflow_positions("queue_capacity", tensors=0)
     def stratified_sample_unknown_dist(
         self,
         labels: Value,
@@ -119,7 +119,7 @@ class Sampling(Bucketing):
         given["labels"] = checked_value("labels", labels, pipeline.fields, integer=True)
         return pipeline._with_shape("stratified_sample_unknown_dist", given)
 
-    @former("rates", tensors=0)
+    @tensorflow_positions("rates", tensors=0)
     def resample_at_rate(self, rates: Value, *, seed: int = 0) -> Self:
         """Repeat each example a Poisson number of times, with the mean that ``rates`` gives it.
 
@@ -127,7 +127,7 @@ class Sampling(Bucketing):
         """
         return self._with_stage("resample_at_rate", rates=rates, seed=seed)
 
-    @former("overall_rate", tensors=0)
+    @tensorflow_positions("overall_rate", tensors=0)
     def weighted_resample(
         self,
         weights: Value | Sequence[float],

@@ -17,8 +17,7 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.schema import Field
 
 from .argument_checks import check_kind, checked_name, checked_names, field_of, fixed_field
-from .carried import by_key, check_carried
-from .initial import block_name, checked_states
+from .initial_states import block_name, by_key, check_carried, checked_states
 
 #: Columns of a batch beside sequences, context and states, in its largest form without context.
 _OWN_COLUMNS = 9

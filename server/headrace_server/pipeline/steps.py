@@ -15,9 +15,9 @@ from headrace_proto.schema import Field, schema_from_wire
 
 from .declaration import Plain, Policy, ReadingOrder, Shape, Source, Stage
 from .examples import packed_fields
-from .former import former
-from .groups import grouped
 from .padding_options import PadTo, padded
+from .read_groups import grouped
+from .tensorflow_positions import tensorflow_positions
 
 #: The kind of the shape of sequences with states.
 SEQUENCES = "sequences"
@@ -51,7 +51,7 @@ class Steps:
                 known = {name: Field(f.dtype, f.shape[1:]) for name, f in known.items()}
         return known
 
-    @former("dynamic_pad")
+    @tensorflow_positions("dynamic_pad")
     def batch(
         self,
         batch_size: int,

@@ -22,7 +22,7 @@ from headrace_proto.schema import Field
 
 from ..files.durable_file import writing
 from .chunk import Chunk
-from .flat import ColumnSum, Flat, flattened
+from .flat_columns import ColumnSum, Flat, flattened
 
 #: Bytes of a record batch: large, so that few reads cross from one to the next.
 _BATCH_BYTES: Final = 1 << 26

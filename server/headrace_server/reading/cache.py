@@ -43,7 +43,7 @@ from ..files.manifest import DataFile
 from ..pipeline.declaration import Declaration, Shape, jsonable
 from ..pipeline.fingerprint import PYTHON, fingerprints
 from ..pipeline.function_names import stable_name
-from .cache_files import (
+from .cached_rows import (
     COMPLETE,
     OWN_FIELDS,
     CachedRows,

@@ -23,7 +23,7 @@ from headrace_proto import dtypes
 from headrace_proto.schema import Field
 from headrace_server.pipeline.examples import Misfit, cast, flat_values
 
-from .stretches import gather, join_buffers, ranges, window
+from .buffer_ranges import gather, join_buffers, ranges, window
 
 #: Rows by slice (with start and stop), or by number.
 Rows = slice | np.ndarray

@@ -28,7 +28,7 @@ from ..files.manifest import DataFile
 from ..pipeline.declaration import Declaration, ReadingOrder, Stage, jsonable
 from .arrow_part import ArrowPart
 from .conversion_notes import Notes, part_name
-from .flat import ColumnSum, flattened
+from .flat_columns import ColumnSum, flattened
 from .intake import Intake
 from .reader import BadRecords, IndexedReader, Reader
 from .sources import open_arrow, open_reader

@@ -21,8 +21,8 @@ from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
 from ..core.plan import Position, Read
-from ..pipeline.carried import by_key
 from ..pipeline.declaration import Declaration
+from ..pipeline.initial_states import by_key
 from .chunk import Chunk
 from .columns import Strings
 from .partition_rows import partition_reader

@@ -31,7 +31,7 @@ from ..core.running_mean import RunningMean
 from ..pipeline.declaration import Stage
 from .chunk import Chunk
 from .reader import BadRecords
-from .values import Rule, Values, below
+from .row_values import Rule, Values, below
 
 logger = logging.getLogger("headrace.data")
 

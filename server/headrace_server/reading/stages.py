@@ -3,7 +3,7 @@
 chunk ─► map ─► filter ─► select ─► samplers ─► … ─► chunk       in the declared order
 
 map, filter     row_functions.py        samplers              sampling.py
-flat_map, unbatch   unfolding.py        select                here
+flat_map, unbatch   flat_map.py        select                here
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ..pipeline.examples import names_fault
 from ..pipeline.selectors import RESERVED
 from .cache import CachedRead
 from .chunk import Chunk
+from .flat_map import FlatMap, Unbatch
 from .function_draws import Draws
 from .reader import BadRecords
 from .row_functions import Filter, Map, RowFunction
 from .sampling import SAMPLERS, Sampler
-from .unfolding import FlatMap, Unbatch
 
 Fields = Mapping[str, Field]
 

@@ -29,7 +29,7 @@ from .columns import (
     field_of,
     row_of,
 )
-from .fitting import fitted, misfit
+from .declared_types import fitted, misfit
 from .reader import BadRecords, Faults, fault_of, without
 
 #: One value per row: a list, an array [n, …] (of objects: strings or arrays), or a column.

@@ -24,7 +24,7 @@ from headrace_proto.token import Token
 
 from ..core.rewinding import BEGINNING
 from ..process.config import FeedConfig, RunConfig
-from .functions import note_functions, noted_functions
+from .function_digests import note_functions, noted_functions
 from .mirror import Mirrored
 from .restoring import finish, prepare, resumption, take_back
 from .snapshots import Shelf

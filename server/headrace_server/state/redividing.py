@@ -18,7 +18,7 @@ from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE, Share
 
 from ..files.durable_file import read_json
-from .omissions import Omissions
+from .left_out_file import LeftOutFile
 from .statedir import SHARE, SUFFIX
 
 _OMISSIONS = "quarantine.json"
@@ -26,14 +26,14 @@ _OMISSIONS = "quarantine.json"
 
 def redivide(parts: Iterable[Path], share: Share, into: Path) -> None:
     """Move a share's partitions from the snapshots of all shares of another number of servers."""
-    left_out = Omissions()
+    left_out = LeftOutFile()
     for part in parts:
         for path in sorted(part.iterdir()):
             if path.suffix == SUFFIX:
                 if int(path.stem) % share[1] == share[0]:
                     os.rename(path, into / path.name)
             elif path.name == _OMISSIONS:
-                left_out.add(Omissions.read(path))
+                left_out.add(LeftOutFile.read(path))
             elif path.name in ("feed.json", "functions.json"):
                 os.replace(path, into / path.name)
     left_out.write(into / _OMISSIONS)

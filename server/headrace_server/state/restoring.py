@@ -27,7 +27,7 @@ from headrace_proto.placement import WHOLE, Share
 from ..core.rewinding import BEGINNING
 from ..files.durable_file import read_json, sync_directory, whole, write_durably, writing
 from ..process.config import FeedConfig
-from .omissions import Omissions
+from .left_out_file import LeftOutFile
 from .snapshots import BESIDE, LEAF, SETTLED, sync_file
 from .statedir import SUFFIX, StateDirectory, described
 
@@ -160,6 +160,6 @@ def _names(files: list[Any]) -> list[tuple[str, int]]:
 
 def _keep_quarantine(known: Path, new: Path) -> None:
     """Leave rows out, too, that were quarantined or skipped since the snapshot."""
-    rows = Omissions.read(new)
-    rows.add(Omissions.read(known))
+    rows = LeftOutFile.read(new)
+    rows.add(LeftOutFile.read(known))
     rows.write(new)

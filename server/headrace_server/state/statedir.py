@@ -5,9 +5,9 @@ terms.json                    number of starts and their last terms, twice, so t
                               shows; the last term fences off earlier tokens
 index/                        indexes of record files
 feeds/NAME/feed.json          the declaration of the feed, its files, its partitions
-feeds/NAME/functions.json     digests of its functions, see functions.py
+feeds/NAME/functions.json     digests of its functions, see function_digests.py
 feeds/NAME/quarantine.json    left-out examples: they killed workers, or an operator skipped them
-feeds/NAME/flight/            the flight record, see flight/files.py
+feeds/NAME/flight/            the flight record, see flight/flight_file.py
 feeds/NAME/K.lock             POSIX lock of the worker that has partition K
 feeds/NAME/K.journal          partition K, see store.py
 feeds/NAME/generation.json    the snapshot that it was taken back to last, see restoring.py

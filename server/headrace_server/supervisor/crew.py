@@ -26,8 +26,8 @@ from headrace_proto.errors import HeadraceError, ServerError
 from headrace_proto.interrupts import interrupts_held
 
 from ..process.child import Child, ChildProcess, end, environment
-from ..process.diary import Entry
 from ..process.in_thread import InThread
+from ..process.worker_diary import Entry
 from .asks import FRONT
 from .liveness import Patience, Post, end_of, gets_further, obituary
 from .starts import Starts

@@ -22,10 +22,10 @@ from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed, from_
 
 from ..core.rewinding import TOUCHED, USED
 from ..process.counts import added
-from ..process.diary import Entry
 from ..process.statuses import EventStatus, PartitionCounts
+from ..process.worker_diary import Entry
 from ..state.durable import Durable
-from ..state.functions import changed_functions
+from ..state.function_digests import changed_functions
 from .asks import FRONT
 from .liveness import FORGIVEN, WINDOW_S, Post
 from .quarantine import Quarantine
@@ -251,7 +251,7 @@ class Feeds:
         }
 
     def begun(self, owner: int) -> dict[str, Any]:
-        """Return the facts on feeds with which a life of an owner begins; see ``House.begin``."""
+        """Return the facts on feeds with which a life of an owner begins; see ``Switchboard.begin``."""
         failed = {name: one.failed for name, one in self._feeds.items() if one.failed is not None}
         return {
             "failed": failed,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..process.child import Child
-from ..process.diary import OPENING, STARTING, Entry, Notebook, Stillness, long_inside
+from ..process.worker_diary import OPENING, STARTING, Entry, Notebook, Stillness, long_inside
 
 logger = logging.getLogger("headrace.server")
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from ..process.config import FeedConfig, RunConfig
-from ..process.diary import Entry
-from ..state.omissions import Omissions, quarantine_file
+from ..process.worker_diary import Entry
+from ..state.left_out_file import LeftOutFile, quarantine_file
 
 #: Deaths that make a row suspect, and that convict it.
 _SUSPECT = 2
@@ -47,7 +47,7 @@ class _Case:
 
     skips: bool  # whether it goes on without its bad examples
     file: Path | None
-    left_out: Omissions
+    left_out: LeftOutFile
     deaths: dict[int, int] = field(default_factory=dict)  # by row
     reached: dict[int, int] = field(default_factory=dict)  # by stream: rows that it was read up to
 
@@ -116,11 +116,11 @@ class Quarantine:
 def _case(config: RunConfig, feed: FeedConfig) -> _Case:
     state = config.state_directory
     file = None if state is None else quarantine_file(state, feed.name)
-    left_out = Omissions.read(file)
+    left_out = LeftOutFile.read(file)
     if config.replay is not None:  # rows that kill are known from the server of the feed
         recorded, name, *_ = config.replay
         for one in recorded:
-            left_out.deadly.update(Omissions.read(quarantine_file(one, name)).deadly)
+            left_out.deadly.update(LeftOutFile.read(quarantine_file(one, name)).deadly)
     return _Case(feed.declaration.policy.on_bad_example == "skip", file, left_out)
 
 

@@ -32,9 +32,9 @@ from ..core.rewinding import BEGINNING, TOUCHED, USED, in_use
 from ..pipeline.by_source import write_sources
 from ..process.child import Child, perform
 from ..process.config import FeedConfig, RunConfig
-from ..process.diary import Entry
 from ..process.rundir import RunDirectory
 from ..process.statuses import OwnersAnswer, SeenServer, joined
+from ..process.worker_diary import Entry
 from ..state.durable import Durable
 from .asks import FRONT, Asks
 from .crew import Crew

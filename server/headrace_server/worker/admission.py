@@ -30,7 +30,7 @@ from ..process.config import RunConfig
 from ..process.descriptors import is_shortage
 from .desk import Desk
 from .outbox import Outbox
-from .rejoining import Later, wanted_by
+from .resuming import Later, wanted_by
 from .sessions import Session
 from .usage import Usage
 
@@ -141,7 +141,7 @@ class Admission:
             for s in self._sessions.of_feed(desk.name)
             if s.present
         )
-        desk.rejoining.admit(hello, members, now)
+        desk.resuming.admit(hello, members, now)
         desk.check_group(hello, now)
         run = desk.run_of(hello, now)
         self.end(identity)

@@ -14,9 +14,9 @@ from headrace_proto.layout import Slot
 from headrace_proto.messages import FROM_SERVER, Deliver, Delivery
 
 from ..core.dispatch_effects import Batch
-from ..making.run import Run
+from ..making.partition_run import Run
 from ..making.slab import Slab
-from ..process.relay import BlockPlace
+from ..process.relay_messages import BlockPlace
 from .desk import Desk
 from .events import EventSink
 
@@ -56,7 +56,7 @@ class Announcer:
         if self._count >= least:
             self._count = 0
             for run in self._unnoted:
-                run.memory.announced()
+                run.commits.announced()
             self._unnoted.clear()
 
     def _columns_of(self, slots: list[Slot]) -> list[Any]:

@@ -32,7 +32,7 @@ from headrace_proto.errors import ServerError
 from ..core.dispatch_effects import StoreCommit
 from ..core.stored_state import Change, Saved
 from ..files.durable_file import writing
-from ..making.run import Run
+from ..making.partition_run import Run
 from ..state.mirror import Mirror
 from ..state.statedir import SUFFIX, partition_path
 from ..state.store import Store
@@ -243,7 +243,7 @@ class Stores:
             self.fail(name, error)
 
     def _changes_of(self, name: _Name, gathered: _Gathered) -> list[Change]:
-        changes = [] if gathered.run is None else gathered.run.memory.take_changes()
+        changes = [] if gathered.run is None else gathered.run.commits.take_changes()
         if gathered.tokens:
             # A commit that waits for an earlier one of its lanes changes nothing yet.
             changes = changes or [Change()]
@@ -355,7 +355,7 @@ class Commits:
         code, text, batch, token = "", "", commit.batch, commit.token
         if not self._stores.knows(name, token):
             columns, states = commit.payload or ((), b"")
-            code, text = run.memory.saved(batch.number, states or b"", columns)
+            code, text = run.commits.saved(batch.number, states or b"", columns)
             rows = 0 if code else batch.filled
             self._stores.submit(name, run, () if code else (token,), rows)
         self._stores.answer_commit(name, [batch.number, code, text])
@@ -369,7 +369,7 @@ class Commits:
     ) -> None:
         """Take states of lanes that a trainer flushes; answer the last such message."""
         if run is not None and flush.rows:
-            run.memory.flushed(flush.number, list(flush.rows), states, flush.columns)
+            run.commits.flushed(flush.number, list(flush.rows), states, flush.columns)
             self._stores.submit(name, run)
         if not flush.more:
             flushed = name[0], Desk.on_flushed, flush.session, flush.request

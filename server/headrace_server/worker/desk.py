@@ -21,16 +21,16 @@ from ..core.dispatch import Dispatcher
 from ..core.dispatch_effects import Batch, JoinRefused
 from ..core.end_of_feed import Farewell
 from ..core.group_dispatch import GroupDispatcher
-from ..core.trainer_group import check_group
 from ..core.plan import RESIZED
 from ..core.rank_runs import Runs
 from ..core.rounds import DealtRounds
 from ..core.segment_rounds import check_rows
+from ..core.trainer_group import check_group
 from ..flight.recorder import Recorder
 from ..process.config import FeedConfig, RunConfig
 from .counters import Counters
 from .events import Opened
-from .rejoining import Later, Rejoining, Reports
+from .resuming import Later, Reports, Resuming
 from .state_blocks import LANES_LOST, StateBlocks, StateFlush
 from .usage import Usage, usage_of
 
@@ -94,7 +94,7 @@ class Desk:
         self.failure: tuple[str, str] | None = None
         self.closing: bool | None = None  # None: the input is open; else whether to drop rows
         self.reports: Reports = []  # for the supervisor
-        self.rejoining = Rejoining(config, self.durable, run.starts, self.owners == 1, self.reports)
+        self.resuming = Resuming(config, self.durable, run.starts, self.owners == 1, self.reports)
         self.farewell = Farewell(run.lease_ttl_s)
         self.counters = Counters(self.dispatcher)
         self._bad: dict[str, int] = {}  # bad examples, as the supervisor knows
@@ -125,7 +125,7 @@ class Desk:
             self.properties.update(durable=True, epoch=self.term)  # that is its name on the wire
         else:
             self.properties["recovers"] = True
-        self.properties["generation"] = self.rejoining.generation
+        self.properties["generation"] = self.resuming.generation
         self._add_epochs()
         self.states_stay = message.properties.get("placement") == "trainer"
         states = message.properties.get("states", ())
@@ -145,9 +145,9 @@ class Desk:
             self._load_rounds(message)
             self.counters.go_on(message.partition, batches, rows, self.durable)
             if used and not self.durable:  # batches of an earlier owner of this server
-                self.rejoining.touched()
+                self.resuming.touched()
             if self.opened:
-                self.rejoining.opened(any(map(self._used, self.partitions)))
+                self.resuming.opened(any(map(self._used, self.partitions)))
 
     def _add_epochs(self) -> None:
         """Add the epochs of the feed to its properties; batches of a replay end with none."""
@@ -193,8 +193,8 @@ class Desk:
 
     def touched(self) -> None:
         """Note that a trainer commits a batch."""
-        if not self.rejoining.is_touched:
-            self.rejoining.touched()
+        if not self.resuming.is_touched:
+            self.resuming.touched()
 
     def usage(self) -> Usage:
         """Return the progress of this and earlier servers with the feed."""

@@ -1,9 +1,9 @@
 """Events from the partitions of a worker to its desks: calls of a desk, as plain data.
 
-    send((feed, Desk.on_made, batch)) ─► the house ─► desk.on_made(batch)
+    send((feed, Desk.on_made, batch)) ─► the switchboard ─► desk.on_made(batch)
 
-The house drops events of a feed that has failed.  An event that depends on the store waits there
-until the store has written its changes.
+The switchboard drops events of a feed that has failed.  An event that depends on the store waits
+there until the store has written its changes.
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ import numpy as np
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..making.sequencing import Cutting
+from ..making.segment_cutting import Cutting
 from ..making.shaping import Shaping
 from ..pipeline.declaration import Declaration
 from ..pipeline.forks import OwnProcess
-from ..process.diary import Diary
+from ..process.worker_diary import Diary
 from ..reading.chunk import Chunk
 from ..reading.columns import Rows, numbers_of
 from ..reading.reader import (

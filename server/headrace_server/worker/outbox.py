@@ -39,10 +39,10 @@ from headrace_proto.messages import (
 )
 
 from ..core.dispatch_effects import Answer, Batch, Send
-from ..process.exchange import Exchange, is_near
-from ..process.relay import BlockPlace, SegmentRetired
+from ..process.channel_server import ChannelServer, is_near
+from ..process.relay_messages import BlockPlace, SegmentRetired
 from .desk import Desk
-from .relay_door import RelayDoor
+from .front_channel import FrontChannel
 from .sessions import Session, SessionTable
 
 logger = logging.getLogger("headrace.trainers")
@@ -95,10 +95,10 @@ def delivery_of(effect: Send, frame: int | None) -> Delivery:
 class Outbox:
     """The messages to all trainers of all feeds."""
 
-    door: RelayDoor
+    door: FrontChannel
     directory: Path
     sessions: SessionTable
-    near: Exchange
+    near: ChannelServer
     slab_bytes: int
     max_credits: int
 

@@ -34,19 +34,19 @@ from headrace_proto.clock import AwakeClock
 from headrace_proto.cores import cores
 from headrace_proto.spin import Spin
 
+from ..process.channel_server import SPARE, ChannelServer
 from ..process.child import Pipe
 from ..process.config import RunConfig
-from ..process.diary import long_inside
-from ..process.exchange import SPARE, Exchange
 from ..process.in_thread import ThreadEnded
-from ..process.relay import FROM_OWNER, Began
+from ..process.relay_messages import FROM_OWNER, Began
+from ..process.worker_diary import long_inside
 from .events import Event
-from .house import Deferred, House
-from .opening import Life
+from .front_channel import FrontChannel
 from .outbox import Outbox
+from .partition_opening import Life
 from .partitions import Partitions
-from .relay_door import RelayDoor
 from .sessions import SessionTable, remove_files
+from .switchboard import Deferred, Switchboard
 
 logger = logging.getLogger("headrace.trainers")
 
@@ -74,7 +74,7 @@ class Owner:
     """One life of the owner of some partitions of a server's feeds."""
 
     def __init__(self, life: Life, pipe: Pipe, begun: Mapping[str, Any]) -> None:
-        """``begun``: how the feeds stand, see ``House.begin``."""
+        """``begun``: how the feeds stand, see ``Switchboard.begin``."""
         config = life.config
         logger.setLevel(config.log_level)
         directory = Path(config.directory)
@@ -83,12 +83,12 @@ class Owner:
         front = Channel.connect(
             directory / "workers", [began], _FRONT_S, meanwhile=pipe.check_parent
         )
-        self._door = RelayDoor(front)
+        self._door = FrontChannel(front)
         trainers, why = _bound(config.max_trainers, raised=not config.in_process)
         if why and not life.worker and not life.number:
             logger.warning("fewer trainers can have a session with a worker: %s", why)
         sessions = SessionTable(directory, trainers, why, life.worker, config.workers, life.number)
-        near = Exchange(
+        near = ChannelServer(
             directory / f"trainers-{life.worker}",
             trainers + SPARE,
             lambda identity: sessions.of_connection(identity) is not None,
@@ -99,7 +99,7 @@ class Owner:
         )
         self._clock = AwakeClock(2 * _TICK_S)
         self._partitions = Partitions(life, self._hear_partition)
-        self._house = House(
+        self._switchboard = Switchboard(
             config=config,
             worker=life.worker,
             partitions=self._partitions,
@@ -119,7 +119,7 @@ class Owner:
         self._closed = self._released = False
         self._lock = threading.RLock()  # guards everything but the partitions
         self._working_since = 0.0  # when the current step began; 0 between steps
-        self._house.begin(begun)
+        self._switchboard.begin(begun)
         self._all_back = False
 
     def filenos(self) -> Iterator[int]:
@@ -129,7 +129,7 @@ class Owner:
 
     def run(self) -> None:
         """Open the feeds, and serve them until an order to stop."""
-        house, partitions, poller = self._house, self._partitions, self._poller
+        switchboard, partitions, poller = self._switchboard, self._partitions, self._poller
         door, near = self._door, self._near
         stores = partitions.stores.fileno()
         for fileno in (*self._numbers, stores):
@@ -147,7 +147,7 @@ class Owner:
             if not self._in_process:
                 gc.freeze()  # else a full collection stops trainers for 10 to 20 ms
             busy = True
-            while not house.stopping:
+            while not switchboard.stopping:
                 ready = dict(poller.poll(0) if busy else self._idle(rest))
                 if stores in ready:
                     partitions.stores.send_committed()
@@ -160,20 +160,20 @@ class Owner:
                         self._send_out()
                         self._store()
                     self._step(partitions.work, name)
-                    house.act()
+                    switchboard.act()
                     busy = busy or not partitions.turns.at_rest
                 busy = self._send_out() or busy
 
     def _open(self) -> None:
         """Open all partitions."""
-        for desk in self._house.desks.values():
+        for desk in self._switchboard.desks.values():
             for partition in desk.partitions:
                 if desk.failure is None:
                     self._step(self._partitions.open, desk.name, partition)
 
     def _send_out(self) -> bool:
         """Send batches; then store commits if they are due; return whether they were."""
-        self._house.dealing.deliver_stored()
+        self._switchboard.unstored_rounds.deliver_stored()
         self._outbox.flush()
         return self._partitions.stores.due and self._store()
 
@@ -184,8 +184,8 @@ class Owner:
         """
         stored = self._partitions.stores.write(whole)
         if stored:
-            self._house.act()
-            self._house.dealing.deliver_stored()
+            self._switchboard.act()
+            self._switchboard.unstored_rounds.deliver_stored()
             self._outbox.flush()
         return stored
 
@@ -205,7 +205,7 @@ class Owner:
         if long and self._partitions.unchecked and not self._partitions.stores.writing:
             began = time.monotonic()
             self._step(self._partitions.check_ahead, poll)
-            self._house.act()
+            self._switchboard.act()
             self._checked_s += time.monotonic() - began
             if events := poll(0):
                 self._spin.rested(self._checked_s)
@@ -218,36 +218,36 @@ class Owner:
 
     def _hear(self, ready: Collection[int]) -> None:
         """Handle messages and orders, and carry out the effects of the desks."""
-        house, (near, door, pipe) = self._house, self._numbers
+        switchboard, (near, door, pipe) = self._switchboard, self._numbers
         heard = bool(ready or self._near.unheard or self._door.heard)
         if heard:
             if near in ready or self._near.unheard:
-                house.reception.hear_near()
+                switchboard.reception.hear_near()
             if door in ready and not self._door.is_full:
                 self._door.hear()
             if door in ready or self._door.heard:
-                house.reception.hear(_BURST)
+                switchboard.reception.hear(_BURST)
             if pipe in ready:
                 for order in self._pipe.read_orders():
-                    house.obey(order)
+                    switchboard.obey(order)
         now = time.monotonic()
         if now >= self._next_tick:
             heard = True
             self._next_tick = now + _TICK_S
-            house.reception.tick(self._clock())
+            switchboard.reception.tick(self._clock())
             self._near.tick()
             self._pipe.check_parent()
         if self._door.all_back and not self._all_back:
             self._all_back = True
-            house.all_are_back()
+            switchboard.all_are_back()
             heard = True
         if heard:
-            house.act()
+            switchboard.act()
 
     def _step(self, step: Callable[..., None], *values: Any) -> None:
         """Let the partitions work; the porter may use everything else meanwhile."""
         deferred: list[Deferred] = []
-        self._house.deferred = deferred
+        self._switchboard.deferred = deferred
         self._working_since = time.monotonic()
         self._lock.release()
         try:
@@ -255,7 +255,7 @@ class Owner:
         finally:
             self._lock.acquire()
             self._working_since = 0.0
-            self._house.deferred = None
+            self._switchboard.deferred = None
         for action, arguments in deferred:
             action(*arguments)
 
@@ -269,7 +269,7 @@ class Owner:
                     continue
                 with self._lock:
                     self._serve_meanwhile()
-                    if self._house.stopping:  # the step may never end
+                    if self._switchboard.stopping:  # the step may never end
                         self.close()
                         if self._in_process:
                             return
@@ -294,7 +294,7 @@ class Owner:
         """Tell all trainers that the server stops."""
         if not self._closed:
             self._closed = True
-            self._house.reception.close()
+            self._switchboard.reception.close()
 
     def release(self) -> None:
         """Close all files, for a process that goes on without this worker."""
@@ -309,7 +309,7 @@ class Owner:
 
     def _hear_partition(self, event: Event) -> None:
         with self._lock:
-            self._house.hear(event)
+            self._switchboard.hear(event)
 
 
 def _bound(max_trainers: int, raised: bool) -> tuple[int, str]:

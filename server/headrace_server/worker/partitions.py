@@ -2,9 +2,9 @@
 
     calls ─► [ one step of the partition whose turn it is ] × n ─► events
 
-``opening.py`` opens partitions, ``core/partition_turns.py`` gives turns, ``announcing.py``
-announces batches, ``lacks.py`` reports what is lacking, ``commits.py`` takes commits and has them
-stored.
+``partition_opening.py`` opens partitions, ``core/partition_turns.py`` gives turns,
+``announcing.py`` announces batches, ``stall_reports.py`` reports what is lacking, ``commits.py``
+takes commits and has them stored.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from ..core import dispatch_effects
 from ..core.handover import Batch
 from ..core.partition_turns import PartitionTurns
 from ..flight.recorder import Recorder
-from ..making.run import Blocked, Busy, Done, Resting, Run
+from ..making.partition_run import Blocked, Busy, Done, Resting, Run
 from ..making.slab import Slab
 from .announcing import MOST_UNNOTED, Announcer
 from .commits import Commits, Stores
 from .desk import Desk
 from .events import Event, EventSink, Opened
-from .lacks import Lacks
-from .opening import Life, Opener
+from .partition_opening import Life, Opener
 from .reporter import Reporter
+from .stall_reports import StallReports
 
 logger = logging.getLogger("headrace.worker")
 
@@ -62,7 +62,7 @@ class Partitions:
         self.stores, self.commits = stores, Commits(stores, send)
         self.reporter = Reporter(begun.diary.totals, self._feeds, self._slab, stores.progress)
         self._announcer = Announcer(self._slab, send)
-        self._lacks = Lacks(send)
+        self._stalls = StallReports(send)
         self.flight = {
             feed.name: Recorder(config, feed.name, worker, by_number=not feed.segmented)
             for feed in (config.feeds if config.record != "off" else ())
@@ -106,8 +106,8 @@ class Partitions:
         self._announcer.note()
         self._diary.idle()
         for name in self.turns.waiting:
-            self._lacks.wait(name, self._running[name])
-        reason = "slab" if self._full else "states" if self._lacks.starved else "trainers"
+            self._stalls.wait(name, self._running[name])
+        reason = "slab" if self._full else "states" if self._stalls.starved else "trainers"
         self._full = False
         return self.reporter.rest(reason, poll, at_most_s)
 
@@ -129,7 +129,7 @@ class Partitions:
                 self.turns.worked(turn, took, int(going))
             if not going:
                 break
-            self._lacks.made(turn, now)
+            self._stalls.made(turn, now)
             if run.rests:
                 self.turns.wait(turn)
             if now + took >= until or not run.made_ahead:  # the next one takes as long
@@ -151,10 +151,10 @@ class Partitions:
             return None
         if step is Resting:
             self.turns.wait(name)
-            self._lacks.starve(name, run.memory.starved)
+            self._stalls.starve(name, run.commits.starved)
         else:
-            self._lacks.starved.discard(name)
-        for stripe in run.memory.take_dry():
+            self._stalls.starved.discard(name)
+        for stripe in run.commits.take_dry():
             self._send((feed, Desk.on_dry, stripe))
         if step is Resting and run.machine.at_border:
             self._send((feed, Desk.on_border, partition, run.machine.epoch))
@@ -172,7 +172,7 @@ class Partitions:
                 self._send((feed, Desk.on_counted, partition, run.stats()))
                 if not run.made_ahead:  # else reads are ahead of trainers, too
                     self.unchecked.add(name)
-            self._lacks.wait(name, run)
+            self._stalls.wait(name, run)
             epoch = run.machine.epoch
             if not run.machine.across_batches and epoch > self._epochs.get(name, 0):
                 self._epochs[name] = epoch
@@ -184,9 +184,9 @@ class Partitions:
             self.stores.answer(name, (feed, Desk.on_finished, partition, run.stats()))
         elif step is Blocked:
             text = f"the slab of worker {self._worker} is full: {self._slab.used_bytes} bytes wait "
-            self._lacks.wait(name, run, text + "for trainers (slab_bytes bounds it)")
+            self._stalls.wait(name, run, text + "for trainers (slab_bytes bounds it)")
             self._full = True  # only trainers can free a block
-            self._lacks.full(self._running)
+            self._stalls.full(self._running)
 
     def _announce(self, name: _Name, run: Run, batch: Batch) -> bool:
         """Announce a batch; return False where it fits no message, so its feed fails."""
@@ -214,7 +214,7 @@ class Partitions:
                 epoch=0 if run.machine.across_batches else run.machine.epoch,
                 share=run.share,
                 rounds=self.stores.rounds(name),
-                done=run.memory.done_numbers,
+                done=run.commits.done_numbers,
             )
             self._send((feed, Desk.on_opened, opened))
             self._running[name] = run
@@ -230,7 +230,7 @@ class Partitions:
         """Count a batch as done that no trainer gets."""
         name = feed, effect.partition
         if run := self._known(name):
-            run.memory.saved(effect.number)
+            run.commits.saved(effect.number)
             self.stores.submit(name, run)
 
     def save(self, feed: str, effect: dispatch_effects.StoreCommit) -> None:
@@ -249,8 +249,8 @@ class Partitions:
         """Allow batches of segments, of these lanes."""
         name = feed, effect.partition
         if run := self._called(name):
-            run.memory.want(effect.more, effect.stripe)
-            self._lacks.starved.discard(name)
+            run.commits.want(effect.more, effect.stripe)
+            self._stalls.starved.discard(name)
 
     def begin_epoch(self, feed: str, effect: dispatch_effects.BeginEpoch) -> None:
         """Let a partition that rests at the border of an epoch begin the next one."""
@@ -261,14 +261,14 @@ class Partitions:
         """Take lanes back from a trainer that left; its rank has others instead."""
         name = feed, effect.partition
         if run := self._called(name):
-            run.memory.leave(effect.stripe, effect.instead)
+            run.commits.leave(effect.stripe, effect.instead)
             self.stores.submit(name, run)
 
     def deal(self, feed: str, effect: dispatch_effects.Deal) -> None:
         """Make batches for the ranks of a run, or for any trainer."""
         name = feed, effect.partition
         if run := self._called(name):
-            run.memory.deal(effect.world, effect.run, effect.stripe)
+            run.commits.deal(effect.world, effect.run, effect.stripe)
             self.stores.submit(name, run)
 
     def store_rounds(self, name: _Name) -> None:
@@ -279,7 +279,7 @@ class Partitions:
     def release(self, feed: str, effect: dispatch_effects.Release) -> None:
         """Take a claimed batch back from a trainer that did not finish it."""
         if run := self._called((feed, effect.partition)):
-            run.memory.release(effect.number)
+            run.commits.release(effect.number)
 
     def claim(self, feed: str, effect: dispatch_effects.Claim) -> None:
         """Judge a trainer's claim of a batch from before a restart."""
@@ -359,13 +359,13 @@ class Partitions:
         return [
             [partition, *example]
             for (_, partition), run in _of(feed, {**self._running, **self._made})
-            for example in run.memory.seek(key)
+            for example in run.commits.seek(key)
         ]
 
     def copy(self, feed: str, directory: str, then: Callable[[int, str], object]) -> None:
         """Copy the stores of a feed; call ``then`` with each copied partition, and any fault."""
         for name, run in _of(feed, self._running):
-            run.memory.note_places()
+            run.commits.note_places()
             self.stores.submit(name, run)
         self.stores.write()
         self.stores.copy(feed, directory, then)

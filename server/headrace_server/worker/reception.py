@@ -42,15 +42,15 @@ from headrace_proto.messages import (
 from headrace_proto.state_buffers import FIRST_BUFFER
 
 from ..core.plan import SIZED
+from ..process.channel_server import TURN_S
 from ..process.config import RunConfig
-from ..process.exchange import TURN_S
 from .admission import REVOKED, Admission
 from .buffer_budget import BufferBudget
 from .desk import Desk
 from .outbox import Outbox
 from .rate_limits import RateLimits
-from .rejoining import PUT_BACK
 from .requests import FeedRequests
+from .resuming import PUT_BACK
 from .sessions import Session
 
 logger = logging.getLogger("headrace.trainers")

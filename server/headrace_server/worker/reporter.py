@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from operator import add
 from typing import Any
 
-from ..making.run import Run
+from ..making.partition_run import Run
 from ..process.counts import added
-from ..process.diary import RESTS
+from ..process.worker_diary import RESTS
 
 _EVERY_S = 0.25
 #: Inverse of the fraction of a worker's time that reports may take.

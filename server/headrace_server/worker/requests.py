@@ -6,7 +6,8 @@
     trainer     ─ Snapshot ─► supervisor, which asks all owners for copies
     trainer     ─ Flush    ─► the partition of its lanes
 
-The house calls partitions after the effects that the desk decided before, and once all are open.
+The switchboard calls partitions after the effects that the desk decided before, and once all are
+open.
 Where a feed has failed, its trainers are told of that in place of an answer.
 """
 
@@ -22,7 +23,7 @@ from typing import Any
 from headrace_proto.clock import AwakeClock
 from headrace_proto.messages import Answered, Drain, Flush, Resize, Retarget, Snapshot, Stats
 
-from ..making.run import Run
+from ..making.partition_run import Run
 from ..process.child import Pipe
 from ..process.config import MOST_FOUND
 from ..process.counts import added

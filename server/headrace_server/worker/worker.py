@@ -15,10 +15,10 @@ from ..pipeline.by_source import source_directory
 from ..pipeline.forks import OwnProcess, let_go_in_children
 from ..process.child import LOG_FORMAT, ParentPipe, Pipe
 from ..process.config import RunConfig
-from ..process.diary import Diary
-from .opening import Life
+from ..process.worker_diary import Diary
+from .front_channel import FrontGone
 from .owner import Owner
-from .relay_door import FrontGone
+from .partition_opening import Life
 
 #: Time that a worker whose front has died waits for the supervisor to end it.
 _ALONE_S = 5.0

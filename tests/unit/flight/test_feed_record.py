@@ -17,7 +17,7 @@ from headrace_server.core.plan import Part, Read
 from headrace_server.core.slots import Segments
 from headrace_server.flight.choice import handed_to
 from headrace_server.flight.feed_record import FeedRecord, feed_of
-from headrace_server.flight.files import FORMAT, frame
+from headrace_server.flight.flight_file import FORMAT, frame
 from headrace_server.flight.recorder import Recorder, flight_directory
 from headrace_server.flight.rows import BatchId
 from headrace_server.process.config import RunConfig

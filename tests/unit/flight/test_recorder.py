@@ -12,7 +12,7 @@ import pytest
 from headrace_server.core.dispatch_effects import Batch, Send
 from headrace_server.core.plan import Part, Read
 from headrace_server.core.slots import Segments
-from headrace_server.flight import files
+from headrace_server.flight import flight_file
 from headrace_server.flight import recorder as flight
 from headrace_server.flight.feed_record import FeedRecord
 from headrace_server.flight.recorder import Recorder
@@ -111,11 +111,11 @@ def test_of_batches_that_nobody_gets_a_few_wait_to_be_recorded(tmp_path: Path) -
 def test_a_batch_that_is_larger_than_a_file_begins_no_further_file_when_the_worker_rests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_MOST_BYTES", 16)
+    monkeypatch.setattr(flight_file, "_MOST_BYTES", 16)
     recorder = Recorder(config(tmp_path), "f")
     recorder.made(0, 0, 2, trace())
     recorder.rest()
-    assert len([*tmp_path.rglob(f"*{files.SUFFIX}")]) == 1
+    assert len([*tmp_path.rglob(f"*{flight_file.SUFFIX}")]) == 1
     recorder.close()
     assert FeedRecord(tmp_path, "f").place(BatchId(1, 0, 0)) is not None
 

@@ -16,10 +16,10 @@ from headrace_proto.messages import FROM_SERVER, Pulse, Unknown
 from headrace_server.core.end_of_feed import RETURN_S
 from headrace_server.front import front_owner
 from headrace_server.front.front_owner import FrontOwner
+from headrace_server.process.channel_server import ChannelServer
 from headrace_server.process.descriptors import divide, undivide
-from headrace_server.process.diary import Diary, Notebook
-from headrace_server.process.exchange import Exchange
-from headrace_server.process.relay import FROM_FRONT, AllBack, Known, Sent, TrainerMessage
+from headrace_server.process.relay_messages import FROM_FRONT, AllBack, Known, Sent, TrainerMessage
+from headrace_server.process.worker_diary import Diary, Notebook
 
 KNOWN = Known(None)
 
@@ -31,7 +31,7 @@ class World:
         self.told: list[tuple[bytes, object]] = []
         self.said: list[tuple[bytes, object]] = []
         self.gone: set[bytes] = set()
-        self.owner = FrontOwner(number, cast(Exchange, self), self._say)
+        self.owner = FrontOwner(number, cast(ChannelServer, self), self._say)
 
     def tell(self, name: bytes, frames: Sequence[bytes]) -> bool:
         self.told.append((name, FROM_FRONT.decode(frames[0])))

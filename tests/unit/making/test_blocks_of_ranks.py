@@ -44,11 +44,11 @@ def feed(order: tuple[str, str], **changes: Any) -> hs.Pipeline:
 @ORDERS
 def test_empty_rows_are_blank_in_every_column(order: tuple[str, str], tmp_path: Path):
     player = Player(feed(order), tmp_path)
-    player.feed.memory.deal(3, 7, 0)
+    player.feed.commits.deal(3, 7, 0)
     empty = seen = number = 0
     while True:
         number += 1
-        player.feed.memory.want(1, 0)
+        player.feed.commits.want(1, 0)
         made = player.step()
         if not isinstance(made, Batch):
             break

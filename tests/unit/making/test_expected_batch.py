@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import headrace_server as hs
 from headrace_server.making.expected_batch import Preparing
-from headrace_server.making.run import Blocked, Done, Resting
+from headrace_server.making.partition_run import Blocked, Done, Resting
 from headrace_server.pipeline.builder import Pipeline
 from tests.examples import some
 from tests.unit.segment_player import Player, Taken, no_states
@@ -93,7 +93,7 @@ def test_with_saves_in_turn_every_full_batch_is_as_it_was_prepared(
     end: Any = None
     while end is not Done:
         for player in (one, other):
-            player.feed.memory.want(more, 0)
+            player.feed.commits.want(more, 0)
         while isinstance(end := one.taken(one.step()), Taken):
             same(end, other.taken(other.step()))
             out.append(end)
@@ -152,13 +152,13 @@ def test_no_batch_depends_on_which_ones_were_prepared(
             assert answers[0] == answers[1]
         elif act >= 0.97 and kind[0] == "lanes" and max(stripes) < 6:
             for player in (one, other):
-                player.feed.memory.leave(stripe)
+                player.feed.commits.leave(stripe)
             stripes[stripes.index(stripe)] = max(stripes) + 1
         elif act >= 0.96 and len(stripes) < 3:
             stripes.append(max(stripes) + 1)
         while True:
             made, expected = one.step(), other.step()
-            assert one.feed.memory.take_dry() == other.feed.memory.take_dry()
+            assert one.feed.commits.take_dry() == other.feed.commits.take_dry()
             taken = one.taken(made)
             if not isinstance(taken, Taken):
                 assert taken is expected

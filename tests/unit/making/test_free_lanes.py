@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace_server as hs
-from headrace_server.making.run import Done, Resting
+from headrace_server.making.partition_run import Done, Resting
 from headrace_server.pipeline.builder import Pipeline
 from tests.examples import some
 from tests.unit.changes import Model
@@ -43,9 +43,9 @@ def test_a_batch_has_no_columns_of_states_and_comes_before_the_one_before_is_don
     assert cells(one) == [(b"k0", 0), (b"k1", 0)]
     assert cells(two) == [(b"k0", 1), (b"k2", 0)]
     assert cells(three) == [(b"k0", 2), (b"k2", 1)]
-    assert player.take() is Resting and player.feed.memory.take_dry() == [0]
+    assert player.take() is Resting and player.feed.commits.take_dry() == [0]
     assert [player.save(taken) for taken in (one, two, three)] == [("", "")] * 3
-    assert player.step() is Done and player.feed.memory.take_dry() == []
+    assert player.step() is Done and player.feed.commits.take_dry() == []
 
 
 def test_examples_of_a_trainer_that_left_continue_after_their_last_gapless_done_segment(
@@ -55,7 +55,7 @@ def test_examples_of_a_trainer_that_left_continue_after_their_last_gapless_done_
     one, two, three = (player.take(0) for _ in range(3))
     assert player.save(one) == player.save(three) == ("", "")
     assert player.save(three)[0] == "stale", "it is done"
-    player.feed.memory.leave(0)
+    player.feed.commits.leave(0)
     assert player.save(two)[0] == "stale"
     batches, end = player.play(lambda taken: {}, stripe=1)
     assert end in (Resting, Done)
@@ -89,7 +89,7 @@ class World:
         self.opened = 0
 
     def store(self) -> None:
-        for change in self.player.feed.memory.take_changes():
+        for change in self.player.feed.commits.take_changes():
             self.model.apply(change)
 
     def act(self) -> None:
@@ -99,12 +99,12 @@ class World:
             self.opened += 1
         elif act == 1:
             stripe = self.random.choice(stripes)
-            self.player.feed.memory.leave(stripe)
+            self.player.feed.commits.leave(stripe)
             del self.out[stripe]
         elif act == 2:
             self.store()
             self.begin()
-            self.player.feed.memory.resume(self.model.saved)
+            self.player.feed.commits.resume(self.model.saved)
         elif act < 7:
             self.commit(self.random.choice(stripes), in_turn=act < 6)
         else:
@@ -114,7 +114,7 @@ class World:
             self.player.want(stripe)
             while isinstance(made := self.player.taken(self.player.step()), Taken):
                 self.out[made.meta["stripe"]].append(made)
-            for dry in self.player.feed.memory.take_dry():
+            for dry in self.player.feed.commits.take_dry():
                 if not self.out[dry]:
                     del self.out[dry]
 
@@ -141,7 +141,7 @@ def test_every_segment_is_done_and_none_is_lost_however_trainers_and_workers_end
     for _ in range(acts):
         world.act()
     for stripe in world.out:
-        world.player.feed.memory.leave(stripe)
+        world.player.feed.commits.leave(stripe)
     world.store()
     for stripe in range(world.opened, world.opened + 100):
         batches, end = world.player.play(lambda taken: {}, stripe)

@@ -18,7 +18,7 @@ from headrace_proto.layout import aligned_bytes, arrange, strings_at
 from headrace_proto.schema import Field
 from headrace_server.core.admitted_examples import FIRST_INDEX
 from headrace_server.core.segment_geometry import Geometry
-from headrace_server.making.run import Done
+from headrace_server.making.partition_run import Done
 from headrace_server.making.segment_block import BlockLayout, write_strings
 from headrace_server.pipeline.builder import Pipeline
 from tests.examples import some

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace_server as hs
-from headrace_server.making.run import Done
+from headrace_server.making.partition_run import Done
 from headrace_server.pipeline.builder import Pipeline
 from tests.examples import some
 from tests.unit.changes import Model
@@ -196,7 +196,7 @@ def test_it_goes_on_exactly_after_any_step(
     while True:
         taken = player.take(stripe := random.randrange(10**9))
         if not isinstance(taken, Taken):
-            player.feed.memory.leave(stripe)
+            player.feed.commits.leave(stripe)
             if player.step() is Done:
                 break
             continue
@@ -207,10 +207,10 @@ def test_it_goes_on_exactly_after_any_step(
         if placement == "trainer" and going:
             player.flush(taken.number, going, {"s": np.zeros((len(going), 1), np.int64)})
         seen += [row[:2] for row in taken.rows]
-        for change in player.feed.memory.take_changes():
+        for change in player.feed.commits.take_changes():
             model.apply(change)
         player = Player(pipeline, directory)
-        player.feed.memory.resume(model.saved)
+        player.feed.commits.resume(model.saved)
     assert len(seen) == len(set(seen))
     assert {key for key, _ in seen} == {one["k"] for one in examples}
 

@@ -21,8 +21,8 @@ import headrace_server as hs
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_server.core.slots import Slots
 from headrace_server.core.stored_state import Examples
-from headrace_server.making.run import Done, Resting
-from headrace_server.making.sequencing import StateSource
+from headrace_server.making.partition_run import Done, Resting
+from headrace_server.making.segment_cutting import StateSource
 from headrace_server.making.state_table import (
     HandedStates,
     StateTable,
@@ -206,7 +206,7 @@ def test_states_on_last_segments_are_ignored(tmp_path: Path):
     second = player.take()
     assert second.rows == [(b"k1", 1, 2)]
     check_states(second)
-    assert player.feed.memory.saved(second.number, b"", []) == ("", ""), (
+    assert player.feed.commits.saved(second.number, b"", []) == ("", ""), (
         "all last: nothing is looked at"
     )
     assert player.step() is Done
@@ -309,7 +309,7 @@ def test_another_trainer_goes_on_from_what_was_flushed_and_from_the_start_else(t
         if number == 1:
             one.flush([2, 0])
     one.take()  # out when it leaves
-    player.feed.memory.leave(0)
+    player.feed.commits.leave(0)
     other = LaneTrainer(player, 1, list(INITIAL))
     taken = other.take()
     assert taken.rows == [(b"k0", 2, 9), (b"k1", 0, 9), (b"k2", 2, 9)]
@@ -342,7 +342,7 @@ def test_flushes_that_are_too_old_or_of_rows_that_are_none_change_nothing(tmp_pa
     assert entries(player.feed.maker.states) == kept
     trainer.flush()
     assert entries(player.feed.maker.states) > kept
-    player.feed.memory.leave(0)
+    player.feed.commits.leave(0)
     flush(second.number, [0], {n: a[:1] for n, a in states.items()})  # its trainer is gone
     other = LaneTrainer(player, 1, list(INITIAL))
     assert other.take().rows == [(b"k0", 2, 9), (b"k2", 2, 9)]
@@ -356,10 +356,10 @@ def test_saves_out_of_turn_leave_the_later_batch_the_one_to_flush(tmp_path: Path
         trainer.save(taken)
     trainer.last = second
     trainer.flush()
-    player.feed.memory.leave(0)
-    player.feed.memory.take_changes()
+    player.feed.commits.leave(0)
+    player.feed.commits.take_changes()
     trainer.flush()
-    assert player.feed.memory.take_changes() == [], "its lanes are another's now"
+    assert player.feed.commits.take_changes() == [], "its lanes are another's now"
     assert LaneTrainer(player, 1, list(INITIAL)).take().rows == [(b"k0", 2, 9), (b"k1", 2, 9)]
 
 
@@ -374,10 +374,10 @@ def test_the_states_of_an_example_that_ends_are_not_kept(tmp_path: Path):
     trainer.flush()
     trainer.save(trainer.take())
     assert trainer.take() is Done
-    assert entries(player.feed.maker.states) == kept and player.feed.memory.take_dry() == [0]
-    player.feed.memory.take_changes()
+    assert entries(player.feed.maker.states) == kept and player.feed.commits.take_dry() == [0]
+    player.feed.commits.take_changes()
     trainer.flush()
-    assert player.feed.memory.take_changes() == []
+    assert player.feed.commits.take_changes() == []
     assert player.feed.stats()["segments"]["in_flight"] == 0
 
 
@@ -388,9 +388,9 @@ def test_a_trainer_that_comes_and_leaves_leaves_nothing_but_its_number(tmp_path:
         trainer = LaneTrainer(player, stripe, list(INITIAL))
         trainer.save(trainer.take())
         trainer.flush()
-        player.feed.memory.leave(stripe)
-        player.feed.memory.take_changes()
-        kept.append(entries(player.feed.memory) - stripe)
+        player.feed.commits.leave(stripe)
+        player.feed.commits.take_changes()
+        kept.append(entries(player.feed.commits) - stripe)
     assert max(kept[100:]) <= max(kept[:100])
 
 
@@ -413,7 +413,7 @@ def test_trainers_that_come_flush_and_leave_see_right_states_and_every_segment(
     stripes = leaves = 0
     end: Any = None
     while end is not Done:
-        for stripe in player.feed.memory.take_dry():
+        for stripe in player.feed.commits.take_dry():
             assert not out.pop(stripe) and trainers.pop(stripe)
         if not trainers or (len(trainers) < 3 and random.random() < 0.1):
             trainers[stripes] = LaneTrainer(player, stripes, list(INITIAL))
@@ -432,7 +432,7 @@ def test_trainers_that_come_flush_and_leave_see_right_states_and_every_segment(
             trainer.flush(random.sample(range(size), random.randint(1, size)))
         elif leaves < 20:
             leaves += 1
-            player.feed.memory.leave(stripe)
+            player.feed.commits.leave(stripe)
             del trainers[stripe], out[stripe]
         while isinstance(end := player.taken(player.step()), Taken):
             trainers[end.meta["stripe"]].receive(end)

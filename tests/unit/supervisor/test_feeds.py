@@ -13,7 +13,7 @@ import headrace_server as hs
 from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed
 from headrace_server.core.rewinding import USED
 from headrace_server.process.config import FeedConfig, RunConfig
-from headrace_server.process.diary import Diary, Entry
+from headrace_server.process.worker_diary import Diary, Entry
 from headrace_server.supervisor.asks import FRONT
 from headrace_server.supervisor.feeds import Feeds
 from headrace_server.supervisor.liveness import FORGIVEN, Patience, Post

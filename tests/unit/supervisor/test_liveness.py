@@ -11,7 +11,7 @@ import pytest
 
 from headrace_proto.clock import AwakeClock
 from headrace_server.process.child import ChildProcess
-from headrace_server.process.diary import IDLE, STARTING, STEP, Diary
+from headrace_server.process.worker_diary import IDLE, STARTING, STEP, Diary
 from headrace_server.supervisor import liveness as module
 from headrace_server.supervisor.liveness import Patience, Post, end_of, gets_further, obituary
 from tests.patience import PATIENCE_S

@@ -10,7 +10,7 @@ import pytest
 from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import Slot
 from headrace_server.core.handover import Batch
-from headrace_server.making.run import InSlab
+from headrace_server.making.partition_run import InSlab
 from headrace_server.making.slab import Slab
 from headrace_server.worker.announcing import Announcer
 from headrace_server.worker.desk import Desk

@@ -36,7 +36,7 @@ def at_work(tmp_path: Path) -> Iterator[Open]:
         one = House(SHAPED, tmp_path / "lives", state, durability)
         houses.append(one)
         run = one.open()
-        run.memory.want(wanted, 0)
+        run.commits.want(wanted, 0)
         for _ in range(wanted):
             step(run)
         return one, Commits(one.stores, one.sent.append), run

@@ -23,7 +23,7 @@ from headrace_server.core.dispatch_effects import (
     Want,
 )
 from headrace_server.process.config import FeedConfig, RunConfig
-from headrace_server.process.relay import BlockPlace
+from headrace_server.process.relay_messages import BlockPlace
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.events import Opened
 from headrace_server.worker.outbox import delivery_of

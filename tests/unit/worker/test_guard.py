@@ -13,7 +13,7 @@ import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.files.index_cache import IndexCache
-from headrace_server.process.diary import Diary, Notebook
+from headrace_server.process.worker_diary import Diary, Notebook
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.reader import (
     BadRecords,

@@ -18,9 +18,9 @@ from headrace_proto.messages import (
     Retired,
 )
 from headrace_server.core.dispatch_effects import Answer, Batch, Send
-from headrace_server.process import relay
+from headrace_server.process import relay_messages
 from headrace_server.process.config import FeedConfig, RunConfig
-from headrace_server.process.relay import BlockPlace
+from headrace_server.process.relay_messages import BlockPlace
 from headrace_server.worker import outbox
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.events import Opened
@@ -218,7 +218,7 @@ def test_words_on_a_feed_go_to_its_trainers_and_nobody_elses(post: Post):
 def test_trainers_that_map_a_removed_segment_are_notified_and_its_file_is_removed(post: Post):
     here, away = post.trainer(b"here", local=True), post.trainer(b"away", local=False)
     post.outbox.retire(SEGMENT)
-    assert not post.path.exists() and post.front.told == [relay.SegmentRetired(SEGMENT)]
+    assert not post.path.exists() and post.front.told == [relay_messages.SegmentRetired(SEGMENT)]
     assert post.received(here) == [Retired(here.number, (SEGMENT,))]
     assert post.received(away) == []
     post.outbox.retire(SEGMENT)

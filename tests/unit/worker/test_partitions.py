@@ -12,9 +12,9 @@ from headrace_proto.messages import Handed
 from headrace_server.core.dispatch_effects import Claim
 from headrace_server.files.manifest import resolve
 from headrace_server.process.config import FeedConfig, RunConfig
-from headrace_server.process.diary import Diary, Notebook
+from headrace_server.process.worker_diary import Diary, Notebook
 from headrace_server.worker.desk import Desk
-from headrace_server.worker.opening import Life
+from headrace_server.worker.partition_opening import Life
 from headrace_server.worker.partitions import Partitions
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace_server.process.diary import Diary, Notebook
+from headrace_server.process.worker_diary import Diary, Notebook
 from headrace_server.worker.reporter import Reporter
 
 

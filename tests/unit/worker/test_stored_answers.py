@@ -36,7 +36,7 @@ class Changed:
 
     def __init__(self, *changes: Change) -> None:
         self.changes = list(changes)
-        self.memory = self
+        self.commits = self
 
     def take_changes(self) -> list[Change]:
         changes, self.changes = self.changes, []

@@ -24,9 +24,9 @@ import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 from headrace_proto import dtypes
 from headrace_proto.errors import DataError, rewording
 from headrace_proto.schema import Field
+from headrace_server.reading.buffer_ranges import ranges
 from headrace_server.reading.columns import Column, Ragged, Rows, Strings, numbers_of
-from headrace_server.reading.fitting import rows_of_items
-from headrace_server.reading.stretches import ranges
+from headrace_server.reading.declared_types import rows_of_items
 
 from .column_parts import StoredRows
 

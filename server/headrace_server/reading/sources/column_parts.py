@@ -29,7 +29,7 @@ from headrace_server.reading.columns import (
     row_of,
     take,
 )
-from headrace_server.reading.fitting import clash, fitted, misfit
+from headrace_server.reading.declared_types import clash, fitted, misfit
 from headrace_server.reading.reader import BadRecords, Faults, Opening, without
 
 from .example_rows import Schema, schema_of

@@ -17,6 +17,7 @@ import numpy as np
 
 from headrace_proto import dtypes
 from headrace_server.pipeline.declaration import Feature
+from headrace_server.reading.buffer_ranges import gather, ranges
 from headrace_server.reading.columns import (
     Column,
     Ragged,
@@ -27,9 +28,8 @@ from headrace_server.reading.columns import (
     repeated,
     take,
 )
-from headrace_server.reading.fitting import default_column
+from headrace_server.reading.declared_types import default_column
 from headrace_server.reading.reader import Faults
-from headrace_server.reading.stretches import gather, ranges
 
 from .example_wire import BYTES, FLOATS, INTS, KIND_NAMES, MOST_BYTES, FoundValues, Run, varints
 

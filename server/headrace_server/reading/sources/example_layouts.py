@@ -23,7 +23,7 @@ from typing import Final
 
 import numpy as np
 
-from headrace_server.reading.stretches import ranges
+from headrace_server.reading.buffer_ranges import ranges
 
 from .example_columns import spans_of
 from .example_wire import FLOATS, INTS, Malformed, Run, fields_in, map_entries

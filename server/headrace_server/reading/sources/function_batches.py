@@ -20,7 +20,7 @@ from headrace_server.pipeline.declaration import Feature
 from headrace_server.pipeline.examples import names_fault
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import repeated
-from headrace_server.reading.fitting import defaults_of
+from headrace_server.reading.declared_types import defaults_of
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.user_columns import Fields, Results
 

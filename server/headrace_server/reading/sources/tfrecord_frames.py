@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from headrace_server.files.extras import require
-from headrace_server.reading.stretches import window
+from headrace_server.reading.buffer_ranges import window
 
 from .tfrecord_lanes import walk_in_lanes
 

@@ -1,0 +1,251 @@
+"""Commits of plain batches, and the state of their partition that outlives its process.
+
+    announced() ─► cursor after that batch ─┐
+    saved()     ─► which batches are done ──┴─► Change ─► store        resume() ◄─ Saved
+    close(), set_target(), set_batch_sizes() ─► Orders ────────────┘
+
+A later process resumes from the cursor of the first open batch, skips
+done batches after it, and carries out each order at the place where it was given.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgpack
+
+from headrace_proto.codec import pack
+
+from ..core.partition import Partition, Rest
+from ..core.plan import Plan, Read
+from ..core.steering_orders import Order, Orders
+from ..core.stored_progress import Numbers
+from ..core.stored_state import Change, Saved
+from ..reading.intake import Intake
+from .partition_commits import PartitionCommits, Target
+from .plain_maker import PlainMaker
+
+logger = logging.getLogger("headrace.worker")
+
+#: Maximum number of batches by which a trainer's claim can delay the closing of the input.
+_MOST_AHEAD = 4096
+
+
+class NumberedCommits(PartitionCommits):
+    """The commits of batches that are done or not: a commit brings no states."""
+
+    def __init__(self, machine: Partition) -> None:
+        self._machine = machine
+        self._numbers = Numbers()
+        self._changes: list[Change] = []
+        self._claimed = 0  # number below which trainers may hold batches of an earlier process
+
+    def saved(self, number: int, block: Any = b"", columns: Sequence[Any] = ()) -> tuple[str, str]:
+        moved = self._numbers.done(number)
+        change = self._change
+        change.done.append(number)
+        if moved is not None:
+            change.base, change.meta["cursor"] = moved
+        return "", ""
+
+    def claim(self, number: int, segments: bytes) -> int | None:
+        if self._numbers.is_done(number):
+            return None
+        if number < self._machine.next_number + _MOST_AHEAD:
+            self._claimed = max(self._claimed, number + 1)
+        return number
+
+    @property
+    def done_numbers(self) -> list[int]:
+        return self._numbers.above
+
+    @property
+    def _change(self) -> Change:
+        """The change to be stored next."""
+        if not self._changes:
+            self._changes.append(Change())
+        return self._changes[0]
+
+    def take_changes(self) -> list[Change]:
+        changes, self._changes = self._changes, []
+        return changes
+
+
+class PlainCommits(NumberedCommits):
+    """The commits of one partition."""
+
+    def __init__(self, intake: Intake, machine: Partition, maker: PlainMaker) -> None:
+        super().__init__(machine)
+        self._intake = intake
+        self._maker = maker
+        self._orders = Orders()
+        self._read_before = 0  # rows of the source read by earlier processes
+
+    # Steps
+
+    def next_step(self, limit: int) -> Read | Plan | type[Rest] | None:
+        if self._orders.waits:
+            number = self._machine.next_number
+            while (order := self._orders.due(self._rows_read, number)) is not None:
+                self._follow(order)
+                self._store_orders()
+            limit = self._orders.limit(self._rows_read, limit)
+        return self._machine.next_step(limit)
+
+    def planned(self, plan: Plan) -> bool:
+        if self._numbers.is_done(plan.number):
+            self._maker.count(plan.draft.meta)
+            return False
+        return not (self._maker.leaves_out and self._is_out(plan))
+
+    def _is_out(self, plan: Plan) -> bool:
+        """Return whether a batch is skipped because all its rows are left out."""
+        out = rows = 0
+        for part in plan.draft.parts:
+            ordinals = self._maker.held[part.chunk].chunk.ordinals[part.rows]
+            epoch = self._machine.epoch_of(part.chunk)
+            out += int(self._maker.left_out.mask(ordinals, epoch).sum())
+            rows += len(ordinals)
+        if out < rows:
+            if out:
+                logger.warning(
+                    "batch %d holds %d rows that are to be left out and %d others: it is handed "
+                    "out unchanged, since all later batches would change without these rows",
+                    plan.number,
+                    out,
+                    rows - out,
+                )
+            return False
+        self._intake.count("skipped", rows)
+        self.saved(plan.number)
+        return True
+
+    def tidy(self) -> None:
+        if self._maker.forget():
+            self._machine.forget_reads()
+
+    def epoch_due(self, ended: bool, begun: Iterable[tuple[int, int]]) -> int | None:
+        due = self._numbers.first_open
+        if due < self._machine.next_number:
+            return max((epoch for number, epoch in begun if number <= due), default=0)
+        return None if ended else self._machine.next_epoch
+
+    # Orders
+
+    @property
+    def _rows_read(self) -> int:
+        """Number of rows of the source whose reads are complete."""
+        return self._read_before + self._intake.rows_read
+
+    def close(self, cancel: bool) -> None:
+        if self._orders.known("close", cancel):  # repeated after a restart
+            return
+        number = max(self._machine.next_number, self._claimed)
+        order = self._orders.given(self._rows_read, number, "close", cancel)
+        if not self._orders.waits and number > self._machine.next_number:
+            self._orders.await_place(order)  # batches that trainers hold are made again first
+        self._store_orders()
+        if not self._orders.waits:
+            self._machine.close(cancel)
+
+    def set_target(self, target: Target, probs: list[float]) -> int:
+        # Unmade batches whose rows were all judged before keep these rows.
+        first = self._machine.next_number + self._maker.shaping.machine.ready()
+        if not self._orders.waits:
+            target.set_target(probs, first)
+        return self._note("target", probs, first).since
+
+    def set_batch_sizes(self, batch_sizes: Sequence[int]) -> int:
+        shaping = self._maker.shaping
+        sizes = shaping.sizes_checked(batch_sizes)
+        if self._orders.waits:
+            shaping.change_comes = True
+            first = self._machine.next_number + shaping.machine.ready()
+        else:
+            first = self._resize(sizes)
+        return self._note("batch_size", sizes, first).since
+
+    def _resize(self, sizes: Sequence[int]) -> int:
+        first = self._maker.shaping.set_batch_sizes(sizes, self._machine.next_number)
+        self._maker.sizes_changed()
+        return first
+
+    def _note(self, kind: str, value: Any, since: int = 0) -> Order:
+        """Store an order, which a later process must carry out at the same place."""
+        order = self._orders.given(self._rows_read, self._machine.next_number, kind, value, since)
+        self._store_orders()
+        return order
+
+    def _store_orders(self) -> None:
+        self._change.meta["orders"] = pack(self._orders.to_plain())
+
+    def _follow(self, order: Order) -> None:
+        """Carry out an order that an earlier process got."""
+        if order.kind == "close":
+            self._machine.close(order.what)
+        elif order.kind == "batch_size":
+            self._maker.shaping.change_comes = self._orders.will("batch_size")
+            self._resize(order.what)
+        else:
+            (target,) = self._maker.targets()
+            target.set_target(order.what, order.since)
+
+    def lacks(self) -> tuple[str, int]:
+        return self._maker.shaping.machine.waits_for(), -1
+
+    # Cursors
+
+    def announced(self) -> None:
+        self._numbers.made(self._machine.first_number - 1, self.cursor())
+
+    def cursor(self) -> bytes:
+        """Return the cursor with which another process resumes after the last batch made."""
+        maker = self._maker
+        held = maker.held.items()
+        cursor = {
+            "machine": self._machine.cursor(),
+            "dropped": self._intake.dropped,
+            "stages": self._intake.stages.state(),
+            "before": [(n, chunk.before) for n, chunk in held if chunk.before is not None],
+            "read": self._rows_read,
+        }
+        without = [(number, chunk.without) for number, chunk in held if chunk.without]
+        if maker.padding:
+            cursor["padding"] = [[bucket, *counts] for bucket, counts in maker.padding.items()]
+        if self._orders.count:
+            cursor["orders"] = self._orders.count
+        if without:
+            cursor["without"] = without
+        return pack(cursor)
+
+    def restore(self, cursor: Mapping[str, Any]) -> None:
+        """Resume after the batch of the cursor."""
+        before, without = dict(cursor["before"]), dict(cursor.get("without", ()))
+        machine = cursor["machine"]
+        for read in self._machine.restore(machine):
+            stages = before.get(read.chunk)
+            if stages is not None:
+                self._intake.stages.restore(stages)
+            self._maker.read_again(read, stages, without.get(read.chunk, []))
+        self._maker.sizes_changed()
+        self._intake.stages.restore(cursor["stages"])
+        self._intake.resume(machine["epoch"], machine["position"], cursor["dropped"])
+        self._read_before = cursor.get("read", 0) - self._intake.rows_read
+        self._orders.restore(cursor.get("orders", 0))
+        padding = cursor.get("padding", ())
+        self._maker.padding = {bucket: counts for bucket, *counts in padding}
+
+    def resume(self, saved: Saved) -> None:
+        if "orders" in saved.meta:
+            self._orders.load(msgpack.unpackb(saved.meta["orders"]))
+            self._orders.restore(0)
+        base = 0
+        if "cursor" in saved.meta:
+            self.restore(msgpack.unpackb(saved.meta["cursor"], strict_map_key=False))
+            base = self._machine.first_number
+        self._maker.shaping.change_comes = self._orders.will("batch_size")
+        self._numbers = Numbers(base, saved.done)
+        if "closing" in saved.meta:  # by a release that stored no orders
+            self.close(saved.meta["closing"] == b"cancel")

@@ -1,0 +1,368 @@
+"""Batches of segments that trainers have, their commits, and the state that is stored.
+
+    planned() ─► out ─► saved() ─► machine, states ─► StoredExamples ─► Change ─► store
+                  └───► leave(), release(): back to the machine
+
+A commit takes effect at once, so that the trainer's next batch can be made.  ``take_changes()``
+builds its change later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from headrace_proto.codec import pack
+
+from ..core.partition import Partition, Rest
+from ..core.plan import SIZED, Plan, Read
+from ..core.round_forming import place_of
+from ..core.slots import Segments
+from ..core.stored_state import Change, Saved
+from ..reading.chunk import Chunk
+from ..reading.intake import Intake
+from .left_out_rows import ALL_ROWS, EndedLines, LeftOut
+from .partition_commits import UNREAD, PartitionCommits, Target
+from .segment_maker import SegmentMaker
+from .state_table import arrays_of, state_columns, stored_states
+from .stored_examples import Commit, StoredExamples
+from .stored_rounds import StoredRounds
+
+
+def closing(cancel: bool) -> Change:
+    """Return the change that makes later processes close the input."""
+    return Change(meta={"closing": b"cancel" if cancel else b"close"})
+
+
+class SegmentCommits(PartitionCommits):
+    """The commits of one partition."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        partition: Partition,
+        maker: SegmentMaker,
+        lines: StoredExamples,
+        left_out: LeftOut = ALL_ROWS,
+    ) -> None:
+        self._intake = intake
+        self._partition = partition
+        self._maker = maker
+        self._cutting = maker.cutting
+        self._machine = self._cutting.machine
+        self._lines = lines
+        self._ended = EndedLines(left_out, lines)
+        self._out: dict[int, Segments] = {}  # by number
+        self._after: dict[int, tuple[int, Segments]] = {}  # by stripe: the last saved batch
+        self._moved = False  # whether rows got other places in these since that was stored
+        self._early: set[int] = set()  # numbers of _out that are done before earlier ones
+        self._saved: list[Commit] = []  # since the last change
+        self._changes: list[Change] = []
+        self._rounds = StoredRounds(self._machine)
+
+    # Steps
+
+    def next_step(self, limit: int) -> Read | Plan | type[Rest] | None:
+        return self._partition.next_step(limit)
+
+    def planned(self, plan: Plan) -> bool:
+        self._out[plan.number] = plan.draft
+        if self._machine.refused or self._machine.through:
+            self._drop_gone()
+        return True
+
+    def read(self, read: Read, before: Any, chunk: Chunk, facts: dict[str, Any]) -> None:
+        """Record a chunk; add its first line and the marks of its rows to the facts."""
+        cursor = {
+            "input": self._partition.reading(),
+            "index": self._machine.next_index,
+            "dropped": dict(self._intake.dropped),
+        }
+        self._settle()
+        line, known = self._lines.read(read, len(chunk), before, cursor)
+        known, ended = self._ended.of_a_chunk(read, chunk.ordinals, known)
+        self._add_ended(ended)
+        facts["line"], facts["known"] = line, known
+
+    def _add_ended(self, ended: list[Change]) -> None:
+        self._changes += ended
+        if ended:
+            self._intake.count("skipped", len(ended))
+
+    def tidy(self) -> None:
+        self._drop_gone()
+        if self._maker.forget():
+            self._partition.forget_reads()
+
+    def _drop_gone(self) -> None:
+        """Report refused examples, and drop handed states before their slots have new examples."""
+        if self._machine.refused:
+            self._report_refused()
+        if self._machine.through:
+            self._maker.states.forget(self._machine.take_through())
+
+    def _report_refused(self) -> None:
+        self._settle()
+        for chunk, row in self._machine.take_refused():
+            self._maker.refuse(chunk, row)
+            self._changes.append(self._lines.refused(chunk, row))
+        self._intake.count_dropped()
+        self._intake.check_bad()
+
+    # Trainers
+
+    def want(self, more: int, stripe: int) -> None:
+        if stripe and not (self._machine.sized or self._cutting.lanes):
+            # it affects which rows are dropped at the end
+            self._changes.append(Change(meta={"sized": b"1"}))
+        self._machine.want(more, stripe)
+
+    def saved(self, number: int, block: Any = b"", columns: Sequence[Any] = ()) -> tuple[str, str]:
+        batch = self._out.get(number)
+        if batch is None or number in self._early:
+            return "stale", f"batch {number} is not out"
+        if self._cutting.stateless:
+            return self._done(number, batch)
+        del self._out[number]
+        keys = self._machine.keys_of(batch.slots)  # before the machine may drop examples
+        rows = self._machine.saved(batch)
+        if rows is None:
+            if self._machine.cancelled:
+                return "cancelled", "the feed was drained with cancel=True: states are not saved"
+            return "stale", "its lanes went to another trainer"
+        if self._cutting.lanes:
+            self._note_after(number, batch)
+        if self._cutting.at_trainer:
+            rows = rows[:0]
+        if len(rows) or self._cutting.carried:
+            # Ended examples too: their slots are not read before other examples begin there.
+            arrays = arrays_of(self._cutting.states, block, columns)
+            if batch.member is not None:
+                arrays = [array[batch.lanes] for array in arrays]
+            self._maker.states.put(batch.slots, arrays)
+            if self._cutting.carried:
+                self._changes += self._maker.states.end(batch, keys, arrays)
+        self._saved.append((batch, rows, keys))
+        return "", ""
+
+    def _done(self, number: int, batch: Segments) -> tuple[str, str]:
+        """Take the commit of a batch without states.
+
+        It counts once all earlier ones of its lanes are done: an example continues in other lanes
+        after the last segment before which all are done.
+        """
+        self._early.add(number)
+        for first, out in [(n, b) for n, b in self._out.items() if b.stripe == batch.stripe]:
+            if first not in self._early:
+                break
+            self._early.discard(first)
+            del self._out[first]
+            keys = self._machine.keys_of(out.slots)
+            self._note_after(first, out)
+            rows = self._machine.saved(out)
+            if rows is None:  # cancelled: its examples have no further segments
+                rows = out.slots[:0]
+            self._saved.append((out, rows, keys))
+        return "", ""
+
+    def _note_after(self, number: int, batch: Segments) -> None:
+        """Note the last saved batch of a stripe, and the places of its rows."""
+        if batch.stripe < 0:  # a claimed batch: the machine has its places
+            self._moved = True
+            return
+        last = self._after.get(batch.stripe)
+        if last is None or last[0] < number:
+            self._after[batch.stripe] = number, batch
+            self._moved |= last is None or len(batch.starts) > 0
+
+    def note_places(self) -> None:
+        """Have the next process put rows that go on in the lanes that they have here."""
+        self._moved = False
+        after = sorted(
+            (batch for _, batch in self._after.values()),
+            key=lambda b: b.stripe if b.member is None else b.member.rank,
+        )
+        places = [(b.indices[~b.last], b.lanes[~b.last]) for b in after]
+        places += self._machine.places
+        if places:
+            plain = [[a.astype("<i8").tobytes() for a in one] for one in places]
+            self._changes.append(Change(meta={"places": pack(plain)}))
+
+    def flushed(self, number: int, rows: list[int], block: Any, columns: Sequence[Any]) -> None:
+        """Take states of lanes after a batch; states that are too old are dropped."""
+        for last, batch in self._after.values():
+            if batch.member is not None and last == number:
+                of_place = {place: row for row, place in enumerate(batch.lanes.tolist())}
+                rows = [of_place.get(place, -1) for place in rows]
+            if last == number and rows and min(rows) >= 0 and max(rows) < len(batch):
+                arrays = arrays_of(self._cutting.states, block, columns)
+                places = {row: i for i, row in enumerate(rows)}
+                kept = self._machine.keep(batch, np.array(sorted(places), np.int64))
+                at = np.array([places[row] for row in kept.tolist()], np.int64)
+                if len(kept):
+                    states = [array[at] for array in arrays]
+                    self._settle()
+                    self._maker.states.put(batch.slots[kept], states)
+                    keys = self._machine.keys_of(batch.slots[kept])
+                    change = self._lines.flushed(batch, kept, keys, state_columns(states))
+                    self._changes.append(change)
+
+    def deal(self, world: int, run: int, stripe: int) -> None:
+        machine = self._partition
+        self._machine.deal(world, run, stripe, 0 if machine.across_batches else machine.epoch)
+        self._out.clear()
+        self._after.clear()
+        self._rounds.dealt(run)
+
+    def leave(self, stripe: int, instead: int = -1) -> None:
+        self._machine.leave(stripe, instead)
+        self._after.pop(stripe, None)
+        for number in [n for n, batch in self._out.items() if batch.stripe == stripe]:
+            batch = self._out.pop(number)
+            if number in self._early:
+                self._early.discard(number)
+                self._machine.rewound += len(batch)
+
+    def claim(self, number: int, segments: bytes) -> int | None:
+        """``segments`` are insertion indices (int64), then numbers of segments (int32).
+
+        Return None when they are not the next of their examples, or were handed out again.  A
+        member of a round is made again, under a number that is not known yet.
+        """
+        place = place_of(segments)
+        if place is not None:
+            return 0 if self._machine.will_make(place) else None
+        rows = len(segments) // 12
+        if (
+            self._machine.ahead
+            or self._machine.members is not None
+            or len(segments) != 12 * rows
+            or not rows
+        ):
+            return None
+        slots = self._machine.find(np.frombuffer(segments, np.int64, rows))
+        if (slots < 0).any():
+            return UNREAD
+        batch = self._machine.claim(slots, np.frombuffer(segments, np.int32, rows, 8 * rows))
+        if batch is None:
+            return None
+        # The trainer may save its states before another batch is made.
+        self._maker.states.grow(self._machine.slots)
+        taken = self._partition.take_number()
+        self._out[taken] = batch
+        return taken
+
+    def release(self, number: int) -> None:
+        batch = self._out.pop(number, None)
+        if batch is not None:
+            self._machine.release(batch)
+
+    def close(self, cancel: bool) -> None:
+        self._settle()
+        self._partition.close(cancel)
+        self._changes.append(closing(cancel))
+
+    def set_target(self, target: Target, probs: list[float]) -> int:
+        """Draw in other proportions from now on; return the number of the next batch."""
+        return target.set_target(probs, self._partition.next_number)
+
+    # The store
+
+    def take_changes(self) -> list[Change]:
+        self._settle()
+        changes, self._changes = self._changes, []
+        return changes + self._rounds.changes() if self._rounds.moved else changes
+
+    def _settle(self) -> None:
+        """Build one change of the commits since the last one.
+
+        Until then their states stay in the table: the slot of a dropped example is reused
+        only after the next chunk was read.
+        """
+        if self._saved:
+            self._changes.append(self._lines.saved(self._saved, self._maker.states.stored))
+            self._saved.clear()
+        if self._moved and self._machine.members is None and not self._cutting.at_trainer:
+            self.note_places()
+
+    def resume(self, saved: Saved) -> None:
+        if "base" in saved.meta:
+            self._go_on(saved)
+        self._rounds.resume(saved.meta)
+        if "places" in saved.meta:
+            self._machine.places = [
+                (np.frombuffer(indices, "<i8"), np.frombuffer(lanes, "<i8"))
+                for indices, lanes in msgpack.unpackb(saved.meta["places"])
+            ]
+        if "sized" in saved.meta:
+            self._machine.sized = True
+            self._maker.properties = {**self._maker.properties, **SIZED}
+        if "closing" in saved.meta:
+            self._partition.close(saved.meta["closing"] == b"cancel")
+
+    def _go_on(self, saved: Saved) -> None:
+        saved.examples, changes = self._maker.states.restore(saved.examples)
+        self._changes += changes
+        cursor, examples = self._lines.resume(saved), saved.examples
+        place = cursor["input"]
+        self._partition.resume_reading(place, max([cursor["chunk"], *saved.chunks]) + 1)
+        self._intake.stages.restore(cursor["stages"])
+        self._intake.resume(place["epoch"], place["position"], cursor["dropped"])
+        self._machine.next_index = cursor["index"]
+        still, ended = self._ended.of_begun(examples, self._maker.read_again)
+        self._add_ended(ended)
+        if ended:
+            examples = examples.take(still)
+        slots = self._machine.resume(examples)
+        states = stored_states(self._cutting.states, examples)
+        self._maker.states.resume(slots, states, self._machine.slots)
+
+    # Queries
+
+    @property
+    def starved(self) -> bool:
+        return self._machine.starved
+
+    @property
+    def content(self) -> bool:
+        return self._machine.content
+
+    def epoch_due(self, ended: bool, begun: Iterable[tuple[int, int]]) -> int | None:
+        self._settle()
+        epoch = self._lines.epoch
+        return epoch if ended or epoch is not None else self._partition.epoch
+
+    def take_dry(self) -> list[int]:
+        dry = self._machine.take_dry() if self._machine.dry else []
+        for stripe in dry:
+            self._after.pop(stripe, None)
+        return dry
+
+    def lacks(self) -> tuple[str, int]:
+        batch = self._machine.oldest_out()
+        if batch is None:
+            return "", -1
+        number = next((number for number, out in self._out.items() if out is batch), -1)
+        if number < 0:
+            return "", -1
+        if not len(batch):
+            return f"it waits for save_state of an empty batch (batch {number})", number
+        segment, count = int(batch.segments[0]), int(batch.counts[0])
+        key: Any = self._machine.key_of(int(batch.slots[0]))
+        name = f"{segment:05d}_of_{count:05d}:{key[1].decode(errors='backslashreplace')}"
+        others = f" and {len(batch) - 1} more" if len(batch) > 1 else ""
+        ready = ""
+        if not self._cutting.lanes:
+            ready = f"{self._machine.ready} of {self._machine.most_rows} rows are ready; "
+        text = f"{ready}it waits for save_state of {name[:300]}{others} (batch {number})"
+        return text, number
+
+    def seek(self, key: bytes) -> list[list[Any]]:
+        numbers = {id(batch): number for number, batch in self._out.items()}
+        return [
+            [f.epoch, f.segment, f.segments, f.where, numbers.get(id(f.out), -1)]
+            for f in self._machine.seek(key)
+        ]

@@ -1,0 +1,292 @@
+"""Cut a chunk of examples: the facts that the machine of segments needs, and the wire columns.
+
+    chunk ─► sound rows: key, steps, total length, count of segments, initial states ─► Offer
+
+An example that breaks a rule (sequences of unequal length, no step, a length past the end …) is
+reported with file, record, column and value, and dropped as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headrace_proto.dtypes import BYTES, numpy_dtype
+from headrace_proto.errors import DataError, LimitExceeded, rewording
+from headrace_proto.schema import RESERVED, Field
+
+from ..core import chance
+from ..core.admitted_examples import AT_SERVER, AT_TRAINER, NOWHERE
+from ..core.arrival_order import ArrivalOrder
+from ..core.lane_order import LaneOrder
+from ..core.segment_geometry import Geometry
+from ..pipeline.declaration import Shape
+from ..pipeline.initial_states import by_key
+from ..pipeline.segment_options import columns_by_name, fitted, not_whole
+from ..pipeline.selectors import selector_text
+from ..reading.chunk import Chunk, Origin
+from ..reading.columns import Column, Ragged, Strings, ragged_of
+from ..reading.reader import BadRecords, Faults, without
+from ..reading.row_values import LENGTH, Values, as_int64
+
+#: Bound on the number appended to a key to make it unique, the same as in TensorFlow.
+_UNIQUE = 10**8
+_MOST_STEPS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """The sound examples of a chunk.  All sequences are ragged columns."""
+
+    origin: Origin  # of its rows
+    keys: list[bytes]
+    totals: np.ndarray  # int32 [n], length that the user declares
+    counts: np.ndarray  # int64 [n], segments
+    firsts: np.ndarray | None  # int64 [n], steps of the first segment, where that is drawn
+    sequences: Mapping[str, Ragged]
+    context: Mapping[str, Column]
+    initial: Mapping[str, Column]  # initial states that each example brings
+    facts: Mapping[str, np.ndarray]
+    draws: Mapping[str, np.ndarray]  # float64 [2, n], of states that may come from a pool
+
+
+@dataclass(frozen=True, slots=True)
+class StateSource:
+    """One state: its field, and the source of its first value."""
+
+    name: str
+    field: Field  # of one example: a fixed shape
+    column: str | None = None
+    constant: np.ndarray | None = None  # None and no column: zeros
+    carry: Mapping[str, Any] | None = None  # how it comes from examples that ended
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> StateSource:
+        name, kind, value = plain["name"], plain["kind"], plain["value"]
+        shape: tuple[int, ...] = tuple(plain["shape"])
+        field, carry = Field(plain["dtype"], shape), plain.get("carry")
+        if kind == "column":
+            return cls(name, field, value, carry=carry)
+        if kind == "zeros":
+            return cls(name, field, carry=carry)
+        if field.dtype == BYTES:
+            constant = np.empty(len(value), object)
+            constant[:] = value
+        else:
+            constant = np.frombuffer(value, numpy_dtype(field.dtype))
+        return cls(name, field, constant=constant.reshape(shape), carry=carry)
+
+    def blank(self, n: int) -> np.ndarray:
+        """Return an array of n values, all zero or empty."""
+        shape = (n, *(d or 0 for d in self.field.shape))
+        if self.field.dtype == BYTES:
+            texts: np.ndarray = np.full(shape, b"", object)
+            return texts
+        return np.zeros(shape, numpy_dtype(self.field.dtype))
+
+
+class Cutting:
+    """The declared cutting of one partition."""
+
+    def __init__(self, shape: Shape, known: Mapping[str, Field] | None, partition: int) -> None:
+        """``known``: the columns of an example after the stages."""
+        if known is None:
+            raise DataError(
+                "no example shows what map gives, and a feed of segments needs to know: declare it "
+                "with map(…, schema=…)"
+            )
+        with rewording(DataError, "batch_sequences_with_states: ", TypeError, ValueError):
+            options = fitted(shape.options, known)
+        self.num_unroll = unroll = int(options["num_unroll"])
+        self.geometry = Geometry(
+            unroll,
+            options.get("stride") or unroll,
+            options.get("left", 0),
+            options.get("right", 0),
+        )
+        self._phased = "phase" in options
+        self._phase_seed = options.get("phase_seed", 0)
+        self._not_whole = not_whole(options)
+        self.batch_size = int(options["batch_size"])
+        self.lanes = options["order"] == "lanes"
+        self.at_trainer = options["state_placement"] == "trainer"
+        self.small = bool(options["allow_small_batch"])
+        self._pad = bool(options["pad"])
+        self.key = str(options["input_key"])
+        self._unique = options["make_keys_unique"]
+        self._seed = int(options["make_keys_unique_seed"] or 0)
+        self._length = options["input_length"]
+        self._lengths: Values | None = None
+        if self._length is not None:
+            self._lengths = Values(shape.kind, "input_length", self._length, sequence=True)
+        self._sequences = columns_by_name(options["input_sequences"])
+        self._context = columns_by_name(options["input_context"])
+        self.sequences = {name: known[column] for name, column in self._sequences.items()}
+        self.context = {name: known[column] for name, column in self._context.items()}
+        self.states = [StateSource.of(plain) for plain in options["initial_states"]]
+        self.stateless = not self.states
+        carried = {state.name: state.carry for state in self.states if state.carry is not None}
+        self.carried = bool(carried)
+        self._pools = {n: c["seed"] for n, c in carried.items() if c["by"] == "from_pool"}
+        self.capacity: int = options["capacity"]
+        places = AT_TRAINER if self.at_trainer else AT_SERVER if self.states else NOWHERE
+        kind = LaneOrder if self.lanes else ArrivalOrder
+        self.machine: ArrivalOrder | LaneOrder = kind(
+            self.batch_size, self.capacity, self.small, partition, places
+        )
+        self.machine.until_done = by_key(options)
+
+    def check_state_bytes(self, most: int) -> None:
+        """Raise LimitExceeded if the states of one example are too large for the server.
+
+        Strings have no fixed size, and are checked when they are saved.
+        """
+        sizes = {s.name: 0 if s.field.dtype == BYTES else s.blank(1).nbytes for s in self.states}
+        total = sum(sizes.values())
+        if not self.at_trainer and total > most:
+            listed = ", ".join(f"{name!r} {size}" for name, size in sizes.items())
+            raise LimitExceeded(
+                f"the states of one example have {total} bytes ({listed}), more than "
+                f"max_state_bytes={most}.  Raise it, or declare the feed with order='lanes' and "
+                "state_placement='trainer': then they stay in the trainer's memory"
+            )
+
+    def fields(self, facts: Mapping[str, Field]) -> dict[str, Field]:
+        """Return the wire columns of a batch; ``facts`` are those that stages add to rows."""
+        rows = None if self.small else self.batch_size
+        fields = {
+            "@key": Field(BYTES, (rows,)),
+            "@sequence": Field("int32", (rows,)),
+            "@sequence_count": Field("int32", (rows,)),
+            "@length": Field("int32", (rows,)),
+            "@total_length": Field("int32", (rows,)),
+            "@insertion_index": Field("int64", (rows,)),
+        }
+        for side in ("left", "right"):
+            if getattr(self.geometry, side):
+                fields[f"@{side}_length"] = Field("int32", (rows,))
+        if self.lanes:
+            fields["@lane"] = Field("int32", (rows,))
+        for name, fact in facts.items():
+            fields[RESERVED + name] = Field(fact.dtype, (rows, *fact.shape))
+        for name, field in self.sequences.items():
+            fields["sequences:" + name] = Field(
+                field.dtype, (rows, self.geometry.width, *field.shape[1:])
+            )
+        for name, field in self.context.items():
+            fields["context:" + name] = Field(field.dtype, (rows, *field.shape))
+        if self.at_trainer:
+            fields["@starts"] = fields["@state_of"] = Field("int32", (None,))
+            rows = None
+        for state in self.states:
+            fields["state:" + state.name] = Field(state.field.dtype, (rows, *state.field.shape))
+        return fields
+
+    def properties(self) -> dict[str, Any]:
+        """Return the description of the feed for trainers, beside its schema."""
+        return {
+            "shape": "sequences",
+            "num_unroll": self.num_unroll,
+            "batch_size": self.batch_size,
+            "order": "lanes" if self.lanes else "arrival",
+            "placement": "trainer" if self.at_trainer else "server",
+            "states": [[s.name, s.field.dtype, list(s.field.shape)] for s in self.states],
+            **({"left": self.geometry.left} if self.geometry.left else {}),
+            **({} if self.lanes else {"capacity": self.capacity}),
+        }
+
+    # Chunks
+
+    def offer(self, chunk: Chunk, bad: BadRecords, epoch: int) -> tuple[Chunk, Offer]:
+        """Return the examples of a chunk that can be cut; report the others."""
+        totals: np.ndarray | None = None
+        if self._lengths is not None and len(chunk):
+            chunk, lengths = self._lengths.sound(chunk, bad, LENGTH)
+            totals = as_int64(lengths)
+        sequences = self._cut(chunk)
+        faults: Faults = {}
+        for row, reason, text in self._faults(sequences, totals):
+            faults.setdefault(row, (reason, text))
+        if faults:
+            totals = None if totals is None else np.delete(totals, list(faults))
+            chunk = without(chunk, faults, bad)
+            sequences = self._cut(chunk)
+        steps = next(iter(sequences.values())).lengths
+        firsts = self._drawn_firsts(chunk, epoch) if self._phased else None
+        return chunk, Offer(
+            chunk.origin,
+            self._keys(chunk, epoch),
+            np.minimum(steps if totals is None else totals, _MOST_STEPS).astype(np.int32),
+            self.geometry.counts(steps, firsts),
+            firsts,
+            sequences,
+            {name: chunk.columns[column] for name, column in self._context.items()},
+            {s.name: chunk.columns[s.column] for s in self.states if s.column is not None},
+            chunk.facts,
+            {name: self._drawn(seed, chunk, epoch) for name, seed in self._pools.items()},
+        )
+
+    def _cut(self, chunk: Chunk) -> dict[str, Ragged]:
+        """Return the sequences; names of one column have one object, which is copied once."""
+        cut = {column: _ragged(chunk.columns[column]) for column in self._sequences.values()}
+        return {name: cut[column] for name, column in self._sequences.items()}
+
+    def _drawn(self, seed: int, chunk: Chunk, epoch: int) -> np.ndarray:
+        """Draw whether examples start from a final state of the pool, and from which: 0 … 1."""
+        streams = (chance.POOL, chance.POOL_PLACE)
+        return np.stack([chance.uniform(seed, one, epoch, chunk.ordinals) for one in streams])
+
+    def _drawn_firsts(self, chunk: Chunk, epoch: int) -> np.ndarray:
+        """Draw the number of steps of each example's first segment: 1 … stride, equally likely."""
+        stride = self.geometry.stride
+        drawn = chance.uniform(self._phase_seed, chance.PHASES, epoch, chunk.ordinals) * stride
+        firsts: np.ndarray = np.minimum(drawn.astype(np.int64), stride - 1) + 1
+        return firsts
+
+    def _keys(self, chunk: Chunk, epoch: int) -> list[bytes]:
+        column = chunk.columns[self.key]
+        assert isinstance(column, Strings)
+        keys: list[bytes] = column.to_objects().tolist()
+        if self._unique:
+            drawn = chance.uniform(self._seed, chance.KEYS, epoch, chunk.ordinals) * _UNIQUE
+            numbers = drawn.astype(np.int64).tolist()
+            keys = [key + b"%d" % number for key, number in zip(keys, numbers, strict=True)]
+        return keys
+
+    def _faults(
+        self, sequences: Mapping[str, Ragged], totals: np.ndarray | None
+    ) -> Iterator[tuple[int, str, str]]:
+        """Yield row, reason and text of each broken rule."""
+        (name, column), geometry = next(iter(sequences.items())), self.geometry
+        first, steps = self._sequences[name], column.lengths
+        for name, column in sequences.items():
+            for row in np.flatnonzero(column.lengths != steps).tolist():
+                other = f"{self._sequences[name]!r} has {column.lengths[row]}"
+                text = f"{first!r} has {steps[row]} steps, {other}"
+                yield row, "unequal_lengths", f"sequences have unequal lengths: {text}"
+        for row in np.flatnonzero(steps == 0).tolist():
+            yield row, "no_steps", f"column {first!r} has no steps (T = 0): nothing can be cut"
+        for row in np.flatnonzero(steps > _MOST_STEPS).tolist():
+            yield row, "long", f"column {first!r} has {steps[row]} steps; {_MOST_STEPS} at most"
+        if not self._pad:
+            for row in np.flatnonzero(geometry.padded(steps) != steps).tolist():
+                text = f"column {first!r} has {steps[row]} steps, which is {self._not_whole}: "
+                yield row, "no_multiple", f"{text}batch_sequences_with_states(pad=True) fills it up"
+        if totals is not None:
+            what = f"input_length ({selector_text(self._length)})"
+            # With a phase, padding differs between epochs; an example must be good in all or none.
+            padded = steps if self._phased else geometry.padded(steps)
+            for row in np.flatnonzero(totals > padded).tolist():
+                with_it = "" if self._phased else " with padding"
+                text = f"past the {padded[row]} steps that {first!r} has{with_it}"
+                yield row, "length_past_end", f"{what} is {totals[row]}, {text}"
+            for row in np.flatnonzero(totals < -_MOST_STEPS).tolist():
+                yield row, "length_too_small", f"{what} is {totals[row]}; {-_MOST_STEPS} at least"
+
+
+def _ragged(column: Column) -> Ragged:
+    """Return a sequence as a ragged column."""
+    return column if isinstance(column, Ragged) else ragged_of(column, 1)

@@ -1,0 +1,252 @@
+"""One end of all channels to processes of the host: owners at the front, trainers at an owner.
+
+    owner    Channel.connect, Began  ─┐
+                                      ├─►  Exchange.hear, tell
+    trainer  Channel.connect, Attach ─┘
+
+An exchange never waits: bytes that can not be written now are buffered, and written when the other
+end reads on.  Beyond a bound of these it cuts the peer off.  Each connection gets a name that none
+of ZeroMQ's can have; which process it is its first message says.  A malformed message ends the
+channel that it came on, and no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from headrace_proto import limits
+from headrace_proto.channel import Channel, address_of
+
+from .descriptors import aside, is_shortage, own
+
+logger = logging.getLogger("headrace.trainers")
+
+Frame = bytes | memoryview
+
+#: Maximum unsent bytes (headers only) to a trainer that does not read; then it is cut off.
+_MOST_UNSENT = 128 * limits.MAX_HEADER_BYTES
+#: Connections at once beyond those that there should be: strangers, and some that are about to end.
+SPARE = 16
+#: Maximum time for the messages of one connection before the others get their turn.
+TURN_S = 0.005
+#: Connections that are accepted in one turn.
+_BURST = 64
+#: Names of connections by channel begin so, and none of ZeroMQ's does.
+_NEAR = b"\0near-"
+
+
+def is_near(identity: bytes) -> bool:
+    """Return whether this is the name of a connection by channel, present or past."""
+    return identity.startswith(_NEAR)
+
+
+class _Connection(Channel):
+    """A channel, and what the exchange knows of it."""
+
+    def __init__(self, end: socket.socket, name: bytes, most_unsent: int) -> None:
+        super().__init__(end, limits.MAX_FRAMES, limits.MAX_UPLOAD_BYTES)
+        self.number = end.fileno()
+        self.name = name
+        self.allowed = most_unsent  # unsent bytes; more where payload waits to be written
+        self.watched = False  # polled until it can be written
+
+
+class ChannelServer:
+    """All connections by name."""
+
+    def __init__(
+        self,
+        path: Path,
+        most: int,
+        is_used: Callable[[bytes], bool],
+        most_unsent: int = _MOST_UNSENT,
+    ) -> None:
+        """``most``: connections at once; a new one ends the oldest that is unused.
+
+        ``is_used``: whether a process is known that has the connection of this name.
+        """
+        self.path = path
+        self._most = most
+        self._is_used = is_used
+        self._most_unsent = most_unsent
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with address_of(path) as address:
+                self._listener.bind(address)
+            self._listener.listen(1024)
+        except OSError:
+            self._listener.close()
+            raise
+        self._listener.setblocking(False)
+        self._epoll = select.epoll()
+        self._epoll.register(self._listener, select.EPOLLIN)
+        self._channels: dict[int, _Connection] = {}  # by file number
+        self._named: dict[bytes, _Connection] = {}
+        self._count = itertools.count(1)
+        self._deaf = False  # no connection can be accepted now: descriptors are short
+        #: Messages that the poll does not show.
+        self.unheard: dict[_Connection, deque[list[bytes]]] = {}
+
+    def fileno(self) -> int:
+        """Return the file that is readable when a message has come or a channel is writable."""
+        return self._epoll.fileno()
+
+    def filenos(self) -> list[int]:
+        """Return the numbers of all its open files."""
+        return [self._epoll.fileno(), self._listener.fileno(), *self._channels]
+
+    @property
+    def anybody(self) -> bool:
+        """Whether anybody is connected."""
+        return bool(self._channels)
+
+    def hear(self) -> Iterator[tuple[bytes, list[bytes]]]:
+        """Yield the messages that have come, by the names of connections; exhaust the iterator.
+
+        It yields messages of each connection for ``TURN_S``; the next call continues.
+        """
+        late = list(self.unheard)
+        for number, events in self._epoll.poll(0):
+            if number == self._listener.fileno():
+                self._accept()
+                continue
+            channel = self._channels.get(number)
+            if channel is None:  # an earlier message has ended it
+                continue
+            if events & select.EPOLLOUT:
+                self._write(channel)
+            if events & ~select.EPOLLOUT and channel not in self.unheard:  # else its turn comes
+                yield from self._listen(channel, deque(channel.take()))
+        for channel in late:
+            if channel in self.unheard:
+                yield from self._listen(channel, self.unheard.pop(channel))
+
+    def tick(self) -> None:
+        """Accept connections again, after descriptors were short."""
+        if self._deaf:
+            self._deaf = False
+            self._epoll.register(self._listener, select.EPOLLIN)
+
+    def tell(self, identity: bytes, frames: Sequence[Frame]) -> bool:
+        """Send a message; return False when no peer has this name."""
+        channel = self._named.get(identity)
+        return channel is not None and self._tell(channel, frames)
+
+    def send_payload(self, identity: bytes, frames: Sequence[Frame], most_bytes: int) -> bool:
+        """Send a message with payload; at most ``most_bytes`` of payload may wait."""
+        channel = self._named.get(identity)
+        if channel is None:
+            return False
+        channel.allowed = most_bytes + self._most_unsent
+        there = self._tell(channel, frames)
+        if not channel.waits:
+            channel.allowed = self._most_unsent
+        return there
+
+    def drop(self, identity: bytes) -> None:
+        """End a connection; the other end can still read what was sent before."""
+        if (channel := self._named.get(identity)) is not None:
+            self._drop(channel)
+
+    def unsent_memory(self, identity: bytes) -> int:
+        """Return the memory of unsent messages to one peer."""
+        channel = self._named.get(identity)
+        return 0 if channel is None else channel.unsent_memory
+
+    def close(self) -> None:
+        for channel in list(self._channels.values()):
+            self._drop(channel)
+        self._epoll.close()
+        self._listener.close()
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()
+
+    # A channel
+
+    def _listen(
+        self, channel: _Connection, messages: deque[list[bytes]]
+    ) -> Iterator[tuple[bytes, list[bytes]]]:
+        until = 0.0
+        while messages:
+            frames = messages.popleft()
+            yield channel.name, frames
+            if self._named.get(channel.name) is not channel:
+                return  # its message has ended it
+            if messages:
+                now = time.monotonic()
+                until = until or now + TURN_S
+                if now >= until:
+                    self.unheard[channel] = messages
+                    return
+        if channel.fault:
+            name, place = channel.name[1:].decode(), self.path.name
+            logger.error("the channel %s to %s is closed: %s", name, place, channel.fault)
+        if channel.fault or channel.ended:
+            self._drop(channel)
+
+    def _accept(self) -> None:
+        for _ in range(_BURST):
+            try:
+                with own():
+                    end, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                # else the poll would return at once until descriptors are free
+                if is_shortage(error):
+                    self._deaf = True
+                    self._epoll.unregister(self._listener)
+                    return
+                continue  # the peer has disconnected
+            end = socket.socket(fileno=aside(end.detach()))
+            end.setblocking(False)
+            # No peer can choose such a name on a ZeroMQ socket, and ZeroMQ's own have 5 bytes.
+            channel = _Connection(end, _NEAR + b"%d" % next(self._count), self._most_unsent)
+            self._channels[channel.number] = self._named[channel.name] = channel
+            self._epoll.register(channel, select.EPOLLIN)
+            if len(self._channels) > self._most:
+                every = self._channels.values()
+                self._drop(next(one for one in every if not self._is_used(one.name)))
+
+    def _tell(self, channel: _Connection, frames: Sequence[Frame]) -> bool:
+        if channel.unsent_memory > channel.allowed:
+            self._drop(channel)  # when a trainer greets again, all important messages are resent
+            return False
+        there = True
+        try:
+            channel.post(frames)
+        except OSError:  # dead: its earlier messages can still be read
+            there = False
+        if channel.waits or channel.watched:
+            self._watch(channel, there and channel.waits)
+        return there
+
+    def _write(self, channel: _Connection) -> None:
+        """Write what can be written now."""
+        try:
+            waits = channel.flush()
+        except OSError:
+            waits = False
+        self._watch(channel, waits)
+
+    def _watch(self, channel: _Connection, waits: bool) -> None:
+        """Start or stop polling for a channel to become writable."""
+        if waits != channel.watched:
+            channel.watched = waits
+            self._epoll.modify(channel, select.EPOLLIN | (select.EPOLLOUT if waits else 0))
+        if not waits:
+            channel.allowed = self._most_unsent
+
+    def _drop(self, channel: _Connection) -> None:
+        self._epoll.unregister(channel)
+        self.unheard.pop(channel, None)
+        self._named.pop(channel.name, None)
+        self._channels.pop(channel.number).close()

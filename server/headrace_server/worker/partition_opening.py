@@ -1,0 +1,178 @@
+"""A worker opens its partitions: one guarded reader for each feed, each partition as it was left.
+
+    reader of the feed, guarded ─► partition ─► what its store holds
+
+Indexing a large file takes minutes.  Its progress goes to the diary, whose beats show that the
+worker lives, and to the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from headrace_proto.errors import HeadraceError, ServerError
+
+from ..files.index_cache import IndexCache
+from ..files.manifest import DataFile
+from ..files.remote_copies import RemoteCopies
+from ..flight.feed_record import Replay
+from ..flight.recorder import Recorder
+from ..flight.replaying import replayed
+from ..making.compose import compose
+from ..making.left_out_rows import LeftOut
+from ..making.partition_run import Run
+from ..making.slab import Slab
+from ..pipeline.fingerprint import fingerprints
+from ..process.config import FeedConfig, RunConfig
+from ..process.worker_diary import Diary
+from ..reading.cache import cached
+from ..reading.reader import BadRecords, IndexedReader, Reader
+from ..reading.sources import open_reader
+from ..reading.trace import NO_TRACING, NoTracing, Tracing
+from ..state.function_digests import check_functions
+from .commits import Stores
+from .guard import Guard, Passed
+
+logger = logging.getLogger("headrace.data")
+
+#: Seconds between two lines of the log on the progress of an index.
+_LOG_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """The parameters of one life of a worker, from the supervisor."""
+
+    config: RunConfig
+    worker: int
+    number: int
+    diary: Diary
+    marks: Mapping[str, Any]
+    passed: Passed
+    functions: Callable[[str, Any], None]
+
+
+class Opener:
+    """The readers of one worker; opens partitions with them."""
+
+    def __init__(
+        self, begun: Life, slab: Slab, stores: Stores, flight: Mapping[str, Recorder]
+    ) -> None:
+        config = begun.config
+        self._begun = begun
+        self._slab = slab
+        self._stores = stores
+        self._diary = begun.diary
+        self._replay = None if config.replay is None else Replay(*config.replay)
+        index = config.index_directory or Path(config.directory, "index")
+        copies = None
+        if config.remote_cache is not None:
+            copies = RemoteCopies(str(config.remote_cache), config.remote_cache_bytes)
+        read_only = self._replay is not None
+        self._cache = IndexCache(str(index), self._indexed, read_only, copies)
+        self._logged = time.monotonic()
+        self._functions: dict[str, Any] | None = None  # by feed
+        self._readers: dict[str, Reader] = {}
+        self.guards: dict[str, Guard] = {}
+        self._flight = flight
+
+    def open(self, config: FeedConfig, partition: int) -> Run:
+        """Open a partition as the last process left it."""
+        reader = self._reader(config)
+        if partition:  # partition 0 counts damage that shows when a file is opened
+            self.guards[config.name].bad.counts.clear()
+        elif isinstance(reader, IndexedReader) and not reader.length:
+            logger.warning("feed %r: the source has no example", config.name)
+        with self.guards[config.name].step(partition, opening=True):
+            try:
+                return self._run_of(config, partition, reader)
+            except HeadraceError:
+                raise
+            except ImportError as error:  # a named function does not exist
+                raise ServerError(str(error)) from error
+
+    def close(self) -> None:
+        """Close the sources."""
+        for reader in self._readers.values():
+            reader.close()
+
+    def _indexed(self, file: DataFile, done: int) -> None:
+        at = f"{file.path}, of which {done:,} of {file.size:,} bytes are indexed"
+        self._diary.at(at)
+        self._diary.beat()
+        if time.monotonic() - self._logged > _LOG_S:
+            self._logged = time.monotonic()
+            logger.info("opening %s", at)
+
+    def _reader(self, config: FeedConfig) -> Reader:
+        reader = self._readers.get(config.name)
+        if reader is None:
+            self._check_functions(config)
+            skips = config.declaration.policy.on_bad_example == "skip"
+            bad = BadRecords(skips, progress=self._diary.beat, enters=self._diary.enter)
+            source = config.declaration.source
+            guard = Guard(
+                config.name,
+                config.declaration,
+                config.partitions,
+                self._diary,
+                bad,
+                self._begun.marks.get(config.name, {}),
+                self._begun.passed,
+            )
+            try:
+                opened = open_reader(source, config.files, bad, self._cache)
+                opened = cached(opened, config.declaration, config.files, bad.progress)
+            except HeadraceError:
+                raise
+            except (ValueError, OSError) as error:  # a source refuses its declaration
+                raise ServerError(str(error)) from error
+            reader = guard.around(opened)
+            self.guards[config.name] = guard
+            self._readers[config.name] = reader
+        return reader
+
+    def _check_functions(self, config: FeedConfig) -> None:
+        """Raise ConfigChanged if functions differ from those that made the feed's state."""
+        if self._functions is None:  # of all feeds, before a function runs and changes a value
+            every = self._begun.config.feeds
+            self._functions = {one.name: fingerprints(one.declaration) for one in every}
+        functions = self._functions[config.name]
+        if functions:
+            if not self._begun.number:  # the supervisor compares functions of later lives
+                check_functions(config.name, config.functions, functions, config.may_change)
+            self._begun.functions(config.name, functions)
+
+    def _run_of(self, config: FeedConfig, partition: int, reader: Reader) -> Run:
+        declaration, guard = config.declaration, self.guards[config.name]
+        if self._replay is not None:
+            run = replayed(reader, declaration, self._slab, guard.bad, self._replay)
+        else:
+            skipped = self._begun.marks.get(config.name, {}).get("skipped") or ()
+            run = compose(
+                reader,
+                declaration,
+                partition,
+                config.partitions,
+                self._slab,
+                guard.bad,
+                tracing=self._tracing(config.name, partition),
+                left_out=LeftOut(map(tuple, skipped)),
+                max_state_bytes=self._begun.config.max_state_bytes,
+            )
+        guard.needed = True  # the rows read from here on were read before
+        run.commits.resume(self._stores.open((config.name, partition)))
+        return run
+
+    def _tracing(self, feed: str, partition: int) -> NoTracing:
+        if feed not in self._flight:
+            return NO_TRACING
+        recorder = self._flight[feed]
+        record, expect = partial(recorder.made, partition), partial(recorder.expect, partition)
+        return Tracing(record, expect, states=self._begun.config.record == "states")

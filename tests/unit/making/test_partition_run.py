@@ -1,0 +1,660 @@
+"""One partition from its source to its slab, with real readers, stages and memory."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import headrace_server as hs
+from headrace_proto.dtypes import BYTES
+from headrace_proto.errors import DataError
+from headrace_proto.layout import array_at, strings_at
+from headrace_proto.schema import Field
+from headrace_server.core.handover import Batch
+from headrace_server.core.stored_state import Examples, Saved
+from headrace_server.files.index_cache import IndexCache
+from headrace_server.files.manifest import resolve
+from headrace_server.making.compose import compose
+from headrace_server.making.partition_run import Blocked, Busy, Done, Run
+from headrace_server.making.slab import Slab
+from headrace_server.pipeline.builder import Pipeline
+from headrace_server.reading.intake import Intake
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.sources import open_reader
+from tests.examples import some
+from tests.footprint import entries
+
+PAGE = 4096
+
+
+# Functions of the user's
+
+
+def odd_is_bad(example: dict[str, Any]) -> dict[str, Any]:
+    if example["i"] % 5 == 3:
+        raise ValueError("not this one")
+    return {"i": example["i"], "steps": np.full(2, example["i"], np.float32)}
+
+
+def bad_from_64_on(example: dict[str, Any]) -> dict[str, Any]:
+    if example["i"] >= 64:
+        raise ValueError("not this one")
+    return example
+
+
+def no_sevens(example: dict[str, Any]) -> bool:
+    return bool(example["i"] % 7)
+
+
+def from_150_on(example: dict[str, Any]) -> bool:
+    return bool(example["i"] >= 150)
+
+
+def nothing(example: dict[str, Any]) -> bool:
+    return False
+
+
+def shaken(example: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {"i": example["i"], "u": rng.random()}
+
+
+def all_shaken(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {**columns, "v": rng.random(len(columns["i"]))}
+
+
+def parts(example: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for k in range(example["i"] % 9):
+        yield {"i": example["i"], "k": np.arange(k)}
+
+
+def of_two_classes(example: dict[str, Any]) -> dict[str, Any]:
+    return {"i": example["i"], "y": int(example["i"] % 5 > 1)}
+
+
+def doubled(example: dict[str, Any]) -> dict[str, Any]:
+    return {"twice": 2 * example["i"]}
+
+
+def numbered(n: int) -> Pipeline:
+    return hs.from_examples([{"i": i, "t": b"t" * (i % 4), "v": [i] * (i % 3)} for i in range(n)])
+
+
+class Place:
+    """One worker's reader, bad records and slab."""
+
+    def __init__(self, pipeline: Pipeline, directory: Path, slab_pages: int = 256) -> None:
+        self.declaration = pipeline.declaration()
+        self.bad = BadRecords(self.declaration.policy.on_bad_example == "skip")
+        source = self.declaration.source
+        self.reader = open_reader(source, resolve(source.paths), self.bad, IndexCache(None))
+        directory.mkdir()
+        self.slab = Slab(directory, 0, 0, slab_pages * PAGE, 8 * PAGE)
+
+    def feed(self, partition: int = 0, partitions: int = 1) -> Run:
+        if partition:
+            self.bad.counts.clear()  # as a worker does
+        return compose(self.reader, self.declaration, partition, partitions, self.slab, self.bad)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Callable[..., Place]]:
+    """Makes places, each with a directory of its own."""
+    places: list[Place] = []
+
+    def make(pipeline: Pipeline, slab_pages: int = 256) -> Place:
+        directory = tmp_path / f"place{len(places)}-{len(list(tmp_path.iterdir()))}"
+        places.append(Place(pipeline, directory, slab_pages))
+        return places[-1]
+
+    yield make
+    for made in places:
+        made.reader.close()
+
+
+def step(feed: Run) -> Any:
+    """The next thing that is not Busy."""
+    while (result := feed.advance()) is Busy:
+        pass
+    return result
+
+
+def values(place: Place, feed: Run, made: Batch) -> dict[str, Any]:
+    """The batch as it lies in memory."""
+    block = place.slab.memory(made.body.block)
+    assert made.body.block.nbytes >= made.nbytes
+    out = {}
+    for slot, name in zip(made.body.slots, feed.maker.schema, strict=True):
+        array = (strings_at if slot.dtype == BYTES else array_at)(block, slot)
+        out[name] = array.tolist()
+    return out
+
+
+def contents(place: Place, made: Batch) -> tuple[Any, ...]:
+    """Return the bytes of a batch and its description."""
+    block = place.slab.memory(made.body.block)
+    slots = [(s, block[s.offset : s.offset + s.nbytes].tobytes()) for s in made.body.slots]
+    return made.number, made.rows, made.nbytes, slots, dict(made.meta)
+
+
+def play(place: Place, feed: Run) -> list[tuple[Any, ...]]:
+    """All batches that are left, each freed and committed at once."""
+    batches = []
+    while isinstance(made := step(feed), Batch):
+        batches.append(contents(place, made))
+        place.slab.free(made.body.block)
+    assert made is Done and feed.advance() is Done
+    return batches
+
+
+def test_a_partition_is_played_to_its_end(place: Callable[..., Place]):
+    here = place(numbered(100).batch(8, dynamic_pad=True))
+    feed = here.feed()
+    seen: list[int] = []
+    for number in range(12):
+        assert feed.machine.first_number == number
+        made = step(feed)
+        got = values(here, feed, made)
+        assert (made.number, made.rows) == (number, 8)
+        seen += got["i"]
+        assert got["t"] == [b"t" * (i % 4) for i in got["i"]]
+        assert got["v"] == [([i] * (i % 3) + [0, 0])[:2] for i in got["i"]]
+        here.slab.free(made.body.block)
+    assert seen == list(range(96))
+    assert step(feed) is Done
+    assert feed.dropped() == {"remainder": 4}
+    assert here.slab.used_bytes == 0
+
+
+def test_the_schema_is_that_of_a_batch(place: Callable[..., Place]):
+    whole = place(numbered(10).batch(4)).feed().maker.schema
+    assert whole == {
+        "i": Field("int64", (4,)),
+        "t": Field(BYTES, (4,)),
+        "v": Field("int64", (4, None)),
+    }
+    smaller = place(numbered(10).batch(4, allow_smaller_final_batch=True)).feed().maker.schema
+    assert smaller["i"] == Field("int64", (None,))
+
+
+PIPELINES: dict[str, Callable[[Path], Pipeline]] = {
+    "numbers with a remainder": lambda _: numbered(157).shuffle(seed=3).select(["i", "t"]).batch(7),
+    "epochs": lambda _: numbered(40).shuffle(seed=1).repeat(3).batch(9, dynamic_pad=True),
+    "a filter and a last smaller batch": lambda _: (
+        numbered(200)
+        .filter(f"{__name__}:no_sevens")
+        .batch(16, allow_smaller_final_batch=True, dynamic_pad=True)
+    ),
+    "bad examples, skipped": lambda _: (
+        numbered(200)
+        .options(on_bad_example="skip")
+        .shuffle(seed=9, window=50)
+        .filter(f"{__name__}:no_sevens")
+        .map(f"{__name__}:odd_is_bad")
+        .batch(11)
+    ),
+    "maps that draw": lambda _: (
+        numbered(300)
+        .shuffle(seed=3)
+        .repeat(2)
+        .filter(f"{__name__}:no_sevens")
+        .map(f"{__name__}:shaken", seed=7)
+        .map(f"{__name__}:all_shaken", seed=7, vectorized=True)
+        .batch(25)
+    ),
+    "several rows of one example": lambda _: (
+        numbered(40)
+        .shuffle(seed=3)
+        .repeat(2)
+        .flat_map(f"{__name__}:parts")
+        .filter(f"{__name__}:no_sevens")
+        .bucket("i", 7, 40, dynamic_pad=True, allow_smaller_final_batch=True)
+    ),
+    "windows of a stream with bad lines": lambda path: (
+        hs.read_jsonl(lines(path), {"i": hs.scalar("int64")})
+        .options(on_bad_example="skip")
+        .shuffle(seed=5, window=90)
+        .batch(8)
+    ),
+}
+
+
+def lines(directory: Path) -> str:
+    """A file that can only be read forward, of 200 lines, every ninth of which is none."""
+    path = directory / "lines.jsonl.gz"
+    text = "".join("{oops\n" if i % 9 == 4 else f'{{"i": {i}}}\n' for i in range(200))
+    path.write_bytes(gzip.compress(text.encode()))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_from_the_cursor_of_any_batch_another_place_goes_on_to_the_byte(
+    name: str, place: Callable[..., Place], tmp_path: Path
+):
+    pipeline = PIPELINES[name](tmp_path)
+    here = place(pipeline)
+    feed = here.feed()
+    batches, cursors = [], []
+    while isinstance(made := step(feed), Batch):
+        batches.append(contents(here, made))
+        cursors.append(feed.commits.cursor())
+        here.slab.free(made.body.block)
+    dropped = feed.dropped()
+    assert len(batches) > 5 and dropped
+    for number, cursor in enumerate(cursors):
+        there = place(pipeline)
+        successor = there.feed()
+        successor.commits.restore(msgpack.unpackb(cursor, strict_map_key=False))
+        assert successor.machine.first_number == number + 1
+        assert successor.maker.schema == feed.maker.schema
+        rest = play(there, successor)
+        assert rest == batches[number + 1 :]
+        assert successor.dropped() == dropped
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_cursor_may_be_taken_late_when_more_was_read_since(
+    name: str, place: Callable[..., Place], tmp_path: Path
+):
+    pipeline = PIPELINES[name](tmp_path)
+    want = play(whole := place(pipeline), whole_feed := whole.feed())
+    here = place(pipeline)
+    feed = here.feed()
+    made = 0
+    while (result := feed.advance()) is not Done:
+        if isinstance(result, Batch):
+            made += 1
+            here.slab.free(result.body.block)
+            continue
+        there = place(pipeline)
+        successor = there.feed()
+        successor.commits.restore(msgpack.unpackb(feed.commits.cursor(), strict_map_key=False))
+        assert play(there, successor) == want[made:]
+        assert successor.dropped() == whole_feed.dropped()
+    assert made == len(want)
+
+
+def test_where_a_read_fails_there_is_a_cursor_after_what_was_made_before_it(
+    place: Callable[..., Place],
+):
+    pipeline = hs.from_examples([{"i": i} for i in range(100)]).map(bad_from_64_on).batch(8)
+    here = place(pipeline)
+    feed = here.feed()
+    for number in range(8):
+        assert step(feed).number == number
+    with pytest.raises(DataError, match="not this one"):
+        step(feed)
+    there = place(pipeline)
+    successor = there.feed()
+    successor.commits.restore(msgpack.unpackb(feed.commits.cursor(), strict_map_key=False))
+    assert successor.machine.first_number == 8
+    with pytest.raises(DataError, match="not this one"):
+        step(successor)
+
+
+@pytest.mark.parametrize("name", [name for name in PIPELINES if "stream" not in name])
+def test_the_batches_of_a_partition_do_not_depend_on_partitions_beside_it(
+    name: str, place: Callable[..., Place], tmp_path: Path
+):
+    pipeline, partitions = PIPELINES[name](tmp_path), 3
+    alone = []
+    for k in range(partitions):
+        here = place(pipeline)
+        feed = here.feed(k, partitions)
+        alone.append((play(here, feed), feed.dropped()))
+    here = place(pipeline)
+    feeds = [here.feed(k, partitions) for k in range(partitions)]
+    together: list[list[Any]] = [[] for _ in feeds]
+    running = list(range(partitions))
+    while running:
+        for k in list(running):
+            made = feeds[k].advance()
+            if isinstance(made, Batch):
+                together[k].append(contents(here, made))
+                here.slab.free(made.body.block)
+            elif made is Done:
+                running.remove(k)
+    assert [(together[k], feeds[k].dropped()) for k in range(partitions)] == alone
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(25))
+@given(data=st.data())
+def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
+    data: st.DataObject, place: Callable[..., Place]
+):
+    pipeline = numbered(60).batch(4, dynamic_pad=True)
+    want = play(whole := place(pipeline), whole.feed())
+    here = place(pipeline, slab_pages=data.draw(st.integers(1, 5)))
+    feed = here.feed()
+    held: list[Batch] = []
+    got = []
+    while (made := step(feed)) is not Done:
+        if isinstance(made, Batch):
+            got.append(contents(here, made))
+            held.append(made)
+            continue
+        assert made is Blocked and feed.advance() is Blocked
+        assert feed.machine.first_number == len(got)
+        there = place(pipeline)
+        successor = there.feed()
+        successor.commits.restore(msgpack.unpackb(feed.commits.cursor(), strict_map_key=False))
+        assert successor.machine.first_number == len(got)
+        assert play(there, successor) == want[len(got) :]
+        gone = held.pop(data.draw(st.integers(0, len(held) - 1)))
+        here.slab.free(gone.body.block)
+    assert got == want
+
+
+def test_a_close_gives_out_what_was_read_and_a_cancel_drops_it(place: Callable[..., Place]):
+    here = place(numbered(1000).batch(10, allow_smaller_final_batch=True, dynamic_pad=True))
+    counts = []
+    for cancel in (False, True):
+        feed = here.feed()
+        first = step(feed)  # 64 rows were read for it
+        here.slab.free(first.body.block)
+        feed.close(cancel)
+        rest = play(here, _Committed(feed))
+        counts.append((sum(batch[1] for batch in rest), feed.dropped()))
+    assert counts == [(54, {}), (0, {"cancelled": 54})]
+
+
+class _Committed:
+    """A feed whose commits are of no interest."""
+
+    def __init__(self, feed: Run) -> None:
+        self.advance = feed.advance
+
+    def committed(self, number: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+@pytest.mark.parametrize("steps", range(12))
+def test_a_close_between_any_two_steps_ends_the_next_process_at_the_same_row(
+    steps: int, cancel: bool, place: Callable[..., Place]
+):
+    """A read is a step of its own, and one that is to come when the input ends is not made."""
+    pipeline = numbered(2000).batch(10, allow_smaller_final_batch=True, dynamic_pad=True)
+    here = place(pipeline)
+    feed, batches, read_next = here.feed(), [], 0
+    for _ in range(steps):
+        made = feed.advance()
+        read_next += feed.reads_next
+        if isinstance(made, Batch):
+            batches.append(contents(here, made))
+            here.slab.free(made.body.block)
+    feed.close(cancel)
+    assert not feed.reads_next
+    batches += play(here, feed)
+    meta = {name: value for c in feed.commits.take_changes() for name, value in c.meta.items()}
+    there = place(pipeline)
+    again = there.feed()
+    again.commits.resume(Saved(meta, Examples(), {}, [], []))
+    assert play(there, again) == batches and again.dropped() == feed.dropped()
+    assert steps < 11 or read_next > 1, "the steps include reads that were to come"
+
+
+@pytest.mark.parametrize("reads", [False, True])
+@pytest.mark.parametrize("cancel", [False, True])
+def test_a_close_lets_the_batches_be_made_again_that_trainers_have(
+    cancel: bool, reads: bool, place: Callable[..., Place], monkeypatch: pytest.MonkeyPatch
+):
+    """They have these from an earlier process; a number that is out of reach delays nothing.
+
+    The next process, which may read larger chunks, makes the same ones.
+    """
+    monkeypatch.setattr(Intake, "limit", lambda self, most: 64)
+    pipeline = numbered(1000).batch(10, dynamic_pad=True)
+    here = place(pipeline)
+    whole = play(here, here.feed())
+    feed = here.feed()
+    assert feed.claim(12, b"") == 12 and feed.claim(10**6, b"") == 10**6
+    if reads:
+        assert feed.advance() is Busy and feed.reads_next
+    feed.close(cancel)
+    batches = play(here, feed)
+    assert batches == whole[: len(batches)] and 13 <= len(batches) < len(whole)
+    meta = {name: value for c in feed.commits.take_changes() for name, value in c.meta.items()}
+    monkeypatch.setattr(Intake, "limit", lambda self, most: 640)
+    there = place(pipeline)
+    again = there.feed()
+    again.commits.resume(Saved(meta, Examples(), {}, [], []))
+    assert play(there, again) == batches
+
+
+RESIZED: dict[str, tuple[Callable[[], Pipeline], list[list[int]]]] = {
+    "plain": (lambda: numbered(700).batch(10, dynamic_pad=True), [[4], [25], [10]]),
+    "the last batch is smaller": (
+        lambda: (
+            numbered(705)
+            .shuffle(seed=4)
+            .repeat(2)
+            .batch(10, allow_smaller_final_batch=True, dynamic_pad=True)
+        ),
+        [[3], [7], [64]],
+    ),
+    "each epoch ends its batches": (
+        lambda: numbered(250).repeat(3, across_batches=False).batch(8, dynamic_pad=True),
+        [[5], [9], [2]],
+    ),
+    "buckets": (
+        lambda: numbered(700).bucket_by_sequence_length(
+            "v", [5, 6, 7], [1, 2], dynamic_pad=True, max_examples_in_flight=40
+        ),
+        [[9], [2, 3, 4], [12, 5, 1]],
+    ),
+    "a budget": (
+        lambda: numbered(700).bucket_by_sequence_length(
+            "v", None, [1], dynamic_pad=True, max_padded_elements=16
+        ),
+        [[3, 5], [8], [1]],
+    ),
+    "classes": (
+        lambda: (
+            numbered(700)
+            .map(f"{__name__}:of_two_classes")
+            .stratified_sample_unknown_dist("y", [0.3, 0.7], 6)
+        ),
+        [[2], [11], [6]],
+    ),
+    "a sampler": (
+        lambda: (
+            numbered(900)
+            .map(f"{__name__}:of_two_classes")
+            .stratified_sample("y", [0.3, 0.7], 6, init_probs=[0.5, 0.5])
+        ),
+        [[2], [11], [6]],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RESIZED)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(5))
+@given(data=st.data())
+def test_batches_of_other_sizes_are_made_again_by_the_next_process(
+    name: str, data: st.DataObject, place: Callable[..., Place]
+):
+    """The stream does not depend on how much was read, made and committed before a change."""
+    make, asked = RESIZED[name]
+    here = place(make())
+    feed, batches, meta, committed = here.feed(), [], {}, 0
+    for sizes in asked:
+        for _ in range(data.draw(st.integers(0, 12))):
+            made = feed.advance()
+            if isinstance(made, Batch):
+                batches.append(contents(here, made))
+                here.slab.free(made.body.block)
+                feed.commits.announced()
+        while committed < len(batches) and data.draw(st.booleans()):
+            assert feed.commits.saved(committed) == ("", "")
+            committed += 1
+        since = feed.set_batch_sizes(sizes)
+        assert since >= len(batches) and feed.set_batch_sizes(sizes) >= since, "asked again"
+        for change in feed.commits.take_changes():
+            meta.update(change.meta)
+    there = place(make())
+    again = there.feed()
+    again.commits.resume(Saved(meta, Examples(), {}, [], []))
+    base = again.machine.first_number
+    assert base <= committed and (base or again.maker.schema == feed.maker.schema)
+    batches += play(here, feed)
+    assert play(there, again) == batches[base:] and again.dropped() == feed.dropped()
+    assert again.maker.properties == feed.maker.properties
+
+
+def test_sizes_that_can_not_be_are_refused_and_change_nothing(place: Callable[..., Place]):
+    bounded = numbered(40).bucket("i", 4, 40, dynamic_pad=True, max_examples_in_flight=130)
+    refused: list[tuple[Pipeline, list[int], str]] = [
+        (numbered(40).batch(4, dynamic_pad=True), [4, 5], "there are 2 sizes; the feed has one"),
+        (numbered(40).batch(4, dynamic_pad=True), [0], "batch_size=0 is too small"),
+        (numbered(40).batch(4, dynamic_pad=True), [2**18], r"2097152 bytes or more, and the slab"),
+        (bounded, [4] * 39, "there are 39 sizes; the feed has 40 buckets"),
+        (bounded, [4] * 39 + [0], r"batch_size\[39\]=0 is too small"),
+        (bounded, [5], "max_examples_in_flight=130 is too small: 40 buckets"),
+    ]
+    for pipeline, sizes, text in refused:
+        here = place(pipeline)
+        feed = here.feed()
+        while not isinstance(made := feed.advance(), Batch) and made is Busy:
+            pass
+        with pytest.raises(ValueError, match=text):
+            feed.set_batch_sizes(sizes)
+        assert not feed.commits.take_changes() and feed.maker.properties == {}
+
+
+def test_a_cancel_leaves_the_batch_that_waits_for_room(place: Callable[..., Place]):
+    here = place(numbered(100).batch(10, dynamic_pad=True), slab_pages=1)
+    feed = here.feed()
+    first = step(feed)
+    assert step(feed) is Blocked
+    feed.close(cancel=True)
+    assert feed.advance() is Blocked
+    here.slab.free(first.body.block)
+    made = feed.advance()
+    assert isinstance(made, Batch) and values(here, feed, made)["i"] == list(range(10, 20))
+    assert feed.advance() is Done
+    assert feed.dropped() == {"cancelled": 44}
+
+
+def test_a_bad_example_raises_where_it_is_not_to_be_skipped(place: Callable[..., Place]):
+    feed = place(numbered(20).map(f"{__name__}:odd_is_bad").batch(2)).feed()
+    with pytest.raises(DataError, match=r"record 3: map function .*odd_is_bad raised ValueError"):
+        step(feed)
+
+
+def test_rows_of_unequal_shapes_without_padding_cost_no_memory(place: Callable[..., Place]):
+    here = place(numbered(20).batch(4))
+    with pytest.raises(DataError, match=r"column 'v'.*record 0.*record 1.*dynamic_pad"):
+        step(here.feed())
+    assert here.slab.used_bytes == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_schema_is_learnt_also_where_filters_let_the_first_rows_not_through(
+    stream: bool, place: Callable[..., Place], tmp_path: Path
+):
+    source = hs.read_jsonl(lines(tmp_path), {"i": hs.scalar("int64")}) if stream else numbered(200)
+    pipeline = (
+        source.options(on_bad_example="skip")
+        .filter(f"{__name__}:from_150_on")
+        .map(f"{__name__}:doubled")
+        .batch(10)
+    )
+    here = place(pipeline)
+    for partition in range(2):
+        feed = here.feed(partition, 2)
+        assert feed.maker.schema == {"twice": Field("int64", (10,))}
+        assert "bad:map_failed" not in feed.dropped() and "filtered" not in feed.dropped()
+
+
+def test_rows_that_filters_never_let_through_are_not_waited_for_in_vain(
+    place: Callable[..., Place], monkeypatch: pytest.MonkeyPatch
+):
+    pipeline = numbered(500).filter(f"{__name__}:nothing").map(f"{__name__}:doubled").batch(10)
+    here = place(pipeline)
+    feed = here.feed()
+    assert feed.maker.schema == {}
+    assert play(here, feed) == [] and feed.dropped() == {"filtered": 500}
+    monkeypatch.setattr("headrace_server.reading.intake._MOST_PROBE_ROWS", 300)
+    with pytest.raises(DataError, match=r"none of the first 448 examples through.*schema="):
+        here.feed()
+
+
+def test_damage_that_shows_at_opening_is_the_first_partitions_and_counted_once(
+    place: Callable[..., Place], tmp_path: Path
+):
+    path = tmp_path / "bad.npz"
+    path.write_bytes(b"this is no archive")
+    good = tmp_path / "good.npz"
+    np.savez(good, i=np.arange(50))
+    pipeline = (
+        hs.read_npz([str(path), str(good)], {"i": hs.scalar("int64")})
+        .options(on_bad_example="skip")
+        .map(f"{__name__}:odd_is_bad")
+        .batch(1)
+    )
+    here = place(pipeline)
+    feeds = [here.feed(k, 2) for k in range(2)]
+    for feed in feeds:
+        play(here, feed)
+    assert [feed.dropped() for feed in feeds] == [
+        {"bad:corrupt_file": 1, "bad:map_failed": 5},
+        {"bad:map_failed": 5},
+    ]
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3])
+def test_bad_records_of_a_stream_that_partitions_share_are_counted_once(
+    partitions: int, place: Callable[..., Place], tmp_path: Path
+):
+    pipeline = (
+        hs.read_jsonl(lines(tmp_path), {"i": hs.scalar("int64")})
+        .options(on_bad_example="skip")
+        .map(f"{__name__}:odd_is_bad")
+        .batch(1)
+    )
+    here = place(pipeline)
+    feeds = [here.feed(k, partitions) for k in range(partitions)]
+    rows = sum(len(play(here, feed)) for feed in feeds)
+    records = [i for i in range(200) if i % 9 != 4]
+    failed = sum(i % 5 == 3 for i in records)
+    assert rows == len(records) - failed
+    dropped = [feed.dropped() for feed in feeds]
+    assert [counts.pop("bad:corrupt_record", 0) for counts in dropped] == [22, 0, 0][:partitions]
+    assert sum(counts["bad:map_failed"] for counts in dropped) == failed
+
+
+def test_chunks_of_which_no_row_is_wanted_are_not_kept_while_no_batch_comes(
+    place: Callable[..., Place],
+):
+    source = hs.from_examples([{"y": 0}] * 100).repeat()
+    pipeline = source.stratified_sample_unknown_dist("y", [0.5, 0.5], 8, max_examples_in_flight=64)
+    feed = place(pipeline).feed()
+    kept = []
+    for _ in range(300):
+        assert feed.advance() is Busy
+        kept.append(entries(feed))
+    text, batch = feed.commits.lacks()
+    assert "class" in text and batch == -1
+    assert len(feed.maker.held) < 10 and max(kept[150:]) <= max(kept[:150])
+    assert feed.dropped()["overflow"] > 10_000
+
+
+def test_bad_examples_beyond_the_limit_stop_the_feed_before_any_batch_is_made(
+    place: Callable[..., Place],
+):
+    pipeline = (
+        hs.from_examples([{"y": 9}] * 100)
+        .repeat()
+        .stratified_sample("y", [0.5, 0.5], 8)
+        .options(on_bad_example="skip", max_bad_examples=10)
+    )
+    with pytest.raises(DataError, match="more than max_bad_examples=10 bad examples"):
+        step(place(pipeline).feed())

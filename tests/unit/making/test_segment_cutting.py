@@ -1,0 +1,385 @@
+"""From chunks to examples that can be cut: bad ones are reported, counted and left out whole."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace_server as hs
+from headrace_proto.errors import DataError
+from headrace_server.making.partition_run import Done
+from headrace_server.pipeline.builder import Pipeline
+from tests.unit.segment_player import Player, Taken, same_states
+
+FEATURES = {
+    "k": hs.scalar("bytes"),
+    "x": hs.sequence("float32", (2,)),
+    "z": hs.sequence("int64"),
+    "n": hs.scalar("int64"),
+}
+LEAST: dict[str, Any] = {
+    "input_key": "k",
+    "input_sequences": ["x", "z"],
+    "input_context": ["n"],
+    "initial_states": {"s": hs.zeros((1,))},
+    "num_unroll": 2,
+    "batch_size": 3,
+}
+#: The rows of the source that each rule finds bad: number, what differs from a sound example.
+SOUND = {"steps": 4, "others": 4, "n": 4}
+RULES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
+    "unequal lengths": (
+        {},
+        {"others": 3},
+        r"record 3.*unequal lengths: 'x' has 4 steps, 'z' has 3",
+        "unequal_lengths",
+    ),
+    "no steps in one of two": (
+        {},
+        {"steps": 0},
+        r"record 3.*unequal lengths: 'x' has 0 steps, 'z' has 4",
+        "unequal_lengths",
+    ),
+    "no steps": (
+        {},
+        {"steps": 0, "others": 0},
+        r"record 3.*column 'x' has no steps \(T = 0\)",
+        "no_steps",
+    ),
+    "a length past the padded end": (
+        {"input_length": "n"},
+        {"steps": 3, "others": 3, "n": 5},
+        r"record 3.*input_length \(column 'n'\) is 5, past the 4 steps that 'x' has with padding",
+        "length_past_end",
+    ),
+    "a length too small to be told": (
+        {"input_length": "n"},
+        {"n": -(2**31)},
+        r"record 3.*input_length \(column 'n'\) is -2147483648; -2147483647 at least",
+        "length_too_small",
+    ),
+    "no multiple": (
+        {"input_length": "n", "pad": False},
+        {"steps": 3, "others": 3, "n": 3},
+        r"record 3.*column 'x' has 3 steps, which is no multiple of num_unroll=2.*pad=True",
+        "no_multiple",
+    ),
+    "a length that is no integer": (
+        {"input_length": f"{__name__}:halves_of_nines"},
+        {"n": 9},
+        r"record 3.*input_length \(function .*halves_of_nines\) is 4.5; a length is an integer",
+        "wrong_type",
+    ),
+    "a length without end": (
+        {"input_length": f"{__name__}:infinity_of_nines"},
+        {"n": 9},
+        r"record 3.*input_length \(function .*infinity_of_nines\) is inf; a length is an integer",
+        "wrong_type",
+    ),
+    "duplicate keys": (
+        {},
+        {"k": b"k2"},
+        r"record 3.*'k' \(input_key\) is b'k2', and an example of this key is in flight.*_unique=",
+        "duplicate_key",
+    ),
+}
+
+
+def halves_of_nines(columns: dict[str, Any]) -> Any:
+    return np.where(columns["n"] == 9, 4.5, 4.0)
+
+
+def infinity_of_nines(columns: dict[str, Any]) -> Any:
+    return np.where(columns["n"] == 9, np.inf, 4.0)
+
+
+def fails(columns: dict[str, Any]) -> Any:
+    raise KeyError("no such thing")
+
+
+def half(columns: dict[str, Any]) -> Any:
+    return columns["n"] // 2
+
+
+def without_z(columns: dict[str, Any]) -> Any:
+    return {"k": columns["k"], "x": columns["x"], "n": columns["n"]}
+
+
+def example(number: int, **other: Any) -> dict[str, Any]:
+    made = {**SOUND, "k": b"k%d" % number, **other}
+    steps, others = made["steps"], made["others"]
+    return {
+        "k": made["k"],
+        "x": np.full((steps, 2), number, np.float32),
+        "z": np.full(others, number, np.int64),
+        "n": made["n"],
+    }
+
+
+def source(bad: dict[str, Any], where: tuple[int, ...] = (3,), n: int = 8) -> Pipeline:
+    rows = [example(i, **(bad if i in where else {})) for i in range(n)]
+    return hs.from_examples(rows, FEATURES)
+
+
+def keys_of(batches: list[Taken]) -> list[bytes]:
+    return [key for taken in batches for key, segment, _ in taken.rows if not segment]
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_an_example_that_breaks_a_rule_stops_the_feed_and_is_named(name: str, tmp_path: Path):
+    arguments, bad, text, _ = RULES[name]
+    pipeline = source(bad).batch_sequences_with_states(**{**LEAST, **arguments})
+    with pytest.raises(DataError, match=f"^examples, {text}"):
+        Player(pipeline, tmp_path).take()
+
+
+def test_the_first_bad_example_is_named_whichever_rule_it_breaks_and_counts_once(tmp_path: Path):
+    rows = [example(0), example(1, steps=0, others=0, n=9), example(2, steps=3), example(3)]
+    feed = hs.from_examples(rows, FEATURES).batch_sequences_with_states(
+        **{**LEAST, "input_length": "n"}
+    )
+    with pytest.raises(DataError, match=r"^examples, record 1: column 'x' has no steps"):
+        Player(feed, tmp_path).take()
+    player = Player(feed.options(on_bad_example="skip"), tmp_path)
+    player.take()
+    assert player.feed.dropped() == {"bad:no_steps": 1, "bad:unequal_lengths": 1}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_an_example_that_breaks_a_rule_is_skipped_counted_and_logged_and_the_rest_is_whole(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    arguments, bad, _, reason = RULES[name]
+    where = (3,) if "k" in bad else (0, 3, 7)
+    pipeline = source(bad, where).options(on_bad_example="skip")
+    player = Player(pipeline.batch_sequences_with_states(**{**LEAST, **arguments}), tmp_path)
+    with caplog.at_level(logging.WARNING, "headrace.data"):
+        batches, end = player.play(same_states)
+    assert end is Done
+    assert player.feed.dropped() == {f"bad:{reason}": len(where)}
+    sound = [i for i in range(8) if i not in where]
+    assert keys_of(batches) == [b"k%d" % i for i in sound]
+    indices = [taken["@insertion_index"] for taken in batches]
+    assert len({int(i) for of_batch in indices for i in of_batch}) == len(sound)
+    assert max(map(max, indices)) - min(map(min, indices)) == len(sound) - 1, "none is burnt"
+    for taken in batches:
+        for row, (key, _, _) in enumerate(taken.rows):
+            number = int(key[1:])
+            assert (taken["sequences:x"][row] == number).all()
+            assert (taken["sequences:z"][row] == number).all()
+            assert taken["context:n"][row] == taken["@total_length"][row] == 4
+    logged = [record.getMessage() for record in caplog.records]
+    assert len(logged) == len(where) and all("skipped: " in line for line in logged)
+
+
+def test_an_example_with_several_faults_is_counted_once(tmp_path: Path):
+    bad = {"steps": 3, "others": 5, "n": 99}
+    pipeline = source(bad).options(on_bad_example="skip")
+    arguments = {**LEAST, "input_length": "n", "pad": False}
+    player = Player(pipeline.batch_sequences_with_states(**arguments), tmp_path)
+    player.play(same_states)
+    assert player.feed.dropped() == {"bad:unequal_lengths": 1}
+
+
+def test_an_error_names_the_file_and_the_byte(tmp_path: Path):
+    path = tmp_path / "rows.jsonl"
+    rows = [{"k": f"k{i}", "x": [0.5] * (i % 3), "n": i} for i in range(1, 9)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    features = {"k": hs.scalar("bytes"), "x": hs.sequence("float32"), "n": hs.scalar("int64")}
+    pipeline = hs.read_jsonl(str(path), features)
+    arguments = {**LEAST, "input_sequences": ["x"]}
+    player = Player(pipeline.batch_sequences_with_states(**arguments), tmp_path)
+    with pytest.raises(DataError, match=r"rows\.jsonl, record 2, byte \d+: column 'x' has no st"):
+        player.take()
+
+
+def test_rows_that_lack_a_column_are_bad_and_so_is_a_schema_without_it(tmp_path: Path):
+    path = tmp_path / "rows.jsonl"
+    rows: list[dict[str, Any]] = [{"k": f"k{i}", "x": [0.5], "n": i} for i in range(6)]
+    del rows[2]["x"], rows[3]["k"]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    features = {"k": hs.scalar("bytes"), "x": hs.sequence("float32"), "n": hs.scalar("int64")}
+    arguments = {**LEAST, "input_sequences": ["x"]}
+    pipeline = hs.read_jsonl(str(path), features)
+    with pytest.raises(DataError, match=r"rows\.jsonl, record [23].*column '[xk]': it is m"):
+        Player(pipeline.batch_sequences_with_states(**arguments), tmp_path).take()
+    skipping = pipeline.options(on_bad_example="skip")
+    player = Player(skipping.batch_sequences_with_states(**arguments), tmp_path)
+    batches, _ = player.play(same_states)
+    assert keys_of(batches) == [b"k0", b"k1", b"k4", b"k5"]
+    assert sum(player.feed.dropped().values()) == 2
+    mapped = source({}).map(f"{__name__}:without_z", vectorized=True)
+    with pytest.raises(DataError, match=r"batch_sequences_with_states: input_sequences.*'z'"):
+        Player(mapped.batch_sequences_with_states(**LEAST), tmp_path)
+
+
+def test_a_function_for_the_length_that_raises_makes_its_chunk_bad(tmp_path: Path):
+    arguments = {**LEAST, "input_length": f"{__name__}:fails"}
+    failing = source({}).batch_sequences_with_states(**arguments)
+    with pytest.raises(DataError, match=r"record 0 and the 7 after it.*fails\) raised KeyError"):
+        Player(failing, tmp_path).take()
+    pipeline = source({}).options(on_bad_example="skip")
+    player = Player(pipeline.batch_sequences_with_states(**arguments), tmp_path)
+    assert player.play(same_states) == ([], Done)
+    assert player.feed.dropped() == {"bad:value_failed": 8}
+
+
+def test_the_length_may_come_from_a_function_of_the_columns(tmp_path: Path):
+    arguments = {**LEAST, "input_length": f"{__name__}:half", "batch_size": 8}
+    player = Player(source({}).batch_sequences_with_states(**arguments), tmp_path)
+    batches, _ = player.play(same_states)
+    assert [t["@length"].tolist() for t in batches] == [[2] * 8, [0] * 8]
+    assert [t["@total_length"].tolist() for t in batches] == [[2] * 8] * 2
+
+
+def test_a_sequence_gives_the_length_by_its_steps(tmp_path: Path):
+    lengths = [np.zeros(n, np.float32) for n in (4, 1, 0, 3)]
+    rows = [{**example(i), "y": y} for i, y in enumerate(lengths)]
+    features = {**FEATURES, "y": hs.sequence("float32")}
+    arguments = {**LEAST, "input_length": "y", "batch_size": 4}
+    player = Player(
+        hs.from_examples(rows, features).batch_sequences_with_states(**arguments), tmp_path
+    )
+    batches, _ = player.play(same_states)
+    assert [t["@length"].tolist() for t in batches] == [[2, 1, 0, 2], [2, 0, 0, 1]]
+    assert [t["@total_length"].tolist() for t in batches] == [[4, 1, 0, 3]] * 2
+
+
+def test_two_names_may_show_one_column(tmp_path: Path):
+    names = {
+        "input_sequences": {"now": "x", "again": "x", "z": "z"},
+        "input_context": {"m": "n", "n": "n"},
+    }
+    player = Player(source({}).batch_sequences_with_states(**{**LEAST, **names}), tmp_path)
+    batches, end = player.play(same_states)
+    assert end is Done and keys_of(batches) == [b"k%d" % i for i in range(8)]
+    for taken in batches:
+        numbers = [float(key[1:]) for key, _, _ in taken.rows]
+        assert (taken["sequences:now"] == np.array(numbers)[:, None, None]).all()
+        assert (taken["sequences:again"] == taken["sequences:now"]).all()
+        assert (taken["context:m"] == taken["context:n"]).all()
+        assert "sequences:x" not in taken.columns
+
+
+def test_an_error_names_the_column_and_not_its_name_in_the_batch(tmp_path: Path):
+    named = {**LEAST, "input_sequences": {"a": "x", "b": "z"}}
+    player = Player(source({"others": 3}).batch_sequences_with_states(**named), tmp_path)
+    with pytest.raises(DataError, match=r"record 3.*'x' has 4 steps, 'z' has 3"):
+        player.take()
+
+
+def test_more_bad_examples_than_the_feed_allows_stop_it(tmp_path: Path):
+    pipeline = source({"others": 3}, (1, 4, 6)).options(on_bad_example="skip", max_bad_examples=2)
+    with pytest.raises(DataError, match="more than max_bad_examples=2 bad examples: 3 unequal_len"):
+        Player(pipeline.batch_sequences_with_states(**LEAST), tmp_path).take()
+    twice = source({"k": b"k0"}, (1, 4, 6)).options(on_bad_example="skip", max_bad_examples=2)
+    with pytest.raises(DataError, match="more than max_bad_examples=2 bad examples: 3 duplicate_k"):
+        Player(twice.batch_sequences_with_states(**LEAST), tmp_path).take()
+
+
+# Keys
+
+
+def uniquely(pipeline: Pipeline, directory: Path, seed: int | None = None, **more: Any) -> Any:
+    arguments = {**LEAST, "make_keys_unique": True, "make_keys_unique_seed": seed, **more}
+    player = Player(pipeline.batch_sequences_with_states(**arguments), directory)
+    return keys_of(player.play(same_states)[0])
+
+
+def test_unique_keys_are_keys_with_a_number_below_ten_to_the_eighth(tmp_path: Path):
+    keys = uniquely(source({}, n=500), tmp_path, 7)
+    suffixes = [key[len(b"k%d" % i) :] for i, key in enumerate(keys)]
+    assert all(key.startswith(b"k%d" % i) for i, key in enumerate(keys))
+    numbers = [int(suffix) for suffix in suffixes]
+    assert suffixes == [b"%d" % number for number in numbers], "undelimited and unpadded"
+    assert 0 <= min(numbers) < 10**7 and 9 * 10**7 < max(numbers) < 10**8
+    assert 4.5e7 < np.mean(numbers) < 5.5e7
+
+
+def test_a_seed_gives_the_same_keys_for_all_sizes_and_another_seed_gives_others(tmp_path: Path):
+    keys = uniquely(source({}), tmp_path, 7)
+    assert keys == uniquely(source({}), tmp_path, 7, batch_size=1, capacity=1)
+    assert not set(keys) & set(uniquely(source({}), tmp_path, 8))
+    assert uniquely(source({}), tmp_path) == uniquely(source({}), tmp_path, 0)
+
+
+def test_epochs_have_keys_of_their_own(tmp_path: Path):
+    keys = uniquely(source({}).repeat(3), tmp_path)
+    assert len(set(keys)) == len(keys) == 24
+
+
+def test_copies_of_an_example_have_different_keys(tmp_path: Path):
+    copied = source({}).resample_at_rate(3.0, seed=1)
+    keys = uniquely(copied, tmp_path)
+    assert len(set(keys)) == len(keys) > 15
+    plain = copied.batch_sequences_with_states(**LEAST)
+    with pytest.raises(DataError, match="an example of this key is in flight"):
+        Player(plain, tmp_path).take()
+
+
+@pytest.mark.parametrize("lanes", [False, True])
+def test_the_same_key_in_another_epoch_is_no_duplicate(lanes: bool, tmp_path: Path):
+    arguments = {**LEAST, "order": "lanes" if lanes else "arrival", "batch_size": 10}
+    player = Player(source({}).repeat(3).batch_sequences_with_states(**arguments), tmp_path)
+    batches, end = player.play(same_states)
+    assert end is Done and player.feed.dropped() == {}
+    assert keys_of(batches) == [b"k%d" % i for i in range(8)] * 3
+    assert any(len(set(taken["@key"].tolist())) < len(taken) for taken in batches)
+
+
+def test_a_key_may_come_again_once_its_example_has_left(tmp_path: Path):
+    pipeline = source({"k": b"k0"}, (4,)).batch_sequences_with_states(
+        **{**LEAST, "batch_size": 2, "capacity": 2}
+    )
+    batches, end = Player(pipeline, tmp_path).play(same_states)
+    assert end is Done and keys_of(batches).count(b"k0") == 2
+
+
+def test_any_bytes_are_a_key(tmp_path: Path):
+    keys = [b"", b":", b"\0\xff", "é".encode(), b"00000_of_00002:k", b"x" * 5000]
+    rows = [example(i, k=key) for i, key in enumerate(keys)]
+    pipeline = hs.from_examples(rows, FEATURES).batch_sequences_with_states(**LEAST)
+    batches, _ = Player(pipeline, tmp_path).play(same_states)
+    assert keys_of(batches) == keys
+
+
+# What trainers are told
+
+
+@pytest.mark.parametrize("placement", ["server", "trainer"])
+def test_the_wire_columns_and_properties_of_lanes(placement: str, tmp_path: Path):
+    arguments = {
+        **LEAST,
+        "order": "lanes",
+        "state_placement": placement,
+        "allow_small_batch": False,
+        "initial_states": {"b": "n", "a": hs.zeros((2, 3), "bytes")},
+    }
+    feed = Player(source({}).batch_sequences_with_states(**arguments), tmp_path).feed
+    at_trainer = placement == "trainer"
+    wanted = {
+        "@key": "bytes[3]",
+        **{f"@{n}": "int32[3]" for n in ("sequence", "sequence_count", "length", "total_length")},
+        "@insertion_index": "int64[3]",
+        "@lane": "int32[3]",
+        "sequences:x": "float32[3, 2, 2]",
+        "sequences:z": "int64[3, 2]",
+        "context:n": "int64[3]",
+        **({"@starts": "int32[?]", "@state_of": "int32[?]"} if at_trainer else {}),
+        "state:a": "bytes[?, 2, 3]" if at_trainer else "bytes[3, 2, 3]",
+        "state:b": "int64[?]" if at_trainer else "int64[3]",
+    }
+    assert [(name, str(field)) for name, field in feed.maker.schema.items()] == list(wanted.items())
+    assert feed.maker.properties == {
+        "shape": "sequences",
+        "num_unroll": 2,
+        "batch_size": 3,
+        "order": "lanes",
+        "placement": placement,
+        "states": [["a", "bytes", [2, 3]], ["b", "int64", []]],
+    }

@@ -1,0 +1,288 @@
+"""After a partition's death at any moment, its stored record is enough to resume exactly."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace_server.core.admitted_examples import FIRST_INDEX
+from headrace_server.core.arrival_order import ArrivalOrder
+from headrace_server.core.plan import Read
+from headrace_server.core.slots import Segments
+from headrace_server.core.stored_state import Change, Saved
+from headrace_server.making.stored_examples import Commit, StoredExamples
+from tests.examples import some
+from tests.unit.changes import Example, examples_of, listed
+
+
+class Stored:
+    """The content of a store after changes."""
+
+    def __init__(self) -> None:
+        self.examples: dict[int, Example] = {}
+        self.chunks: dict[int, bytes] = {}
+        self.meta: dict[str, bytes] = {}
+        self.marks: set[int] = set()
+
+    def apply(self, change: Change) -> None:
+        self.examples.update((e.line, e) for e in listed(change.put))
+        for line in change.drop:
+            del self.examples[line]
+        self.chunks.update(change.chunks)
+        for number in change.drop_chunks:
+            del self.chunks[number]
+        assert not self.marks & set(change.done)
+        self.marks.update(change.done)
+        if change.base is not None:
+            self.marks = {mark for mark in self.marks if mark >= change.base}
+        self.meta.update(change.meta)
+        assert {e.chunk for e in self.examples.values()} == set(self.chunks)
+
+    @property
+    def saved(self) -> Saved:
+        examples = sorted(self.examples.values(), key=lambda e: e.index)
+        return Saved(self.meta, examples_of(examples), self.chunks, sorted(self.marks), [])
+
+
+class Truth:
+    """The true progress of each line, by committed changes."""
+
+    def __init__(self) -> None:
+        self.segments: dict[int, int] = {}  # line → segments that are done
+        self.index: dict[int, int] = {}
+        self.refused: set[int] = set()
+
+
+class World:
+    """A partition with the real machine, over lines whose facts are known."""
+
+    def __init__(self, seed: int) -> None:
+        chance = self.chance = random.Random(seed)
+        n = self.lines = chance.randrange(5, 80)
+        self.counts = [chance.choice([1, 1, 2, 3, 5]) for _ in range(n)]
+        self.keys = [b"%d" % line for line in range(n)]
+        for line in range(1, n):
+            if self.counts[line - 1] > 1 and chance.random() < 0.15:
+                self.keys[line] = self.keys[line - 1]
+        self.batch_size = chance.randrange(1, 5)
+        self.capacity = chance.choice([None, self.batch_size, 12])
+        self.stored, self.truth = Stored(), Truth()
+        self.pending: list[tuple[Change, Truth]] = []
+        self.begin()
+
+    # Lives
+
+    def begin(self) -> None:
+        """A life, from what is stored."""
+        self.record = StoredExamples()
+        self.machine = ArrivalOrder(self.batch_size, self.capacity, True)
+        self.out: list[Segments] = []
+        self.unsettled: list[Commit] = []
+        self.states: dict[int, bytes] = {}  # by slot
+        self.position = self.chunk = 0
+        self.seen = copy.deepcopy(self.truth)
+        self.known = set(self.truth.segments) | self.truth.refused  # of earlier lives
+        self.firsts: dict[int, int] = {}
+        if "base" not in self.stored.meta:
+            assert not self.truth.segments and not self.truth.refused
+            return
+        saved = copy.deepcopy(self.stored.saved)
+        cursor, examples = self.record.resume(saved), saved.examples
+        self.position = cursor["position"]
+        self.chunk = max([cursor["chunk"], *saved.chunks]) + 1
+        assert cursor["stages"] == ["as of", cursor["line"]]
+        assert self.position == cursor["line"]
+        going = {n: s for n, s in self.truth.segments.items() if s < self.counts[n]}
+        order = sorted(going, key=self.truth.index.__getitem__)
+        lines, indices, chunks, rows, segments, counts = examples.numbers.tolist()
+        assert lines == order
+        assert segments == [going[line] for line in order]
+        assert counts == [self.counts[line] for line in order]
+        assert indices == [self.truth.index[line] for line in order]
+        assert list(examples.keys) == [(0, self.keys[line]) for line in order]
+        assert examples.packed() == [b"%d after %d" % (line, going[line]) for line in order]
+        for chunk, row, line in zip(chunks, rows, order, strict=True):
+            read, stages = self.record.reread(chunk)
+            assert read == Read(chunk, 0, read.position, read.limit)
+            assert read.position + row == line and row < read.limit
+            assert stages == ["as of", read.position]
+        self.machine.resume(examples)
+        self.machine.next_index = cursor["index"]
+
+    def crash(self) -> None:
+        """Die; of what is not committed a part is, and in its order."""
+        self.commit(self.chance.randint(0, len(self.pending)))
+        self.pending.clear()
+        self.begin()
+
+    def submit(self, change: Change) -> None:
+        assert not self.unsettled
+        self.pending.append((change, copy.deepcopy(self.seen)))
+
+    def commit(self, n: int) -> None:
+        for change, truth in self.pending[:n]:
+            self.stored.apply(change)
+            self.truth = truth
+        del self.pending[:n]
+
+    # Work
+
+    def step(self) -> None:
+        self.machine.want(10**9)
+        what = self.chance.random()
+        if what < 0.3 and self.machine.hungry:
+            self.read()
+        elif what < 0.6:
+            batch = self.machine.next_draft()
+            if batch is not None:
+                self.out.append(batch)
+            self.refused()
+        elif what < 0.9 and self.out:
+            self.save(self.out.pop(self.chance.randrange(len(self.out))))
+        else:
+            self.commit(self.chance.randint(0, len(self.pending)))
+        # Chunks can be read again while a line of theirs is not done, and are known for no longer.
+        done = self.seen.segments
+        lines = (set(range(self.position)) | done.keys()) - self.seen.refused
+        going = [n for n in lines if done.get(n, 0) < self.counts[n]]
+        reads = self.reads()
+        there = {n for r in reads for n in range(r.position, r.position + r.limit)}
+        assert there >= set(going)
+        assert self.unsettled or len(reads) <= len(going)
+
+    def reads(self) -> list[Read]:
+        """The reads of all chunks that can be read again."""
+        found = []
+        for chunk in range(self.chunk + 1):
+            with contextlib.suppress(KeyError):
+                found.append(self.record.reread(chunk)[0])
+        return found
+
+    def read(self) -> None:
+        if self.position == self.lines:
+            self.machine.finish()
+            self.refused()
+            return
+        self.settle()
+        limit = self.chance.randrange(1, 9)
+        rows = 0 if self.chance.random() < 0.1 else min(limit, self.lines - self.position)
+        read = Read(self.chunk, 0, self.position, limit)
+        cursor = {"position": self.position, "index": self.machine.next_index}
+        line, marks = self.record.read(read, rows, ["as of", self.position], cursor)
+        assert line == self.position
+        lines = range(line, line + rows)
+        for row, n in enumerate(lines):
+            assert bool(marks is not None and marks[row]) == (n in self.known)
+        facts: Any = {
+            "key": [(0, self.keys[n]) for n in lines],
+            "count": [self.counts[n] for n in lines],
+            "line": line,
+            "known": marks,
+        }
+        self.machine.offer(read.chunk, rows, facts)
+        self.position += rows
+        self.chunk += 1
+        self.firsts[read.chunk] = line
+        self.refused()
+
+    def refused(self) -> None:
+        for chunk, row in self.machine.take_refused():
+            self.settle()
+            self.seen.refused.add(self.firsts[chunk] + row)
+            self.submit(self.record.refused(chunk, row))
+
+    def save(self, batch: Segments) -> None:
+        rows = self.machine.saved(batch)
+        assert rows is not None
+        for line, segment, index in zip(
+            batch.lines.tolist(), batch.segments.tolist(), batch.indices.tolist(), strict=True
+        ):
+            assert self.seen.segments.get(line, 0) == segment
+            assert self.seen.index.setdefault(line, index) == index
+            self.seen.segments[line] = segment + 1
+        lines, segments = batch.lines.tolist(), batch.segments.tolist()
+        keys = [(0, self.keys[line]) for line in lines]
+        self.unsettled.append((batch, rows, keys))
+        after = zip(batch.slots.tolist(), lines, segments, strict=True)
+        self.states.update((slot, b"%d after %d" % (line, s + 1)) for slot, line, s in after)
+        self.seen_saved = copy.deepcopy(self.seen)
+        if self.chance.random() < 0.5:
+            self.settle()
+        self.refused()
+
+    def settle(self) -> None:
+        """Submit one change of the commits since the last one."""
+        if self.unsettled:
+            change = self.record.saved(
+                self.unsettled, lambda slots: [[self.states[slot] for slot in slots.tolist()]]
+            )
+            self.pending.append((change, self.seen_saved))
+            self.unsettled = []
+
+
+@pytest.mark.parametrize("seed", range(some(150)))
+def test_every_line_ends_once_however_often_the_partition_dies(seed: int):
+    world = World(seed)
+    crashes = world.chance.randrange(12)
+    for _ in range(crashes):
+        for _ in range(world.chance.randrange(60)):
+            world.step()
+        world.crash()
+    for _ in range(10_000):
+        if world.machine.done:
+            break
+        world.step()
+    world.settle()
+    world.commit(len(world.pending))
+    truth = world.truth
+    assert truth.segments.keys() | truth.refused == set(range(world.lines))
+    assert not truth.segments.keys() & truth.refused
+    assert all(world.counts[line] == done for line, done in truth.segments.items())
+    # As if nothing had happened: indices without gaps, in the order of the lines.
+    ordered = [truth.index[line] for line in sorted(truth.segments)]
+    assert ordered == list(range(FIRST_INDEX, FIRST_INDEX + len(ordered)))
+    assert not world.stored.examples and not world.stored.chunks
+    world.begin()
+    while world.position < world.lines:
+        world.read()
+    world.machine.finish()
+    assert world.machine.done and world.machine.next_draft() is None
+
+
+def batch_of(machine: ArrivalOrder, record: StoredExamples, rows: int, count: int) -> Segments:
+    """The first batch of a chunk of examples."""
+    record.read(Read(3, 0, 0, rows), rows, None, {"position": 0})
+    facts: Any = {"key": list(range(rows)), "count": [count] * rows}
+    machine.offer(3, rows, facts)
+    machine.want(100)
+    batch = machine.next_draft()
+    assert batch is not None
+    return batch
+
+
+def test_states_that_come_by_themselves_end_nothing():
+    record, machine = StoredExamples(), ArrivalOrder(2)
+    batch, none = batch_of(machine, record, 2, 2), np.array([], np.int64)
+    assert not len(record.saved([(batch, none, [])], lambda slots: []).put)
+    machine.saved(batch)
+    change = record.flushed(batch, np.array([0, 1]), [(0, b"a"), (0, b"b")], [[b"x", b"y"]])
+    assert [(e.line, e.segment, e.state) for e in listed(change.put)] == [
+        (0, 1, b"x"),
+        (1, 1, b"y"),
+    ]
+    last = machine.next_draft()
+    assert last is not None and last.last.all()
+    assert record.saved([(last, none, [])], lambda slots: []).drop == [0, 1]
+
+
+def test_a_chunk_without_lines_is_not_remembered():
+    record = StoredExamples()
+    for number in range(5):
+        record.read(Read(number, 0, number, 1), 0, None, {"position": number})
+        with pytest.raises(KeyError):
+            record.reread(number)

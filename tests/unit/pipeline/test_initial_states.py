@@ -1,0 +1,180 @@
+"""Initial states: zeros, a constant or a column; plain data, or a clear error."""
+
+import msgpack
+import numpy as np
+import pytest
+
+from headrace_proto.dtypes import numpy_dtype
+from headrace_server import zeros
+from headrace_server.pipeline.initial_states import (
+    Zeros,
+    block_name,
+    checked_states,
+)
+
+
+def plain(value):
+    """One state, without its name."""
+    (state,) = checked_states("initial_states", {"s": value})
+    assert state.pop("name") == "s"
+    assert list(state) == ["kind", "dtype", "shape", "value"]
+    return tuple(state.values())
+
+
+def constant(value):
+    """A constant, made from its plain data again."""
+    kind, dtype, shape, data = plain(value)
+    assert kind == "constant"
+    if dtype == "bytes":
+        assert type(data) is list
+        return dtype, shape, data
+    return dtype, shape, np.frombuffer(data, numpy_dtype(dtype)).reshape(shape).tolist()
+
+
+def test_zeros_are_float32_by_default():
+    assert zeros((2, 256)) == zeros([2, 256], "float32") == Zeros((2, 256), "float32")
+    assert plain(zeros((2, 256))) == ("zeros", "float32", [2, 256], None)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        ("string", "bytes"),
+        (bytes, "bytes"),
+        (bool, "bool"),
+        (np.int16, "int16"),
+        (np.dtype("complex64"), "complex64"),
+        ("bfloat16", "bfloat16"),
+    ],
+)
+def test_zeros_may_have_any_dtype(dtype, name):
+    assert plain(zeros((), dtype)) == ("zeros", name, [], None)
+
+
+def test_the_shape_of_zeros_may_be_of_numpy_integers():
+    made = zeros(np.array([3, 4]))
+    assert made.shape == (3, 4) and all(type(d) is int for d in made.shape)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "error", "text"),
+    [
+        (256, "float32", TypeError, "shape=256 is an int; it is a tuple of ints"),
+        ("ab", "float32", TypeError, "shape='ab' is a str"),
+        ({2: 3}, "float32", TypeError, "shape={2: 3} is a dict; it is a tuple of ints"),
+        (np.array(3), "float32", TypeError, "shape=array.3. is an ndarray"),
+        ((2,), "f" * 9999, TypeError, "dtype '?fff.* is not one of"),
+        ((2.0,), "float32", TypeError, r"shape\[0\]=2.0 is a float; it is an int"),
+        ((None, 3), "float32", TypeError, r"shape\[0\]=None is a NoneType"),
+        ((3, -1), "float32", ValueError, r"shape\[1\]=-1 is too small"),
+        ((3, 0), "float32", ValueError, r"shape is \[3, 0\], which is empty.*1 or more"),
+        ((1,) * 32, "float32", ValueError, "shape has 32 dimensions; 31 can be"),
+        ((2**20, 2**21), "float32", ValueError, "has 2199023255552 elements; the most is 1099511"),
+        ((2,), "datetime64", TypeError, "dtype='datetime64': .* is not one of"),
+        ((2,), None, TypeError, "dtype=None"),
+        ((2,), ">f4", TypeError, "dtype='>f4'"),
+    ],
+)
+def test_zeros_that_can_not_be_are_refused(shape, dtype, error, text):
+    with pytest.raises(error, match=text):
+        zeros(shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.float32([1, 2]), ("float32", [2], [1.0, 2.0])),
+        (np.arange(6, dtype=">i2").reshape(2, 3), ("int16", [2, 3], [[0, 1, 2], [3, 4, 5]])),
+        (np.arange(6).reshape(2, 3).T, ("int64", [3, 2], [[0, 3], [1, 4], [2, 5]])),
+        (np.float16(2), ("float16", [], 2.0)),
+        ([[1.0], (2.0,)], ("float64", [2, 1], [[1.0], [2.0]])),
+        ([1, 2], ("int64", [2], [1, 2])),
+        (3, ("int64", [], 3)),
+        (0.5, ("float64", [], 0.5)),
+        (True, ("bool", [], True)),
+        ([1j], ("complex128", [1], [1j])),
+        (["a", "é"], ("bytes", [2], [b"a", "é".encode()])),
+        ([[b"a\0", b""]], ("bytes", [1, 2], [b"a\0", b""])),
+        (b"start", ("bytes", [], [b"start"])),
+        (np.array(["ab", "c"]), ("bytes", [2], [b"ab", b"c"])),
+    ],
+)
+def test_a_constant_keeps_the_dtype_and_shape_that_numpy_gives_it(value, expected):
+    assert constant(value) == expected
+
+
+def test_a_constant_is_in_little_endian_bytes_in_c_order():
+    turned = np.array([[1, 2], [3, 4]], ">u2").T
+    assert plain(turned)[3] == bytes([1, 0, 3, 0, 2, 0, 4, 0])
+
+
+def test_a_constant_may_have_a_dtype_of_ml_dtypes():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    array = np.array([1, -2], ml_dtypes.bfloat16)
+    assert plain(array) == ("constant", "bfloat16", [2], array.tobytes())
+
+
+def test_a_constant_is_what_the_array_was_when_it_was_declared():
+    array = np.ones(2, np.float32)
+    state = plain(array)
+    array[:] = 5
+    assert state[3] == np.ones(2, np.float32).tobytes()
+
+
+def test_a_constant_may_be_anything_that_gives_an_array():
+    class Tensor:
+        def __array__(self, dtype=None, copy=None):
+            return np.int8([7])
+
+    assert constant(Tensor()) == ("int8", [1], [7])
+
+
+@pytest.mark.parametrize("name", ["start", np.str_("start")])
+def test_a_str_is_the_name_of_a_column(name):
+    state = plain(name)
+    assert state == ("column", None, None, "start")
+    assert type(state[3]) is str
+
+
+def test_states_are_sorted_by_name_and_survive_the_wire():
+    given = {"h": zeros((2,)), "a": [b"x", b"y"], "c": "col", "B": np.ones(3)}
+    states = checked_states("initial_states", given)
+    assert [state["name"] for state in states] == ["B", "a", "c", "h"]
+    assert msgpack.unpackb(msgpack.packb(states)) == states
+
+
+@pytest.mark.parametrize(
+    ("states", "error", "text"),
+    [
+        (None, TypeError, "initial_states=None is a NoneType; it is a dict of name to"),
+        ([zeros((2,))], TypeError, r"initial_states=\[zeros\(\(2,\), 'float32'\)\] is a list"),
+        ({3: 0.0}, TypeError, "a name in initial_states=3 is an int"),
+        ({b"h": 0.0}, TypeError, "a name in initial_states=b'h' is a bytes"),
+        ({"": 0.0}, ValueError, "a name in initial_states='' has 0 characters"),
+        ({"a:b": 0.0}, ValueError, "a name in initial_states='a:b' holds a colon"),
+        ({"n" * 251: 0.0}, ValueError, "has 251 characters.*at most 250"),
+        ({"h": None}, TypeError, r"initial_states\['h'\]=None is a NoneType; it is zeros"),
+        ({"h": {"x": 1}}, TypeError, r"initial_states\['h'\]=.* is a dict"),
+        ({"h": {1.0}}, TypeError, r"initial_states\['h'\]=.* is a set"),
+        ({"h": zeros}, TypeError, r"initial_states\['h'\]=.* is a function"),
+        ({"h": ""}, ValueError, r"initial_states\['h'\]='' has 0 characters"),
+        ({"h": []}, ValueError, r"initial_states\['h'\]: the shape is \[0\], which is empty"),
+        ({"h": np.ones((2, 0))}, ValueError, r"the shape is \[2, 0\], which is empty"),
+        ({"h": np.ones((1,) * 32)}, ValueError, "has 32 dimensions; 31 can be"),
+        ({"h": [[1], [1, 2]]}, ValueError, r"initial_states\['h'\]: .*unequal lengths"),
+        ({"h": [None]}, ValueError, r"initial_states\['h'\]: None is a NoneType"),
+        ({"h": ["a", 1]}, ValueError, r"initial_states\['h'\]: 1 is an int: among strings"),
+        ({"h": np.zeros(2, "datetime64[s]")}, ValueError, r"initial_states\['h'\]: dtype datetime"),
+        ({"h": np.zeros(2, "f4,f4")}, ValueError, r"initial_states\['h'\]: dtype "),
+    ],
+)
+def test_a_mistake_names_the_state_the_value_and_the_limit(states, error, text):
+    with pytest.raises(error, match=text):
+        checked_states("initial_states", states)
+
+
+def test_a_name_is_as_long_as_a_batch_can_carry():
+    assert block_name("a", "state", "n" * 250) == "n" * 250
+    assert block_name("a", "sequences", "n" * 246) == "n" * 246
+    with pytest.raises(ValueError, match=r"247 characters.*a name of sequences has at most 246"):
+        block_name("a", "sequences", "n" * 247)

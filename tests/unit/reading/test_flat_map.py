@@ -1,0 +1,205 @@
+"""One example becomes several rows, which plain Python would make in the same order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headrace_server as hs
+from headrace_proto.errors import DataError
+from headrace_proto.schema import Field
+from headrace_server.reading import flat_map as module
+from headrace_server.reading.chunk import Chunk, Origin
+from headrace_server.reading.columns import column_from_rows
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.stages import RowStages
+from headrace_server.reading.user_columns import examples_of
+
+FIELDS = {
+    "i": Field("int64", (None,)),
+    "m": Field("float32", (None, 2)),
+    "d": Field("int16", (None, 3, None)),
+    "t": Field("bytes", (None,)),
+    "u": Field("bytes", (None, None, 2)),
+}
+
+
+def chunk_of(rows, fields):
+    columns = {n: column_from_rows([row[n] for row in rows], f) for n, f in fields.items()}
+    numbers = np.arange(len(rows), dtype=np.int64)
+    return Chunk(columns, 100 + numbers, Origin.single("a.tfrecord", numbers))
+
+
+def stages(declare, fields):
+    pipeline = declare(hs.read_arrow("a.arrow")).batch(1)
+    return RowStages(pipeline.declaration().stages, fields)
+
+
+def plain(chunk):
+    return [
+        {n: v.tolist() if hasattr(v, "tolist") else v for n, v in row.items()}
+        for row in examples_of(chunk)
+    ]
+
+
+def ups(example):
+    return [{"x": example["x"], "k": k} for k in range(int(example["x"]))]
+
+
+def lone(example):
+    return {"x": example["x"]}
+
+
+def yielded(example):
+    yield from ups(example)
+
+
+def drawn(example, rng):
+    return [{"x": example["x"], "u": rng.random()} for _ in range(2)]
+
+
+def endless(example):
+    while True:
+        yield {"x": 1}
+
+
+def no_list(example):
+    return {"x": 1}
+
+
+def uneven(example):
+    return [{"x": 1}, {"x": 1} if example["x"] else {"y": 1}]
+
+
+def late(example):
+    yield {"x": 1}
+    raise RuntimeError("not this one")
+
+
+ONE = {"x": Field("int64")}
+
+
+def numbers(*values):
+    return chunk_of([{"x": x} for x in values], ONE)
+
+
+@given(st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=5), min_size=1, max_size=3))
+def test_rows_of_every_kind_of_column_come_out_in_order(counts):
+    for numbers_of in counts:
+        rows = [
+            {
+                "i": np.arange(n),
+                "m": np.arange(2.0 * n, dtype=np.float32).reshape(n, 2),
+                "d": np.arange(3 * n * (k % 3), dtype=np.int16).reshape(n, 3, k % 3),
+                "t": np.array([b"t" * j for j in range(n)], object),
+                "u": np.full((n, k % 2, 2), b"u%d" % k, object),
+            }
+            for k, n in enumerate(numbers_of)
+        ]
+        run = stages(lambda p: p.unbatch(), FIELDS)
+        out = run.apply(chunk_of(rows, FIELDS), BadRecords())
+        want = [
+            {name: np.asarray(row[name])[j].tolist() for name in ("i", "m", "d", "u")}
+            | {"t": row["t"][j]}
+            for row, n in zip(rows, numbers_of, strict=True)
+            for j in range(n)
+        ]
+        got = [{name: row[name] for name in ("i", "m", "d", "u", "t")} for row in plain(out)]
+        assert got == want
+        assert run.fields == {n: Field(f.dtype, f.shape[1:]) for n, f in FIELDS.items()}
+        assert out.origin.record.tolist() == np.repeat(range(len(rows)), numbers_of).tolist()
+        assert len(set(out.ordinals.tolist())) == len(out)
+        assert run.counts.get("no_output", 0) == numbers_of.count(0)
+
+
+def test_rows_of_a_fixed_batch_share_its_memory():
+    fields = {"x": Field("int32", (4, 2)), "t": Field("bytes", (4,))}
+    rows = [{"x": np.arange(8).reshape(4, 2), "t": [b"a", b"b", b"c", b"d"]}] * 3
+    chunk = chunk_of(rows, fields)
+    out = stages(lambda p: p.unbatch(), fields).apply(chunk, BadRecords())
+    assert out.columns["x"].base is not None and len(out) == 12
+    assert np.shares_memory(out.columns["x"], chunk.columns["x"])
+    assert out.columns["t"].data is chunk.columns["t"].data
+
+
+def test_an_example_whose_columns_differ_in_rows_is_bad():
+    fields = {"i": Field("int64", (None,)), "y": Field("int64", (None,))}
+    rows = [{"i": [1, 2], "y": [3, 4]}, {"i": [1], "y": [5, 6]}, {"i": [7], "y": [8]}]
+    run = stages(lambda p: p.unbatch(), fields)
+    with pytest.raises(DataError, match=r"a\.tfrecord, record 1: unbatch: column 'y' has 2 rows"):
+        run.apply(chunk_of(rows, fields), BadRecords())
+    bad = BadRecords(skip=True)
+    out = run.apply(chunk_of(rows, fields), bad)
+    assert out.columns["i"].tolist() == [1, 2, 7] and bad.counts == {"unequal_rows": 1}
+
+
+def test_a_column_without_rows_is_refused_when_the_source_shows_it():
+    with pytest.raises(DataError, match=r"column 'x' is int64.., one value per example"):
+        stages(lambda p: p.unbatch(), ONE)
+
+
+@pytest.mark.parametrize("function", [ups, yielded])
+def test_a_flat_map_gives_the_examples_that_its_function_lists_or_yields(function):
+    run = stages(lambda p: p.flat_map(function), ONE)
+    out = run.apply(numbers(2, 0, 3), BadRecords())
+    assert plain(out) == [{"x": x, "k": k} for x in (2, 0, 3) for k in range(x)]
+    assert out.origin.record.tolist() == [0, 0, 2, 2, 2]
+    assert run.counts == {"no_output": 1}
+
+
+def test_ordinals_of_outputs_depend_on_example_stage_and_output_alone():
+    run = stages(lambda p: p.flat_map(ups), ONE)
+    whole = run.apply(numbers(2, 0, 3), BadRecords()).ordinals
+    assert whole[[0, 2]].tolist() == [100, 102]
+    alone = run.apply(numbers(2, 0, 3).take(slice(2, 3)), BadRecords()).ordinals
+    assert alone.tolist() == whole[2:].tolist()
+    twice = stages(lambda p: p.flat_map(ups).flat_map(ups), ONE)
+    copies = stages(lambda p: p.flat_map(ups).resample_at_rate(3.0), ONE)
+    for run in (twice, copies):
+        ordinals = run.apply(numbers(*range(50)), BadRecords()).ordinals.tolist()
+        assert len(set(ordinals)) == len(ordinals) > 1000
+
+
+def test_outputs_of_one_example_share_its_generator():
+    run = stages(lambda p: p.flat_map(drawn, seed=3), ONE)
+    out = run.apply(numbers(5, 6), BadRecords())
+    again = run.apply(numbers(5, 6).take(slice(1, 2)), BadRecords())
+    assert len(set(out.columns["u"].tolist())) == 4
+    assert again.columns["u"].tolist() == out.columns["u"].tolist()[2:]
+
+
+def test_facts_of_an_example_go_to_all_its_outputs():
+    run = stages(lambda p: p.stratified_sample("x", [0.5, 0.5], init_probs=[0.5, 0.5]), ONE)
+    chunk = run.apply(numbers(0, 1, 1), BadRecords())
+    out = stages(lambda p: p.flat_map(ups), ONE).apply(chunk, BadRecords())
+    assert out.facts["label"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (no_list, r"gave {'x': 1}, a dict; a flat_map gives a list"),
+        (uneven, r"record 1: flat_map function .*uneven as output 1 gave the columns \['y'\]"),
+        (late, r"record 0: flat_map function .* raised RuntimeError: not this one"),
+    ],
+)
+def test_an_example_with_a_wrong_output_is_bad(function, text):
+    run = stages(lambda p: p.flat_map(function), ONE)
+    with pytest.raises(DataError, match=text):
+        run.apply(numbers(1, 0), BadRecords())
+
+
+def test_a_column_that_a_map_gives_without_rows_is_named():
+    with pytest.raises(DataError, match=r"unbatch .*: column 'x' is int64.*, one value per"):
+        stages(lambda p: p.map(lone).unbatch(), ONE).apply(numbers(1, 0), BadRecords())
+
+
+def test_a_function_without_an_end_and_too_many_rows_are_refused(monkeypatch):
+    monkeypatch.setattr(module, "MAX_OUTPUTS", 10)
+    with pytest.raises(DataError, match="gave more than 10 outputs for one example"):
+        stages(lambda p: p.flat_map(endless), ONE).apply(numbers(1), BadRecords())
+    monkeypatch.setattr(module, "_MOST_ROWS", 12)
+    with pytest.raises(DataError, match="record 1: flat_map makes 13 rows of 2 examples, and 9"):
+        stages(lambda p: p.flat_map(ups), ONE).apply(numbers(4, 9), BadRecords())

@@ -1,0 +1,157 @@
+"""Partitions are opened as they were left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace_server as hs
+from headrace_proto.errors import ServerError
+from headrace_server.making.partition_run import Done, Resting
+from headrace_server.making.plain_commits import PlainCommits
+from headrace_server.pipeline.builder import Pipeline
+from headrace_server.process.worker_diary import IDLE, OPENING
+from headrace_server.worker import partition_opening
+from tests.unit.lives import House, step
+
+Open = Callable[..., House]
+#: Two partitions of five batches.
+NUMBERS = hs.from_examples([{"i": i} for i in range(10)]).batch(1)
+NUMBERS_OF_NOBODY = hs.from_examples([{"i": 1}]).map(f"{__file__}:nobody").batch(1)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[Open]:
+    houses: list[House] = []
+    (tmp_path / "lives").mkdir()
+
+    def open_(pipeline: Pipeline = NUMBERS, durable: bool = False, **more: Any) -> House:
+        state = tmp_path / "state" if durable else None
+        houses.append(House(pipeline, tmp_path / "lives", state, **more))
+        return houses[-1]
+
+    yield open_
+    for one in houses:
+        one.stores.close()
+        one.opener.close()
+
+
+def test_partitions_of_a_feed_share_one_reader(house: Open, monkeypatch: pytest.MonkeyPatch):
+    open_reader, opened = partition_opening.open_reader, []
+    monkeypatch.setattr(
+        partition_opening, "open_reader", lambda *of: opened.append(of) or open_reader(*of)
+    )
+    one = house()
+    first, second = one.open(0), one.open(1)
+    assert len(opened) == 1
+    made = [step(run) for run in (first, second) for _ in range(5)]
+    assert [batch.number for batch in made] == [*range(5), *range(5)]
+    assert step(first) is Done and step(second) is Done
+    assert one.notebook.read().doing == IDLE
+
+
+def test_a_source_without_an_example_is_logged_once(
+    house: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    (tmp_path / "empty.jsonl").touch()
+    one = house(hs.read_jsonl(str(tmp_path / "empty.jsonl"), {"i": hs.scalar("int64")}).batch(1))
+    assert step(one.open(0)) is Done and step(one.open(1)) is Done
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1 and told[0].endswith(": the source has no example")
+
+
+def test_a_source_that_can_not_be_opened_as_declared_has_an_error_with_a_name(house: Open):
+    """Other errors are logged with their traceback."""
+    complex_ = hs.read_tfrecord(__file__, {"x": hs.scalar("complex64")}).batch(1)
+    with pytest.raises(ServerError, match="TFRecord holds no complex numbers"):
+        house(complex_).open(0)
+    with pytest.raises(ServerError, match="there is no 'nobody' in"):
+        house(NUMBERS_OF_NOBODY).open(0)
+
+
+def test_damage_that_shows_when_a_file_is_opened_is_counted_by_partition_0_alone(
+    house: Open, tmp_path: Path
+):
+    file = tmp_path / "cut.tfrecord"
+    file.write_bytes(bytes(5))
+    declared = hs.read_tfrecord(str(file), {"i": hs.scalar("int64")}).batch(1)
+    declared = declared.options(on_bad_example="skip")
+    assert sum(house(declared).open(0).dropped().values()) == 1
+    assert sum(house(declared).open(1).dropped().values()) == 0
+
+
+def test_the_partition_whose_opening_fails_stays_in_the_diary(
+    house: Open, monkeypatch: pytest.MonkeyPatch
+):
+    one = house(durable=True)
+
+    def broken(memory: PlainCommits, saved: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(PlainCommits, "resume", broken)
+    with pytest.raises(MemoryError):
+        one.open(1)
+    entry = one.notebook.read()
+    assert (entry.doing, entry.feed, entry.partition) == (OPENING, "f", 1)
+
+
+def test_how_far_an_index_is_stands_in_the_diary(
+    house: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    file = tmp_path / "large.tfrecord"
+    file.write_bytes(bytes(1000))
+
+    def scan(data: Any, verify: bool, told: Callable[[int], None]) -> None:
+        told(470)
+        raise MemoryError
+
+    monkeypatch.setattr("headrace_server.reading.sources.tfrecord.scan", scan)
+    monkeypatch.setattr("headrace_server.worker.partition_opening._LOG_S", 0.0)
+    one = house(hs.read_tfrecord(str(file), {"i": hs.scalar("int64")}).batch(1))
+    one.diary.begin("f", 0, opening=True)
+    beats = one.notebook.beats()
+    with caplog.at_level("INFO"), pytest.raises(MemoryError):
+        one.open()
+    where = f"{file}, of which 470 of 1,000 bytes are indexed"
+    assert one.notebook.beats() > beats
+    assert one.notebook.read().describe().endswith(f"opening feed 'f', partition 0, at {where}")
+    assert f"opening {where}" in caplog.messages
+
+
+def test_a_partition_goes_on_from_its_store(house: Open):
+    one = house(durable=True)
+    run = one.open()
+    for _ in range(4):
+        step(run)
+        run.commits.announced()
+    run.commits.saved(0)
+    one.stores.submit(("f", 0), run, [70])
+    one.stores.answer(("f", 0), "kept")
+    one.until_sent(1)
+    one.stores.close()
+    two = house(durable=True)
+    assert two.open().machine.first_number == 1 and two.stores.knows(("f", 0), 70)
+
+
+def test_a_partition_that_was_closed_stays_closed(house: Open):
+    one = house(durable=True)
+    one.open()
+    one.stores.note(("f", 0), "closing", b"cancel")
+    one.stores.answer(("f", 0), "noted")
+    one.until_sent(1)
+    one.stores.close()
+    assert step(house(durable=True).open()) is Done
+
+
+def test_segments_are_opened_as_segments(house: Open):
+    rows = [{"k": b"k%d" % i, "x": [1, 2]} for i in range(4)]
+    schema = {"k": hs.scalar("bytes"), "x": hs.sequence("int64")}
+    states = {"s": hs.zeros((2,))}
+    cut = hs.from_examples(rows, schema).batch_sequences_with_states(
+        "k", ["x"], [], None, states, 1, 1
+    )
+    run = house(cut).open()
+    assert step(run) is Resting
