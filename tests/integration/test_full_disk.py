@@ -73,8 +73,7 @@ def full(disk: Path) -> Iterator[Path]:
 def flight(disk: Path) -> None:
     file = FlightFile(disk / "flight", "rows-1", 1 << 20, 1)
     file.begin(frame(["header"]), 3 * PAGE)
-    file.add(frame(bytes(2 * PAGE)))
-    file.write()
+    file.write(frame(bytes(2 * PAGE)))
 
 
 def snapshot(disk: Path) -> None:

@@ -4,9 +4,9 @@
                                                                ▲               └─► partitions:
                                                                └─── events ◄─────── make, keep, free
 
-Switchboard, Reception, Outbox, SessionTable and FrontChannel are those of a server.  Five feeds: plain
-batches, classes, segments by arrival, lanes with states here, lanes with states at the trainer;
-with or without a state directory, of one owner or the first of two.
+Switchboard, Reception, Outbox, SessionTable and FrontChannel are those of a server.  Five feeds:
+plain batches, classes, segments by arrival, lanes with states here, lanes with states at the
+trainer; with or without a state directory, of one owner or the first of two.
 """
 
 from __future__ import annotations

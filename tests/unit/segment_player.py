@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace_proto.dtypes import BYTES, name_of
 from headrace_proto.layout import arrange, array_at, check_slot, strings_at
-from headrace_server.core.handover import Batch
+from headrace_server.core.dispatch_effects import Batch
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.making.compose import compose

@@ -20,7 +20,7 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.layout import array_at, strings_at
 from headrace_proto.schema import Field
 
-from ..core.handover import Batch
+from ..core.dispatch_effects import Batch
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..making.assemble import Assembly

@@ -31,7 +31,7 @@ from typing import Any
 from headrace_proto.layout import Slot
 
 from ..core.arena import Block
-from ..core.handover import Batch
+from ..core.dispatch_effects import Batch
 from ..core.partition import READING, Partition, Rest
 from ..core.plan import Plan, Read
 from ..reading.intake import Intake

@@ -251,7 +251,7 @@ class Feeds:
         }
 
     def begun(self, owner: int) -> dict[str, Any]:
-        """Return the facts on feeds with which a life of an owner begins; see ``Switchboard.begin``."""
+        """Return the facts on feeds that ``Switchboard.begin`` needs in a new life of an owner."""
         failed = {name: one.failed for name, one in self._feeds.items() if one.failed is not None}
         return {
             "failed": failed,

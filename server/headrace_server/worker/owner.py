@@ -256,6 +256,8 @@ class Owner:
             self._lock.acquire()
             self._working_since = 0.0
             self._switchboard.deferred = None
+        if self._in_process:  # the next life may have the stores by now
+            self._pipe.check_parent()
         for action, arguments in deferred:
             action(*arguments)
 

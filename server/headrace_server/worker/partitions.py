@@ -22,7 +22,7 @@ from headrace_proto.errors import HeadraceError, ProtocolError, code_of
 from headrace_proto.schema import schema_to_wire
 
 from ..core import dispatch_effects
-from ..core.handover import Batch
+from ..core.dispatch_effects import Batch
 from ..core.partition_turns import PartitionTurns
 from ..flight.recorder import Recorder
 from ..making.partition_run import Blocked, Busy, Done, Resting, Run

@@ -218,22 +218,22 @@ def test_an_input_does_not_end_before_a_member_without_rows_is_done_that_may_be_
 
 
 @pytest.fixture
-def queue() -> SegmentQueue:
+def queue() -> ArrivalOrder:
     """Two examples of two segments, and a wanted round of two ranks with a row each."""
-    machine = SegmentQueue(1, 4)
+    machine = ArrivalOrder(1, 4)
     machine.deal(2, 7, 0)
     machine.want(1)
     machine.offer(0, 2, {"key": ["a", "b"], "count": [2, 2]})
     return machine
 
 
-def test_a_partition_works_on_until_all_members_of_a_round_are_made(queue: SegmentQueue):
+def test_a_partition_works_on_until_all_members_of_a_round_are_made(queue: ArrivalOrder):
     first = queue.next_draft()
     assert first is not None and not queue.content
     assert queue.next_draft() is not None and queue.next_draft() is None
 
 
-def test_a_round_that_waits_for_saves_makes_no_owner_ask_another_partition(queue: SegmentQueue):
+def test_a_round_that_waits_for_saves_makes_no_owner_ask_another_partition(queue: ArrivalOrder):
     """Ranks take rounds in one order, so another partition can not help."""
     queue.finish()
     assert queue.next_draft() is not None and queue.next_draft() is not None
@@ -246,7 +246,7 @@ def test_a_round_that_waits_for_saves_makes_no_owner_ask_another_partition(queue
 
 
 def test_members_are_to_be_stored_when_they_are_drafted_and_when_they_are_done(
-    queue: SegmentQueue,
+    queue: ArrivalOrder,
 ):
     members = queue.members
     assert members is not None and not members.moved

@@ -147,14 +147,14 @@ def test_a_batch_is_recorded_as_it_is_whether_or_not_it_was_the_expected_one(
 def test_an_expected_batch_that_begins_a_file_is_recorded_with_its_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_MOST_BYTES", 16)  # each write begins a file
+    monkeypatch.setattr(flight_file, "_MOST_BYTES", 16)  # each write begins a file
     recorder = Recorder(config(tmp_path), "f")
     for number in range(2):
         batch = Trace(dict.fromkeys(range(100), trace().sources[0]), segments=segments(0))
         recorder.expect(0, number, 2, batch)
         recorder.made(0, number, 2, batch)
         recorder.rest()
-    assert len([*tmp_path.rglob(f"*{files.SUFFIX}")]) == 2
+    assert len([*tmp_path.rglob(f"*{flight_file.SUFFIX}")]) == 2
     assert recorded(tmp_path, 1) == segments(0).numbers[1:].tolist()
     recorder.close()
 

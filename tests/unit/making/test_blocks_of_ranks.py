@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import headrace_server as hs
-from headrace_server.core.handover import Batch
+from headrace_server.core.dispatch_effects import Batch
 from headrace_server.core.slots import RoundMember, Segments
 from headrace_server.making.segment_block import places_of_starts
 from tests.unit.segment_player import Player, no_states, same_states

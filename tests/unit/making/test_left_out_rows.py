@@ -12,7 +12,7 @@ import pytest
 
 import headrace_server as hs
 from headrace_proto.layout import array_at
-from headrace_server.core.handover import Batch
+from headrace_server.core.dispatch_effects import Batch
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.making.compose import compose
 from headrace_server.making.left_out_rows import ALL_ROWS, LeftOut

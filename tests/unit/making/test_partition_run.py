@@ -18,7 +18,7 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import DataError
 from headrace_proto.layout import array_at, strings_at
 from headrace_proto.schema import Field
-from headrace_server.core.handover import Batch
+from headrace_server.core.dispatch_effects import Batch
 from headrace_server.core.stored_state import Examples, Saved
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve

@@ -9,7 +9,7 @@ import pytest
 
 from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import Slot
-from headrace_server.core.handover import Batch
+from headrace_server.core.dispatch_effects import Batch
 from headrace_server.making.partition_run import InSlab
 from headrace_server.making.slab import Slab
 from headrace_server.worker.announcing import Announcer
@@ -26,7 +26,7 @@ class Run:
     noted = 0
 
     @property
-    def memory(self) -> Run:
+    def commits(self) -> Run:
         return self
 
     def announced(self) -> None:

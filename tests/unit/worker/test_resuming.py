@@ -143,7 +143,7 @@ def test_no_owner_judges_a_token_before_it_knows_the_marks_of_the_others():
 def test_a_later_life_knows_of_batches_done_before_it_opens_its_partitions(durable: bool):
     """Then it has the other owners' reports at once.  Its own last one may have been lost."""
     for used, touched, here in ((True, False, False), (False, True, False), (False, False, True)):
-        desk = Rejoining(feed(), durable, alone=False)
+        desk = Resuming(feed(), durable, alone=False)
         desk.all_opened(used, touched)
         if here and not durable:
             desk.touched()

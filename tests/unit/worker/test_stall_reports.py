@@ -19,7 +19,7 @@ class OneRun:
     made_ahead = True
 
     @property
-    def memory(self) -> OneRun:
+    def commits(self) -> OneRun:
         return self
 
     def lacks(self) -> tuple[str, int]:
