@@ -125,6 +125,20 @@ def test_what_comes_after_a_snapshot_comes_again(make: Callable[[], Any], tmp_pa
         assert rest(feed) == expected
 
 
+def test_several_feeds_are_taken_back_at_one_start(tmp_path: Path):
+    feeds = {"a": plain(), "b": plain()}
+    tokens, expected = [], []
+    with serving(feeds, state_dir=tmp_path) as server:
+        for name in feeds:
+            with joined(server, feed=name) as feed:
+                tokens.append(after_steps(feed, 5))
+                expected.append(rest(feed))
+    with serving(feeds, state_dir=tmp_path, resume=tokens) as server:
+        for name, one in zip(feeds, expected, strict=True):
+            with joined(server, feed=name) as feed:
+                assert rest(feed) == one
+
+
 def test_other_numbers_of_workers_and_trainers_get_the_same_rows_once(tmp_path: Path):
     with serving(plain(), state_dir=tmp_path, partitions=3) as server:
         with joined(server, prefetch=3) as feed:

@@ -99,8 +99,8 @@ class Durable:
                 if self._mirrored is not None:
                     self._mirrored.restore(self.path, feed.name)
         config = self.next_term(config, max(terms))
-        for name in tokens:
-            take_back(self._state, name)
+        if tokens:
+            take_back(self._state, tokens)
         config = dataclasses.replace(
             self._noted(config, tokens),
             state_directory=str(self.path),
@@ -132,7 +132,7 @@ class Durable:
         No process may have its stores open.
         """
         config = self.next_term(config, term)
-        take_back(self._state, feed)
+        take_back(self._state, [feed])
         return self._noted(config, [feed])
 
     def next_start(self, config: RunConfig) -> RunConfig:

@@ -18,6 +18,7 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,14 +105,15 @@ def prepare(
     write_durably(new / GENERATION, json.dumps(plain))
 
 
-def take_back(state: StateDirectory, feed: str) -> None:
-    """Replace a feed's state by the prepared one.  No process may have its stores open."""
+def take_back(state: StateDirectory, names: Iterable[str]) -> None:
+    """Replace the states of feeds by the prepared ones.  No process may have their stores open."""
     feeds = state.path / "feeds"
-    new = feeds / f".{feed}.new"
-    _keep_quarantine(feeds / feed / "quarantine.json", new / "quarantine.json")
-    write_durably(new / _COMPLETE, "")
+    for name in names:
+        new = feeds / f".{name}.new"
+        _keep_quarantine(feeds / name / "quarantine.json", new / "quarantine.json")
+        write_durably(new / _COMPLETE, "")
     sync_directory(feeds)
-    finish(state.path)
+    finish(state.path)  # once: it removes what is prepared and not complete
 
 
 def finish(state: Path) -> None:

@@ -47,7 +47,7 @@ def take_back(
     directory: StateDirectory, to: FeedConfig, source: Path, name: str, allow_change: bool = False
 ) -> Resumption:
     prepare(directory, to, source, name, allow_change)
-    restoring.take_back(directory, to.name)
+    restoring.take_back(directory, [to.name])
     return resumption(directory.path, to.name)
 
 
@@ -164,7 +164,7 @@ def test_what_a_step_relies_on_is_on_the_disk_before_it(
     monkeypatch.setattr(restoring, "sync_directory", lambda path: steps.append(f"{path.name} sync"))
     monkeypatch.setattr(os, "rename", renamed)
     monkeypatch.setattr(Path, "unlink", unlinked)
-    restoring.take_back(directory, "plain")
+    restoring.take_back(directory, ["plain"])
     assert steps == [
         "feeds sync",
         "plain -> .plain.old",
@@ -216,11 +216,11 @@ def test_the_beginning_has_no_stores_and_keeps_what_kills(directory: StateDirect
     take_back(directory, feed(), source, name)
     (path / "quarantine.json").write_text(json.dumps([[7, "killed"]]))
     prepare(directory, feed(), None, BEGINNING)
-    restoring.take_back(directory, "plain")
+    restoring.take_back(directory, ["plain"])
     assert resumption(directory.path, "plain") == Resumption(2, BEGINNING, name)
     names = sorted(p.name for p in path.iterdir())
     assert names == ["feed.json", "generation.json", "quarantine.json"]
     directory.check_feed(feed())
     prepare(directory, feed(), None, BEGINNING)
-    restoring.take_back(directory, "plain")
+    restoring.take_back(directory, ["plain"])
     assert resumption(directory.path, "plain") == Resumption(3, BEGINNING, name)
