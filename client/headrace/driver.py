@@ -5,18 +5,17 @@
     lazy thread ─────── a look now and then: exchange where nobody did ──────────┘
 
 A thread that asks, saves or commits sends its message itself, at once, and one that waits receives
-its answer itself: no other thread is woken for it.  One lock guards sessions and connections; it is
-held for microseconds and never during a wait.  One thread at a time sleeps at the sockets; it
-notifies others that wait, and one of them follows when it leaves.
+its answer itself: no other thread is woken for it.  One lock guards all; it is held for
+microseconds and never during a wait.  One thread at a time sleeps at the sockets; it notifies
+others that wait, and one of them follows when it leaves.
 
 The lazy thread looks four times in a heartbeat, so heartbeats go out, released memory is reported
 and silence is noticed whatever the trainer does.  While a session is not open it listens itself.
 Small notices wait a moment at most for the trainer's next call.
 
 The client measures silence by a clock that stands still while this process is suspended; some
-thread reads it at least twice a second.  After a suspension a heartbeat goes out at once, since
-leases end by the server's clock, and the client handles what the server has sent before it judges
-that the server is silent.
+thread reads it twice a second or more.  After a suspension a heartbeat goes out at once, since
+leases end by the server's clock, and messages of the server are handled before it counts as silent.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from headrace_server.core.transitions import Transitions
+from tests.unit.core.test_transitions import DOOR
 
 from . import transitions_page
 
@@ -20,16 +20,7 @@ def test_every_table_has_its_diagram() -> None:
 
 
 def test_a_table_is_drawn_by_state() -> None:
-    door = Transitions(
-        "door",
-        ("open", "shut"),
-        moves={
-            "push": {"open": ("shut", "Bang"), "shut": ("shut", None)},
-            "pull": {"shut": ("open", None)},
-        },
-        errors={"pull": ("is open already", ("open",))},
-    )
-    assert list(transitions_page.drawn(door)) == [
+    assert list(transitions_page.drawn(DOOR)) == [
         "open  push  ─► shut  Bang",
         "      ✗ pull: error, it is open already",
         "",

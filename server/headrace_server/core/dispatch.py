@@ -5,16 +5,14 @@
                               └── put back ◄────┘ left, lost, expired,     Answer ◄─┘ kept()
                                                   returned
 
-The machine judges every event at once, and hands out batches when ``take_effects`` is called, so
-that the events of one round are served together.
+It judges every event at once; ``take_effects`` hands out batches, for all events of a round.
 
-    trainers.py                  who is there, and how much each takes
+    trainers.py                   who is there, and how much each takes
     batch_lifecycle.py, lease.py  who has which batch, what is being stored, whose bytes are free
-    plain_supply.py, arrival_supply.py, lane_supply.py, segment_rounds.py   batches that nobody
-                   has, and who gets which; of segments also who is to make more
-    epoch_borders.py             epochs, where batches end with theirs
-    claims.py, segment_claims.py, acknowledged_commits.py   what an earlier server has promised
-    dispatch_state.py            the parts of the dispatcher, and queries
+    …_supply.py, segment_rounds.py  batches that nobody has, who gets which, who makes more segments
+    epoch_borders.py              epochs, where batches end with theirs
+    claims.py, segment_claims.py, acknowledged_commits.py  promises of an earlier server
+    dispatch_state.py             the parts of the dispatcher, and queries
 """
 
 from __future__ import annotations
