@@ -191,6 +191,56 @@ def test_a_server_of_threads_is_left_while_a_function_of_the_user_runs(
     eventually_at_most(threads)
 
 
+def test_a_thread_that_was_replaced_amid_a_function_stores_nothing_when_it_returns(tmp_path: Path):
+    """1. A commit arrives while a function of another feed runs, which is then taken back.
+    2. The next thread stores it, and more.  3. The function returns; the journal stays whole.
+    """
+    _called.clear()
+    _free.clear()
+    slow = hs.from_examples([{"i": i} for i in range(4000)]).map(_waits).batch(4)
+    got: list[int] = []
+    options: dict[str, Any] = {"state_dir": tmp_path, "durability": "process", "workers": 0}
+    with hs.run({"numbers": numbers(400), "slow": slow}, **options) as server:
+        with (
+            connect(server, feed="numbers", commit="explicit") as feed,
+            connect(server, feed="slow") as other,
+        ):
+            batches = iter(feed)
+            first = next(batches)
+            got += first["i"].tolist()
+            left = threading.Thread(target=lambda: list(_until_an_error(other)))
+            left.start()
+            assert _called.wait(PATIENCE_S)
+            commit = threading.Thread(target=lambda: feed.commit(first))
+            commit.start()
+            server.restart("slow", force=True)
+            commit.join(PATIENCE_S)
+            for _ in range(20):
+                batch = next(batches)
+                got += batch["i"].tolist()
+                feed.commit(batch)
+            _free.set()
+            other.close()
+            left.join(PATIENCE_S)
+    with hs.run({"numbers": numbers(400), "slow": slow}, **options) as server:
+        with connect(server, feed="numbers") as feed:
+            got += [i for batch in feed for i in batch["i"].tolist()]
+    assert sorted(got) == list(range(400))
+
+
+def _waits(example: dict[str, Any]) -> dict[str, Any]:
+    """Wait in an example that is not in the first chunk."""
+    if example["i"] == 2000 and not _free.is_set():
+        _called.set()
+        _free.wait(PATIENCE_S)
+    return example
+
+
+def _until_an_error(feed: headrace.Feed) -> Any:
+    with contextlib.suppress(headrace.HeadraceError):
+        yield from feed
+
+
 def test_a_script_is_not_run_again_for_the_functions_in_it(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(_SCRIPT)
     with Process(str(tmp_path / "script.py")) as script:

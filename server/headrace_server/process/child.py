@@ -77,6 +77,7 @@ class Pipe(ABC):
     """The child's end, of which the front or a worker gets orders, and by which it reports."""
 
     def __init__(self, connection: Connection) -> None:
+        self.late = False  # it has not ended in time: the next life may be at work
         self._connection = connection
         self._reporting = threading.Lock()
 

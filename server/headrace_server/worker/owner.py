@@ -306,7 +306,7 @@ class Owner:
                 self._near.close()
                 self._sessions.close()
                 self._door.close()
-                self._partitions.end()
+                self._partitions.end(self._pipe.late)
                 self._poller.close()
 
     def _hear_partition(self, event: Event) -> None:
