@@ -11,6 +11,7 @@ where the time between two batches is not what it is about.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,12 @@ Check = Callable[[Any, Path], None]
 
 def blind() -> None:
     """This process does not see the server's memory, as on another host."""
-    import headrace.batch_memory
+    try:
+        memory = import_module("headrace.batch_memory")
+    except ModuleNotFoundError:  # earlier headrace
+        memory = import_module("headrace.holding")
 
     def unseen(attachment: object, directory: str, session_file: str) -> None:
         raise FileNotFoundError(session_file)
 
-    headrace.batch_memory.Attachment.__init__ = unseen  # type: ignore[assignment]
+    memory.Attachment.__init__ = unseen
