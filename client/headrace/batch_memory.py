@@ -24,7 +24,7 @@ from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import aligned_bytes
 from headrace_proto.state_buffers import PROOF_BYTES
 
-from .polling import opening_files
+from .transports import opening_files
 from .written_pages import WrittenPages
 
 _SEGMENT = re.compile(r"slab-[0-9]+-[0-9]+-[0-9]+")

@@ -26,9 +26,9 @@ from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Welcome
 
 from .batch_memory import Attachment
 from .free_buffers import FreeBuffers
-from .polling import LINGER_MS, Sleep, Transport
 from .refused_handshakes import Handshakes
 from .session import Session
+from .transports import LINGER_MS, Sleep, Transport
 
 if TYPE_CHECKING:
     from .credentials import Keys

@@ -36,9 +36,9 @@ from headrace_proto.interrupts import start
 
 from .address_lookup import AddressLookup
 from .connection import Connection
-from .polling import Sleep, Waker, check_files
 from .session import Session
 from .silent_servers import SilentServers
+from .transports import Sleep, Waker, check_files
 
 if TYPE_CHECKING:
     from .credentials import Keys

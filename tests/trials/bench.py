@@ -1,6 +1,6 @@
 """The desks of an owner, without sockets: messages are put in by hand, partitions are played.
 
-    say(identity, frames) ─► door or channel ─► Reception ─► desks ─► effects ─┬─► heard()
+    say(identity, frames) ─► front or channel ─► Reception ─► desks ─► effects ─┬─► heard()
                                                                ▲               └─► partitions:
                                                                └─── events ◄─────── make, keep, free
 
@@ -30,7 +30,7 @@ from headrace_server.core.dispatch_effects import (
     Want,
 )
 from headrace_server.core.partition_turns import Untaken
-from headrace_server.process.channel_server import is_near
+from headrace_server.process.channel_server import is_channel
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.relay_messages import (
     FROM_FRONT,
@@ -97,7 +97,7 @@ class _Pipe:
 
 
 class _Front:
-    """The other end of the door: messages from and to trainers of other hosts."""
+    """The front: messages from and to trainers of other hosts."""
 
     ended = False
 
@@ -123,7 +123,7 @@ class _Front:
             self._inbox.append([FROM_FRONT.encode(Sent(message.number))])
 
 
-class _Near:
+class _Channels:
     """Channels of trainers of this host."""
 
     def __init__(self, path: Path, sent: list[tuple[bytes, bytes]]) -> None:
@@ -293,14 +293,19 @@ class Bench:
         config = RunConfig(feeds, str(directory), (), workers=owners, state_directory=there)
         self._sent: list[tuple[bytes, bytes]] = []
         self._front = _Front(self._sent)
-        self._near = _Near(directory / "trainers-0", self._sent)
-        self._channels = 0
+        self._channels = _Channels(directory / "trainers-0", self._sent)
+        self._connected = 0
         self._files: dict[bytes, int] = {}  # that trainers of this host hold, by connection
-        self._door = FrontChannel(self._front)  # type: ignore[arg-type]
+        self._front_channel = FrontChannel(self._front)  # type: ignore[arg-type]
         self._sessions = SessionTable(directory, owner=0, owners=owners)
-        near: Any = self._near
+        channels: Any = self._channels
         self._outbox = Outbox(
-            self._door, directory, self._sessions, near, config.slab_bytes, config.max_credits
+            self._front_channel,
+            directory,
+            self._sessions,
+            channels,
+            config.slab_bytes,
+            config.max_credits,
         )
         self._clock = AwakeClock()
         self.partitions = PlayedPartitions()
@@ -319,27 +324,27 @@ class Bench:
     def say(self, identity: bytes, *messages: Sequence[bytes]) -> None:
         """Deliver messages of a trainer, and carry out their consequences."""
         for frames in messages:
-            (self._near if is_near(identity) else self._front).say(identity, frames)
-        if is_near(identity):
-            self.switchboard.reception.hear_near()
+            (self._channels if is_channel(identity) else self._front).say(identity, frames)
+        if is_channel(identity):
+            self.switchboard.reception.hear_channels()
         else:
-            self._door.hear()
-            while self.switchboard.reception.hear(len(messages)):
+            self._front_channel.hear()
+            while self.switchboard.reception.hear_relayed(len(messages)):
                 pass
         self._act()
 
-    def come_near(self, file: str) -> tuple[bytes, bytes]:
+    def come_by_channel(self, file: str) -> tuple[bytes, bytes]:
         """Connect a trainer of this host, by the name of its channel and the proof of its file."""
-        self._channels += 1
-        connection = b"\0near-%d" % self._channels
-        self._near.connected.add(connection)
+        self._connected += 1
+        connection = b"\0channel-%d" % self._connected
+        self._channels.connected.add(connection)
         self._files[connection] = fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         fcntl.flock(fd, fcntl.LOCK_SH)
         return connection, os.pread(fd, 16, 0)
 
     def hang_up(self, connection: bytes) -> None:
         """Let a trainer of this host die."""
-        self._near.drop(connection)
+        self._channels.drop(connection)
         os.close(self._files.pop(connection))
 
     def tick(self, seconds: float) -> None:
@@ -350,12 +355,12 @@ class Bench:
     @property
     def refused(self) -> int:
         """The number of messages that were refused, or dropped after many refusals."""
-        counts = self._door.refusals.counts
+        counts = self._front_channel.refusals.counts
         return counts["garbage"] + counts["muted"]
 
     def hears(self, identity: bytes) -> bool:
         """Return whether messages of a connection are read."""
-        there = not is_near(identity) or identity in self._near.connected
+        there = not is_channel(identity) or identity in self._channels.connected
         return there and identity not in self.switchboard.reception._limits.muted
 
     def heard(self) -> list[tuple[bytes, bytes]]:

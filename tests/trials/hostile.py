@@ -94,21 +94,21 @@ class _Attacker:
                 raise RuntimeError("an attacker was not let in")
             welcome = FROM_SERVER.decode(self._far.recv_multipart()[0])
         self.session = welcome.session
-        self._near: socket.socket | None = None
+        self._channel: socket.socket | None = None
         self._file = -1
         if not far:
             self._file = os.open(welcome.session_file, os.O_RDONLY)
             fcntl.flock(self._file, fcntl.LOCK_SH)
-            self._near = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self._near.settimeout(2.0)
-            self._near.connect(welcome.channel)
+            self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._channel.settimeout(2.0)
+            self._channel.connect(welcome.channel)
             proof = os.pread(self._file, 16, 0)
-            self._near.sendall(_framed(FROM_TRAINER.encode(Attach(self.session, proof))))
+            self._channel.sendall(_framed(FROM_TRAINER.encode(Attach(self.session, proof))))
 
     def attack(self, said: list[bytes], reads: bool, until: float) -> int:
         """Send messages until a time, or until the server hangs up; return their number."""
         sent = 0
-        if self._near is None:
+        if self._channel is None:
             for message in itertools.cycle(said):
                 if time.monotonic() > until:
                     return sent
@@ -121,17 +121,17 @@ class _Attacker:
         count, piece = _piece(said)
         with contextlib.suppress(ConnectionError, TimeoutError):  # thrown out, or not heard
             while time.monotonic() < until:
-                self._near.sendall(piece)
+                self._channel.sendall(piece)
                 sent += count
-                while reads and select.select([self._near], [], [], 0)[0]:
-                    if not self._near.recv(1 << 20):
+                while reads and select.select([self._channel], [], [], 0)[0]:
+                    if not self._channel.recv(1 << 20):
                         return sent
         return sent
 
     def close(self) -> None:
         self._far.close()
-        if self._near is not None:
-            self._near.close()
+        if self._channel is not None:
+            self._channel.close()
             os.close(self._file)
 
 

@@ -46,7 +46,7 @@ from headrace_proto.messages import (
     Unknown,
     Welcome,
 )
-from headrace_server.process.channel_server import is_near
+from headrace_server.process.channel_server import is_channel
 from tests.unit.proto.mutation import forms, mutant
 from tests.unit.proto.test_fuzz_codec import MESSAGES
 
@@ -79,20 +79,20 @@ class _Trainer:
         self.got = 0
 
     @property
-    def near(self) -> bool:
+    def by_channel(self) -> bool:
         """Whether it has come by a channel."""
-        return is_near(self.identity)
+        return is_channel(self.identity)
 
     def connect_anew(self, bench: Bench) -> None:
         """Close the connection, and open another."""
-        if self.near:
+        if self.by_channel:
             bench.hang_up(self.identity)
         self._connections += 1
         self.identity = b"%s/%d" % (self._far, self._connections)
 
-    def come_near(self, bench: Bench) -> None:
+    def come_by_channel(self, bench: Bench) -> None:
         """Go on by a channel."""
-        connection, proof = bench.come_near(self.file)
+        connection, proof = bench.come_by_channel(self.file)
         bench.say(connection, [FROM_TRAINER.encode(Attach(self.session, proof, self.got))])
         self.identity = connection
 
@@ -238,11 +238,11 @@ class _Fuzz:
         if not bench.hears(trainer.identity):
             trainer.connect_anew(bench)
             self.counts["connections silenced or ended"] += 1
-        if not trainer.near:
+        if not trainer.by_channel:
             bench.say(trainer.identity, [trainer.hello()])
             self._hear(bench, trainer)
             if trainer.number % 2 and trainer.session:
-                trainer.come_near(bench)
+                trainer.come_by_channel(bench)
         step = Step(trainer.session, trainer.got + 6)
         bench.say(trainer.identity, [FROM_TRAINER.encode(step)])
         self._hear(bench, trainer)

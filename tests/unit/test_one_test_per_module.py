@@ -19,7 +19,7 @@ TESTED_IN = {
     "headrace.leases": "test_session.py",
     "headrace.wait_errors": "test_waits.py",
     # What the driver uses, and both ends of a channel together.
-    "headrace.polling": "test_driver.py",
+    "headrace.transports": "test_driver.py",
     "headrace.connection": "test_driver.py",
     "headrace_proto.channel": "test_channel_server.py",
     "headrace_server.core.stored_state": "test_store.py",

@@ -18,8 +18,8 @@ from headrace_proto.messages import EpochBegun
 
 from .dispatch_effects import Answer, Batch, Effect, Finish, FlushLost, Returned, Rewound, Send
 from .group_members import GroupMembers
+from .group_state import Group, GroupBatch, MemberPlace
 from .lease import ANSWERED, SAVING
-from .trainer_group import Group, GroupBatch, MemberPlace
 
 _OF_A_TRAINER = (Send, Answer, Finish, EpochBegun, Rewound)
 

@@ -22,7 +22,7 @@ from .bounded_map import BoundedMap
 from .dispatch import Dispatcher
 from .dispatch_effects import Batch, JoinRefused
 from .dispatch_state import NOTHING_LEFT
-from .trainer_group import Group, MemberPlace
+from .group_state import Group, MemberPlace
 from .trainers import MAX_WAITING
 
 

@@ -73,8 +73,8 @@ class Front:
         self._gate = Gate(self._context, self._public, ring, self._connections)
         workers = self._directory / "workers"
         self._alive: dict[bytes, FrontOwner] = {}  # by the name of the channel of its life
-        self._exchange = ChannelServer(workers, others, self._alive.__contains__, sys.maxsize)
-        self._owners = [FrontOwner(n, self._exchange, self._say) for n in range(config.workers)]
+        self._channels = ChannelServer(workers, others, self._alive.__contains__, sys.maxsize)
+        self._owners = [FrontOwner(n, self._channels, self._say) for n in range(config.workers)]
         self._owner_of: dict[bytes, FrontOwner] = {}  # connections that have a session
         self._owners_of = {feed.name: config.owners_of(feed) for feed in config.feeds}
         self._served = ServedShares(config)
@@ -106,7 +106,7 @@ class Front:
         questions = self._gate.questions
         by_zeromq = [self._public] if questions is None else [self._public, questions]
         numbers = [int(socket.getsockopt(zmq.FD)) for socket in by_zeromq]
-        connections, owners, pipe = self._connections, self._exchange, self._pipe
+        connections, owners, pipe = self._connections, self._channels, self._pipe
         poller = select.epoll()
         for number in (owners.fileno(), pipe.fileno(), connections.fileno(), *numbers):
             poller.register(number, select.EPOLLIN)
@@ -133,8 +133,8 @@ class Front:
 
     def _hear_inside(self, ready: Set[int]) -> None:
         """Handle messages of owners, and orders of the supervisor."""
-        if self._exchange.fileno() in ready or self._exchange.unheard:
-            for name, (header, *frames) in self._exchange.hear():
+        if self._channels.fileno() in ready or self._channels.unheard:
+            for name, (header, *frames) in self._channels.hear():
                 self._on_owner(name, relay_messages.FROM_OWNER.decode(header), frames)
         if self._pipe.fileno() in ready:
             for order in self._pipe.read_orders():
@@ -145,7 +145,7 @@ class Front:
         self._gate.close()
         self._connections.close()
         self._public.close()
-        self._exchange.close()
+        self._channels.close()
         self._context.term()
         undivide()
 
@@ -336,7 +336,7 @@ class Front:
     def _tick(self, now: float) -> None:
         self._connections.end_surplus(now)
         self._gate.tick(now)
-        self._exchange.tick()
+        self._channels.tick()
         self._pipe.check_parent()
         known = relay_messages.Known(self._gate.names)
         explains = now >= self._explain_at

@@ -36,7 +36,7 @@ class FrontOwner:
     """One owner, through all its lives."""
 
     def __init__(
-        self, number: int, exchange: ChannelServer, say: Callable[[bytes, bytes], bool]
+        self, number: int, channels: ChannelServer, say: Callable[[bytes, bytes], bool]
     ) -> None:
         """``say`` sends a header to a connection; it returns False where that is gone."""
         self.number = number
@@ -46,7 +46,7 @@ class FrontOwner:
         self.sessions: dict[bytes, int] = {}  # by connection
         self.segments: dict[str, np.ndarray] = {}
         self.sending: list[tuple[Any, int]] = []  # trackers and numbers of blocks
-        self._exchange = exchange
+        self._channels = channels
         self._say = say
         self._told: Known | None = None
         # connections: their descriptors
@@ -69,12 +69,12 @@ class FrontOwner:
     @property
     def is_full(self) -> bool:
         """Whether it is busy and has a long queue."""
-        return self.name is not None and self._exchange.unsent_memory(self.name) > _MOST_KEPT
+        return self.name is not None and self._channels.unsent_memory(self.name) > _MOST_KEPT
 
     def tell(self, message: object, frames: Iterable[bytes] = ()) -> None:
         """Send it a message, if it is alive: its next life learns all from trainers."""
         if self.name is not None:
-            self._exchange.tell(self.name, [FROM_FRONT.encode(message), *frames])
+            self._channels.tell(self.name, [FROM_FRONT.encode(message), *frames])
 
     # Lives
 

@@ -1,12 +1,12 @@
 """One end of all channels to processes of the host: owners at the front, trainers at an owner.
 
     owner    Channel.connect, Began  ─┐
-                                      ├─►  Exchange.hear, tell
+                                      ├─►  ChannelServer.hear, tell
     trainer  Channel.connect, Attach ─┘
 
-An exchange never waits: bytes that can not be written now are buffered, and written when the other
-end reads on.  Beyond a bound of these it cuts the peer off.  Each connection gets a name that none
-of ZeroMQ's can have; which process it is its first message says.  A malformed message ends the
+It never waits: bytes that can not be written now are buffered, and written when the other end reads
+on.  Beyond a bound of these it cuts the peer off.  Each connection gets a name that no connection
+of ZeroMQ can have; its first message says which process it is.  A malformed message ends the
 channel that it came on, and no other.
 """
 
@@ -39,17 +39,17 @@ SPARE = 16
 TURN_S = 0.005
 #: Connections that are accepted in one turn.
 _BURST = 64
-#: Names of connections by channel begin so, and none of ZeroMQ's does.
-_NEAR = b"\0near-"
+#: Names of channels begin so, and no name of ZeroMQ's does.
+_CHANNEL = b"\0channel-"
 
 
-def is_near(identity: bytes) -> bool:
-    """Return whether this is the name of a connection by channel, present or past."""
-    return identity.startswith(_NEAR)
+def is_channel(identity: bytes) -> bool:
+    """Return whether this is the name of a channel, present or past."""
+    return identity.startswith(_CHANNEL)
 
 
 class _Connection(Channel):
-    """A channel, and what the exchange knows of it."""
+    """A channel, its name, and how many unsent bytes it may have."""
 
     def __init__(self, end: socket.socket, name: bytes, most_unsent: int) -> None:
         super().__init__(end, limits.MAX_FRAMES, limits.MAX_UPLOAD_BYTES)
@@ -188,7 +188,7 @@ class ChannelServer:
                     return
         if channel.fault:
             name, place = channel.name[1:].decode(), self.path.name
-            logger.error("the channel %s to %s is closed: %s", name, place, channel.fault)
+            logger.error("%s to %s is closed: %s", name, place, channel.fault)
         if channel.fault or channel.ended:
             self._drop(channel)
 
@@ -209,7 +209,7 @@ class ChannelServer:
             end = socket.socket(fileno=aside(end.detach()))
             end.setblocking(False)
             # No peer can choose such a name on a ZeroMQ socket, and ZeroMQ's own have 5 bytes.
-            channel = _Connection(end, _NEAR + b"%d" % next(self._count), self._most_unsent)
+            channel = _Connection(end, _CHANNEL + b"%d" % next(self._count), self._most_unsent)
             self._channels[channel.number] = self._named[channel.name] = channel
             self._epoll.register(channel, select.EPOLLIN)
             if len(self._channels) > self._most:

@@ -55,7 +55,7 @@ class Admission:
     end: Callable[[bytes], None]  # ends the session of a connection
 
     def __post_init__(self) -> None:
-        self._door, self._sessions = self.outbox.door, self.outbox.sessions
+        self._front, self._sessions = self.outbox.front, self.outbox.sessions
 
     def hear(self, identity: bytes, hello: Hello, key: str) -> None:
         """Answer a greeting: by Welcome, Refused, or a Pulse with the reason to wait."""
@@ -71,7 +71,7 @@ class Admission:
             code = "protocol" if isinstance(error, JoinRefused) else code_of(error)
             if code in _COUNTED:
                 text = f"refused a trainer: {error}"
-                self._door.refusals.add(_COUNTED[code], "", text, self.clock())
+                self._front.refusals.add(_COUNTED[code], "", text, self.clock())
             self.outbox.send(identity, Refused(code, str(error)))
             return
         desk = self.desks[session.feed]
@@ -90,7 +90,7 @@ class Admission:
                 str(session.path),
                 resumed,
                 desk.described(hello.world_size),
-                str(self.outbox.near.path),
+                str(self.outbox.channels.path),
                 None if resumed else self._used(session, desk, hello),
                 self.owner,
                 desk.owners,
@@ -116,7 +116,7 @@ class Admission:
             )
         if not 0 < len(hello.nonce) <= 64:
             raise ProtocolError("a Hello carries a nonce of 1 to 64 bytes")
-        name = self._door.name_of(key)
+        name = self._front.name_of(key)
         if name is None:
             raise NotAllowed(REVOKED)
         desk = self._desk_of(hello.feed)

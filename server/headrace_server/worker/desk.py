@@ -21,11 +21,11 @@ from ..core.dispatch import Dispatcher
 from ..core.dispatch_effects import Batch, JoinRefused
 from ..core.end_of_feed import Farewell
 from ..core.group_dispatch import GroupDispatcher
+from ..core.group_state import check_group
 from ..core.plan import RESIZED
 from ..core.rank_runs import Runs
 from ..core.rounds import DealtRounds
 from ..core.segment_rounds import check_rows
-from ..core.trainer_group import check_group
 from ..flight.recorder import Recorder
 from ..process.config import FeedConfig, RunConfig
 from .counters import Counters

@@ -48,25 +48,25 @@ class Rehearsal:
         self._shape = declaration.shape
         self._quiet = replace(bad, skip=True, counts={}, logged=1 << 62)
         before: list[Any] = []
-        ways = []
+        chains = []
         for stage in declaration.stages:
             # later stages should see rows that a sampler would drop by chance
             if stage.kind in SAMPLERS:
-                ways.append((*before, stage))
+                chains.append((*before, stage))
             else:
                 before.append(stage)
-        self._ways = [RowStages(way, fields) for way in (*ways, tuple(before))]
-        for way in self._ways:
-            for sampler in way.samplers:
+        self._chains = [RowStages(chain, fields) for chain in (*chains, tuple(before))]
+        for chain in self._chains:
+            for sampler in chain.samplers:
                 sampler.announces = False
 
     def row(self, chunk: Chunk) -> None:
         """Call them with a chunk of one row; errors are left for the real call to report."""
-        for number, way in enumerate(self._ways):
+        for number, chain in enumerate(self._chains):
             try:
-                after = way.apply(chunk, self._quiet)
-                if number == len(self._ways) - 1 and len(after):
-                    self._shaped(after, way.fields or {})
+                after = chain.apply(chunk, self._quiet)
+                if number == len(self._chains) - 1 and len(after):
+                    self._shaped(after, chain.fields or {})
             except MemoryError:
                 raise
             except Exception:

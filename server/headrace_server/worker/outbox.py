@@ -10,7 +10,7 @@ trainer waits for them while it waits for a batch.
 A trainer that keeps batches mapped makes the slab short of room for all.  While it is short,
 a trainer that maps more than its share gets bytes, as if it were on another host.
 
-A message leaves by the connection of the trainer: a channel (``near``), or the front's socket.
+A message leaves by the connection of the trainer: a channel, or the front's socket.
 
 The memory of a batch is pinned for as long as its trainer maps it, or its frame is being sent.
 A message that can not be sent now is dropped: the lease, or the trainer's next Hello, repeats it.
@@ -39,7 +39,7 @@ from headrace_proto.messages import (
 )
 
 from ..core.dispatch_effects import Answer, Batch, Send
-from ..process.channel_server import ChannelServer, is_near
+from ..process.channel_server import ChannelServer, is_channel
 from ..process.relay_messages import BlockPlace, SegmentRetired
 from .desk import Desk
 from .front_channel import FrontChannel
@@ -95,10 +95,10 @@ def delivery_of(effect: Send, frame: int | None) -> Delivery:
 class Outbox:
     """The messages to all trainers of all feeds."""
 
-    door: FrontChannel
+    front: FrontChannel
     directory: Path
     sessions: SessionTable
-    near: ChannelServer
+    channels: ChannelServer
     slab_bytes: int
     max_credits: int
 
@@ -112,9 +112,9 @@ class Outbox:
     def send(self, identity: bytes, message: Any) -> bool:
         """Send a message to a connection; return False where that is gone."""
         header = FROM_SERVER.encode(message)
-        if is_near(identity):
-            return self.near.tell(identity, [header])
-        return self.door.say(identity, header)
+        if is_channel(identity):
+            return self.channels.tell(identity, [header])
+        return self.front.say(identity, header)
 
     def tell(self, message: Any) -> None:
         """Send a message to the trainer of its session, if it has one."""
@@ -143,14 +143,16 @@ class Outbox:
         self._send_references(session, self._out.pop(session.number, []))
         answers = self._answers.pop(session.number, _NOTHING)
         header = FROM_SERVER.encode(Deliver(session.number, (delivery_of(effect, 1),), *answers))
-        if is_near(session.identity):
+        if is_channel(session.identity):
             most_bytes = self.max_credits * batch.nbytes
-            self.near.send_payload(session.identity, [header, self._bytes_of(batch)], most_bytes)
+            self.channels.send_payload(
+                session.identity, [header, self._bytes_of(batch)], most_bytes
+            )
             return
         frame = object()
         desk.dispatcher.pin(batch, frame)
         unpin = partial(desk.dispatcher.unpin, batch, frame)
-        self.door.send_block(session.identity, header, batch, unpin)
+        self.front.send_block(session.identity, header, batch, unpin)
 
     def _keeps_too_much(self, session: Session) -> bool:
         return session.mapped_bytes * len(self.sessions) > self._kept_bytes
@@ -279,7 +281,7 @@ class Outbox:
     def retire(self, segment: str) -> None:
         """Remove an empty segment, and have trainers unmap it."""
         (self.directory / segment).unlink(missing_ok=True)
-        self.door.tell(SegmentRetired(segment))
+        self.front.tell(SegmentRetired(segment))
         for session in self.sessions.present():
             if session.local:
                 self.send(session.identity, messages.Retired(session.number, (segment,)))

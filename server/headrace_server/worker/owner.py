@@ -78,24 +78,24 @@ class Owner:
         config = life.config
         logger.setLevel(config.log_level)
         directory = Path(config.directory)
-        _remove_traces(config, life)
+        _remove_leftovers(config, life)
         began = FROM_OWNER.encode(Began(life.worker, life.number))
         front = Channel.connect(
             directory / "workers", [began], _FRONT_S, meanwhile=pipe.check_parent
         )
-        self._door = FrontChannel(front)
+        self._front = FrontChannel(front)
         trainers, why = _bound(config.max_trainers, raised=not config.in_process)
         if why and not life.worker and not life.number:
             logger.warning("fewer trainers can have a session with a worker: %s", why)
         sessions = SessionTable(directory, trainers, why, life.worker, config.workers, life.number)
-        near = ChannelServer(
+        channels = ChannelServer(
             directory / f"trainers-{life.worker}",
             trainers + SPARE,
             lambda identity: sessions.of_connection(identity) is not None,
         )
-        self._sessions, self._near, self._pipe = sessions, near, pipe
+        self._sessions, self._channels, self._pipe = sessions, channels, pipe
         self._outbox = Outbox(
-            self._door, directory, sessions, near, config.slab_bytes, config.max_credits
+            self._front, directory, sessions, channels, config.slab_bytes, config.max_credits
         )
         self._clock = AwakeClock(2 * _TICK_S)
         self._partitions = Partitions(life, self._hear_partition)
@@ -109,7 +109,7 @@ class Owner:
             inside=lambda: long_inside(life.worker, life.diary.inside, life.diary.since),
         )
         self._next_tick = 0.0
-        self._numbers = near.fileno(), self._door.fileno(), pipe.fileno()
+        self._numbers = channels.fileno(), self._front.fileno(), pipe.fileno()
         self._poller = select.epoll()
         self._in_process = config.in_process
         # A core for each owner, and one more.  A thread that polls would block the trainer's
@@ -124,13 +124,13 @@ class Owner:
 
     def filenos(self) -> Iterator[int]:
         """Yield the descriptors that a child of this process must close."""
-        yield self._door.fileno()
-        yield from self._near.filenos()
+        yield self._front.fileno()
+        yield from self._channels.filenos()
 
     def run(self) -> None:
         """Open the feeds, and serve them until an order to stop."""
         switchboard, partitions, poller = self._switchboard, self._partitions, self._poller
-        door, near = self._door, self._near
+        front, channels = self._front, self._channels
         stores = partitions.stores.fileno()
         for fileno in (*self._numbers, stores):
             if fileno >= 0:
@@ -139,7 +139,7 @@ class Owner:
 
         def rest(at_most_s: float) -> list[tuple[int, int]]:
             # A thread that writes would wait for the interpreter while this one polls.
-            expects = near.anybody and not partitions.stores.writing
+            expects = channels.anybody and not partitions.stores.writing
             return self._spin.wait(poller.poll, at_most_s, expects)
 
         with self._lock:
@@ -153,7 +153,7 @@ class Owner:
                     partitions.stores.send_committed()
                 self._hear(ready)
                 name = partitions.turn()
-                busy = bool(door.heard or near.unheard)
+                busy = bool(front.heard or channels.unheard)
                 if name is not None:
                     self._outbox.flush()  # else ready batches would wait for those made next
                     if partitions.reads_next(name):
@@ -218,15 +218,15 @@ class Owner:
 
     def _hear(self, ready: Collection[int]) -> None:
         """Handle messages and orders, and carry out the effects of the desks."""
-        switchboard, (near, door, pipe) = self._switchboard, self._numbers
-        heard = bool(ready or self._near.unheard or self._door.heard)
+        switchboard, (channels, front, pipe) = self._switchboard, self._numbers
+        heard = bool(ready or self._channels.unheard or self._front.heard)
         if heard:
-            if near in ready or self._near.unheard:
-                switchboard.reception.hear_near()
-            if door in ready and not self._door.is_full:
-                self._door.hear()
-            if door in ready or self._door.heard:
-                switchboard.reception.hear(_BURST)
+            if channels in ready or self._channels.unheard:
+                switchboard.reception.hear_channels()
+            if front in ready and not self._front.is_full:
+                self._front.hear()
+            if front in ready or self._front.heard:
+                switchboard.reception.hear_relayed(_BURST)
             if pipe in ready:
                 for order in self._pipe.read_orders():
                     switchboard.obey(order)
@@ -235,9 +235,9 @@ class Owner:
             heard = True
             self._next_tick = now + _TICK_S
             switchboard.reception.tick(self._clock())
-            self._near.tick()
+            self._channels.tick()
             self._pipe.check_parent()
-        if self._door.all_back and not self._all_back:
+        if self._front.all_back and not self._all_back:
             self._all_back = True
             switchboard.all_are_back()
             heard = True
@@ -303,9 +303,9 @@ class Owner:
         if self._in_process:
             with self._lock:
                 self._released = True
-                self._near.close()
+                self._channels.close()
                 self._sessions.close()
-                self._door.close()
+                self._front.close()
                 self._partitions.end(self._pipe.late)
                 self._poller.close()
 
@@ -333,7 +333,7 @@ def _bound(max_trainers: int, raised: bool) -> tuple[int, str]:
     )
 
 
-def _remove_traces(config: RunConfig, life: Life) -> None:
+def _remove_leftovers(config: RunConfig, life: Life) -> None:
     """Remove the shared memory of earlier lives; trainers' mappings stay valid."""
     if not life.number:
         return

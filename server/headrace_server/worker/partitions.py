@@ -396,5 +396,5 @@ class Partitions:
 
 
 def _of(feed: str, runs: Mapping[_Name, Run]) -> list[tuple[_Name, Run]]:
-    """Yield the runs of one feed, with their names."""
+    """Return the runs of one feed, with their names."""
     return [(name, run) for name, run in runs.items() if name[0] == feed]

@@ -1,8 +1,8 @@
 """The reception: trainers' messages in their sessions, and the ends of sessions.
 
-    channels, door ─► _take ─┬─ Hello ─► admission.py: opens a session
-                             ├─ of a session ─► the handler of the message's type
-                             └─ neither ─► Unknown, or garbage: rate_limits.py
+    channels, front ─► _take ─┬─ Hello ─► admission.py: opens a session
+                              ├─ of a session ─► the handler of the message's type
+                              └─ neither ─► Unknown, or garbage: rate_limits.py
 
 A message can do no more harm than end its sender's own session: bytes that are no message are
 counted and answered once, a session number that is not the sender's is answered Unknown, and a
@@ -78,11 +78,11 @@ class Reception:
 
     def __post_init__(self) -> None:
         outbox = self.outbox
-        self._door, self._near, self._sessions = outbox.door, outbox.near, outbox.sessions
+        self._front, self._channels, self._sessions = outbox.front, outbox.channels, outbox.sessions
         self._budget = BufferBudget(self.config.slab_bytes // _OF_SLAB)
         self._limits = RateLimits(
             most=self.config.max_messages_per_s,
-            refusals=self._door.refusals,
+            refusals=self._front.refusals,
             send=outbox.send,
             end=self._end,
         )
@@ -105,16 +105,16 @@ class Reception:
 
     # In
 
-    def hear(self, burst: int) -> int:
-        """Handle messages that came by the public socket; return how many."""
-        for identity in self._door.flooding:
+    def hear_relayed(self, burst: int) -> int:
+        """Handle messages that the front has relayed; return how many."""
+        for identity in self._front.flooding:
             self._end_flood(identity)
-        self._door.flooding.clear()
+        self._front.flooding.clear()
         until = time.monotonic() + TURN_S
         for heard in range(burst):
-            if not self._door.heard or (heard and time.monotonic() >= until):
+            if not self._front.heard or (heard and time.monotonic() >= until):
                 return heard
-            key, identity, frames = self._door.receive()
+            key, identity, frames = self._front.receive()
             self._take(identity, frames, key)
         return burst
 
@@ -126,9 +126,9 @@ class Reception:
             error = LimitExceeded("a trainer sends messages faster than they can be handled")
             self._limits.silence("messages", identity, who, error, self.clock())
 
-    def hear_near(self) -> None:
+    def hear_channels(self) -> None:
         """Handle messages of trainers of this host, which came by their channels."""
-        for identity, frames in self._near.hear():
+        for identity, frames in self._channels.hear():
             self._take(identity, frames, None)
 
     def _take(self, identity: bytes, frames: list[bytes], key: str | None) -> None:
@@ -163,7 +163,7 @@ class Reception:
             return
         session = self._sessions.find(message.session, identity)
         if session is None and key is None and isinstance(message, Attach):
-            self._on_near(identity, message)
+            self._on_channel(identity, message)
             return
         if session is None:
             if self._limits.bears(identity, self.clock()):
@@ -203,13 +203,13 @@ class Reception:
         logger.info("%s left feed %r", session.who, desk.name)
         self._leave(session)
 
-    def _on_near(self, identity: bytes, attach: Attach) -> None:
-        """Reach a trainer of this host by a channel from now on."""
+    def _on_channel(self, identity: bytes, attach: Attach) -> None:
+        """Reach a trainer of this host by its new channel from now on."""
         session = None
         if self._limits.bears(identity, self.clock()):
-            session = self._sessions.come_near(attach.session, attach.proof, identity)
+            session = self._sessions.come_by_channel(attach.session, attach.proof, identity)
         if session is None:  # it greets by the public address again
-            self._near.drop(identity)
+            self._channels.drop(identity)
             return
         # it has closed since, or its locks are not visible here: it greets again
         if not session.local:
@@ -293,8 +293,8 @@ class Reception:
     def _leave(self, session: Session) -> None:
         desk = self.desks[session.feed]
         self._sessions.leave(session)
-        self._door.left(session.number)
-        self._near.drop(session.identity)
+        self._front.left(session.number)
+        self._channels.drop(session.identity)
         self.outbox.forget(session.number)
         desk.dispatcher.leave(session.number)
         desk.counters.on_left(session.tally)
@@ -345,9 +345,9 @@ class Reception:
     def _judge(self, now: float) -> None:
         """End sessions with revoked keys, and begin another second of message counts."""
         limits = self._limits
-        if self._door.tick(now):
+        if self._front.tick(now):
             for session in self._sessions.present():
-                if self._door.name_of(session.key) is None:
+                if self._front.name_of(session.key) is None:
                     error = NotAllowed(REVOKED)
                     limits.silence("revoked", session.identity, session.who, error, now)
         if limits.second_is_over(now):
@@ -364,7 +364,7 @@ class Reception:
     def access(self) -> dict[str, dict[str, int]]:
         """Return the trainers that are present, and counts of refusals by this process."""
         present = Counter(session.name for session in self._sessions.present())
-        return {"refused": dict(self._door.refusals.counts), "present": dict(present)}
+        return {"refused": dict(self._front.refusals.counts), "present": dict(present)}
 
     def close(self) -> None:
         """Tell all trainers that the server stops.

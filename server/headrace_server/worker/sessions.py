@@ -4,8 +4,8 @@
                 │                                                                        ▲
                 └── leave ──► left ── sweep ─────────────────────────────────────────────┘
 
-The life of a session is the table ``SESSION``.  A session outlives a connection: the nonce that a
-trainer chose names it across reconnections.  Its file begins with random bytes; a trainer that can
+The table ``SESSION`` has its states.  A session outlives a connection: the nonce that a trainer
+chose names it across reconnections.  Its file begins with random bytes; a trainer that can
 read them sees the same memory as the server, whatever containers lie between.  The trainer holds a
 shared flock on the file for as long as it or one of its tensors uses the memory, so a free lock
 means that the trainer uses the memory no more.  The owner keeps the file open, since it checks the
@@ -223,7 +223,7 @@ class SessionTable:
         proved = _proves(session, proof) and is_held(session.file)
         session.on("attach" if proved else "fail to attach")
 
-    def come_near(self, number: int, proof: bytes, identity: bytes) -> Session | None:
+    def come_by_channel(self, number: int, proof: bytes, identity: bytes) -> Session | None:
         """Return the session of a trainer that connects by a channel, and use that from now on."""
         session = self._by_number.get(number)
         if session is None or not session.present or not _proves(session, proof):

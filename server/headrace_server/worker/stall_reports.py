@@ -1,4 +1,4 @@
-"""Reports of what partitions lack that make no batch.
+"""Reports on partitions that make no batch: what each lacks.
 
 made() ─► nothing for a second ─► wait() ─► desk, once a second
 full(), starve() ─► desk, once until a batch is made

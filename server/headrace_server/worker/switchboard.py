@@ -277,7 +277,7 @@ class Switchboard:
     def _report(self) -> None:
         if not self._reported_open and all(desk.opened for desk in self.desks.values()):
             self._reported_open = True
-            self.outbox.door.tell(Ready())  # before the address is published
+            self.outbox.front.tell(Ready())  # before the address is published
             desks = self.desks.items()
             before = {n: [[p, *of] for p, of in d.counters.before.items()] for n, d in desks}
             self.pipe.report("open", before=before)

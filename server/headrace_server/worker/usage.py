@@ -1,4 +1,4 @@
-"""The use of a feed by this server and by earlier ones, of which a trainer that joins is warned.
+"""How far this server and earlier ones have used a feed: a trainer that joins is warned of it.
 
 The store of a partition counts its commits over all servers, and has the times of the first and the
 last one.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from headrace.polling import Sleep, Transport
+from headrace.transports import Sleep, Transport
 
 from .peer import Peer
 

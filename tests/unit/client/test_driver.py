@@ -13,9 +13,9 @@ import zmq
 
 from headrace import driver as module
 from headrace.driver import Driver
-from headrace.polling import Sleep
 from headrace.requests import DrainInput, SetTargetProbs
 from headrace.session import Session
+from headrace.transports import Sleep
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.errors import ConnectionLost, LimitExceeded, ProtocolError
 from headrace_proto.messages import (

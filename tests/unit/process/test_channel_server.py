@@ -37,12 +37,12 @@ Said = tuple[bytes, list[bytes]]
 
 
 class Place:
-    """An exchange, and all that connect to it."""
+    """A server of channels, and all that connect to it."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "workers"
         self._named: dict[bytes, bytes] = {}  # what each process calls itself, by connection
-        self.exchange = ChannelServer(self.path, 100, self._named.__contains__, sys.maxsize)
+        self.server = ChannelServer(self.path, 100, self._named.__contains__, sys.maxsize)
         self.heard: list[Said] = []
         self._ends: list[Any] = []
 
@@ -54,10 +54,10 @@ class Place:
         return channel
 
     def tell(self, name: bytes, frames: Any) -> bool:
-        return self.exchange.tell(self._connection_of(name), frames)
+        return self.server.tell(self._connection_of(name), frames)
 
     def unsent_memory(self, name: bytes) -> int:
-        return self.exchange.unsent_memory(self._connection_of(name))
+        return self.server.unsent_memory(self._connection_of(name))
 
     def _connection_of(self, name: bytes) -> bytes:
         """Return the last connection of a process that called itself so."""
@@ -65,7 +65,7 @@ class Place:
 
     def take(self) -> None:
         """Take the messages that have come; the first of each connection is a name."""
-        for connection, frames in self.exchange.hear():
+        for connection, frames in self.server.hear():
             if connection in self._named:
                 self.heard.append((self._named[connection], frames))
             else:
@@ -83,7 +83,7 @@ class Place:
         """Exchange until nothing more can be read or written; return the messages that came."""
         before = len(self.heard)
         deadline = time.monotonic() + LIMIT_S
-        while self.exchange.unheard or ready(self.exchange, 0):
+        while self.server.unheard or ready(self.server, 0):
             assert time.monotonic() < deadline, "it is always ready"
             self.take()
         return self.heard[before:]
@@ -94,14 +94,14 @@ class Place:
         while len(self.heard) < count:
             left = deadline - time.monotonic()
             assert left > 0, f"{len(self.heard)} of {count} messages came"
-            if self.exchange.unheard or ready(self.exchange, left):
+            if self.server.unheard or ready(self.server, left):
                 self.take()
         return self.heard
 
     def close(self) -> None:
         for end in self._ends:
             end.close()
-        self.exchange.close()
+        self.server.close()
 
 
 @pytest.fixture
@@ -111,9 +111,9 @@ def place(tmp_path: Path) -> Iterator[Place]:
     made.close()
 
 
-def connected_to(exchange: ChannelServer) -> int:
+def connected_to(server: ChannelServer) -> int:
     """Return how many have a channel: its other files are the listener and its poll."""
-    return len(exchange.filenos()) - 2
+    return len(server.filenos()) - 2
 
 
 def ready(source: Any, timeout_s: float) -> bool:
@@ -308,7 +308,7 @@ def test_the_front_waits_for_no_worker_and_all_arrives_when_it_reads_on(place: P
     silent.send([b"still heard"])
     assert place.hear_out() == [(b"0-0", [b"still heard"])]
     assert read_on(place, silent, 64) == told
-    assert not ready(place.exchange, 0)  # it is not woken any more to write
+    assert not ready(place.server, 0)  # it is not woken any more to write
     assert place.tell(b"0-0", [b"as before"])
     assert silent.receive() == [[b"as before"]]
 
@@ -427,7 +427,7 @@ def test_a_worker_that_dies_while_much_waits_for_it_leaves_nothing_behind(place:
     place.tell(b"0-0", [bytes(BIG)])
     worker.close()
     assert place.hear_out() == []
-    assert not ready(place.exchange, 0)
+    assert not ready(place.server, 0)
     assert len(os.listdir("/proc/self/fd")) == files - 2
     again = place.worker()  # its name is free
     assert place.tell(b"0-0", [b"anew"])
@@ -437,7 +437,7 @@ def test_a_worker_that_dies_while_much_waits_for_it_leaves_nothing_behind(place:
 def test_a_worker_reads_all_that_the_front_sent_and_then_its_end(place: Place):
     worker = place.worker()
     place.tell(b"0-0", [b"last"])
-    place.exchange.close()
+    place.server.close()
     assert worker.receive() == [[b"last"]]
     assert ready(worker, LIMIT_S)
     assert worker.receive() == []
@@ -459,7 +459,7 @@ def test_a_worker_that_waits_for_the_front_learns_of_its_end(place: Place):
     sending = threading.Thread(target=say)
     sending.start()
     sending.join(0.1)
-    place.exchange.close()
+    place.server.close()
     sending.join(LIMIT_S)
     assert [error.errno in (errno.EPIPE, errno.ECONNRESET) for error in found] == [True]
 
@@ -485,7 +485,7 @@ def test_garbage_ends_the_channel_that_it_came_on_and_no_other(
     with caplog.at_level(logging.ERROR, "headrace.trainers"):
         assert place.hear_out() == [(b"1-0", [b"whole", b"before"])]
     assert len(caplog.records) == 2
-    assert "the channel near-3 to workers is closed: a message of" in caplog.text
+    assert "channel-3 to workers is closed: a message of" in caplog.text
     for end in (unknown, known):
         with contextlib.suppress(ConnectionResetError):
             assert end.recv(1) == b""
@@ -573,8 +573,8 @@ def test_the_cost_of_a_small_round_trip_is_reported(
     for _ in range(2000):
         started = time.perf_counter()
         worker.send(frames)
-        ((name, said),) = place.exchange.hear()
-        place.exchange.tell(name, said)
+        ((name, said),) = place.server.hear()
+        place.server.tell(name, said)
         (back,) = worker.receive()
         taken_s.append(time.perf_counter() - started)
         assert back == frames
@@ -592,18 +592,18 @@ def test_a_worker_that_is_ready_before_its_front_waits_for_it(tmp_path: Path):
         target=lambda: connected.append(Channel.connect(path, [b"0-0"], patience_s=30))
     )
     worker.start()
-    exchange = ChannelServer(path, 100, lambda name: True)
+    server = ChannelServer(path, 100, lambda name: True)
     worker.join(PATIENCE_S)
     poll = select.poll()
-    poll.register(exchange, select.POLLIN)
+    poll.register(server, select.POLLIN)
     heard: list[Any] = []
     connected[0].send([b"word"])
     while len(heard) < 2:
         assert poll.poll(30_000)
-        heard += exchange.hear()
-    assert heard == [(b"\0near-1", [b"0-0"]), (b"\0near-1", [b"word"])]
+        heard += server.hear()
+    assert heard == [(b"\0channel-1", [b"0-0"]), (b"\0channel-1", [b"word"])]
     connected[0].close()
-    exchange.close()
+    server.close()
 
 
 def test_a_worker_that_is_ended_waits_for_its_front_no_longer(tmp_path: Path):
@@ -618,67 +618,67 @@ def test_a_worker_that_is_ended_waits_for_its_front_no_longer(tmp_path: Path):
 
 
 def test_a_trainer_that_reads_nothing_is_cut_off_before_much_is_kept_for_it(tmp_path: Path):
-    exchange = ChannelServer(tmp_path / "trainers", 4 + SPARE, lambda name: True)
-    assert not exchange.anybody
-    trainer = Channel.connect(exchange.path, [b"hello"])
-    assert list(exchange.hear()) == []  # it was let in
-    ((name, said),) = exchange.hear()
-    assert said == [b"hello"] and exchange.anybody
+    server = ChannelServer(tmp_path / "trainers", 4 + SPARE, lambda name: True)
+    assert not server.anybody
+    trainer = Channel.connect(server.path, [b"hello"])
+    assert list(server.hear()) == []  # it was let in
+    ((name, said),) = server.hear()
+    assert said == [b"hello"] and server.anybody
     told = 0
-    while exchange.tell(name, [bytes(1 << 16)]):
+    while server.tell(name, [bytes(1 << 16)]):
         told += 1
         assert told < 1000
-    assert told >= 128 and not exchange.anybody and not exchange.tell(name, [b"more"])
+    assert told >= 128 and not server.anybody and not server.tell(name, [b"more"])
     assert len(trainer.receive()) >= 1  # what had left before can still be read
     trainer.close()
-    exchange.close()
+    server.close()
 
 
 def test_payload_waits_for_a_trainer_up_to_its_own_bound_and_then_it_is_cut_off(tmp_path: Path):
-    exchange = ChannelServer(tmp_path / "trainers", 4 + SPARE, lambda name: True)
-    trainer = Channel.connect(exchange.path, [b"hello"])
-    assert list(exchange.hear()) == []
-    ((name, _),) = exchange.hear()
+    server = ChannelServer(tmp_path / "trainers", 4 + SPARE, lambda name: True)
+    trainer = Channel.connect(server.path, [b"hello"])
+    assert list(server.hear()) == []
+    ((name, _),) = server.hear()
     batch = [b"header", bytes(BIG)]
-    assert exchange.send_payload(name, batch, BIG) and exchange.tell(name, [b"answer"])
+    assert server.send_payload(name, batch, BIG) and server.tell(name, [b"answer"])
     received: list[list[bytes]] = []
     while len(received) < 2:
         received += trainer.receive()
-        list(exchange.hear())
+        list(server.hear())
     assert received == [batch, [b"answer"]]
-    assert exchange.send_payload(name, batch, BIG) and exchange.send_payload(name, batch, BIG)
-    assert not exchange.send_payload(name, batch, BIG), "nothing bounds what waits for it"
-    assert not exchange.anybody and not exchange.send_payload(name, batch, BIG)
+    assert server.send_payload(name, batch, BIG) and server.send_payload(name, batch, BIG)
+    assert not server.send_payload(name, batch, BIG), "nothing bounds what waits for it"
+    assert not server.anybody and not server.send_payload(name, batch, BIG)
     trainer.close()
-    exchange.close()
+    server.close()
 
 
 def test_a_trainer_that_sends_much_at_once_is_read_to_its_end_and_others_have_their_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("headrace_server.process.channel_server.TURN_S", 0.0)
-    exchange = ChannelServer(tmp_path / "trainers", 4 + SPARE, lambda name: True)
-    much = Channel.connect(exchange.path, [b"0"])
-    little = Channel.connect(exchange.path, [b"0"])
+    server = ChannelServer(tmp_path / "trainers", 4 + SPARE, lambda name: True)
+    much = Channel.connect(server.path, [b"0"])
+    little = Channel.connect(server.path, [b"0"])
     for number in range(1, 100):
         much.send([b"%d" % number])
     much.close()
     heard: dict[bytes, list[int]] = {}
     turns = 0
-    while len(heard.get(b"\0near-1", ())) < 100:
-        assert exchange.unheard or ready(exchange, PATIENCE_S)
-        for name, (said,) in exchange.hear():
+    while len(heard.get(b"\0channel-1", ())) < 100:
+        assert server.unheard or ready(server, PATIENCE_S)
+        for name, (said,) in server.hear():
             heard.setdefault(name, []).append(int(said))
         turns += 1
         if turns == 50:
             little.send([b"1"])
     assert turns >= 100, "it was heard for more than a moment at a time"
-    assert heard == {b"\0near-1": list(range(100)), b"\0near-2": [0, 1]}
-    while exchange.unheard or ready(exchange, 0):
-        list(exchange.hear())
-    assert exchange.tell(b"\0near-2", [b"here"]) and not exchange.tell(b"\0near-1", [b"gone"])
+    assert heard == {b"\0channel-1": list(range(100)), b"\0channel-2": [0, 1]}
+    while server.unheard or ready(server, 0):
+        list(server.hear())
+    assert server.tell(b"\0channel-2", [b"here"]) and not server.tell(b"\0channel-1", [b"gone"])
     little.close()
-    exchange.close()
+    server.close()
 
 
 # Too many connections, too few descriptors
@@ -690,7 +690,7 @@ def test_strangers_make_room_for_others_and_identified_connections_stay(tmp_path
         worker = place.worker(b"0-0")
         strangers = [place.stranger(b"") for _ in range(150)]
         place.hear_out()
-        assert connected_to(place.exchange) == 100
+        assert connected_to(place.server) == 100
         assert strangers[0].recv(1) == b"" and worker.receive() == [] and not worker.ended
         assert place.tell(b"0-0", [b"still here"])
         assert place.worker(b"1-0") and place.tell(b"1-0", [b"x"])
@@ -700,18 +700,18 @@ def test_strangers_make_room_for_others_and_identified_connections_stay(tmp_path
 
 def test_a_channel_of_a_session_outlives_any_number_of_silent_ones(tmp_path: Path):
     used: set[bytes] = set()
-    exchange = ChannelServer(tmp_path / "trainers", 1 + SPARE, used.__contains__)
-    trainer = Channel.connect(exchange.path, [b"hello"])
+    server = ChannelServer(tmp_path / "trainers", 1 + SPARE, used.__contains__)
+    trainer = Channel.connect(server.path, [b"hello"])
     while not used:
-        used.update(name for name, _ in exchange.hear())
-    silent = [Channel.connect(exchange.path, [b"x"]) for _ in range(100)]
-    while ready(exchange, 0):
-        list(exchange.hear())
+        used.update(name for name, _ in server.hear())
+    silent = [Channel.connect(server.path, [b"x"]) for _ in range(100)]
+    while ready(server, 0):
+        list(server.hear())
     (name,) = used
-    assert exchange.tell(name, [b"still here"]) and connected_to(exchange) == 1 + SPARE
+    assert server.tell(name, [b"still here"]) and connected_to(server) == 1 + SPARE
     for channel in (trainer, *silent):
         channel.close()
-    exchange.close()
+    server.close()
 
 
 def test_an_exchange_without_descriptors_waits_and_accepts_when_there_are_some(tmp_path: Path):
@@ -722,9 +722,9 @@ def test_an_exchange_without_descriptors_waits_and_accepts_when_there_are_some(t
         with no_descriptors():
             place.hear_out()  # and it is not always ready
             assert place.tell(b"0-0", [b"meanwhile"])
-        place.exchange.tick()
+        place.server.tick()
         place.hear_out()
-        assert connected_to(place.exchange) == 2 and not worker.ended
+        assert connected_to(place.server) == 2 and not worker.ended
         late.close()
     finally:
         place.close()

@@ -26,21 +26,21 @@ class Front:
 
 
 class Relay:
-    """A door, and the front at its other end."""
+    """The channel to the front, and its other end."""
 
     def __init__(self) -> None:
-        self.front: Any = Front()
-        self.door = FrontChannel(self.front)
+        self.end: Any = Front()
+        self.front = FrontChannel(self.end)
 
     def say(self, connection: bytes, *frames: bytes) -> None:
-        self.front.said.append([FROM_FRONT.encode(TrainerMessage(connection, "key")), *frames])
-        self.door.hear()
+        self.end.said.append([FROM_FRONT.encode(TrainerMessage(connection, "key")), *frames])
+        self.front.hear()
 
     def hear(self) -> list[tuple[bytes, bytes]]:
         """All that waits: connection and first frame."""
         heard = []
-        while self.door.heard:
-            key, connection, frames = self.door.receive()
+        while self.front.heard:
+            key, connection, frames = self.front.receive()
             assert key == "key"
             heard.append((connection, frames[0]))
         return heard
@@ -68,30 +68,30 @@ def test_messages_of_a_connection_that_sends_endlessly_are_bounded(
     monkeypatch.setattr(front_channel, "_MOST_WAITING", 10)
     at.say(b"b", b"0")
     for number in range(11):
-        assert at.door.flooding == []
+        assert at.front.flooding == []
         at.say(b"a", b"%d" % number)
-    assert at.door.flooding == [b"a"]
+    assert at.front.flooding == [b"a"]
     assert at.hear() == [(b"b", b"0")]
-    assert not at.door.is_full
+    assert not at.front.is_full
 
 
 def test_no_more_is_to_be_taken_while_many_bytes_wait(at: Relay, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(front_channel, "_MOST_WAITING_BYTES", 100_000)
     at.say(b"a", b"x", bytes(99_000))
-    assert not at.door.is_full
+    assert not at.front.is_full
     at.say(b"b", bytes(1000))
-    assert at.door.is_full
-    at.door.receive()
-    assert not at.door.is_full
+    assert at.front.is_full
+    at.front.receive()
+    assert not at.front.is_full
     for _ in range(3):
         at.say(b"b", bytes(50_000))
-    assert at.door.is_full
+    assert at.front.is_full
     monkeypatch.setattr(front_channel, "_MOST_WAITING", 4)
     at.say(b"b", b"z")
-    assert at.door.flooding == [b"b"] and not at.door.is_full
+    assert at.front.flooding == [b"b"] and not at.front.is_full
 
 
-def test_small_messages_fill_the_door_with_the_memory_that_they_take(
+def test_small_messages_fill_the_queues_with_the_memory_that_they_take(
     at: Relay, monkeypatch: pytest.MonkeyPatch
 ):
     most = 1 << 20
@@ -100,9 +100,9 @@ def test_small_messages_fill_the_door_with_the_memory_that_they_take(
     header = FROM_FRONT.encode(TrainerMessage(b"a", "key"))
     tracemalloc.start()
     try:
-        while not at.door.is_full:
-            at.front.said += [[header, bytes(bytearray(10))] for _ in range(100)]
-            at.door.hear()
+        while not at.front.is_full:
+            at.end.said += [[header, bytes(bytearray(10))] for _ in range(100)]
+            at.front.hear()
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

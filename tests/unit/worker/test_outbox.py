@@ -60,10 +60,10 @@ class Post:
     def __init__(self, directory: Path) -> None:
         self.front = Front()
         self.sessions = SessionTable(directory)
-        near: Any = None  # nobody comes by a channel
-        door: Any = self.front
+        channels: Any = None  # nobody comes by a channel
+        front: Any = self.front
         self.outbox = Outbox(
-            door, directory, self.sessions, near, slab_bytes=BLOCK * 64, max_credits=4
+            front, directory, self.sessions, channels, slab_bytes=BLOCK * 64, max_credits=4
         )
         feed = FeedConfig("default", hs.from_examples([{"i": 1}]).batch(4).declaration(), (), 1)
         self.desk = Desk(feed, RunConfig((feed,), str(directory), ()))

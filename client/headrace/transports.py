@@ -1,5 +1,6 @@
-"""Waits for messages at the sockets and channels of all servers; another thread can end a wait.
+"""The transports of a trainer to all its servers, and the wait for messages at all of them.
 
+    Transport    the socket to one server, and the channel where there is one
     Sleep.wait ─► the waker, and the socket and channel of each transport: until an event at one
 
 ZeroMQ's descriptor reports changes only, and checking for waiting messages costs as much as a small

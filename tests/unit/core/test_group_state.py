@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace_server.core.dispatch_effects import Batch, JoinRefused
-from headrace_server.core.trainer_group import (
+from headrace_server.core.group_state import (
     LONGEST_NAME,
     MOST_MEMBERS,
     Group,
