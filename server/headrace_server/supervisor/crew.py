@@ -37,6 +37,7 @@ logger = logging.getLogger("headrace.server")
 _BACKOFF_S = 0.1
 #: Time between two attempts to start a worker where the system refuses one.
 _RETRY_S = 1.0
+_NOT_NOW = "%s can not be started now: %s"
 _STOP_S = 5.0
 #: Maximum time for an owner to inform its trainers of the stop; user code may delay it.
 _WORDS_S = 2.0
@@ -69,7 +70,7 @@ class Crew:
         self._front: Child | None = None
         self.posts: list[Post] = []
         look_s = self.patience.look_s
-        self._unbegun: list[tuple[Post, str]] = []  # posts, and the words of deaths there
+        self._unbegun: list[tuple[Post, str, bool]] = []  # see begin_next
         self._deaths = DeathWatch(self.children, self._bury, self._look, look_s)
 
     def begin(self, timeout_s: float) -> None:
@@ -85,7 +86,9 @@ class Crew:
         with self.lock, interrupts_held():  # until then its reports wait
             self._front = self._spawn("front", "headrace_server.front.front", {})
             self.posts = posts
-        self.resume()
+        self._watch()
+        for post in posts:
+            self._fill(post)
 
     def wait_until(
         self, done: Callable[[], bool], ended: Callable[[], HeadraceError | None], what: str
@@ -111,12 +114,19 @@ class Crew:
                 self._deadline = Deadline(self._timeout_s)
 
     def resume(self) -> None:
-        """Watch the children, and start the workers that are not there."""
+        """Start all workers, whose lives have begun; try again where the system refuses one."""
+        self._watch()
+        for post in self.posts:
+            try:
+                self._fill(post)
+            except OSError as error:
+                logger.warning(_NOT_NOW, post.name, error)
+                self.begin_next(post, f"{post.name} was replaced", begun=True)
+
+    def _watch(self) -> None:
         with self.lock:
             self._closed.clear()
         self._deaths.begin()
-        for post in self.posts:
-            self._fill(post)
 
     def _spawn(
         self, name: str, module: str, extra: Mapping[str, Any], owner: int | None = None
@@ -150,8 +160,8 @@ class Crew:
 
     def _look(self) -> None:
         unbegun, self._unbegun = self._unbegun, []
-        for post, words in unbegun:
-            self.begin_next(post, words)
+        for post, words, begun in unbegun:
+            self.begin_next(post, words, begun)
         for post in self.posts:
             post.look(self.clock())
 
@@ -169,22 +179,25 @@ class Crew:
         self.order(FRONT, order="worker_died", worker=post.number, life=life)
         self.on_death(words, post, entry)
 
-    def begin_next(self, post: Post, words: str) -> None:
-        """Begin a worker's next life after its death, which ``words`` describe."""
-        thread = threading.Thread(target=self._begin_next, args=(post, words), daemon=True)
+    def begin_next(self, post: Post, words: str, begun: bool = False) -> None:
+        """Begin a worker's next life after its death, which ``words`` describe.
+
+        ``begun``: it has its term, and the system has refused its process once.
+        """
+        thread = threading.Thread(target=self._begin_next, args=(post, words, begun), daemon=True)
         thread.name = f"headrace-{post.name}"
         try:
             thread.start()
         except RuntimeError as error:  # the system has no thread to spare
-            logger.warning("%s can not be started now: %s", post.name, error)
-            self._unbegun.append((post, words))
+            logger.warning(_NOT_NOW, post.name, error)
+            self._unbegun.append((post, words, begun))
 
-    def _begin_next(self, post: Post, words: str) -> None:
+    def _begin_next(self, post: Post, words: str, begun: bool) -> None:
         """Try to begin a life, again and again while the system refuses it.
 
         It may have no process to spare, or the disk is full: then commits wait for room, too.
         """
-        begun, pause_s = False, 0.0
+        pause_s = _RETRY_S if begun else 0.0
         while not self._closed.wait(pause_s):
             try:
                 if begun:
@@ -196,7 +209,7 @@ class Crew:
                 self.give_up(f"{words}\nThe next life can not begin: {error}")
                 return
             except OSError as error:
-                logger.warning("%s can not be started now: %s", post.name, error)
+                logger.warning(_NOT_NOW, post.name, error)
                 pause_s = _RETRY_S
 
     # Processes, by name

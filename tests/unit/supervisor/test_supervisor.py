@@ -252,6 +252,26 @@ def test_a_start_that_had_to_wait_for_a_thread_is_forgotten_once_all_workers_are
     assert begun == [] and len(supervisor.pids()) == 3
 
 
+def test_a_worker_that_can_not_be_started_after_a_restart_of_a_feed_is_started_later(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """The system refuses one process of two, twice; the restart of the feed has not failed."""
+    monkeypatch.setattr(crew, "_RETRY_S", 0.05)
+    supervisor = start(n=16, partitions=2, workers=2)
+    refusals = [OSError(11, "no process to spare")] * 2
+
+    def refused(module: str, name: str, *rest: Any) -> Any:
+        if refusals and name == "worker-0-1":
+            raise refusals.pop()
+        return ChildProcess(module, name, *rest)
+
+    monkeypatch.setattr(crew, "ChildProcess", refused)
+    supervisor.restart("default")
+    eventually(lambda: sorted(supervisor.pids()) == ["front", "worker-0-1", "worker-1-1"])
+    assert caplog.text.count("worker-0-1 can not be started now: [Errno 11]") == 2
+    assert sorted(rows(supervisor)) == list(range(16)) and supervisor.failure is None
+
+
 def test_a_restart_of_a_feed_that_fails_halfway_is_the_failure_of_the_server(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ):
@@ -260,10 +280,10 @@ def test_a_restart_of_a_feed_that_fails_halfway_is_the_failure_of_the_server(
     front = supervisor.pids()["front"]
 
     def refused(*args: Any) -> Any:
-        raise OSError(11, "no process to spare")
+        raise OSError(5, "the disk is broken")
 
-    monkeypatch.setattr(crew, "ChildProcess", refused)
-    why = r"'default' could not be taken back: .*no process to"
+    monkeypatch.setattr(supervisor._starts, "take_back", refused)
+    why = r"'default' could not be taken back: .*the disk is broken"
     with pytest.raises(ServerError, match=why):
         supervisor.restart("default")
     assert supervisor.wait(PATIENCE_S) and supervisor.pids() == {"front": front}
