@@ -8,6 +8,7 @@ import functools
 import logging
 import math
 import os
+from collections.abc import Callable
 from typing import Any, cast
 
 from headrace_proto.interrupts import interrupts_held
@@ -56,6 +57,7 @@ class Server:
         settings: Settings,
         durable: Durable | None = None,
         http: HttpOptions | None = None,
+        begin: Callable[[RunConfig], RunConfig] = lambda config: config,
     ) -> None:
         self._durable = durable
         self._http: HttpService | None = None
@@ -70,7 +72,6 @@ class Server:
                 with interrupts_held():
                     directory = RunDirectory(settings.shm_dir)
                     undo_directory.callback(directory.close)
-                config = _within_memory(config, str(directory.path))
                 undo_directory.pop_all()  # from here on it is the supervisor's
             self._supervisor = Supervisor(
                 config,
@@ -79,6 +80,7 @@ class Server:
                 settings.worker_timeout_s,
                 settings.worker_memory_bytes or 0,
                 durable,
+                lambda config: _within_memory(_served(begin(config)), str(directory.path)),
             )
             undo.pop_all()
         if self._http is not None:
@@ -312,7 +314,7 @@ def start(settings: RunSettings, mirrored: Mirrored | None = None) -> Server:
         config = dataclasses.replace(config, index_directory=index_directory(settings.state_dir))
     if settings.state_dir is None or settings.durability == "off":
         settings.refuse_state()
-        return Server(dataclasses.replace(_served(config), record="off"), settings, http=watched)
+        return Server(dataclasses.replace(config, record="off"), settings, http=watched)
     refuse_taken([("state_dir", os.path.abspath(settings.state_dir))])
     durable = Durable(
         settings.state_dir,
@@ -323,12 +325,13 @@ def start(settings: RunSettings, mirrored: Mirrored | None = None) -> Server:
         share,
         mirrored,
     )
-    try:
-        config = _served(durable.begin(config, tokens, settings.partitions is None))
-    except BaseException:
-        durable.close()
-        raise
-    return Server(config, settings, durable, watched)
+    return Server(
+        config,
+        settings,
+        durable,
+        watched,
+        lambda config: durable.begin(config, tokens, settings.partitions is None),
+    )
 
 
 def _served(config: RunConfig) -> RunConfig:

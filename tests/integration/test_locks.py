@@ -437,6 +437,34 @@ def test_keys_that_a_server_can_not_use_are_a_mistake_of_its_caller(
     assert ended.returncode == 2 and re.fullmatch(f"headrace: {text}.*\n", ended.stderr)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_server_that_can_not_use_its_keys_leaves_the_state_as_it_was(
+    tmp_path: Path, workers: int
+):
+    """1. A feed is resumed, under a secret that others can read; 2. then that is mended."""
+    make_keys(tmp_path)
+    options = {"keys": tmp_path / "server", "state_dir": tmp_path / "state"}
+    credentials = {"keys": tmp_path / "alice", "timeout": PATIENCE_S}
+    with serving(numbers(), **options) as server:
+        token = server.snapshot()
+        with headrace.connect(server.address, **credentials) as feed:
+            next(feed)
+            next(feed)
+
+    def state() -> dict[Path, bytes]:
+        files = (path for path in (tmp_path / "state").rglob("*") if path.is_file())
+        return {path: path.read_bytes() for path in files}
+
+    before = state()
+    _others_read(tmp_path / "server")
+    with pytest.raises(ValueError, match=r"server\.secret can be read by everybody"):
+        hs.run(numbers(), workers=workers, resume=token, **options)
+    assert state() == before
+    (tmp_path / "server/server.secret").chmod(0o600)
+    with hs.run(numbers(), workers=workers, resume=token, **options) as server:
+        assert some_rows(server.address, str(tmp_path / "alice"), ROWS) == ROWS
+
+
 def test_a_secret_that_the_system_does_not_let_the_front_read_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -360,11 +360,12 @@ def _greeting_in(frames: list[bytes]) -> messages.Hello | HeadraceError | None:
 def serve(plain: Any, pipe: Pipe) -> None:
     """Run the front of a server, in a process or a thread of its own, until an order to stop.
 
-    Where its keys can not be used, it reports why, and ends.
+    It reads its keys before the server begins.  Where they can not be used, it reports why, and
+    ends.
     """
-    config = RunConfig.from_plain(plain["run"])
+    keys = plain["keys"]
     try:
-        ring = None if config.keys is None else KeyRing(config.keys)
+        ring = None if keys is None else KeyRing(keys)
     except OSError as error:
         path = error.filename and str(error.filename)
         pipe.report("unusable", text=error.strerror, number=error.errno, path=path)
@@ -373,8 +374,9 @@ def serve(plain: Any, pipe: Pipe) -> None:
         pipe.report("unusable", text=str(error))
         return
     if ring is not None and not ring.names:
-        logger.warning("keys=%r: no trainer is let in yet: trainers/ has no keys", config.keys)
-    front = Front(config, pipe, ring)
+        logger.warning("keys=%r: no trainer is let in yet: trainers/ has no keys", keys)
+    pipe.report("keys_read")
+    front = Front(RunConfig.from_plain(pipe.read_config()), pipe, ring)
     try:
         pipe.report("ready", addresses=front.bind())
         front.run()
@@ -386,7 +388,7 @@ def main() -> None:
     """Run the process."""
     pipe = ParentPipe()
     plain = pipe.read_config()
-    logging.basicConfig(level=plain["run"]["log_level"], format=LOG_FORMAT)
+    logging.basicConfig(level=plain["log_level"], format=LOG_FORMAT)
     try:
         serve(plain, pipe)
     except BaseException as error:

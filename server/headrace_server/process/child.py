@@ -199,6 +199,10 @@ class Child(ABC):
         """Return the last lines that it printed."""
         return ""
 
+    def configure(self, config: bytes) -> None:
+        """Send the config that it reads after its first one."""
+        self._unsent.put(config)
+
     def order(self, **values: Any) -> None:
         """Send one order; nothing happens where the child is gone."""
         self._unsent.put(json.dumps(values).encode())

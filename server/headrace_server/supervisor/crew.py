@@ -1,8 +1,9 @@
 """The processes of a server, its front and its workers: started, given orders, replaced, ended.
 
-    begin() ─► front, workers ─► order(), ask() ─► … ─► end()
-                    │ die
-                    └─► on_death ─► begin_next() ─► the next life, once it can be started
+    begin_front(), begin() ─► front, workers ─► order(), ask() ─► … ─► end()
+                                   │ die
+                                   └─► on_death ─► begin_next() ─► the next life, once it can be
+                                                                   started
 
 One thread waits for deaths, and a few read the pipes of the children.  The lock is the
 supervisor's, which judges deaths.
@@ -73,20 +74,28 @@ class Crew:
         self._unbegun: list[tuple[Post, str, bool]] = []  # see begin_next
         self._deaths = DeathWatch(self.children, self._bury, self._look, look_s)
 
-    def begin(self, timeout_s: float) -> None:
-        """Start the front and all workers, which wait for it where they are ready first.
+    def begin_front(self, timeout_s: float) -> None:
+        """Start the front, which reads its keys and then waits for ``begin``.
 
-        A wait for them lasts at most ``timeout_s``, or longer while workers make progress.
+        A wait for all of them lasts at most ``timeout_s``, or longer while workers make progress.
         """
         self._timeout_s, self._deadline = timeout_s, Deadline(timeout_s)
+        config = self.starts.config
+        message = {"keys": config.keys, "log_level": config.log_level}
+        with self.lock, interrupts_held():  # until then its reports wait
+            self._front = self._spawn("front", "headrace_server.front.front", message)
+        self._watch()
+
+    def begin(self) -> None:
+        """Start all workers; they wait for the front where they are ready first."""
         config = self.starts.config
         diaries = [Path(config.directory) / f"diary-{i}" for i in range(config.workers)]
         feeds = len(config.feeds)
         posts = [Post(i, d, self.patience, feeds) for i, d in enumerate(diaries)]
-        with self.lock, interrupts_held():  # until then its reports wait
-            self._front = self._spawn("front", "headrace_server.front.front", {})
+        with self.lock:
             self.posts = posts
-        self._watch()
+            if self._front is not None:  # else the server has failed
+                self._front.configure(msgpack.packb(config.to_plain(), use_bin_type=True))
         for post in posts:
             self._fill(post)
 
@@ -128,11 +137,8 @@ class Crew:
             self._closed.clear()
         self._deaths.begin()
 
-    def _spawn(
-        self, name: str, module: str, extra: Mapping[str, Any], owner: int | None = None
-    ) -> Child:
-        run = self.starts.of(owner).to_plain()
-        config = msgpack.packb({"run": run, **extra}, use_bin_type=True)
+    def _spawn(self, name: str, module: str, message: Mapping[str, Any]) -> Child:
+        config = msgpack.packb(message, use_bin_type=True)
         made = InThread if self.starts.config.in_process else ChildProcess
         child: Child = made(module, name, config, self.on_event, environment())
         self.born[:] = [one for one in self.born if one.wait(0) is None] + [child]
@@ -143,14 +149,15 @@ class Crew:
             if self._closed.is_set() or post not in self.posts or post.child is not None:
                 return
             post.begin()
-            extra = {
+            message = {
+                "run": self.starts.of(post.number).to_plain(),
                 "worker": post.number,
                 "life": post.life,
                 "diary": post.notebook.path,
                 **self.begun(post.number),
             }
             module = "headrace_server.worker.worker"
-            child = post.child = self._spawn(post.name, module, extra, post.number)
+            child = post.child = self._spawn(post.name, module, message)
             self._deaths.wake()
             asked = list(self.asked(post.number))
         for values in asked:  # the life before may have died with them
@@ -258,6 +265,7 @@ class Crew:
         with self.lock:
             front, self._front = self._front, None
             workers = {post.number: post.child for post in self.posts if post.child is not None}
+            has_begun = bool(self.posts)
             self.posts = []  # a next life that begins just now finds no place to fill
         for owner in workers.values():
             owner.order(order="stop")
@@ -265,8 +273,9 @@ class Crew:
         unheard = [n for n, owner in workers.items() if owner.wait(words.left_s) is None]
         end(list(workers.values()), 0.0)  # they hold nothing that a kill could hurt
         if front is not None:
-            front.order(order="stop", unheard=unheard)
-            end([front], _STOP_S)
+            if has_begun:  # else it waits for a config
+                front.order(order="stop", unheard=unheard)
+            end([front], _STOP_S if has_begun else 0.0)
 
     def close(self) -> None:
         """End the watch for good."""

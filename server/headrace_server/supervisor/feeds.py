@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed, from_code
@@ -68,13 +69,18 @@ class Feeds:
     def __post_init__(self) -> None:
         self._functions: dict[str, dict[str, Any]] = {}  # by feed, the digests that came first
         self.events: deque[EventStatus] = deque(maxlen=_MOST_EVENTS)  # the newest first
-        self.quarantine = Quarantine(self.starts.config)
         self.failure: HeadraceError | None = None  # of the server
         self.addresses: list[str] = []  # on which the front listens; none before it does
-        self.unusable: OSError | ValueError | None = None  # of the keys, in place of addresses
+        self.keys_read = False  # whether the front has read its keys …
+        self.unusable: OSError | ValueError | None = None  # … or why it can not use them
         self._feeds = {name: _Feed() for name in self.names}
         self._opened: dict[int, dict[str, Any]] = {}  # by owner: commits under earlier servers
         self._marked: dict[str, list[list[Any]]] = {USED: [], TOUCHED: []}  # feeds, generations
+
+    @cached_property
+    def quarantine(self) -> Quarantine:
+        """The quarantine, of the state with which the server has begun."""
+        return Quarantine(self.starts.config)
 
     def begin_anew(self, feed: str) -> None:
         """Forget the reports of a feed that is taken back, and failures: all workers are new."""
@@ -110,6 +116,10 @@ class Feeds:
     def listens(self, owner: int, addresses: list[str]) -> None:
         """Note that the front listens."""
         self.addresses = addresses
+
+    def has_read_keys(self, owner: int) -> None:
+        """Note that the front can use its keys."""
+        self.keys_read = True
 
     def can_not_use_keys(
         self, owner: int, text: str, number: int | None = None, path: str | None = None

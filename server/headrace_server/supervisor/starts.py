@@ -31,9 +31,9 @@ class Starts:
         # A worker may die while the server begins anew.
         self._lock = threading.RLock()
 
-    def of(self, owner: int | None) -> RunConfig:
-        """Return the config of an owner's start; for the front that of the last start of any."""
-        return self.config if owner is None else self._begun.get(owner, self.config)
+    def of(self, owner: int) -> RunConfig:
+        """Return the config of an owner's start."""
+        return self._begun[owner]
 
     def begin_all(self) -> None:
         """Begin all owners: the first with the term of the server's start."""

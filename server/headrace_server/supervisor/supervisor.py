@@ -1,9 +1,12 @@
 """The supervisor: starts front and workers, restarts workers, ends everything in order.
 
-    start ─► front ready ─► workers ready ─► feeds open ─► … ─► stop
-                 │               │
-              dies: the       dies, or hangs and is ended: reported to the front, started again with
-              server fails    the next life, until the restart budget is spent; then feeds fail
+    start ─► keys read ─► front ready ─► workers ready ─► feeds open ─► … ─► stop
+                              │               │
+                           dies: the       dies, or hangs and is ended: reported to the front,
+                           server fails    started again with the next life, until the restart
+                                           budget is spent; then feeds fail
+
+A state directory does not change before the front has read the keys.
 
 A death with rows in hand that were in hand at a death before is no case for the budget but for the
 quarantine, which finds the row that kills.
@@ -58,7 +61,9 @@ class Supervisor:
         worker_timeout_s: float = 60.0,
         worker_memory_bytes: int = 0,
         durable: Durable | None = None,
+        begin: Callable[[RunConfig], RunConfig] = lambda config: config,
     ) -> None:
+        """``begin`` begins the state of the server, and returns the config with it."""
         self._pid = os.getpid()
         self._born: list[Child] = []  # those that may live, for an end without stop()
         self._finalizer = weakref.finalize(self, _abandon, directory, self._born, self._pid)
@@ -87,6 +92,7 @@ class Supervisor:
         self._asks = Asks(self._lock, self._wait_for, self._crew.by_number, self._ended)
         feeds = self._feeds
         self._reports: dict[str, Callable[..., None]] = {
+            "keys_read": feeds.has_read_keys,
             "ready": feeds.listens,
             "unusable": feeds.can_not_use_keys,
             "open": feeds.opened,
@@ -101,7 +107,7 @@ class Supervisor:
             "take_back": lambda owner, **of: self._requests.on_take_back(owner, **of),
         }
         try:
-            self._start()
+            self._start(begin)
         except BaseException:
             self.stop()
             raise
@@ -117,17 +123,21 @@ class Supervisor:
 
     # Start
 
-    def _start(self) -> None:
+    def _start(self, begin: Callable[[RunConfig], RunConfig]) -> None:
+        feeds, ended = self._feeds, self._ended
         self._requests = self._new_requests()
+        self._crew.begin_front(self._start_timeout_s)
+        if self._config.keys is not None:
+            self._crew.wait_until(
+                lambda: bool(feeds.keys_read or feeds.unusable), ended, "the front to read its keys"
+            )
+            if feeds.unusable is not None:
+                raise feeds.unusable
+        self._starts.config = begin(self._config)
         self._starts.begin_all()
         write_sources([feed.declaration for feed in self._config.feeds], self._directory.path)
-        self._crew.begin(self._start_timeout_s)
-        feeds, ended = self._feeds, self._ended
-        self._crew.wait_until(
-            lambda: bool(feeds.addresses or feeds.unusable), ended, "the front to start"
-        )
-        if feeds.unusable is not None:
-            raise feeds.unusable
+        self._crew.begin()
+        self._crew.wait_until(lambda: bool(feeds.addresses), ended, "the front to start")
         self.addresses = feeds.addresses
         opened, early = "the workers to open the sources", feeds.failed_early
         self._crew.wait_until(lambda: feeds.open or early() is not None, ended, opened)

@@ -44,9 +44,9 @@ def test_every_start_of_an_owner_has_a_larger_term_than_all_before(starts: Start
     assert first == begun[0] and begun == sorted(set(begun))
     starts.begin(1)
     assert starts.of(1).term > begun[-1] and starts.of(0).term == begun[0]
-    assert starts.of(None).term == starts.of(1).term
+    assert starts.config.term == starts.of(1).term
     starts.take_back("a", 0)
-    assert min(terms(starts)) > starts.of(None).term - 3 > begun[-1]
+    assert min(terms(starts)) > starts.config.term - 3 > begun[-1]
     assert [starts.of(owner).feed("a").generation for owner in range(3)] == [1, 1, 1]
 
 
