@@ -31,7 +31,7 @@ from headrace_server.making.slab import Slab
 from headrace_server.pipeline.sources import scalar
 from headrace_server.process.config import FeedConfig
 from headrace_server.process.rundir import RunDirectory
-from headrace_server.process.worker_diary import Notebook
+from headrace_server.process.worker_diary import DiaryFile
 from headrace_server.reading.arrow_part import ArrowPart
 from headrace_server.state.restoring import prepare
 from headrace_server.state.snapshots import Shelf
@@ -112,7 +112,7 @@ def session(disk: Path) -> None:
         (taken_back, r"feeds/\.f\.new/feed\.json: .* bytes"),
         (converted, r"part-00000\.arrow\.part: .*run the conversion again"),
         (session, "trainer-1-0: .* 16 bytes.*--shm-size"),
-        (lambda disk: Notebook(disk / "diary"), "diary: .* bytes.*--shm-size"),
+        (lambda disk: DiaryFile(disk / "diary"), "diary: .* bytes.*--shm-size"),
         (lambda disk: Store(disk / "0.journal", "power"), r"0\.journal: "),
         (lambda disk: _write(disk / "a.secret", "secret"), r"a\.secret: .* 6 bytes"),
     ],

@@ -28,7 +28,7 @@ __all__ = ["run"]
 _EVENTS = 10_000_000
 _STEPS = 200
 _OF_DISPATCHER = (
-    *("made", "partition_ended", "starved", "dry", "kept", "claimed", "join"),
+    *("made", "partition_ended", "starved", "dry", "stored", "claimed", "join"),
     *("window", "save", "flush", "give_back", "renew", "adopt", "leave", "tick", "seen", "claim"),
 )
 _OF_PARTITION = ("want", "offer", "saved", "leave", "next_draft", "claim", "release", "finish")

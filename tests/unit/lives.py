@@ -11,7 +11,7 @@ from headrace_server.making.partition_run import Busy
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.process.config import FeedConfig, RunConfig
-from headrace_server.process.worker_diary import Diary, Notebook
+from headrace_server.process.worker_diary import Diary, DiaryFile
 from headrace_server.worker.commits import Stores
 from headrace_server.worker.partition_opening import Life, Opener
 
@@ -75,8 +75,8 @@ class House(Keeping):
         self.feed = FeedConfig("f", declaration, resolve(declaration.source.paths), 2)
         here = here / life
         here.mkdir()
-        self.notebook = Notebook(here / "diary")
-        self.diary = Diary(self.notebook.path)
+        self.diary_file = DiaryFile(here / "diary")
+        self.diary = Diary(self.diary_file.path)
         self.passed: list[int] = []
         begun = Life(
             config=RunConfig((self.feed,), str(here), ()),

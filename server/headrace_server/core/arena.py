@@ -12,7 +12,7 @@ The laws:
   stays, so a steady load creates and removes nothing.
 * Hence an arena whose blocks are all free admits every request within the budget.
 
-The arena touches no memory.  After an ``allocate`` the shell removes the segments that ``retired``
+The arena touches no memory.  After an ``allocate`` the caller removes the segments that ``retired``
 names, and creates that of the block if there is none yet; numbers are never used twice.
 """
 
@@ -75,7 +75,7 @@ class Arena:
         self._segments: dict[int, _Segment] = {}  # by ascending number
         self._live: dict[tuple[int, int], Block] = {}
         self._next_number = 0
-        self.retired: list[int] = []  # numbers of segments, until the shell has removed them
+        self.retired: list[int] = []  # numbers of segments, until the caller has removed them
 
     @property
     def fraction_used(self) -> float:

@@ -1,5 +1,4 @@
-"""The batches of segments in the order of arrival that no trainer has, and which trainer gets
-which.
+"""The batches of segments in the order of arrival that no trainer has; which trainer gets which.
 
     credits of trainers ─► deal() ─┬─► next(): its trainer's
                                    └─► wants() ─► Want(partition, more) ─► worker ─► made()
@@ -24,7 +23,7 @@ from dataclasses import dataclass, field
 
 from headrace_proto.messages import Idle
 
-from .dispatch_effects import Batch, Effect, Line, Release, Want
+from .dispatch_effects import Batch, Effect, Release, TurnQueue, Want
 from .segment_rounds import SegmentRounds
 from .segment_supply import Asking, SegmentSupply
 from .trainers import Trainer
@@ -49,8 +48,8 @@ class ArrivalSupply(SegmentSupply):
         self._done: dict[int, int] = {}  # by partition: batches of earlier lives
         self._turns: Iterator[int] | None = None  # partitions in the order of their turns
         self._sized = False  # whether there was ever a take
-        self._ready = Line()
-        self._again = Line()  # batches that came back
+        self._ready = TurnQueue()
+        self._again = TurnQueue()  # batches that came back
         # Partitions that have ended or finished their epoch, where trainers take turns.
         self._over: list[int] = []
 
@@ -89,7 +88,7 @@ class ArrivalSupply(SegmentSupply):
         return True
 
     @property
-    def _lines(self) -> Sequence[Line]:
+    def _queues(self) -> Sequence[TurnQueue]:
         return self._ready, self._again
 
     def drain(self) -> list[Batch]:
@@ -129,8 +128,8 @@ class ArrivalSupply(SegmentSupply):
 
     def next(self, session: int) -> Batch | None:
         """Return the first returned batch, else the first new one."""
-        line = self._again if self._again.count else self._ready
-        return line.pop() if line.count else None
+        queue = self._again if self._again.count else self._ready
+        return queue.pop() if queue.count else None
 
     def tell_passed(self, trainer: Trainer) -> None:
         """Answer a trainer with one ended partition in place of each batch that it asks for.

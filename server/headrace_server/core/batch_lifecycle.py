@@ -80,7 +80,7 @@ class BatchLifecycle:
         self.void(batch)
 
     def close(self, batch: Batch) -> None:
-        """End the life of a batch."""
+        """Count a batch as settled or void, and let it go."""
         self.open -= 1
         if self.epochs is not None:
             self.epochs.closed(batch.epoch)

@@ -4,7 +4,7 @@
                    made(): it is here ───────┤  "done"  the commit was stored before
                                              └─ "no"    the batch goes to others
 
-The life of a claim is the table ``CLAIM``.  No other trainer gets a claimed batch until its
+The table ``CLAIM`` has the states of a claim.  No other trainer gets a claimed batch until its
 partition has judged the claim.  Every method returns the claims that it has ended.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from .batch_lifecycle import BatchLifecycle
 from .dispatch_effects import Batch, Claim
 from .supply import Supply
-from .transitions import Lifecycle, Transitions
+from .transitions import StateMachine, Transitions
 
 QUEUED, ASKED, ALLOWED, ENDED = STATES = ("queued", "asked", "allowed", "ended")
 STANDS, DONE, GONE = "the lease stands again", "its commit was stored", "the batch goes to others"
@@ -47,7 +47,7 @@ CLAIM = Transitions(
 
 
 @dataclass(slots=True)
-class ClaimedBatch(Lifecycle):
+class ClaimedBatch(StateMachine):
     """A batch of an earlier server that a trainer holds."""
 
     table: ClassVar = CLAIM

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from .plan import stored
+from .plan import stored_fields
 
 _START: Final = 10  # TensorFlow's: the first rows must not swing the estimate
 _BLOCK: Final = 2**18  # values computed at once; bounds memory with many classes
@@ -55,7 +55,7 @@ class ClassEstimator:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a snapshot; ValueError names the field that does not fit."""
-        counts, rows = stored(state, "a class estimator", {"counts": list, "rows": int})
+        counts, rows = stored_fields(state, "a class estimator", {"counts": list, "rows": int})
         if len(counts) != self.num_classes:
             raise ValueError(
                 f"the field 'counts' has {len(counts)} classes, the pipeline {self.num_classes}"

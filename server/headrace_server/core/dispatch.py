@@ -2,17 +2,19 @@
 
     partition ─► made() ─► supply ─► Send ─► trainer ─► save() ─► StoreCommit ─► partition
                               ▲                 │                                   │
-                              └── put back ◄────┘ left, lost, expired,     Answer ◄─┘ kept()
+                              └── put back ◄────┘ left, lost, expired,     Answer ◄─┘ stored()
                                                   returned
 
 It judges every event at once; ``take_effects`` hands out batches, for all events of a round.
 
-    trainers.py                   who is there, and how much each takes
-    batch_lifecycle.py, lease.py  who has which batch, what is being stored, whose bytes are free
-    …_supply.py, segment_rounds.py  batches that nobody has, who gets which, who makes more segments
-    epoch_borders.py              epochs, where batches end with theirs
-    claims.py, segment_claims.py, acknowledged_commits.py  promises of an earlier server
-    dispatch_state.py             the parts of the dispatcher, and queries
+    trainers.py             which trainers are present, and how many batches each takes
+    batch_lifecycle.py      which batches are leased, being stored, or free; lease.py has the leases
+    …_supply.py             batches that no trainer has, and which trainer gets which;
+                            segment_rounds.py for ranks
+    epoch_borders.py        epochs, where batches end with theirs
+    claims.py               batches that an earlier server handed out; segment_claims.py
+    acknowledged_commits.py commits that an earlier server acknowledged
+    dispatch_state.py       the parts of the dispatcher, and queries
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from .rounds import DealtRounds
 
 
 class Dispatcher(EpochBorders):
-    """The hand-over of one feed, or of some of its partitions.
+    """The dispatcher of one feed, or of some of its partitions.
 
     The caller calls ``take_effects`` after every event, and carries out the effects.
     """
@@ -84,7 +86,7 @@ class Dispatcher(EpochBorders):
         self._end_claims(self._claims.partition_ended(number))
         self._changed = True
 
-    def kept(self, partition: int, number: int, code: str = "", text: str = "") -> None:
+    def stored(self, partition: int, number: int, code: str = "", text: str = "") -> None:
         """Answer a commit: its partition has stored it, or reports a fault."""
         lease = self._saving.pop((number, partition), None)
         if lease is None:
@@ -194,7 +196,7 @@ class Dispatcher(EpochBorders):
             self.save(session, token)
 
     def save(self, session: int, token: int, payload: Any = None) -> None:
-        """Commit a batch of a session with its states; only the shell reads ``payload``."""
+        """Commit a batch of a session with its states; only the worker reads ``payload``."""
         claim = self._claims.by_token.get(token)
         if claim is not None and (
             claim.session == session or claim.session not in self._trainers.present
@@ -321,10 +323,10 @@ class Dispatcher(EpochBorders):
         self._changed = True
 
     def _take_back(self, leases: Iterable[Lease], why: str) -> None:
-        """Take batches back from sessions that stay; take all of them where the session has the
-        states.
+        """Take batches back from sessions that stay.
 
-        In that case a batch that was sent again would continue from the states of a later one.
+        Where the session has the states, take all of its batches: one that was sent again would
+        continue from the states of a later one.
         """
         for lease in leases:
             session = lease.session
@@ -361,7 +363,7 @@ class Dispatcher(EpochBorders):
         self._recalls.ask(session, commit.token)
         self._lifecycle.effects.append(Claim(commit.partition, commit))
 
-    # The hand-over
+    # Effects
 
     def take_effects(self) -> list[Effect]:
         """Hand out batches, and return all effects in their order."""

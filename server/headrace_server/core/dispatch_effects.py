@@ -40,7 +40,7 @@ class Queue(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """One batch on offer.  Only the shell reads ``body``: where the bytes lie."""
+    """One batch on offer.  Only the worker reads ``body``: where the bytes lie."""
 
     partition: int
     number: int
@@ -73,8 +73,8 @@ class Batch:
         return self.rows - int(self.meta.get("empty", 0))
 
 
-class Line:
-    """Batches that came back or were dealt, in order."""
+class TurnQueue:
+    """Batches that came back or were dealt, by round or turn, then by partition."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[tuple[int, ...], Batch]] = []
@@ -123,7 +123,7 @@ class Line:
 
 
 class _Effect:
-    """An event of the hand-over that the shell carries out."""
+    """A decision of the dispatcher that the worker carries out."""
 
     __slots__ = ()
 
@@ -175,7 +175,7 @@ class Finish(_Effect):
 
 @record
 class StoreCommit(_Effect):
-    """Store a commit, with the states of segments.  Only the shell reads ``payload``."""
+    """Store a commit, with the states of segments.  Only the worker reads ``payload``."""
 
     batch: Batch
     payload: Any

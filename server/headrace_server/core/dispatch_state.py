@@ -97,10 +97,9 @@ class DispatchState:
         return not (self._lifecycle.open or self._claims.by_token or self._supply.open)
 
     def exhausted(self, session: int, last_seq: int) -> bool:
-        """Return whether no batch is left for a session that has received deliveries up to
-        ``last_seq``.
+        """Return whether no batch is left for a session: all are committed, or trainers have them.
 
-        Every batch is committed then, or in the hands of a trainer.
+        ``last_seq``: the last delivery that the session has received.
         """
         trainer = self._trainers.present.get(session)
         if trainer is None or not self._supply.is_exhausted(trainer):

@@ -1,4 +1,4 @@
-"""The borders between epochs in the hand-over of a feed: a layer of the dispatcher.
+"""When the partitions of a feed begin an epoch, and trainers are told: a layer of the dispatcher.
 
     partition ─► rests ─► all rest? ─► BeginEpoch ─► partition ─► begun ─┐
     batches of the epoch before ─► settled ──────────────────────────────┴─► EpochBegun ─► trainers

@@ -1,6 +1,6 @@
 """New batches of all partitions in the feed's order: by (turn, partition).
 
-    made(0/0) made(1/0) … ─► one line for each partition ─► next(): 0/0 1/0 2/0  0/1 1/1 …
+    made(0/0) made(1/0) … ─► a queue for each partition ─► next(): 0/0 1/0 2/0  0/1 1/1 …
 
 The turn of a batch is its number.  Where batches end with their epoch it is its epoch and its
 number in the epoch, and a partition that begins the next epoch (``begin_epoch``) does not block

@@ -1,5 +1,4 @@
-"""The batches of lanes that no trainer has: each trainer has a stripe, and only it gets its
-batches.
+"""The batches of lanes that no trainer has: each trainer gets only those of its own stripe.
 
     a trainer asks ─► a stripe in the partition with the fewest ─► Want(partition, more, stripe)
                                                                   ─► made() ─► next(): its trainer's
@@ -20,7 +19,7 @@ from dataclasses import dataclass, field
 from headrace_proto import limits
 
 from .admitted_examples import NOWHERE
-from .dispatch_effects import Batch, Effect, Leave, Line, Want
+from .dispatch_effects import Batch, Effect, Leave, TurnQueue, Want
 from .segment_rounds import SegmentRounds
 from .segment_supply import Asking, SegmentSupply
 from .trainers import Trainer
@@ -33,7 +32,7 @@ class _Stripe:
     number: int
     leaves: int  # number of left stripes of its partition when it was opened
     due: int = 0  # batches that were asked for and have not come
-    ready: Line = field(default_factory=Line)
+    ready: TurnQueue = field(default_factory=TurnQueue)
 
 
 class LaneSupply(SegmentSupply):
@@ -103,7 +102,7 @@ class LaneSupply(SegmentSupply):
         return last[0] if last and last[0].number in self._open else None
 
     @property
-    def _lines(self) -> list[Line]:
+    def _queues(self) -> list[TurnQueue]:
         return [stripe.ready for stripe in self._open.values()]
 
     def next(self, session: int) -> Batch | None:

@@ -7,10 +7,10 @@
               free ─── commit ─────┘
                 └── grant to another, void ──► over
 
-The life of a token is the table ``LEASE``: each event looks up what follows.  A token is larger
-than every token before it.  Only the last holder of a batch can commit it, also
-when its lease has ended but no trainer got the batch since, so its work is not lost.  A commit is
-answered when its partition has stored it; a repeated commit gets the same answer.
+The table ``LEASE`` has the states of a token, and what each event changes.  A token is larger than
+every token before it.  Only the last holder of a batch can commit it, also when its lease has ended
+but no trainer got the batch since, so its work is not lost.  A commit is answered when its
+partition has stored it; a repeated commit gets the same answer.
 """
 
 from __future__ import annotations
@@ -187,10 +187,9 @@ class LeaseTable:
         return lease.batch
 
     def void(self, batch: Batch) -> int | None:
-        """Invalidate all leases of a batch, so that a late commit of its last holder does not
-        count.
+        """Invalidate all leases of a batch; return its last token, if it had one.
 
-        Return its last token, if it had one.
+        A late commit of its last holder does not count then.
         """
         lease = self._of_batch.get(batch)
         if lease is None:

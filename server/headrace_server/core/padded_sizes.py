@@ -48,9 +48,10 @@ class Padding:
     def shape(
         self, name: str, dims: Sequence[int | None], largest: Sequence[int], bucket: int
     ) -> list[int]:
-        """Return the padded sizes of dimensions that are ``largest`` in a batch; ``dims`` that are
-        not
-        None do not vary."""
+        """Return the padded sizes of dimensions that are ``largest`` in a batch.
+
+        ``dims`` that are not None do not vary.
+        """
         sizes = self.sizes.get(name, ())
         shape = []
         for i, (dim, size) in enumerate(zip(dims, largest, strict=True)):

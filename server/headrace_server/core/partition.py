@@ -5,10 +5,10 @@
                 ─► Rest      the shape wants nothing more before something happens to it
                 ─► None      the input has ended and everything was planned
 
-The life of its input is the table ``PARTITION``.
-Without ``across_batches`` the shape ends each epoch as it ends the input, and takes the
-rows of the next one when its last batch was planned.  A batch then has a *turn* among those of all
-partitions: its epoch, then its number in the epoch.  With it, its turn is its number.
+The table ``PARTITION`` has the states of its input.  Without ``across_batches`` the shape ends each
+epoch as it ends the input, and takes the rows of the next one when its last batch was planned.  A
+batch then has a *turn* among those of all partitions: its epoch, then its number in the epoch.
+With ``across_batches`` its turn is its number.
 
 The machine never sees payload.  A chunk is known by the read that makes it, and reads are
 repeatable, so the whole state is small plain data: with ``cursor()`` another machine goes on
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from .plan import Draft, Plan, Position, Read, Shaper, stored
+from .plan import Draft, Plan, Position, Read, Shaper, stored_fields
 from .transitions import Transitions
 
 VERSION = 2
@@ -301,7 +301,7 @@ class Partition:
 
     def resume_reading(self, state: Mapping[str, Any], next_chunk: int) -> None:
         """Resume from a state of the input; number chunks from ``next_chunk`` on."""
-        self.epoch, self._epoch_rows, self._empty_epochs, self._position = stored(
+        self.epoch, self._epoch_rows, self._empty_epochs, self._position = stored_fields(
             state, "a partition's input", _INPUT
         )
         self._next_chunk = next_chunk
@@ -313,8 +313,9 @@ class Partition:
         self._reads = {chunk: read for chunk, read in self._reads.items() if chunk in needed}
 
     def cursor(self) -> dict[str, Any]:
-        """Return plain data from which another machine resumes; it repeats a read that has not
-        arrived.
+        """Return plain data from which another machine resumes.
+
+        That machine repeats a read that has not arrived.
         """
         chunks, held = self.chunks(), self.held
         return {
@@ -340,7 +341,7 @@ class Partition:
 
         ValueError, and no change, when the state is of another version or another shape.
         """
-        version, shape = stored(state, "a partition", {"version": object, "shape": object})
+        version, shape = stored_fields(state, "a partition", {"version": object, "shape": object})
         if version != VERSION:
             raise ValueError(
                 f"the state of a partition has version {version!r}; this release reads {VERSION}"
@@ -349,7 +350,7 @@ class Partition:
             raise ValueError(
                 f"the state is of shape {shape!r}, the pipeline of {self._shaper.kind!r}"
             )
-        *_, next_chunk, number, first, finished, closed, reads, held, shaper = stored(
+        *_, next_chunk, number, first, finished, closed, reads, held, shaper = stored_fields(
             state, "a partition", _FIELDS
         )
         known = {chunk: Read(chunk, *rest) for chunk, *rest in reads}

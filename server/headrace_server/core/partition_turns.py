@@ -50,11 +50,11 @@ class Untaken:
         return 0
 
 
-class _Shares:
-    """How much each of some parties, feeds or partitions, has worked: seconds, or batches.
+class _WorkDone:
+    """The work that each of several parties (feeds, partitions) has done: seconds, or batches.
 
-    One that had nothing to do is as far as the others when it comes back: it has no claim to the
-    time that it left to them.
+    One that had nothing to do counts as far as the others when it comes back: it has no claim to
+    the time that it left to them.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class _Feed:
     running: int = 0  # number of partitions …
     ready: dict[int, _Partition] = field(default_factory=dict)  # … and those that wait for nobody
     capacity: int | None = None  # of each partition
-    shares: _Shares = field(default_factory=_Shares)
+    work: _WorkDone = field(default_factory=_WorkDone)
     untaken: Untaken = field(default_factory=Untaken)
     bounds: tuple[int, int] = 0, 0  # of batches and of bytes
     rests: bool = False
@@ -88,7 +88,7 @@ class _Feed:
         partition, run = next(iter(self.ready.items()))
         if len(self.ready) > 1:
             _, partition, run = min(
-                (run.next_turn if run.made_ahead else self.shares.start(partition), partition, run)
+                (run.next_turn if run.made_ahead else self.work.start(partition), partition, run)
                 for partition, run in self.ready.items()
             )
         if run.capacity is None or self.untaken.of(partition) < run.capacity:
@@ -117,14 +117,14 @@ class PartitionTurns:
         self, feeds: Iterable[str], max_ahead: int, max_ahead_bytes: int, slab_bytes: int
     ) -> None:
         self._feeds = {name: _Feed() for name in feeds}
-        self._shares = _Shares()
+        self._work = _WorkDone()
         self.waiting: dict[_Name, _Partition] = {}  # those that wait for trainers
         several = len(self._feeds) > 1
         self._always = 1 if several else 2
         self._max_ahead = max_ahead
         self._max_ahead_bytes = max_ahead_bytes
         self._slab_bytes = slab_bytes
-        self._share = slab_bytes // (2 * len(self._feeds)) if several else None
+        self._most_bytes = slab_bytes // (2 * len(self._feeds)) if several else None
 
     def follow(self, feed: str, untaken: Untaken) -> None:
         """Bound a feed by its batches that are not taken."""
@@ -171,12 +171,12 @@ class PartitionTurns:
         return None
 
     def _order(self, name: str) -> tuple[bool, float, str]:
-        return self._feeds[name].untaken.count > 0, self._shares.start(name), name
+        return self._feeds[name].untaken.count > 0, self._work.start(name), name
 
     def worked(self, name: _Name, seconds: float, batches: int) -> None:
         """Note that a partition, which had the turn, has worked and made so many batches."""
-        self._shares.worked(name[0], seconds)
-        self._feeds[name[0]].shares.worked(name[1], batches)
+        self._work.worked(name[0], seconds)
+        self._feeds[name[0]].work.worked(name[1], batches)
 
     def _bound(self, feed: _Feed) -> None:
         """Set how far ahead a feed may get, for the partitions that are at work."""
@@ -187,7 +187,9 @@ class PartitionTurns:
             self._max_ahead_bytes,
             self._slab_bytes,
         )
-        feed.bounds = most, most_bytes if self._share is None else min(most_bytes, self._share)
+        if self._most_bytes is not None:
+            most_bytes = min(most_bytes, self._most_bytes)
+        feed.bounds = most, most_bytes
 
     def _rests(self, feed: _Feed) -> bool:
         """Return whether a feed rests, since it is far enough ahead."""

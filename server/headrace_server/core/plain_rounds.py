@@ -48,7 +48,7 @@ class PlainRounds(Rounds):
     def begin_run(self, run: int, world: int) -> list[Batch]:
         """Begin a run; return the batches that are to be dealt anew."""
         begun, same, anew = self._begun(world), world == self.world, list[Batch]()
-        for batch in [batch for line in self.lines for batch in line.drain()]:
+        for batch in [batch for queue in self.queues for batch in queue.drain()]:
             if same and (batch.round, batch.partition) not in begun:
                 self.push(batch)
             else:

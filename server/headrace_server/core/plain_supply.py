@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from headrace_proto.messages import Full, Idle
 
 from .batch_lifecycle import BatchLifecycle
-from .dispatch_effects import Batch, Dealt, Line, PassOver
+from .dispatch_effects import Batch, Dealt, PassOver, TurnQueue
 from .feed_order import FeedOrder
 from .plain_rounds import PlainRounds
 from .rounds import DealtRounds
@@ -35,7 +35,7 @@ class PlainSupply(Supply):
         super().__init__(lifecycle)
         self._partitions = tuple(partitions)
         self.untaken = self.stream = FeedOrder(self._partitions)
-        self._again = Line()  # returned batches that belong to no rank
+        self._again = TurnQueue()  # returned batches that belong to no rank
         self._rounds = PlainRounds()
         self._full = False  # whether there is no room for the next batch
 
@@ -215,7 +215,7 @@ class PlainSupply(Supply):
     def is_exhausted(self, trainer: Trainer) -> bool:
         if self.stream.open or self._again:
             return False
-        return trainer.rank < 0 or not self._rounds.lines[trainer.rank].count
+        return trainer.rank < 0 or not self._rounds.queues[trainer.rank].count
 
     def missing(self) -> tuple[int, int] | None:
         return self.stream.missing()

@@ -94,7 +94,7 @@ def unpacked_integers(plain: bytes) -> np.ndarray:
     return np.frombuffer(plain, f"<u{width}", offset=1).astype(np.int64)
 
 
-def stored(
+def stored_fields(
     state: Any, what: str, kinds: Mapping[str, type | tuple[type, ...]], **settings: Any
 ) -> list[Any]:
     """Return the fields of stored plain data, in the order of ``kinds``.

@@ -4,9 +4,9 @@ The beginning of a feed is like a snapshot: ``connect(restart=True)`` takes the 
 never while trainers use the feed that did not ask for it.
 
     Hello(resume=S) ─► is the feed at S, untouched?           join
-                       does another trainer live that resumed
+                       is another trainer alive that resumed
                        from S since it was taken back?        join: it is one group
-                       may such a one live?                   wait until it is heard of, or given up
+                       may such a trainer be alive?           wait until it is, or is given up
                        S is the beginning, others use it?     refuse
                        else                                   take the feed back to S
 

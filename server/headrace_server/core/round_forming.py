@@ -28,13 +28,13 @@ from .admitted_examples import READ_AHEAD, AdmittedExamples
 from .partition import TURN_BITS
 from .slots import RoundMember, Segments
 
-#: Number of a round, and a rank.
-Place = tuple[int, int]
+#: Number of a round, and the rank that gets the member.
+RoundRank = tuple[int, int]
 #: Form in which a trainer's claim names a round and a rank.
 _CLAIM = "<qq"
 
 
-def place_of(claim: bytes) -> Place | None:
+def place_of(claim: bytes) -> RoundRank | None:
     """Return the round and rank that a claim names; None where it names segments."""
     if len(claim) != calcsize(_CLAIM):
         return None
@@ -58,7 +58,7 @@ class MemberRows:
         return cls(*(np.frombuffer(column, "<i8").astype(np.int64) for column in plain))
 
 
-def _place(batch: Segments) -> Place:
+def _place(batch: Segments) -> RoundRank:
     """Return the place of a batch that is a member."""
     assert batch.member is not None
     return batch.member.round, batch.member.rank
@@ -80,7 +80,9 @@ class RoundMembers:
         self.wanted = 0  # number of rounds that are wanted and not drafted
         self.begun = False  # whether anything was ever wanted
         self.drafted: deque[Segments] = deque()  # not planned yet
-        self.again: dict[Place, MemberRows | None] = {}  # to be drafted again; None: with any rows
+        self.again: dict[
+            RoundRank, MemberRows | None
+        ] = {}  # to be drafted again; None: with any rows
         self.over = False  # whether no round follows
         self.newest: list[Segments] = []  # the members of the last round that was drafted
         self.moved = False  # whether members were drafted or done since that was stored
@@ -119,7 +121,7 @@ class RoundMembers:
 
 
 class InStep(AdmittedExamples):
-    """Sequences whose batches may be members of rounds: a common part of both orders."""
+    """Examples whose batches may be members of rounds: the common part of both orders."""
 
     members: RoundMembers | None = None  # None: batches are for any trainer
     first_stripe = 0  # of batches for any trainer in the order of arrival
@@ -141,7 +143,7 @@ class InStep(AdmittedExamples):
             self._open_stripes()
         self._adapt_to_rows()
 
-    def resume_rounds(self, members: RoundMembers, rows: dict[Place, MemberRows]) -> None:
+    def resume_rounds(self, members: RoundMembers, rows: dict[RoundRank, MemberRows]) -> None:
         """Resume the rounds of an earlier process; ``rows``: of the last round.
 
         Unfinished members go to ``again``.
@@ -204,7 +206,7 @@ class InStep(AdmittedExamples):
             self._drop_leftovers()
         return bool(parts)
 
-    def _draft_again(self, place: Place) -> bool:
+    def _draft_again(self, place: RoundRank) -> bool:
         """Draft a member of ``again``; return False if its rows must be read first."""
         members = self._ranks
         rows = members.again[place]
@@ -224,7 +226,7 @@ class InStep(AdmittedExamples):
         members.add(batch)
         return True
 
-    def will_make(self, place: Place) -> bool:
+    def will_make(self, place: RoundRank) -> bool:
         """Return whether a member is or will be drafted again with the same rows."""
         if self.members is None or self.ahead:
             return False

@@ -1,8 +1,8 @@
 """The batches of ranks: each rank takes its member of every round, in one order.
 
-    push(member) ─► its rank's line ─► pop(rank) ─► granted
-                         ▲                │ came back
-                         └────────────────┘
+    push(member) ─► its rank's queue ─► pop(rank) ─► granted
+                         ▲                 │ came back
+                         └─────────────────┘
 
 Each partition numbers its rounds, and their order is by (round, partition).  Ranks take them in
 this order, for any division of partitions among owners: a round waits until no earlier one can
@@ -20,7 +20,7 @@ from typing import Any
 
 from headrace_proto.record import record
 
-from .dispatch_effects import Batch, Line
+from .dispatch_effects import Batch, TurnQueue
 
 #: Number of a round in its partition, and the partition.
 Place = tuple[int, int]
@@ -59,13 +59,12 @@ class Rounds:
     def _begin(self, world: int) -> None:
         self.world = world
         #: By rank: the batches that wait for it.
-        self.lines = [Line() for _ in range(world)]
+        self.queues = [TurnQueue() for _ in range(world)]
 
     def pass_by(self, at: int, partition: int, rank: int) -> bool:
-        """Note that a member of a round was made, in the order of ranks; return whether it is the
-        last.
+        """Note that a member was made; return whether it is the last of its round.
 
-        No rank gets its member before the last one is made.
+        Members are made in the order of ranks, and no rank gets one before the last is made.
         """
         whole = rank == self.world - 1 and at >= self.next_round.get(partition, 0)
         if whole:
@@ -87,14 +86,14 @@ class Rounds:
 
     def push(self, batch: Batch) -> None:
         """Let a member of a round wait for its rank."""
-        self.lines[batch.rank].push(batch)
+        self.queues[batch.rank].push(batch)
 
     def pop(self, rank: int, coming: Iterable[int]) -> Batch | None:
         """Take the batch of a rank's next round, if it is here.
 
         ``coming``: partitions that may have more rounds; none of these may come first.
         """
-        batch = self.lines[rank].pop()
+        batch = self.queues[rank].pop()
         if batch is None:
             return None
         earlier = [self.next_place(partition) for partition in coming]
@@ -106,7 +105,7 @@ class Rounds:
 
     def take(self, at: int, partition: int, rank: int) -> Batch | None:
         """Take a rank's batch of a round out of turn, if it waits."""
-        for batch in self.lines[rank].waiting():
+        for batch in self.queues[rank].waiting():
             if (batch.round, batch.partition) == (at, partition):
                 batch.wait_no_more()
                 return batch

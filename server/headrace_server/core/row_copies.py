@@ -84,11 +84,10 @@ def _too_many(counts: np.ndarray, limit: int) -> ValueError:
 
 
 def copy_ordinals(ordinals: np.ndarray, counts: np.ndarray, use: int = 0) -> np.ndarray:
-    """Return a key for the chance of each copy: the first keeps its row's ordinal, others are
-    hashed.
+    """Return a key for the chance of each copy.
 
-    Keys of hashed copies fill 64 bits, negative ones too; of n copies two share a key with a
-    chance of about n**2 / 2**65.
+    The first keeps its row's ordinal, others are hashed.  Keys of hashed copies fill 64 bits,
+    negative ones too; two of n copies share a key with a chance of about n**2 / 2**65.
     """
     keys = np.repeat(ordinals.astype(np.int64), counts)
     number = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)

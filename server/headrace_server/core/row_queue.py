@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from .plan import RESIZED, Draft, Part, Shaper, packed_integers, stored, unpacked_integers
+from .plan import RESIZED, Draft, Part, Shaper, packed_integers, stored_fields, unpacked_integers
 
 #: Maximum of a counter: messages and snapshots have 64-bit integers.
 MAX_COUNTER = 2**63 - 1
@@ -273,7 +273,7 @@ class QueuedRows(Shaper):
         self._measure()
 
     def _stored(self, state: Mapping[str, Any], kinds: Mapping[str, type]) -> list[Any]:
-        return stored(state, f"a shape {self.kind!r}", kinds, **self._settings)
+        return stored_fields(state, f"a shape {self.kind!r}", kinds, **self._settings)
 
     def _unpacked(self, waiting: list[Any]) -> list[RowQueue]:
         queues = [RowQueue() for _ in self._queues]

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .plan import stored
+from .plan import stored_fields
 
 #: Fields of a snapshot: those that must be as they were, and those that change.
 _SETTINGS = ("group", "warmup", "mean_decay")
@@ -71,6 +71,6 @@ class RunningMean:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a snapshot; ValueError names the field that does not fit."""
         settings = {name: getattr(self, name) for name in _SETTINGS}
-        values = stored(state, "a running mean", _STATE, **settings)
+        values = stored_fields(state, "a running mean", _STATE, **settings)
         for name, value in zip(_STATE, values, strict=True):
             setattr(self, name, value)

@@ -49,8 +49,9 @@ class Geometry:
         return last
 
     def begins(self, segments: np.ndarray, firsts: np.ndarray | None = None) -> np.ndarray:
-        """Return the first own step of segments; ``firsts``: the first segments' steps of their
-        examples.
+        """Return the first own step of segments.
+
+        ``firsts``: by segment, the number of steps of its example's first segment.
         """
         begins = segments * self.stride
         if firsts is None:

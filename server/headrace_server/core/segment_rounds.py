@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .admitted_examples import AT_SERVER
-from .dispatch_effects import Batch, Dealt, Effect, JoinRefused, Leave, Line, Want
+from .dispatch_effects import Batch, Dealt, Effect, JoinRefused, Leave, TurnQueue, Want
 from .partition import TURN_BITS
 from .round_forming import place_of
 from .rounds import DealtRounds, Rounds
@@ -100,7 +100,7 @@ class SegmentRounds(SegmentSupply):
         before = self._stripes[rank]
         self._left[before] = rank
         self._stripes[rank] = after = self.take_stripes(1)
-        for batch in self._rounds.lines[rank].drain():
+        for batch in self._rounds.queues[rank].drain():
             self._lack(batch.round, batch.partition, rank)
             self._lifecycle.void(batch)
         self._lifecycle.effects += [
@@ -108,8 +108,8 @@ class SegmentRounds(SegmentSupply):
         ]
 
     @property
-    def _lines(self) -> list[Line]:
-        return self._rounds.lines
+    def _queues(self) -> list[TurnQueue]:
+        return self._rounds.queues
 
     # Claims
 
@@ -158,7 +158,7 @@ class SegmentRounds(SegmentSupply):
         here = {present[session].rank: credits for session, credits in asking}
         due, more = self._due, dict.fromkeys(self._resumed.intersection(live), 0)
         self._resumed.clear()
-        needed = max(n - len(self._rounds.lines[rank]) for rank, n in here.items())
+        needed = max(n - len(self._rounds.queues[rank]) for rank, n in here.items())
         needed -= sum(due[number] for number in live)
         first = min(live, key=self._rounds.next_place, default=-1)
         # rounds of other partitions wait for the first one

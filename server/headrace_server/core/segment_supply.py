@@ -17,7 +17,7 @@ from headrace_proto.messages import Idle, Passed
 
 from .admitted_examples import AT_SERVER
 from .batch_lifecycle import BatchLifecycle
-from .dispatch_effects import Batch, Deal, Effect, Line, of_numbers
+from .dispatch_effects import Batch, Deal, Effect, TurnQueue, of_numbers
 from .partition import TURN_BITS
 from .rounds import DealtRounds
 from .supply import Supply
@@ -109,18 +109,18 @@ class SegmentSupply(Supply):
 
     @property
     @abstractmethod
-    def _lines(self) -> Iterable[Line]:
+    def _queues(self) -> Iterable[TurnQueue]:
         """The queues of all batches that wait for trainers."""
 
     def drain(self) -> list[Batch]:
         """Take all batches that wait."""
-        return [batch for line in self._lines for batch in line.drain()]
+        return [batch for queue in self._queues for batch in queue.drain()]
 
     def waiting(self) -> int:
-        return sum(map(len, self._lines))
+        return sum(map(len, self._queues))
 
     def waiting_rows(self) -> int:
-        return sum(line.rows() for line in self._lines)
+        return sum(queue.rows() for queue in self._queues)
 
     def _note_made(self, batch: Batch) -> None:
         here = self.partitions[batch.partition]

@@ -110,7 +110,7 @@ class Slots:
     # Examples come
 
     def are_new(self, keys: Sequence[Hashable]) -> bool:
-        """Whether these keys are different ones, none of which is in flight."""
+        """Return whether these keys are different ones, none of which is in flight."""
         return self._slot_of.keys().isdisjoint(keys) and len(set(keys)) == len(keys)
 
     def reserve(self, key: Hashable, line: int) -> bool:
@@ -199,7 +199,7 @@ class Slots:
         return list(map(self._key_of.__getitem__, slots.tolist()))
 
     def of_name(self, name: Hashable) -> list[tuple[int, int]]:
-        """Yield slot and epoch of each example whose key is (epoch, name)."""
+        """Return slot and epoch of each example whose key is (epoch, name)."""
         keys = ((slot, cast("tuple[int, Hashable]", key)) for slot, key in self._key_of.items())
         return [(slot, key[0]) for slot, key in keys if key[1] == name]
 
@@ -216,7 +216,7 @@ class Slots:
         starts: np.ndarray = _NONE,
         member: RoundMember | None = None,
     ) -> Segments:
-        """Return the next segments of examples as a batch; add ``further`` to their numbers."""
+        """Return the next segments of examples as a batch."""
         numbers = self._numbers.take(slots, 1)
         expected, self._expected = self._expected, None
         if expected is not None and member is None and expected.has(numbers, stripe, lanes, starts):
@@ -231,7 +231,7 @@ class Slots:
         lanes: np.ndarray = _NONE,
         starts: np.ndarray = _NONE,
     ) -> Segments:
-        """The batch that is expected next; ``further`` is added to the numbers of its segments."""
+        """Return the batch that is expected next: each next segment, or the one ``further`` on."""
         numbers = self._numbers.take(slots, 1)
         numbers[SEGMENT] += further
         self._expected = Segments(slots, numbers, stripe, lanes, starts)

@@ -47,8 +47,7 @@ class Supply(ABC):
         """Note that the next batch of a partition is of the next epoch, and has this turn."""
 
     def set_rests(self, partition: int, rests: bool) -> None:
-        """Set whether a partition of segments makes no batch because others are in an earlier
-        epoch.
+        """Set whether a partition of segments waits for others in an earlier epoch.
 
         Partitions without segments never rest.
         """
@@ -118,7 +117,7 @@ class Supply(ABC):
     def rounds_dealt(self, partition: int) -> DealtRounds:
         """Return the rounds of a partition that this life has dealt, to be stored.
 
-        None where the partition itself stores them.
+        Of segments none: the partition itself stores them.
         """
         return DealtRounds(0, 0, 0, ())
 

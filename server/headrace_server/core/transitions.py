@@ -1,4 +1,4 @@
-"""The life of an object as a table: (event, state) → (next state, effect), or an error.
+"""The states of an object as a table: (event, state) → (next state, effect), or an error.
 
     LEASE = Transitions("lease", moves={"commit": {HELD: (SAVING, …), …}, …}, errors={…})
     COMMIT = LEASE.on("commit")              its moves alone, where every state has one
@@ -19,8 +19,8 @@ from typing import Any, ClassVar, Protocol
 Moves = Mapping[str, tuple[str, Any]]
 
 
-class Thing(Protocol):
-    """An object whose life is a table."""
+class HasHistory(Protocol):
+    """An object whose states are those of a table."""
 
     def history(self) -> str:
         """Return its recent history, for the text of an error."""
@@ -64,7 +64,7 @@ class Transitions:
         """Return the moves of an event, without states in which it is an error."""
         return self.moves[event]
 
-    def follow(self, event: str, state: str, thing: Thing) -> tuple[str, Any]:
+    def follow(self, event: str, state: str, thing: HasHistory) -> tuple[str, Any]:
         """Return the next state and the effect; IllegalEvent where a state does not allow it."""
         move = self.moves[event].get(state)
         if move is None:
@@ -73,8 +73,8 @@ class Transitions:
 
 
 @dataclass(slots=True, kw_only=True)
-class Lifecycle:
-    """An object whose life is a table, and that remembers its last events."""
+class StateMachine:
+    """An object whose states are those of a table, and that remembers its last events."""
 
     table: ClassVar[Transitions]
     state: str = ""  # initially the table's first state

@@ -3,7 +3,7 @@
     _Script: the next batch ─► _Rows, _Segments: its chunks, read again ─► the same block
                                                    └ examples compared with the record
 
-A chunk is read again from its position and with the memory of the stages before it, so no other
+A chunk is read again from its position and with the state of the stages before it, so no other
 batch has to be made first.  One partition of the replay makes all batches; its machine decides
 nothing.
 """

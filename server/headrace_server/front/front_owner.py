@@ -22,10 +22,10 @@ from ..core.end_of_feed import RETURN_S
 from ..process.channel_server import ChannelServer
 from ..process.descriptors import own
 from ..process.relay_messages import FROM_FRONT, AllBack, Known, Sent, TrainerMessage
-from ..process.worker_diary import Reader, long_inside
+from ..process.worker_diary import DiaryReader, long_inside
 
 #: Maximum memory of messages queued for a busy owner; beyond that, they wait in trainers' sockets.
-_MOST_KEPT = 64 << 20
+_MOST_QUEUED = 64 << 20
 #: Maximum number of connections that have greeted and have no session; the oldest is forgotten.
 _MOST_GREETING = 10_000
 #: Maximum number of connections that are told at once why it does not answer.
@@ -69,7 +69,7 @@ class FrontOwner:
     @property
     def is_full(self) -> bool:
         """Whether it is busy and has a long queue."""
-        return self.name is not None and self._channels.unsent_memory(self.name) > _MOST_KEPT
+        return self.name is not None and self._channels.unsent_memory(self.name) > _MOST_QUEUED
 
     def tell(self, message: object, frames: Iterable[bytes] = ()) -> None:
         """Send it a message, if it is alive: its next life learns all from trainers."""
@@ -157,7 +157,7 @@ class FrontOwner:
             return
         try:
             with own():
-                diary = Reader(str(directory / f"diary-{self.number}"))
+                diary = DiaryReader(str(directory / f"diary-{self.number}"))
         except OSError:  # no descriptor or no memory is left for an explanation
             return
         entry = diary.read()

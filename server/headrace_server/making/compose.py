@@ -1,4 +1,4 @@
-"""From a declaration to a run of one of its partitions: which collaborators it has."""
+"""Composes the run of a partition: which machine, maker and commits a declaration needs."""
 
 from __future__ import annotations
 

@@ -78,10 +78,10 @@ class FinalStateTable(StateTable):
         return [change]
 
     def restore(self, stored: Examples) -> tuple[Examples, list[Change]]:
-        """Load final states; return the begun examples, and a change that drops those beyond a new
-        bound.
+        """Load final states; return the begun examples, and a change.
 
-        Loaded in order, each gets its earlier place in both parts.
+        The change drops final states beyond a new bound.  They are loaded in order, so each gets
+        its earlier place in both parts.
         """
         begun, kept = _split(stored)
         arrays, change = stored_states(self._states, kept), Change()

@@ -1,6 +1,6 @@
 """The commits of a partition at work: the calls by which it takes what trainers did with batches.
 
-commits, states, wants ─► Memory ─► changes to be stored
+commits, states, wants ─► PartitionCommits ─► changes to be stored
                             └─ PlainCommits, SegmentCommits
 """
 
@@ -120,11 +120,11 @@ class PartitionCommits(ABC):
 
     @abstractmethod
     def take_changes(self) -> list[Change]:
-        """Changes to store since the last call."""
+        """Return the changes since the last call, which are to be stored."""
 
     @property
     def done_numbers(self) -> list[int]:
-        """Numbers of done batches after the first open one."""
+        """The done batches after the first open one."""
         return []
 
     @abstractmethod
@@ -135,7 +135,7 @@ class PartitionCommits(ABC):
         """
 
     def take_dry(self) -> list[int]:
-        """Stripes of lanes that ran out of work since the last call."""
+        """Return the stripes of lanes that ran out of work since the last call."""
         return []
 
     def lacks(self) -> tuple[str, int]:

@@ -4,7 +4,7 @@
             ├─ machine   decides: Read, Plan, Rest, or None at the end
     Run ────┤
             ├─ maker     holds the rows of chunks, and writes batches of them
-            └─ commits   takes commits, and knows what of the partition outlives the process
+            └─ commits   takes commits, and has the state that outlives the process
 
                               machine: a Partition of    maker          commits
     plain batches             rows (PlainBatches, …)     PlainMaker     PlainCommits

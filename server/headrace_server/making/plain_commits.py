@@ -4,8 +4,8 @@
     saved()     ─► which batches are done ──┴─► Change ─► store        resume() ◄─ Saved
     close(), set_target(), set_batch_sizes() ─► Orders ────────────┘
 
-A later process resumes from the cursor of the first open batch, skips
-done batches after it, and carries out each order at the place where it was given.
+A later process resumes from the cursor of the first open batch, skips done batches after it, and
+carries out each order at the place where it was given.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class HeldChunk:
     """A chunk in memory, with all that a later process needs to read it again."""
 
     chunk: Chunk
-    before: Any  # the memory of the stages before it; None where they have none
+    before: Any  # the state of the stages before it; None where they have none
     without: list[int]  # rows that were left out of it
     epoch: int
 
@@ -101,7 +101,7 @@ class PlainMaker:
     def read(self, read: Read, before: Any, chunk: Chunk) -> tuple[Chunk, dict[str, Any]]:
         """Hold a chunk; return its rows that can be batched, and the facts for the machine.
 
-        ``before`` is the memory of the stages before the read.
+        ``before`` is the state of the stages before the read.
         """
         chunk, facts = self.shaped(chunk)
         without: list[int] = []

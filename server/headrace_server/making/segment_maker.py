@@ -71,7 +71,7 @@ class SegmentMaker:
     def read(self, read: Read, before: Any, chunk: Chunk) -> tuple[Chunk, dict[str, Any]]:
         """Hold a chunk; return its examples that can be cut, and the facts for the machine.
 
-        ``before`` is the memory of the stages before the read.
+        ``before`` is the state of the stages before the read.
         """
         chunk, offer = self._hold(read, before, chunk)
         return chunk, {"key": [(read.epoch, key) for key in offer.keys], "count": offer.counts}

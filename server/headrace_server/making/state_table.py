@@ -25,7 +25,7 @@ from .segment_cutting import Offer, StateSource
 def arrays_of(
     states: Sequence[StateSource], block: Any, columns: Sequence[Any]
 ) -> list[np.ndarray]:
-    """Arrays of a block of states, whose columns were checked on arrival."""
+    """Return the arrays of a block of states, whose columns were checked on arrival."""
     arrays = []
     for state, (offset, nbytes, shape) in zip(states, columns, strict=True):
         dtype = state.field.dtype

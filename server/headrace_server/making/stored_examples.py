@@ -84,7 +84,7 @@ class StoredExamples:
         return int(cursor["input"]["epoch"])
 
     def reread(self, chunk: int) -> tuple[Read, Any]:
-        """Return the read of an earlier process's chunk, and the memory of the stages before it."""
+        """Return the read of an earlier process's chunk, and the state of the stages before it."""
         place, stages = msgpack.unpackb(self._reads[chunk], strict_map_key=False)
         return Read(chunk, *place), stages
 
@@ -93,10 +93,10 @@ class StoredExamples:
     def saved(
         self, commits: Sequence[Commit], states: Callable[[np.ndarray], Sequence[Column]]
     ) -> Change:
-        """Record that batches are done, in this order; ``states`` returns the present states of
-        slots.
+        """Record that batches are done, in this order.
 
-        An example in several batches is stored once, as the last of them leaves it.
+        ``states`` returns the present states of slots.  An example in several batches is stored
+        once, as the last of them leaves it.
         """
         change, closed = Change(), list[int]()
         numbers = np.concatenate([batch.numbers for batch, _, _ in commits], axis=1)

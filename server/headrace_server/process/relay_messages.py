@@ -1,9 +1,9 @@
 """The relay between the front, which has the public address, and the owner of the feeds.
 
-    trainer ══ ZeroMQ ══► front ── Heard ─────────► owner
-            ◄════════════       ◄─ Say, Block ─────
+    trainer ══ ZeroMQ ══► front ── TrainerMessage ─► owner
+            ◄════════════       ◄─ Say, SendBlock ──
 
-Trainers of this host greet by the public address, and then use the owner's own socket: only their
+Trainers of this host greet by the public address, and then use a channel to the owner: only their
 greetings are relayed.  A batch for another host crosses the relay as a reference; the front maps
 the segment and sends from there.
 """

@@ -2,8 +2,10 @@
 
     /dev/shm/headrace-<uid>-<pid>-<id>/    mode 0700
         lock                           held by flock as long as the server lives
-        workers                        the workers' socket
+        workers                        the socket of the front, to which workers connect
+        diary-<worker>                 what a worker does, and its totals over all lives
         source/                        modules of functions that are given by their source text
+        index/                         indexes of files, where there is no state directory
         slab-<worker>-<life>-<n>       segments
         journals/feeds/NAME/           where there is no state directory
         trainers-<worker>              the socket of trainers of this host

@@ -163,7 +163,7 @@ class Diary:
         _HEAD.pack_into(self._map, 8, *self._head)
 
 
-class Reader:
+class DiaryReader:
     """The diary as another process reads it."""
 
     def __init__(self, path: str) -> None:
@@ -188,8 +188,8 @@ class Reader:
         return Entry(doing, feed, partition, text, listed, *flags, upto, inside, since)
 
 
-class Notebook(Reader):
-    """The supervisor's end: the diaries of one worker's lives, one after the other."""
+class DiaryFile(DiaryReader):
+    """The supervisor's end: it makes the file, which each life of a worker writes anew."""
 
     def __init__(self, path: Path, feeds: int = 1) -> None:
         self.path = str(path)

@@ -104,7 +104,7 @@ class Intake:
         return self._group or min(self._limit, most or _LARGEST_CHUNK)
 
     def begin(self) -> Any:
-        """Prepare a read; return the memory of the stages."""
+        """Prepare a read; return the state of the stages."""
         self._started = time.monotonic()
         return self.stages.state()
 

@@ -153,7 +153,7 @@ class Crew:
                 "run": self.starts.of(post.number).to_plain(),
                 "worker": post.number,
                 "life": post.life,
-                "diary": post.notebook.path,
+                "diary": post.diary_file.path,
                 **self.begun(post.number),
             }
             module = "headrace_server.worker.worker"

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..process.child import Child
-from ..process.worker_diary import OPENING, STARTING, Entry, Notebook, Stillness, long_inside
+from ..process.worker_diary import OPENING, STARTING, DiaryFile, Entry, Stillness, long_inside
 
 logger = logging.getLogger("headrace.server")
 
@@ -61,7 +61,7 @@ class Post:
 
     def __init__(self, number: int, diary: Path, patience: Patience, feeds: int = 1) -> None:
         self.number = number
-        self.notebook = Notebook(diary, feeds)
+        self.diary_file = DiaryFile(diary, feeds)
         self.life = 0
         self.child: Child | None = None
         self._patience = patience
@@ -81,23 +81,23 @@ class Post:
         """The worker's present activity, in words."""
         if self.child is None:
             return "it is dead, and will be started again"
-        return self._hung or self.notebook.read().describe()
+        return self._hung or self.diary_file.read().describe()
 
     @property
     def inside(self) -> str:
         """The user function in which the worker has been for long, in words; empty for none."""
-        entry = self.notebook.read()
+        entry = self.diary_file.read()
         return long_inside(self.number, entry.inside, entry.since)
 
     @property
     def opening(self) -> tuple[int, str]:
         """The number of the life, and the file that it opens now."""
-        entry = self.notebook.read()
+        entry = self.diary_file.read()
         return self.life, entry.where if entry.doing == OPENING else ""
 
     def begin(self) -> None:
         """Prepare for a life that is about to begin."""
-        self.notebook.begin()
+        self.diary_file.begin()
         self._stillness, self._hung, self._named = Stillness(), "", ""
         self._killed_for_memory = kills_for_memory()
 
@@ -106,8 +106,8 @@ class Post:
         child, patience = self.child, self._patience
         if child is None or self._hung:
             return
-        still_s = self._stillness.look(self.notebook.beats(), now)
-        entry = self.notebook.read()
+        still_s = self._stillness.look(self.diary_file.beats(), now)
+        entry = self.diary_file.read()
         if still_s >= _SILENT_S and entry.inside != self._named:
             self._named = entry.inside
             text = "%s has made no progress for %.0f s; %s"
@@ -151,7 +151,7 @@ class Post:
         """Empty the post of a dead worker; return its life and its last entry."""
         self.child = None
         life, self.life = self.life, self.life + 1
-        return life, self.notebook.read()
+        return life, self.diary_file.read()
 
 
 def end_of(code: int | None) -> str:

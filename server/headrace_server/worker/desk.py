@@ -238,7 +238,7 @@ class Desk:
         """Take the numbers of stored commits, or refused ones by an error's code and text."""
         self.partitions[partition].waits = ""
         for number, code, text in batches:
-            self.dispatcher.kept(partition, number, code, text)
+            self.dispatcher.stored(partition, number, code, text)
 
     def on_judged(self, token: int, verdict: str, number: int) -> None:
         self.dispatcher.claimed(token, verdict, number)

@@ -1,7 +1,7 @@
 """The owner's end of the relay, by which messages of trainers come from the front.
 
-front ── Heard ─► hear() ─► [ one queue for each connection ] ─► receive()
-      ◄─ Say, Block ── say(), send_block()
+front ── TrainerMessage ─► hear() ─► [ one queue for each connection ] ─► receive()
+      ◄─ Say, SendBlock ── say(), send_block()
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class FrontGone(ServerError):
 
 
 class FrontChannel:
-    """The queues of trainers' messages from the front, and the way back."""
+    """The channel to the front, with queues of the trainers' messages that it relays."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel

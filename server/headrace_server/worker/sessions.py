@@ -28,7 +28,7 @@ from headrace_proto.messages import Answered
 from headrace_proto.state_buffers import PROOF_BYTES
 
 from ..core.dispatch_effects import Batch
-from ..core.transitions import Lifecycle, Transitions
+from ..core.transitions import StateMachine, Transitions
 from ..files.durable_file import writing
 from ..process.descriptors import aside, own
 from ..process.rundir import MORE_SHARED_MEMORY, is_held
@@ -77,7 +77,7 @@ _PRESENT, _MAPS = frozenset((REMOTE, LOCAL, DIED)), frozenset((LOCAL, LINGERING,
 
 
 @dataclass(slots=True)
-class Session(Lifecycle):
+class Session(StateMachine):
     """A trainer's session; one that has left may still have memory mapped."""
 
     table: ClassVar = SESSION
@@ -107,7 +107,7 @@ class Session(Lifecycle):
     buffers: Sequence[memoryview] = ()  # in its file, for the states that it saves
 
     def on(self, event: str) -> None:
-        Lifecycle.on(self, event)
+        StateMachine.on(self, event)
         self.present, self.local = self.state in _PRESENT, self.state in _MAPS
 
     def __str__(self) -> str:

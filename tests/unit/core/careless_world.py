@@ -56,7 +56,7 @@ class Partition:
             number = order.batch.number
             batch = self.out.pop(number, None)
             rows = None if batch is None else machine.saved(batch)
-            self.words.append(("kept", number, "stale" if rows is None else ""))
+            self.words.append(("stored", number, "stale" if rows is None else ""))
         elif isinstance(order, Release):
             if order.number in self.out:
                 machine.release(self.out.pop(order.number))
@@ -141,8 +141,8 @@ class World:
         if kind == "made":
             number, rows, meta = rest
             self.d.made(Batch(partition.number, number, rows, "bytes", meta))
-        elif kind == "kept":
-            self.d.kept(partition.number, *rest)
+        elif kind == "stored":
+            self.d.stored(partition.number, *rest)
         elif kind == "dry":
             self.d.dry(*rest)
         elif kind == "starved":

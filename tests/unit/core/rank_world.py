@@ -101,7 +101,7 @@ class Partition:
             if order.number in self.out:
                 self.machine.release(self.out.pop(order.number))
         elif isinstance(order, StoreCommit):
-            self.words.append(("kept", order.batch.number))
+            self.words.append(("stored", order.batch.number))
             if order.token in self.tokens:
                 return
             self.tokens.add(order.token)
@@ -272,8 +272,8 @@ class World:
         if kind == "made":
             number, rows, meta = rest
             self.d.made(Batch(partition.number, number, rows, "bytes", meta))
-        elif kind == "kept":
-            self.d.kept(partition.number, *rest)
+        elif kind == "stored":
+            self.d.stored(partition.number, *rest)
         elif kind == "claimed":
             self.d.claimed(*rest)
         else:

@@ -157,12 +157,12 @@ class Worker:
 
     def save(self, number, token):
         if token in self.tokens:
-            self.pending.append(((), token, ("kept", number)))
+            self.pending.append(((), token, ("stored", number)))
             return
         batch = self.out.pop(number, None)
         if batch is None:
             assert self.life, "it is out"
-            self.words.append(("kept", number, "stale", "it is not out"))
+            self.words.append(("stored", number, "stale", "it is not out"))
             return
         rows = self.machine.saved(batch)
         cancelled = rows is None
@@ -176,7 +176,7 @@ class Worker:
             self.next[example] += 1
             if not self.ahead:
                 self.kept[example] = self.next[example]
-        word = "kept", number, "cancelled" if cancelled else ""
+        word = "stored", number, "cancelled" if cancelled else ""
         columns = batch.chunks, batch.rows, batch.indices, batch.segments
         places = list(places)
         rows = zip(
@@ -343,8 +343,8 @@ class World:
             batch = Batch(worker.number, number, rows, which, {"stripe": stripe})
             self.blocks[batch.order] = batch
             self.d.made(batch)
-        elif kind == "kept":
-            self.d.kept(worker.number, *rest)
+        elif kind == "stored":
+            self.d.stored(worker.number, *rest)
         elif kind == "starved":
             self.d.starved(worker.number)
         elif kind == "claimed":

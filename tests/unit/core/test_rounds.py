@@ -111,8 +111,8 @@ def test_a_rank_gets_what_it_lacks_of_earlier_rounds_first():
         member = batch(rank)
         member.round, member.rank = 1, rank
         r.push(member)
-        assert r.pass_by(1, member.partition, rank) == (rank == 1) and len(r.lines[rank]) == 1
+        assert r.pass_by(1, member.partition, rank) == (rank == 1) and len(r.queues[rank]) == 1
     r.lacking[7, 0] = 0, 0, 1  # rank 1 lacks its member of round 0
     assert r.pop(0, ()).rank == 0 and r.pop(1, ()) is None
     del r.lacking[7, 0]
-    assert r.take(0, 0, 1) is None and r.take(1, 0, 1).rank == 1 and not any(map(len, r.lines))
+    assert r.take(0, 0, 1) is None and r.take(1, 0, 1).rank == 1 and not any(map(len, r.queues))

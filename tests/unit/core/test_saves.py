@@ -19,12 +19,12 @@ def test_a_trainer_whose_worker_does_not_keep_up_gets_no_more_until_it_does():
         for send in at.take(Send):
             at.d.commit(1, (send.token,))
     assert at.d.leased == 4, "as many as it may hold, twice"
-    at.d.kept(0, 0)
+    at.d.stored(0, 0)
     (send,) = at.take(Send)
     assert send.batch.number == 4
     at.d.commit(1, (send.token,))
     for number in range(1, 20):
-        at.d.kept(0, number)
+        at.d.stored(0, number)
         for send in at.take(Send):
             at.d.commit(1, (send.token,))
     assert at.d.counts["batches"] == 20 and not at.d.leased
@@ -38,7 +38,7 @@ def test_a_commit_is_answered_when_its_worker_has_kept_it_and_not_before():
     at.d.commit(1, (send.token,))
     assert at.take() == [StoreCommit(batch, None, send.token), Freed(batch)]
     assert at.d.leased == 1 and at.d.counts["batches"] == 0
-    at.d.kept(0, 0)
+    at.d.stored(0, 0)
     assert at.take() == [Answer(1, (send.token,), ())]
     assert at.d.leased == 0 and at.d.counts["batches"] == 1
     at.d.commit(1, (send.token,))
@@ -53,5 +53,5 @@ def test_the_end_is_sent_when_the_last_commit_is_stored():
     at.d.partition_ended(0)
     at.d.commit(1, (send.token,))
     assert at.take(Finish) == [] and not at.d.ended
-    at.d.kept(0, 0)
+    at.d.stored(0, 0)
     assert at.take(Finish) == [Finish(1)] and at.d.ended

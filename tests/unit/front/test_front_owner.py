@@ -19,7 +19,7 @@ from headrace_server.front.front_owner import FrontOwner
 from headrace_server.process.channel_server import ChannelServer
 from headrace_server.process.descriptors import divide, undivide
 from headrace_server.process.relay_messages import FROM_FRONT, AllBack, Known, Sent, TrainerMessage
-from headrace_server.process.worker_diary import Diary, Notebook
+from headrace_server.process.worker_diary import Diary, DiaryFile
 
 KNOWN = Known(None)
 
@@ -70,7 +70,7 @@ def test_strangers_that_use_all_descriptors_keep_no_trainer_from_an_explanation(
 ):
     w = World()
     w.owner.pass_greeting(b"a", 5, "", [b"hello"])
-    diary = Diary(Notebook(tmp_path / "diary-1").path)
+    diary = Diary(DiaryFile(tmp_path / "diary-1").path)
     diary.begin("speech", 1)
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)

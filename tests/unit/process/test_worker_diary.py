@@ -16,8 +16,8 @@ from headrace_server.process.worker_diary import (
     STARTING,
     STEP,
     Diary,
-    Notebook,
-    Reader,
+    DiaryFile,
+    DiaryReader,
     Stillness,
     long_inside,
 )
@@ -27,29 +27,29 @@ REPORT_AT = 4096 + 8 * 16_384
 
 
 def test_a_new_notebook_shows_that_its_worker_is_starting(tmp_path: Path):
-    entry = Notebook(tmp_path / "diary").read()
+    entry = DiaryFile(tmp_path / "diary").read()
     assert (entry.doing, entry.feed, entry.rows) == (STARTING, "", ())
     assert entry.describe() == "it was starting"
 
 
 def test_an_entry_is_read_as_it_was_written(tmp_path: Path):
-    notebook = Notebook(tmp_path / "diary")
-    diary = Diary(notebook.path)
+    diary_file = DiaryFile(tmp_path / "diary")
+    diary = Diary(diary_file.path)
     diary.begin("spéech", 3)
     diary.reading(np.array([5, 7, -2]), "a file", alone=True, needed=True)
-    entry = notebook.read()
+    entry = diary_file.read()
     assert (entry.doing, entry.feed, entry.partition) == (STEP, "spéech", 3)
     assert entry.rows == (5, 7, -2) and entry.alone and entry.needed
     diary.at("a file, record 5")
-    assert notebook.read().describe() == (
+    assert diary_file.read().describe() == (
         "it was working on feed 'spéech', partition 3, at a file, record 5"
     )
     diary.begin("speech", 0, opening=True)
-    assert notebook.read().doing == OPENING and notebook.read().rows == ()
+    assert diary_file.read().doing == OPENING and diary_file.read().rows == ()
     diary.idle()
-    assert notebook.read().doing == IDLE
-    notebook.begin()
-    assert notebook.read().doing == STARTING and notebook.beats() == 0
+    assert diary_file.read().doing == IDLE
+    diary_file.begin()
+    assert diary_file.read().doing == STARTING and diary_file.beats() == 0
 
 
 def test_an_entry_names_the_function_of_the_user_until_it_has_returned(
@@ -57,33 +57,35 @@ def test_an_entry_names_the_function_of_the_user_until_it_has_returned(
 ):
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    notebook = Notebook(tmp_path / "diary")
-    diary = Diary(notebook.path)
+    diary_file = DiaryFile(tmp_path / "diary")
+    diary = Diary(diary_file.path)
     diary.begin("speech", 3)
     diary.enter("features:Speech.augment")
     now += 0.9
-    entry = Reader(notebook.path).read()
+    entry = DiaryReader(diary_file.path).read()
     assert entry.describe() == ("it was working on feed 'speech', partition 3, in `Speech.augment`")
     assert long_inside(2, entry.inside, entry.since) == ""
     diary.enter("features:Speech.augment")  # its next row
     now += 11.1
     assert long_inside(2, diary.inside, diary.since) == long_inside(2, entry.inside, entry.since)
-    assert long_inside(2, *_inside(notebook)) == ("worker 2 has been in `Speech.augment` for 12 s")
+    assert long_inside(2, *_inside(diary_file)) == (
+        "worker 2 has been in `Speech.augment` for 12 s"
+    )
     diary.enter("")
-    assert long_inside(2, *_inside(notebook)) == ""
+    assert long_inside(2, *_inside(diary_file)) == ""
     diary.enter("f" * 9999)
-    assert _inside(notebook)[0] == "f" * 512
+    assert _inside(diary_file)[0] == "f" * 512
     diary.begin("speech", 3)
-    assert _inside(notebook)[0] == ""
+    assert _inside(diary_file)[0] == ""
 
 
-def _inside(notebook: Notebook) -> tuple[str, float]:
-    entry = notebook.read()
+def _inside(diary_file: DiaryFile) -> tuple[str, float]:
+    entry = diary_file.read()
     return entry.inside, entry.since
 
 
 def test_entries_of_a_killed_process_are_there(tmp_path: Path):
-    notebook = Notebook(tmp_path / "diary")
+    diary_file = DiaryFile(tmp_path / "diary")
     code = (
         "import os, signal, sys, numpy as np\n"
         "from headrace_server.process.worker_diary import Diary\n"
@@ -92,17 +94,17 @@ def test_entries_of_a_killed_process_are_there(tmp_path: Path):
         "diary.reading(np.arange(4096), 'w' * 9999)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    assert subprocess.run([sys.executable, "-c", code, notebook.path]).returncode == -9
-    entry = notebook.read()
+    assert subprocess.run([sys.executable, "-c", code, diary_file.path]).returncode == -9
+    entry = diary_file.read()
     assert entry.rows == tuple(range(4096)) and set(entry.where) == {"w"}
 
 
 def test_the_diary_notes_the_first_rows_where_they_are_too_many(tmp_path: Path):
-    notebook = Notebook(tmp_path / "diary")
-    diary = Diary(notebook.path)
+    diary_file = DiaryFile(tmp_path / "diary")
+    diary = Diary(diary_file.path)
     diary.begin("f", 0)
     diary.reading(np.arange(100_000), "")
-    assert notebook.read().rows == tuple(range(16_384))
+    assert diary_file.read().rows == tuple(range(16_384))
 
 
 def test_a_file_system_without_room_is_an_error_that_names_it(
@@ -113,7 +115,7 @@ def test_a_file_system_without_room_is_an_error_that_names_it(
 
     monkeypatch.setattr("os.posix_fallocate", full)
     with pytest.raises(ServerError, match=r"diary: there is no room for .* bytes: .*No space"):
-        Notebook(tmp_path / "diary")
+        DiaryFile(tmp_path / "diary")
 
 
 def test_stillness_grows_while_no_beat_comes_and_ends_with_one():
@@ -123,12 +125,12 @@ def test_stillness_grows_while_no_beat_comes_and_ends_with_one():
 
 
 def test_totals_outlive_a_worker_and_its_entries_do_not(tmp_path: Path):
-    notebook = Notebook(tmp_path / "diary", 3)
+    diary_file = DiaryFile(tmp_path / "diary", 3)
     code = (
         "import os, sys; from headrace_server.process.worker_diary import Diary\n"
         "diary = Diary(sys.argv[1]); diary.idle(); diary.totals[9] = 2.5; os.kill(os.getpid(), 9)"
     )
-    assert subprocess.run([sys.executable, "-c", code, notebook.path]).returncode == -9
-    notebook.begin()
-    assert notebook.read().doing == STARTING
-    assert Diary(notebook.path).totals.tolist() == [0.0] * 9 + [2.5]
+    assert subprocess.run([sys.executable, "-c", code, diary_file.path]).returncode == -9
+    diary_file.begin()
+    assert diary_file.read().doing == STARTING
+    assert Diary(diary_file.path).totals.tolist() == [0.0] * 9 + [2.5]

@@ -65,7 +65,7 @@ def test_owners_get_the_marks_of_all_once_all_have_opened():
 def test_deaths_of_a_worker_are_forgiven_a_few_times(tmp_path: Path):
     server, post = Server("a"), Post(0, tmp_path / "diary-0", Patience(8, 20))
     post.begin()
-    Diary(post.notebook.path)
+    Diary(post.diary_file.path)
     _, entry = post.vacate()
     for _ in range(FORGIVEN):
         assert server.feeds.died("it died", post, entry, 5.0)

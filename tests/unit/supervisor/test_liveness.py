@@ -30,7 +30,7 @@ class Place(Post):
         self.begin()
         environment = {"PYTHONPATH": str(path)}
         self.child = ChildProcess("idler", self.name, b"", lambda child, event: None, environment)
-        self.worker = Diary(self.notebook.path)
+        self.worker = Diary(self.diary_file.path)
 
     def looks(self, since: float, until: float) -> None:
         """As the supervisor looks."""

@@ -13,7 +13,7 @@ import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.files.index_cache import IndexCache
-from headrace_server.process.worker_diary import Diary, Notebook
+from headrace_server.process.worker_diary import Diary, DiaryFile
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.reader import (
     BadRecords,
@@ -39,14 +39,14 @@ class World:
 
     def __init__(self, path: Path, marks: Mapping[str, Any], streams: bool, skip: bool) -> None:
         CALLS.clear()
-        self.notebook = Notebook(path / "diary")
+        self.diary_file = DiaryFile(path / "diary")
         self.bad = BadRecords(skip=skip)
         self.passed: list[int] = []
         source = hs.from_function(numbers) if streams else hs.from_examples(list(numbers()))
         declaration = source.resample_at_rate(0.0, seed=1).map(noting).batch(2).declaration()
         cache = IndexCache(str(path / "index"))
         inner = open_reader(declaration.source, (), self.bad, cache)
-        diary = Diary(self.notebook.path)
+        diary = Diary(self.diary_file.path)
         self.guard = Guard("f", declaration, 1, diary, self.bad, marks, self._on_passed)
         self.reader: Reader = self.guard.around(inner)
 
@@ -75,10 +75,10 @@ def test_rows_are_in_the_diary_while_a_step_lasts(tmp_path: Path):
     one = world(tmp_path)
     with one.guard.step(3):
         assert one.take([4, 2]).ordinals.tolist() == [4, 2]
-        entry = one.notebook.read()
+        entry = one.diary_file.read()
         assert (entry.partition, entry.rows, entry.alone) == (3, (4, 2), False)
         assert "record 4" in entry.where and "record 2" in entry.where
-    assert one.notebook.read().rows == ()
+    assert one.diary_file.read().rows == ()
 
 
 class Checking:
@@ -87,14 +87,14 @@ class Checking:
     fields: Mapping[str, Any] = {}
     length = 20
 
-    def __init__(self, notebook: Notebook) -> None:
-        self.notebook, self.seen = notebook, []
+    def __init__(self, diary_file: DiaryFile) -> None:
+        self.diary_file, self.seen = diary_file, []
 
     def take(self, rows: Any) -> Chunk:
         raise AssertionError("nothing is read")
 
     def check_ahead(self, rows: np.ndarray, stop: Any) -> int:
-        self.seen.append(self.notebook.read().rows)
+        self.seen.append(self.diary_file.read().rows)
         return len(rows)
 
     def close(self) -> None:
@@ -103,20 +103,20 @@ class Checking:
 
 def test_rows_are_in_the_diary_while_they_are_checked_and_have_not_passed(tmp_path: Path):
     one = world(tmp_path)
-    inner = Checking(one.notebook)
+    inner = Checking(one.diary_file)
     reader = one.guard.around(inner)
     assert isinstance(reader, ChecksAhead)
     with one.guard.step(3, reads=False):
         assert reader.check_ahead(np.array([4, 2]), lambda: None) == 2
     assert inner.seen == [(4, 2)]
     assert one.passed == []
-    assert one.notebook.read().rows == ()
+    assert one.diary_file.read().rows == ()
 
 
 @pytest.mark.parametrize("mark", [{"suspect": [9]}, {"watched": [9]}, {"out": [[9, "it kills"]]}])
 def test_nothing_is_checked_ahead_while_a_row_may_kill(tmp_path: Path, mark: dict[str, Any]):
     one = world(tmp_path, **mark)
-    inner = Checking(one.notebook)
+    inner = Checking(one.diary_file)
     reader = one.guard.around(inner)
     assert isinstance(reader, ChecksAhead)
     assert reader.check_ahead(np.array([4, 2]), lambda: None) == 0
@@ -139,7 +139,7 @@ def test_a_step_that_raises_stays_in_the_diary_and_has_not_passed(tmp_path: Path
 
     with pytest.raises(MemoryError):
         step()
-    assert one.notebook.read().rows == (4,) and one.passed == []
+    assert one.diary_file.read().rows == (4,) and one.passed == []
 
 
 def test_rows_that_are_out_are_bad_examples(tmp_path: Path):
@@ -182,7 +182,7 @@ def test_a_stream_under_suspicion_is_read_one_by_one_and_gives_the_same(tmp_path
         chunk, after = one.reader.read(0, b"", 7)
     with other.guard.step(0):
         slowly, after_slowly = other.reader.read(0, b"", 7)
-        assert other.notebook.read().rows == tuple(range(7))
+        assert other.diary_file.read().rows == tuple(range(7))
     assert chunk.ordinals.tolist() == slowly.ordinals.tolist() == list(range(7))
     assert after == after_slowly
 

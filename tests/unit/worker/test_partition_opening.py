@@ -50,7 +50,7 @@ def test_partitions_of_a_feed_share_one_reader(house: Open, monkeypatch: pytest.
     made = [step(run) for run in (first, second) for _ in range(5)]
     assert [batch.number for batch in made] == [*range(5), *range(5)]
     assert step(first) is Done and step(second) is Done
-    assert one.notebook.read().doing == IDLE
+    assert one.diary_file.read().doing == IDLE
 
 
 def test_a_source_without_an_example_is_logged_once(
@@ -94,7 +94,7 @@ def test_the_partition_whose_opening_fails_stays_in_the_diary(
     monkeypatch.setattr(PlainCommits, "resume", broken)
     with pytest.raises(MemoryError):
         one.open(1)
-    entry = one.notebook.read()
+    entry = one.diary_file.read()
     assert (entry.doing, entry.feed, entry.partition) == (OPENING, "f", 1)
 
 
@@ -112,12 +112,12 @@ def test_how_far_an_index_is_stands_in_the_diary(
     monkeypatch.setattr("headrace_server.worker.partition_opening._LOG_S", 0.0)
     one = house(hs.read_tfrecord(str(file), {"i": hs.scalar("int64")}).batch(1))
     one.diary.begin("f", 0, opening=True)
-    beats = one.notebook.beats()
+    beats = one.diary_file.beats()
     with caplog.at_level("INFO"), pytest.raises(MemoryError):
         one.open()
     where = f"{file}, of which 470 of 1,000 bytes are indexed"
-    assert one.notebook.beats() > beats
-    assert one.notebook.read().describe().endswith(f"opening feed 'f', partition 0, at {where}")
+    assert one.diary_file.beats() > beats
+    assert one.diary_file.read().describe().endswith(f"opening feed 'f', partition 0, at {where}")
     assert f"opening {where}" in caplog.messages
 
 

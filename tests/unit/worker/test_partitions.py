@@ -12,7 +12,7 @@ from headrace_proto.messages import Handed
 from headrace_server.core.dispatch_effects import Claim
 from headrace_server.files.manifest import resolve
 from headrace_server.process.config import FeedConfig, RunConfig
-from headrace_server.process.worker_diary import Diary, Notebook
+from headrace_server.process.worker_diary import Diary, DiaryFile
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.partition_opening import Life
 from headrace_server.worker.partitions import Partitions
@@ -32,7 +32,7 @@ def test_a_read_that_fails_while_a_claim_is_judged_ends_its_feed(tmp_path: Path)
         config=config,
         worker=0,
         number=0,
-        diary=Diary(Notebook(tmp_path / "diary").path),
+        diary=Diary(DiaryFile(tmp_path / "diary").path),
         marks={},
         passed=lambda feed, rows: None,
         functions=lambda feed, functions: None,

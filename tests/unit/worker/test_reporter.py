@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace_server.process.worker_diary import Diary, Notebook
+from headrace_server.process.worker_diary import Diary, DiaryFile
 from headrace_server.worker.reporter import Reporter
 
 
@@ -35,17 +35,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def notebook(tmp_path: Path) -> Notebook:
-    return Notebook(tmp_path / "diary")
+def diary_file(tmp_path: Path) -> DiaryFile:
+    return DiaryFile(tmp_path / "diary")
 
 
-def reporter(notebook: Notebook, store: Any = None) -> Reporter:
+def reporter(diary_file: DiaryFile, store: Any = None) -> Reporter:
     slab = SimpleNamespace(used_bytes=4096)
-    return Reporter(Diary(notebook.path).totals, ["a"], slab, lambda name: store)
+    return Reporter(Diary(diary_file.path).totals, ["a"], slab, lambda name: store)
 
 
-def test_a_report_has_the_progress_of_partitions_and_their_sums(notebook: Notebook, clock: Clock):
-    one = reporter(notebook)
+def test_a_report_has_the_progress_of_partitions_and_their_sums(
+    diary_file: DiaryFile, clock: Clock
+):
+    one = reporter(diary_file)
     one.look({("a", 0): Run(10, segments={"ready": 1})}, {("a", 1): Run(5, segments={"ready": 2})})
     told = one.feeds["a"]
     progress = {"number": 7, "epoch": 1, "position": 5, "share": 20}
@@ -55,19 +57,19 @@ def test_a_report_has_the_progress_of_partitions_and_their_sums(notebook: Notebo
 
 
 def test_before_the_partitions_are_open_there_is_a_report_all_the_same(
-    notebook: Notebook, clock: Clock
+    diary_file: DiaryFile, clock: Clock
 ):
-    one = reporter(notebook)
+    one = reporter(diary_file)
     assert one.feeds["a"].status == {"read": 0} and one.feeds["a"].partitions == {}
     assert one.worker["work_s"] == 0.0
 
 
 def test_a_report_has_the_last_commit_and_every_fault_of_the_stores(
-    notebook: Notebook, clock: Clock
+    diary_file: DiaryFile, clock: Clock
 ):
     stores = {("a", 0): [3, 950.0, ""], ("a", 1): [4, 998.0, "1.journal: disk is full"]}
     one = Reporter(
-        Diary(notebook.path).totals, ["a"], SimpleNamespace(used_bytes=0), stores.__getitem__
+        Diary(diary_file.path).totals, ["a"], SimpleNamespace(used_bytes=0), stores.__getitem__
     )
     runs = {name: Run() for name in stores}
     one.look(runs)
@@ -81,23 +83,23 @@ def test_a_report_has_the_last_commit_and_every_fault_of_the_stores(
 
 
 def test_counts_of_a_feed_do_not_fall_when_its_partitions_are_gone(
-    notebook: Notebook, clock: Clock
+    diary_file: DiaryFile, clock: Clock
 ):
     """They are gone once the feed has failed; a counter that falls looks like a new server."""
-    one = reporter(notebook, [4, 990.0, ""])
+    one = reporter(diary_file, [4, 990.0, ""])
     one.look({("a", 0): Run(10), ("a", 1): Run(5)})
-    totals = list(Diary(notebook.path).totals)
+    totals = list(Diary(diary_file.path).totals)
     clock.now += 1.0
     one.look({})
     assert one.feeds["a"].read == 15 and one.feeds["a"].commits == 8
     assert all(
-        now >= before for now, before in zip(Diary(notebook.path).totals, totals, strict=True)
+        now >= before for now, before in zip(Diary(diary_file.path).totals, totals, strict=True)
     )
     assert one.feeds["a"].partitions == {}
 
 
-def test_between_two_looks_nothing_is_written(notebook: Notebook, clock: Clock):
-    one = reporter(notebook)
+def test_between_two_looks_nothing_is_written(diary_file: DiaryFile, clock: Clock):
+    one = reporter(diary_file)
     one.look({("a", 0): Run(1)})
     one.look({("a", 0): Run(2)})
     assert one.feeds["a"].read == 1
@@ -106,13 +108,13 @@ def test_between_two_looks_nothing_is_written(notebook: Notebook, clock: Clock):
     assert one.feeds["a"].read == 2
 
 
-def test_writing_that_takes_long_is_done_the_less_often(notebook: Notebook, clock: Clock):
+def test_writing_that_takes_long_is_done_the_less_often(diary_file: DiaryFile, clock: Clock):
     class Slow(Run):
         def progress(self) -> dict[str, Any]:
             clock.now += 0.1
             return self.told
 
-    one = reporter(notebook)
+    one = reporter(diary_file)
     one.look({("a", 0): Slow(1)})
     clock.now += 9.0
     one.look({("a", 0): Slow(2)})
@@ -122,12 +124,12 @@ def test_writing_that_takes_long_is_done_the_less_often(notebook: Notebook, cloc
     assert one.feeds["a"].read == 2
 
 
-def test_time_that_a_worker_did_not_wait_is_work(notebook: Notebook, clock: Clock):
+def test_time_that_a_worker_did_not_wait_is_work(diary_file: DiaryFile, clock: Clock):
     def poll(at_most_ms: int) -> str:
         clock.now += at_most_ms / 1000
         return "heard"
 
-    one = reporter(notebook)
+    one = reporter(diary_file)
     assert one.rest("slab", poll, 500) == "heard"
     one.rest("states", poll, 1000)
     clock.now += 2.0
@@ -136,12 +138,12 @@ def test_time_that_a_worker_did_not_wait_is_work(notebook: Notebook, clock: Cloc
     assert one.worker["work_s"] == 2.0
 
 
-def test_the_next_life_of_a_worker_adds_to_the_totals(notebook: Notebook, clock: Clock):
-    first = reporter(notebook, [3, 990.0, ""])
+def test_the_next_life_of_a_worker_adds_to_the_totals(diary_file: DiaryFile, clock: Clock):
+    first = reporter(diary_file, [3, 990.0, ""])
     first.rest("slab", lambda at_most_s: setattr(clock, "now", clock.now + 1.5), 9)
     first.look({("a", 0): Run(10)})
-    notebook.begin()
-    second = reporter(notebook, [1, 999.0, ""])
+    diary_file.begin()
+    second = reporter(diary_file, [1, 999.0, ""])
     assert second.feeds["a"].status == {"read": 10}
     clock.now += 2.0
     second.look({("a", 0): Run(2)})
