@@ -117,7 +117,7 @@ class Supply(ABC):
     def rounds_dealt(self, partition: int) -> DealtRounds:
         """Return the rounds of a partition that this life has dealt, to be stored.
 
-        Of segments none: the partition itself stores them.
+        There are none of segments: the partition itself stores those.
         """
         return DealtRounds(0, 0, 0, ())
 

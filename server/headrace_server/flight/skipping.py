@@ -118,10 +118,10 @@ def _leave_out(rows: Sequence[Row], reason: str, files: Sequence[Path]) -> int:
     """Add examples to the lists of all servers; return how many were in all of them before."""
     lists = [LeftOutFile.read(file) for file in files]
     known = {row.example for row in rows}.intersection(*(one.skipped for one in lists))
-    for file, omissions in zip(files, lists, strict=True):
+    for file, left_out in zip(files, lists, strict=True):
         for row in rows:
-            omissions.skip(row.example, Skipped(reason, row.epoch))
-        omissions.write(file)
+            left_out.skip(row.example, Skipped(reason, row.epoch))
+        left_out.write(file)
     return len(known)
 
 

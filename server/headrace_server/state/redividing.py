@@ -21,7 +21,7 @@ from ..files.durable_file import read_json
 from .left_out_file import LeftOutFile
 from .statedir import SHARE, SUFFIX
 
-_OMISSIONS = "quarantine.json"
+_LEFT_OUT = "quarantine.json"
 
 
 def redivide(parts: Iterable[Path], share: Share, into: Path) -> None:
@@ -32,11 +32,11 @@ def redivide(parts: Iterable[Path], share: Share, into: Path) -> None:
             if path.suffix == SUFFIX:
                 if int(path.stem) % share[1] == share[0]:
                     os.rename(path, into / path.name)
-            elif path.name == _OMISSIONS:
+            elif path.name == _LEFT_OUT:
                 left_out.add(LeftOutFile.read(path))
             elif path.name in ("feed.json", "functions.json"):
                 os.replace(path, into / path.name)
-    left_out.write(into / _OMISSIONS)
+    left_out.write(into / _LEFT_OUT)
     file = into / "feed.json"
     noted = read_json(file, lambda plain: {n: plain[n] for n in plain.keys() - {SHARE}})
     if noted is None:

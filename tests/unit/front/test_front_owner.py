@@ -100,7 +100,7 @@ def test_without_a_descriptor_or_memory_nothing_is_explained_and_the_greeting_wa
 
     w = World()
     w.owner.pass_greeting(b"a", 5, "", [b"hello"])
-    monkeypatch.setattr(front_owner, "Reader", refused)
+    monkeypatch.setattr(front_owner, "DiaryReader", refused)
     w.owner.explain(tmp_path)
     assert w.said == [] and w.owner.greets(b"a")
 
