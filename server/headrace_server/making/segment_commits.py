@@ -136,8 +136,8 @@ class SegmentCommits(PartitionCommits):
         if self._cutting.lanes:
             self._note_after(number, batch)
         if self._cutting.at_trainer:
-            rows = rows[:0]
-        if len(rows) or self._cutting.carried:
+            keys = []
+        elif len(rows) or self._cutting.carried:
             # Ended examples too: their slots are not read before other examples begin there.
             arrays = arrays_of(self._cutting.states, block, columns)
             if batch.member is not None:
@@ -145,7 +145,7 @@ class SegmentCommits(PartitionCommits):
             self._maker.states.put(batch.slots, arrays)
             if self._cutting.carried:
                 self._changes += self._maker.states.end(batch, keys, arrays)
-        self._saved.append((batch, rows, keys))
+        self._saved.append((batch.numbers, batch.slots, keys))
         return "", ""
 
     def _done(self, number: int, batch: Segments) -> tuple[str, str]:
@@ -162,10 +162,10 @@ class SegmentCommits(PartitionCommits):
             del self._out[first]
             keys = self._machine.keys_of(out.slots)
             self._note_after(first, out)
-            rows = self._machine.saved(out)
-            if rows is None:  # cancelled: its examples have no further segments
-                rows = out.slots[:0]
-            self._saved.append((out, rows, keys))
+            self._machine.saved(out)
+            if self._machine.cancelled:  # its examples have no further segments
+                keys = []
+            self._saved.append((out.numbers, out.slots, keys))
         return "", ""
 
     def _note_after(self, number: int, batch: Segments) -> None:
@@ -317,6 +317,7 @@ class SegmentCommits(PartitionCommits):
         if ended:
             examples = examples.take(still)
         slots = self._machine.resume(examples)
+        self._lines.in_slots(slots, examples.lines)
         states = stored_states(self._cutting.states, examples)
         self._maker.states.resume(slots, states, self._machine.slots)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Any
 
 import msgpack
@@ -29,6 +29,7 @@ from ..core.slots import Segments
 from ..core.stored_progress import OpenLines
 from ..core.stored_state import (
     CHUNK,
+    COUNT,
     LINE,
     SEGMENT,
     Change,
@@ -38,8 +39,8 @@ from ..core.stored_state import (
     Saved,
 )
 
-#: A done batch, the places of its unfinished rows, and the keys of all.
-Commit = tuple[Segments, np.ndarray, Sequence[Key]]
+#: Numbers, slots and keys of a done batch; no keys where none of its rows is to be stored.
+Commit = tuple[np.ndarray, np.ndarray, Sequence[Key]]
 
 
 class StoredExamples:
@@ -49,7 +50,7 @@ class StoredExamples:
         self.lines = OpenLines()
         self._reads: dict[int, bytes] = {}  # of chunks with an open or a stored line
         self._stored: dict[int, int] = {}  # chunk → examples of it in the store
-        self._begun: dict[int, int] = {}  # line → chunk of examples in the store
+        self._line_in = np.empty(0, np.int64)  # by slot: line of the last stored example in it
         self._marks: dict[int, int] = {}  # lines that an earlier process began, ended or refused
         self._moved = False  # whether the base has moved since it was stored
 
@@ -99,24 +100,23 @@ class StoredExamples:
         once, as the last of them leaves it.
         """
         change, closed = Change(), list[int]()
-        numbers = np.concatenate([batch.numbers for batch, _, _ in commits], axis=1)
-        slots = np.concatenate([batch.slots for batch, _, _ in commits])
-        ended = np.concatenate([batch.last for batch, _, _ in commits])
-        firsts = accumulate((len(keys) for _, _, keys in commits[:-1]), initial=0)
-        unfinished = [at + rows for at, (_, rows, _) in zip(firsts, commits, strict=True)]
-        counts = ended.copy()
-        counts[np.concatenate(unfinished)] = True
-        # An example that ends leaves its slot to others: the last row of a slot is of the last one.
-        places = counts.nonzero()[0]
-        last = np.empty(slots.max(initial=-1) + 1, np.int64)
-        last[slots[places]] = places
-        still = places[(last[slots[places]] == places) & ~ended[places]]
-        if len(still):
-            keys = [*chain.from_iterable(of_batch for _, _, of_batch in commits)]
-            of_still = [keys[place] for place in still.tolist()]
-            put = Examples(numbers.take(still, 1), of_still, states(slots[still]))
-            self._put(change, put, closed)
-        self._end(change, numbers[LINE : CHUNK + 1 : CHUNK - LINE, ended].T.tolist(), closed)
+        numbers = np.concatenate([numbers for numbers, _, _ in commits], axis=1)
+        slots = np.concatenate([slots for _, slots, _ in commits])
+        ended = numbers[SEGMENT] + 1 == numbers[COUNT]
+        stored = self._are_stored(slots, numbers[LINE])
+        keys = [*chain.from_iterable(of_batch for _, _, of_batch in commits)]
+        if keys:
+            # An example that ends leaves its slot to others: the last row of a slot is of the last
+            # one.
+            places = np.arange(len(slots))
+            last = np.empty(len(self._line_in), np.int64)
+            last[slots] = places
+            still = ((last[slots] == places) & ~ended).nonzero()[0]
+            if len(still):
+                of_still = [keys[place] for place in still.tolist()]
+                put = Examples(numbers.take(still, 1), of_still, states(slots[still]))
+                closed += self._put(change, put, slots[still], stored[still])
+        closed += self._end(change, numbers[LINE, ended], numbers[CHUNK, ended], stored[ended])
         self._close(change, closed)
         return change
 
@@ -124,26 +124,33 @@ class StoredExamples:
         self, batch: Segments, rows: np.ndarray, keys: Sequence[Key], states: Sequence[Column]
     ) -> Change:
         """Record states after a batch, done or not, of its unfinished ``rows``."""
-        change, closed = Change(), list[int]()
+        change, slots = Change(), batch.slots[rows]
         put = Examples(batch.numbers.take(rows, 1), keys, states)
-        self._put(change, put, closed)
-        self._close(change, closed)
+        self._close(change, self._put(change, put, slots, self._are_stored(slots, put.lines)))
         return change
 
-    def _put(self, change: Change, put: Examples, closed: list[int]) -> None:
-        """Store unfinished examples after a batch; they may have begun with it."""
+    def _are_stored(self, slots: np.ndarray, lines: np.ndarray) -> np.ndarray:
+        """Return which of the examples with these lines, in these slots, are in the store."""
+        most = int(slots.max(initial=-1)) + 1
+        if most > len(self._line_in):
+            self._line_in = np.pad(self._line_in, (0, most), constant_values=-1)
+        stored: np.ndarray = self._line_in[slots] == lines
+        return stored
+
+    def _put(
+        self, change: Change, put: Examples, slots: np.ndarray, stored: np.ndarray
+    ) -> list[int]:
+        """Store unfinished examples after a batch; return the chunks of those not yet stored."""
         change.put = put
         put.numbers[SEGMENT] += 1
-        places = zip(*put.numbers[LINE : CHUNK + 1 : CHUNK - LINE].tolist(), strict=True)
-        begin = [(line, chunk) for line, chunk in places if line not in self._begun]
-        self._begun.update(begin)
-        chunks = [chunk for _, chunk in begin]
-        for chunk, rows in Counter(chunks).items():
+        self._line_in[slots] = put.lines
+        begun: list[int] = put.numbers[CHUNK, ~stored].tolist()
+        for chunk, rows in Counter(begun).items():
             count = self._stored.get(chunk, 0)
             self._stored[chunk] = count + rows
             if not count:
                 change.chunks[chunk] = self._reads[chunk]
-        closed += chunks
+        return begun
 
     def refused(self, chunk: int, row: int) -> Change:
         """Record that an example was refused, since its key was in flight."""
@@ -159,25 +166,24 @@ class StoredExamples:
 
     def ended(self, line: int, chunk: int) -> Change:
         """Record that a stored example ended."""
-        change, closed = Change(), list[int]()
-        self._end(change, [(line, chunk)], closed)
+        change = Change()
+        closed = self._end(change, np.array([line]), np.array([chunk]), np.array([True]))
         self._close(change, closed)
         return change
 
-    def _end(self, change: Change, ended: Iterable[Sequence[int]], closed: list[int]) -> None:
-        """End examples, each a line and its chunk."""
-        begun, stored, base = self._begun, self._stored, self.lines.base_line
-        for line, chunk in ended:
-            if begun.pop(line, None) is None:
-                closed.append(chunk)
-            else:
-                change.drop.append(line)
-                stored[chunk] -= 1
-                if not stored[chunk]:
-                    del stored[chunk]
-                    change.drop_chunks.append(chunk)
-            if line >= base:
-                change.done.append(2 * line)
+    def _end(
+        self, change: Change, lines: np.ndarray, chunks: np.ndarray, stored: np.ndarray
+    ) -> list[int]:
+        """End examples; return the chunks of those that are not ``stored``."""
+        change.drop = lines[stored].tolist()
+        for chunk, rows in Counter(chunks[stored].tolist()).items():
+            self._stored[chunk] -= rows
+            if not self._stored[chunk]:
+                del self._stored[chunk]
+                change.drop_chunks.append(chunk)
+        change.done = (2 * lines[lines >= self.lines.base_line]).tolist()
+        closed: list[int] = chunks[~stored].tolist()
+        return closed
 
     def _close(self, change: Change, closed: list[int]) -> None:
         self._moved |= self.lines.closed(closed)
@@ -202,7 +208,11 @@ class StoredExamples:
         for mark in saved.done:
             self._marks[mark // 2] = REFUSED if mark % 2 else BEGUN
         lines, chunks = saved.examples.numbers[[LINE, CHUNK]]
-        self._begun.update(zip(lines.tolist(), chunks.tolist(), strict=True))
         self._stored.update(Counter(chunks.tolist()))
         self._marks.update(dict.fromkeys(lines[lines >= cursor["line"]].tolist(), BEGUN))
         return cursor
+
+    def in_slots(self, slots: np.ndarray, lines: np.ndarray) -> None:
+        """Note the slots of resumed examples."""
+        self._are_stored(slots, lines)
+        self._line_in[slots] = lines

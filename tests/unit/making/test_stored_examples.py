@@ -111,7 +111,7 @@ class World:
             assert read == Read(chunk, 0, read.position, read.limit)
             assert read.position + row == line and row < read.limit
             assert stages == ["as of", read.position]
-        self.machine.resume(examples)
+        self.record.in_slots(self.machine.resume(examples), examples.lines)
         self.machine.next_index = cursor["index"]
 
     def crash(self) -> None:
@@ -197,8 +197,7 @@ class World:
             self.submit(self.record.refused(chunk, row))
 
     def save(self, batch: Segments) -> None:
-        rows = self.machine.saved(batch)
-        assert rows is not None
+        assert self.machine.saved(batch) is not None
         for line, segment, index in zip(
             batch.lines.tolist(), batch.segments.tolist(), batch.indices.tolist(), strict=True
         ):
@@ -207,7 +206,7 @@ class World:
             self.seen.segments[line] = segment + 1
         lines, segments = batch.lines.tolist(), batch.segments.tolist()
         keys = [(0, self.keys[line]) for line in lines]
-        self.unsettled.append((batch, rows, keys))
+        self.unsettled.append((batch.numbers, batch.slots, keys))
         after = zip(batch.slots.tolist(), lines, segments, strict=True)
         self.states.update((slot, b"%d after %d" % (line, s + 1)) for slot, line, s in after)
         self.seen_saved = copy.deepcopy(self.seen)
@@ -267,8 +266,8 @@ def batch_of(machine: ArrivalOrder, record: StoredExamples, rows: int, count: in
 
 def test_states_that_come_by_themselves_end_nothing():
     record, machine = StoredExamples(), ArrivalOrder(2)
-    batch, none = batch_of(machine, record, 2, 2), np.array([], np.int64)
-    assert not len(record.saved([(batch, none, [])], lambda slots: []).put)
+    batch = batch_of(machine, record, 2, 2)
+    assert not len(record.saved([(batch.numbers, batch.slots, ())], lambda slots: []).put)
     machine.saved(batch)
     change = record.flushed(batch, np.array([0, 1]), [(0, b"a"), (0, b"b")], [[b"x", b"y"]])
     assert [(e.line, e.segment, e.state) for e in listed(change.put)] == [
@@ -277,7 +276,7 @@ def test_states_that_come_by_themselves_end_nothing():
     ]
     last = machine.next_draft()
     assert last is not None and last.last.all()
-    assert record.saved([(last, none, [])], lambda slots: []).drop == [0, 1]
+    assert record.saved([(last.numbers, last.slots, ())], lambda slots: []).drop == [0, 1]
 
 
 def test_a_chunk_without_lines_is_not_remembered():
