@@ -193,7 +193,7 @@ class PlayedPartitions:
 
     def save(self, feed: str, effect: StoreCommit) -> None:
         batch = effect.batch
-        stored = [[batch.number, "", ""]]
+        stored = [(batch.number, "", "")]
         self.events.append((feed, Desk.on_stored, batch.partition, stored))
 
     def used(self, feed: str, partition: int) -> None:

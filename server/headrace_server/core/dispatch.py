@@ -71,10 +71,6 @@ class Dispatcher(EpochBorders):
         self._supply.dry(stripe)
         self._changed = True
 
-    def rounds_dealt(self, partition: int) -> DealtRounds:
-        """Return the rounds of a partition that this life has dealt, to be stored."""
-        return self._supply.rounds_dealt(partition)
-
     def load_rounds(self, partition: int, dealt: DealtRounds) -> None:
         """Load unfinished rounds that an earlier life has dealt to ranks."""
         self._supply.load_rounds(partition, dealt)
@@ -88,23 +84,32 @@ class Dispatcher(EpochBorders):
 
     def stored(self, partition: int, number: int, code: str = "", text: str = "") -> None:
         """Answer a commit: its partition has stored it, or reports a fault."""
-        lease = self._saving.pop((number, partition), None)
-        if lease is None:
-            return
-        self._leases.stored(lease, code, text)
-        batch, token, session = lease.batch, lease.token, lease.session
-        if code:
-            self._lifecycle.close(batch)
-        else:
-            self._supply.settled(batch)
-            self._lifecycle.settle(batch)
-        if self._leases.unstored.get(session, 0) >= self._trainers.max_window:
-            self._trainers.ask(session)  # it got no batches meanwhile
-        fault = (token, code, text) if code else None
-        for one in sorted({session, *lease.asked}) if lease.asked else (session,):
-            self._answer(one, token, fault)
-        self._claims.arrived(partition, token)
-        self._changed = True
+        self.all_stored(partition, [(number, code, text)])
+
+    def all_stored(self, partition: int, commits: Iterable[tuple[int, str, str]]) -> None:
+        """Answer commits of a partition, each as by ``stored``: one answer for each trainer."""
+        answered: dict[int, list[int]] = {}  # tokens by session
+        for number, code, text in commits:
+            if (lease := self._saving.pop((number, partition), None)) is None:
+                continue
+            self._leases.stored(lease, code, text)
+            batch, token, session = lease.batch, lease.token, lease.session
+            if code:
+                self._lifecycle.close(batch)
+            else:
+                self._supply.settled(batch)
+                self._lifecycle.settle(batch)
+            if self._leases.unstored.get(session, 0) >= self._trainers.max_window:
+                self._trainers.ask(session)  # it got no batches meanwhile
+            for one in sorted({session, *lease.asked}) if lease.asked else (session,):
+                if code:
+                    self._answer(one, token, (token, code, text))
+                else:
+                    answered.setdefault(one, []).append(token)
+            self._claims.arrived(partition, token)
+            self._changed = True
+        for session, tokens in answered.items():
+            self._lifecycle.effects.append(Answer(session, tuple(tokens), ()))
 
     def claimed(self, token: int, verdict: str, number: int) -> None:
         """Take a partition's verdict on a claim: "done" (committed before), "yes" or "no"."""
@@ -186,14 +191,12 @@ class Dispatcher(EpochBorders):
 
     def commit(self, session: int, tokens: tuple[int, ...]) -> None:
         """Commit batches of a session that have no states."""
-        if tokens and self.stateful:
-            why = "state", "a batch of segments is committed by its states: save them"
-            self._lifecycle.effects.append(
-                Answer(session, (), (), tuple((t, *why) for t in tokens))
-            )
-            return
         for token in tokens:
-            self.save(session, token)
+            if self.stateful:
+                text = "a batch of segments is committed by its states: save them"
+                self.refuse(session, token, "state", text)
+            else:
+                self.save(session, token)
 
     def save(self, session: int, token: int, payload: Any = None) -> None:
         """Commit a batch of a session with its states; only the worker reads ``payload``."""
@@ -228,13 +231,8 @@ class Dispatcher(EpochBorders):
 
     def _answer(self, session: int, token: int, fault: Fault | None) -> None:
         """Answer a commit that its partition has stored or refused."""
-        effects = self._lifecycle.effects
-        last = effects[-1] if effects and not fault else None
-        if isinstance(last, Answer) and last.session == session and last.committed:
-            effects[-1] = Answer(session, (*last.committed, token), ())  # one to several commits
-        else:
-            faults = (fault,) if fault else ()
-            effects.append(Answer(session, () if fault else (token,), (), faults))
+        faults = (fault,) if fault else ()
+        self._lifecycle.effects.append(Answer(session, () if fault else (token,), (), faults))
 
     def _answer_stale(self, session: int, token: int) -> None:
         """Answer a commit of a batch that is not this session's."""

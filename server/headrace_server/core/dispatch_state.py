@@ -14,6 +14,7 @@ from .lease import Lease
 from .open_epochs import OpenEpochs
 from .partition_turns import Untaken
 from .plain_supply import PlainSupply
+from .rounds import DealtRounds
 from .segment_claims import claims_of
 from .supply import Supply
 from .trainers import Trainer, Trainers
@@ -119,6 +120,10 @@ class DispatchState:
             place = claim.place
             return Batch(place.partition, place.number, place.rows)
         return self._leases.batch_of(token, session)
+
+    def rounds_dealt(self, partition: int) -> DealtRounds:
+        """Return the rounds of a partition that this life has dealt, to be stored."""
+        return self._supply.rounds_dealt(partition)
 
     def last_saved(self, session: int, token: int) -> Batch | None:
         """Return the batch of a token, unless the session has saved a later one there."""

@@ -84,7 +84,6 @@ class Stores:
         self._tokens: dict[_Name, set[int]] = {}
         #: The record that is written part by part: its changes, None once they are written.
         self._record: tuple[_Name, _Gathered, list[Change] | None] | None = None
-        self._record_due = inf
         self._gathered: dict[_Name, _Gathered] = {}  # since the last write() …
         self._times = _TIMES_IF_SYNCED if self.durability == "power" else 1
         self._most = min(self._times * _MOST_GATHERED, self.window)
@@ -188,10 +187,18 @@ class Stores:
 
     @property
     def due(self) -> bool:
-        """Whether to ``write`` now."""
-        if self._hurried or self._commits >= self._most:
+        """Whether to ``write`` now, a part at least."""
+        return self._record is not None or self._commits >= self._most or self.urgent
+
+    @property
+    def urgent(self) -> bool:
+        """Whether to write everything now: a trainer waits for it, or commits wait for too long.
+
+        Each partition has a record, so with many of them more commits may come than parts written.
+        """
+        if self._hurried or self._commits >= 2 * self._most:
             return True
-        return time.monotonic() >= min(self._write_at, self._record_due)
+        return time.monotonic() >= self._write_at
 
     @property
     def ripe(self) -> bool:
@@ -201,7 +208,7 @@ class Stores:
     @property
     def due_in_s(self) -> float:
         """Seconds until ``due``."""
-        return max(0.0, min(self._write_at, self._record_due) - time.monotonic())
+        return 0.0 if self._record else max(0.0, self._write_at - time.monotonic())
 
     def write(self, whole: bool = True) -> bool:
         """Write gathered changes, and send answers to changes that are written at once.
@@ -223,12 +230,10 @@ class Stores:
                 gathered = self._gathered.pop(name)
                 self._commits -= len(gathered.tokens)
                 self._record = name, gathered, self._changes_of(name, gathered)
-                self._record_due = self._write_at
             if not self._gathered:
                 self._write_at, self._hurried = inf, False
             return
         (name, gathered, changes), self._record = self._record, None
-        due, self._record_due = self._record_due, inf
         if changes is None:
             for message in gathered.messages:
                 self.send(message)
@@ -236,7 +241,7 @@ class Stores:
         store = self._stores[name]
         try:
             if store.write(changes):
-                self._record, self._record_due = (name, gathered, None), due
+                self._record = name, gathered, None
             else:
                 store.submit(*changes, tickets=gathered.messages)
         except ServerError as error:
@@ -274,8 +279,8 @@ class Stores:
         else:
             self._of(name).messages.append(message)
 
-    def answer_commit(self, name: _Name, stored: list[Any]) -> None:
-        """Answer a commit, [number, code, text], once it is written: several by one event."""
+    def answer_commit(self, name: _Name, stored: tuple[int, str, str]) -> None:
+        """Answer a commit, (number, code, text), once it is written: several by one event."""
         messages = self._of(name).messages
         if messages and messages[-1][1] is Desk.on_stored:
             messages[-1][-1].append(stored)
@@ -358,7 +363,7 @@ class Commits:
             code, text = run.commits.saved(batch.number, states or b"", columns)
             rows = 0 if code else batch.filled
             self._stores.submit(name, run, () if code else (token,), rows)
-        self._stores.answer_commit(name, [batch.number, code, text])
+        self._stores.answer_commit(name, (batch.number, code, text))
 
     def flush(
         self,

@@ -234,11 +234,10 @@ class Desk:
     def on_dry(self, stripe: int) -> None:
         self.dispatcher.dry(stripe)
 
-    def on_stored(self, partition: int, batches: list[list[Any]]) -> None:
+    def on_stored(self, partition: int, batches: list[tuple[int, str, str]]) -> None:
         """Take the numbers of stored commits, or refused ones by an error's code and text."""
         self.partitions[partition].waits = ""
-        for number, code, text in batches:
-            self.dispatcher.stored(partition, number, code, text)
+        self.dispatcher.all_stored(partition, batches)
 
     def on_judged(self, token: int, verdict: str, number: int) -> None:
         self.dispatcher.claimed(token, verdict, number)

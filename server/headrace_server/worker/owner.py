@@ -172,10 +172,14 @@ class Owner:
                     self._step(self._partitions.open, desk.name, partition)
 
     def _send_out(self) -> bool:
-        """Send batches; then store commits if they are due; return whether they were."""
+        """Send batches; then store commits if they are due; return whether they were.
+
+        Store a part of them if they are not urgent: trainers would wait, and fall asleep.
+        """
         self._switchboard.unstored_rounds.deliver_stored()
         self._outbox.flush()
-        return self._partitions.stores.due and self._store()
+        stores = self._partitions.stores
+        return stores.due and self._store(stores.urgent)
 
     def _store(self, whole: bool = True) -> bool:
         """Store the commits of trainers, and answer them, or do a part of that.

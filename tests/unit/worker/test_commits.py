@@ -56,7 +56,7 @@ def test_a_save_that_is_refused_is_answered_with_why(at_work: Open):
     save(commits, run, 0)
     save(commits, run, 0)
     told = [kept for event in one.until_sent(1) for kept in event[-1]]
-    assert told == [[0, "", ""], [0, "stale", "batch 0 is not out"]]
+    assert told == [(0, "", ""), (0, "stale", "batch 0 is not out")]
 
 
 def test_with_a_store_a_save_is_answered_when_it_is_committed(at_work: Open):
@@ -65,12 +65,12 @@ def test_with_a_store_a_save_is_answered_when_it_is_committed(at_work: Open):
     save(commits, run, 0, 71)
     assert one.sent == []
     told = [kept for event in one.until_sent(1) for kept in event[-1]]
-    assert told == [[0, "", ""], [0, "stale", "batch 0 is not out"]]
+    assert told == [(0, "", ""), (0, "stale", "batch 0 is not out")]
     one.stores.close()
     two, commits, run = at_work(durable=True, wanted=0)
     assert two.stores.knows(NAME, 70) and not two.stores.knows(NAME, 71), "what is refused is not"
     save(commits, run, 0, 70)
-    assert two.until_sent(1) == [("f", Desk.on_stored, 0, [[0, "", ""]])], (
+    assert two.until_sent(1) == [("f", Desk.on_stored, 0, [(0, "", "")])], (
         "as it was answered before"
     )
 
@@ -79,7 +79,7 @@ def test_commits_written_without_a_thread_are_answered_when_they_are_written(at_
     one, commits, run = at_work(durable=True, wanted=2, durability="process")
     save(commits, run, 0, 70)
     assert one.sent == []
-    assert one.write() == [] and one.sent == [("f", Desk.on_stored, 0, [[0, "", ""]])]
+    assert one.write() == [] and one.sent == [("f", Desk.on_stored, 0, [(0, "", "")])]
 
 
 @pytest.mark.parametrize("durable", [False, True])

@@ -232,7 +232,7 @@ def test_words_of_segments_become_events():
     at.make(1, 0)
     at.save()
     at.act()
-    at.desk.on_stored(1, [[0, "cancelled", "it was drained"], [9, "", ""]])
+    at.desk.on_stored(1, [(0, "cancelled", "it was drained"), (9, "", "")])
     at.act()
     assert at.answers == [Answer(TRAINER, (), (), ((at.tokens[0], "cancelled", "it was drained"),))]
     lanes = Segments("lanes")

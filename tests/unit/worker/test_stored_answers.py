@@ -249,18 +249,28 @@ def test_a_record_that_is_begun_is_written_first_and_whole_where_all_is_to_be_wr
     assert (saved.done, saved.tokens) == ([1, 2], [70, 71])
 
 
-def test_a_record_that_is_begun_is_due_when_its_commits_were(
+def test_a_record_of_many_commits_is_due_part_by_part(
     tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
 ):
-    """Else a worker with other work would never end it: it would never rest."""
-    monkeypatch.setattr(commits, "_GATHER_S", 0.0)
-    one = keeping(tmp_path, "process")
-    one.stores.open(A)
-    one.stores.submit(A, Changed(Change(done=[1])), [70])
+    """A worker that never rests writes a part after each batch, so that no trainer waits for all.
+
+    Commits of many partitions may come faster than that: then it writes all at once.
+    """
+    monkeypatch.setattr(commits, "_GATHER_S", PATIENCE_S)
+    one, most = keeping(tmp_path, "process"), commits._MOST_GATHERED
+    for name in (A, B):
+        one.stores.open(name)
+    for token in range(most):
+        assert not one.stores.due
+        one.stores.submit(A, Changed(Change(done=[token])), [token])
     for _ in range(3):
-        assert one.stores.due and one.stores.due_in_s == 0.0
+        assert one.stores.due and not one.stores.urgent and one.stores.due_in_s <= PATIENCE_S
         assert one.write(whole=False) == []
     assert not one.stores.due and not one.stores.gathers
+    for token in range(2 * most):
+        assert not one.stores.urgent
+        one.stores.submit((A, B)[token % 2], Changed(Change(done=[token])), [token])
+    assert one.stores.due and one.stores.urgent
 
 
 def test_commits_gather_no_longer_when_a_trainer_waits_for_their_answers(
