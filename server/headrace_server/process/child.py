@@ -77,7 +77,8 @@ class Pipe(ABC):
     """The child's end, of which the front or a worker gets orders, and by which it reports."""
 
     def __init__(self, connection: Connection) -> None:
-        self.late = False  # it has not ended in time: the next life may be at work
+        #: Called from another thread where this life goes on and the next one may begin.
+        self.let_go: Callable[[], None] = lambda: None
         self._connection = connection
         self._reporting = threading.Lock()
 

@@ -98,8 +98,8 @@ class InThread(Child):
         return self._code
 
     def close(self) -> bool:
-        self._pipe.late = True
         if self._threads[-1].is_alive():
+            self._pipe.let_go()
             logger.warning("%s ends when the function that it is in has returned", self.name)
             return False
         return super().close()

@@ -17,8 +17,10 @@ snapshots/NAME/ID/            copies of all that, see snapshots.py
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import itertools
 import json
+import logging
 import os
 import shlex
 from collections.abc import Iterator, Sequence
@@ -32,6 +34,8 @@ from ..files.durable_file import held, read_json, usable, write_durably, writing
 from ..pipeline.declaration import jsonable
 from ..pipeline.function_names import stable_name
 from ..process.config import FeedConfig
+
+logger = logging.getLogger("headrace.worker")
 
 #: Suffix of a partition's file.
 SUFFIX = ".journal"
@@ -72,6 +76,22 @@ def _next(file: Path) -> str:
 def partition_path(directory: str | Path, feed: str, partition: int) -> Path:
     """Return the path of one partition's state."""
     return Path(directory) / "feeds" / feed / f"{partition}{SUFFIX}"
+
+
+def own_partition(path: Path) -> int:
+    """Lock a store, after any other process has released it.
+
+    A worker that was suspended while its server was killed may still write when it wakes, after
+    another server has begun.  Children do not inherit a lock of this kind, so user code may fork.
+    """
+    with writing(path.with_suffix(".lock")):
+        lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        logger.warning("%s: waits for the end of a worker of an earlier server", path)
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+    return lock
 
 
 def has_states(directory: Path) -> bool:

@@ -12,7 +12,6 @@ gather for a moment: no trainer relies on a change before its answer.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import threading
@@ -33,8 +32,9 @@ from ..core.dispatch_effects import StoreCommit
 from ..core.stored_state import Change, Saved
 from ..files.durable_file import writing
 from ..making.partition_run import Run
+from ..process.in_thread import ThreadEnded
 from ..state.mirror import Mirror
-from ..state.statedir import SUFFIX, partition_path
+from ..state.statedir import SUFFIX, own_partition, partition_path
 from ..state.store import Store
 from .desk import Desk
 from .events import Event
@@ -65,7 +65,11 @@ class _Gathered:
 
 @dataclass(eq=False)
 class Stores:
-    """The open stores, and the commits that earlier processes stored."""
+    """The open stores, and the commits that earlier processes stored.
+
+    One thread uses them.  Another may call ``let_go`` at any time: from then on the files are left
+    to the next life, which may be of the same process, where no lock of a file keeps two apart.
+    """
 
     directory: str
     durability: str
@@ -77,6 +81,8 @@ class Stores:
 
     def __post_init__(self) -> None:
         self._stores: dict[_Name, Store] = {}
+        self._files = threading.RLock()  # held while a file is opened, written or closed
+        self._left = False  # whether they were let go
         self._locks: list[int] = []  # locks of their files, for as long as this process lives
         self._used: dict[_Name, list[float]] = {}
         self._rounds: dict[_Name, list[Any]] = {}
@@ -98,12 +104,18 @@ class Stores:
         return self._wake_fd
 
     def open(self, name: _Name) -> Saved:
-        """Take over a partition's store; return its content."""
+        """Take over a partition's store; return its content.  ThreadEnded once they are let go."""
         path = partition_path(self.directory, *name)
         with writing(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
-        lock = _owned(path)
-        self._locks.append(lock)
+        lock = own_partition(path)  # it may wait for another process
+        with self._files:
+            if self._left:  # to close the file here would end the lock of the next life
+                raise ThreadEnded
+            self._locks.append(lock)
+            return self._open(name, path, lock)
+
+    def _open(self, name: _Name, path: Path, lock: int) -> Saved:
         begun = os.fstat(lock).st_size > 0
         socket = self.mirrors.get(name[0])
         mirror = None if socket is None else partial(Mirror, socket, name)
@@ -238,12 +250,15 @@ class Stores:
             for message in gathered.messages:
                 self.send(message)
             return
-        store = self._stores[name]
         try:
-            if store.write(changes):
-                self._record = name, gathered, None
-            else:
-                store.submit(*changes, tickets=gathered.messages)
+            with self._files:
+                store = self._stores.get(name)
+                if store is None:  # let go: no answer says that this is stored
+                    return
+                if store.write(changes):
+                    self._record = name, gathered, None
+                else:
+                    store.submit(*changes, tickets=gathered.messages)
         except ServerError as error:
             self.fail(name, error)
 
@@ -324,28 +339,21 @@ class Stores:
     def close(self) -> None:
         """Write gathered changes, and release the files."""
         self.write()
-        for store in self._stores.values():
-            store.close()
-        for fd in (*self._locks, self._wake_fd):
-            if fd >= 0:
-                os.close(fd)
-        self._stores, self._locks, self._wake_fd = {}, [], -1
+        self.let_go()
+        if self._wake_fd >= 0:
+            os.close(self._wake_fd)
+        self._wake_fd = -1
 
-
-def _owned(path: Path) -> int:
-    """Lock a store, after any other process has released it.
-
-    A worker that was suspended while its server was killed may still write when it wakes, after
-    another server has begun.  Children do not inherit a lock of this kind, so user code may fork.
-    """
-    with writing(path.with_suffix(".lock")):
-        lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        logger.warning("%s: waits for the end of a worker of an earlier server", path)
-        fcntl.lockf(lock, fcntl.LOCK_EX)
-    return lock
+    def let_go(self) -> None:
+        """Release the files for good, once a write that goes on has ended."""
+        with self._files:
+            self._left = True
+            stores, self._stores = self._stores, {}
+            for store in stores.values():
+                store.close()
+            for lock in self._locks:
+                os.close(lock)
+            self._locks.clear()
 
 
 class Commits:

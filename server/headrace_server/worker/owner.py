@@ -99,6 +99,8 @@ class Owner:
         )
         self._clock = AwakeClock(2 * _TICK_S)
         self._partitions = Partitions(life, self._hear_partition)
+        pipe.let_go = self._partitions.stores.let_go
+        pipe.check_parent()  # where it was ended before, nothing has called that
         self._switchboard = Switchboard(
             config=config,
             worker=life.worker,
@@ -311,7 +313,7 @@ class Owner:
                 self._channels.close()
                 self._sessions.close()
                 self._front.close()
-                self._partitions.end(self._pipe.late)
+                self._partitions.end()
                 self._poller.close()
 
     def _hear_partition(self, event: Event) -> None:

@@ -298,14 +298,9 @@ class Partitions:
         self.turns.wake(name)
         return self._running.get(name)
 
-    def end(self, late: bool = False) -> None:
-        """Leave the stores and records to the next life, and close the sources.
-
-        Where that life has the stores already, they are not touched: neither their ends are marked,
-        nor are their locks, which are those of the process, let go.
-        """
-        if not late:
-            self.stores.close()
+    def end(self) -> None:
+        """Leave the stores and records to the next life, and close the sources."""
+        self.stores.close()
         for recorder in self.flight.values():
             recorder.close()
         self._opener.close()
