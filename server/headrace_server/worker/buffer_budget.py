@@ -30,8 +30,14 @@ class BufferBudget:
         self._bytes: dict[int, int] = {}  # by session
 
     def open(self, session: Session, each: int) -> None:
-        """Give a session buffers of ``each`` bytes, as many as fit."""
-        if not each or session.buffers or len(self._bytes) >= _MOST_SESSIONS:
+        """Give a session that attaches for the first time buffers of ``each`` bytes that fit.
+
+        Later its trainer may have mapped the file, which must not become shorter then.
+        """
+        if session.buffers is not None:
+            return
+        session.buffers = ()
+        if not each or len(self._bytes) >= _MOST_SESSIONS:
             return
         space = os.fstatvfs(session.file)
         free = space.f_bavail * space.f_frsize

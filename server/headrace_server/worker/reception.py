@@ -257,7 +257,7 @@ class Reception:
         """Commit a batch of segments, if its states are valid."""
         dispatcher = desk.dispatcher
         shared = save.frame >= FIRST_BUFFER
-        blocks = session.buffers if shared else frames
+        blocks = (session.buffers or ()) if shared else frames
         number = save.frame - (FIRST_BUFFER if shared else 1)
         if not dispatcher.stateful or number >= len(blocks):
             where = f"buffer {number}" if shared else f"frame {save.frame}"

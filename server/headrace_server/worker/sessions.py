@@ -104,7 +104,7 @@ class Session(StateMachine):
     messages: int = 0  # in this second
     run: int = 0  # number of the run, where the trainer has a rank
     heard_end: bool = False  # whether the trainer has acknowledged the end of its feed
-    buffers: Sequence[memoryview] = ()  # in its file, for the states that it saves
+    buffers: Sequence[memoryview] | None = None  # in its file, for states; None: not yet attached
 
     def on(self, event: str) -> None:
         StateMachine.on(self, event)

@@ -59,31 +59,33 @@ def test_they_are_as_many_as_fit(table, most_bytes: int, each: int, count: int):
 
 def test_all_sessions_share_a_bound_and_what_one_leaves_others_get(table):
     budget = BufferBudget(file_bytes(MOST, EACH) + file_bytes(2, EACH))
-    first, second, third = (opened(table, name) for name in (b"1", b"2", b"3"))
+    first, second, third, fourth = (opened(table, name) for name in (b"1", b"2", b"3", b"4"))
     for session in (first, second, third, first):
         budget.open(session, EACH)
     assert [len(session.buffers) for session in (first, second, third)] == [MOST, 2, 0]
     kept = first.buffers[0]
     budget.close(first)
-    budget.close(third)
-    budget.open(third, EACH)
-    assert len(first.buffers) == 0 and len(third.buffers) == MOST
+    budget.open(fourth, EACH)
+    assert len(first.buffers) == 0 and len(fourth.buffers) == MOST
     assert len(bytes(kept)) == EACH  # a save that waits for its partition is still readable
 
 
 def test_no_more_than_some_sessions_have_any_since_each_takes_a_descriptor(table, monkeypatch):
     monkeypatch.setattr(buffer_budget, "_MOST_SESSIONS", 1)
-    budget, (first, second) = BufferBudget(1 << 30), [opened(table, name) for name in (b"1", b"2")]
+    budget, names = BufferBudget(1 << 30), (b"1", b"2", b"3")
+    first, second, third = (opened(table, name) for name in names)
     budget.open(first, EACH)
     budget.open(second, EACH)
     assert first.buffers and not second.buffers
     budget.close(first)
-    budget.open(second, EACH)
-    assert second.buffers
+    budget.open(third, EACH)
+    assert third.buffers
 
 
 @pytest.mark.parametrize("step", ["posix_fallocate", "mapped"])
 def test_a_session_without_room_for_buffers_has_none_and_leaves_nothing(table, monkeypatch, step):
+    """Not at a later attach either: its trainer may map the file just before it was cut again."""
+
     def full(*of: object, **named: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -93,4 +95,7 @@ def test_a_session_without_room_for_buffers_has_none_and_leaves_nothing(table, m
         budget.open(session, EACH)
     assert not session.buffers and session.path.stat().st_size == 16
     budget.open(session, EACH)
-    assert len(session.buffers) == MOST
+    assert not session.buffers and session.path.stat().st_size == 16
+    other = opened(table, b"other")
+    budget.open(other, EACH)
+    assert len(other.buffers) == MOST
