@@ -92,7 +92,7 @@ class Run:
         self._last_epoch = -1  # of a batch
         #: Number and epoch of the first batch of each of the last epochs.
         self._begun: deque[tuple[int, int]] = deque(maxlen=64)
-        self.made_ahead = maker.made_ahead
+        self.made_ahead, self.together = maker.made_ahead, maker.together
         self.capacity = maker.capacity
 
     # Work

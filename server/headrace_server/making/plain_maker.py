@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ class PlainMaker:
     """The maker of one partition.  ``held`` are its chunks in memory."""
 
     made_ahead = True
+    together = inf  # number of batches that may be announced at once
 
     def __init__(
         self,

@@ -31,6 +31,9 @@ from .slab import Slab, least_bytes
 from .state_table import HandedStates, StateTable
 from .stored_examples import StoredExamples
 
+#: Number of batches of lanes that are announced at once, where their trainer has asked for several:
+#: one message to it, and one back, serve both.  With more of them it would wait for the last one.
+_TOGETHER = 2
 #: Maximum number of rows that a trainer may name, without a ``capacity``.
 _MOST_ROWS = 1 << 20
 
@@ -50,6 +53,7 @@ class SegmentMaker:
         tracing: NoTracing = NO_TRACING,
     ) -> None:
         self.cutting = cutting
+        self.together: float = _TOGETHER if cutting.lanes else 1
         self.most_rows: int | None = cutting.capacity
         self.schema: Mapping[str, Field] = cutting.fields(intake.stages.fact_fields)
         self.properties: Mapping[str, Any] = cutting.properties()

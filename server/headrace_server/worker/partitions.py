@@ -9,6 +9,7 @@ takes commits and has them stored.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 import traceback
@@ -119,24 +120,23 @@ class Partitions:
         """Make batches in turn, as long as the first of them can wait for the others."""
         began = time.monotonic()
         until = began + _GATHER_S
-        turn: _Name | None = name
-        while turn is not None:
-            run, made = self._running[turn], self._step(turn)
-            going = made is not None and self._announce(turn, run, made)
-            now = time.monotonic()
+        for count in itertools.count(1):
+            run, made = self._running[name], self._step(name)
+            going, now = made is not None and self._announce(name, run, made), time.monotonic()
             took, began = now - began, now
             if len(self._running) > 1:
-                self.turns.worked(turn, took, int(going))
+                self.turns.worked(name, took, int(going))
             if not going:
                 break
-            self._stalls.made(turn, now)
+            self._stalls.made(name, now)
             if run.rests:
-                self.turns.wait(turn)
-            if now + took >= until or not run.made_ahead:  # the next one takes as long
+                self.turns.wait(name)
+            if now + took >= until or count >= run.together:  # the next one takes as long
                 break
-            turn = self.turns.turn()
-            if turn is not None and self._running[turn].reads_next:
+            following = self.turns.turn()
+            if following is None or self._running[following].reads_next:
                 break
+            name = following
         self._announcer.note(MOST_UNNOTED)
 
     def _step(self, name: _Name) -> Batch | None:

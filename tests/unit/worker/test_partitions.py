@@ -1,4 +1,4 @@
-"""A fault in one feed ends this feed, and no other of its worker."""
+"""The partitions of a worker at work, without the rest of the worker."""
 
 from __future__ import annotations
 
@@ -6,16 +6,64 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import headrace_server as hs
 from headrace_proto.messages import Handed
-from headrace_server.core.dispatch_effects import Claim
+from headrace_server.core.dispatch_effects import Claim, Want
 from headrace_server.files.manifest import resolve
+from headrace_server.pipeline.declaration import Declaration
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.worker_diary import Diary, DiaryFile
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.partition_opening import Life
 from headrace_server.worker.partitions import Partitions
+from tests.patience import PATIENCE_S
+
+
+def opened(declaration: Declaration, directory: Path) -> tuple[Partitions, list[Any]]:
+    """The only partition of a feed, and the events that it sends."""
+    feed = FeedConfig("f", declaration, resolve(declaration.source.paths), 1)
+    sent: list[Any] = []
+    life = Life(
+        config=RunConfig((feed,), str(directory), ()),
+        worker=0,
+        number=0,
+        diary=Diary(DiaryFile(directory / "diary").path),
+        marks={},
+        passed=lambda feed, rows: None,
+        functions=lambda feed, functions: None,
+    )
+    partitions = Partitions(life, sent.append)
+    partitions.open("f", 0)
+    assert [event[1] for event in sent] == [Desk.on_opened]
+    return partitions, sent
+
+
+@pytest.mark.parametrize(("order", "together"), [("lanes", [2, 1]), ("arrival", [1, 1, 1])])
+def test_two_batches_of_lanes_are_announced_at_once_where_several_are_wanted(
+    order: Any, together: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """One message to their trainer, and one back, serve both."""
+    monkeypatch.setattr("headrace_server.worker.partitions._GATHER_S", PATIENCE_S)
+    examples = [{"k": b"%d" % i, "x": np.zeros((20, 2), np.float32)} for i in range(6)]
+    features = {"k": hs.scalar("bytes"), "x": hs.sequence("float32", (2,))}
+    pipeline = hs.from_examples(examples, features).batch_sequences_with_states(
+        *("k", ["x"], [], None, {"s": hs.zeros((1,), "float32")}, 2, 2),
+        order=order,
+        state_placement="trainer" if order == "lanes" else "server",
+    )
+    partitions, sent = opened(pipeline.declaration(), tmp_path)
+    partitions.want("f", Want(0, 3, 1 if order == "lanes" else 0))
+    made: list[int] = []
+    while sum(made) < 3:
+        sent.clear()
+        turn = partitions.turn()
+        assert turn is not None
+        partitions.work(turn)
+        made.append(sum(event[1] is Desk.on_made for event in sent))
+    assert [count for count in made if count] == together
+    partitions.end()
 
 
 def test_a_read_that_fails_while_a_claim_is_judged_ends_its_feed(tmp_path: Path):
@@ -24,22 +72,7 @@ def test_a_read_that_fails_while_a_claim_is_judged_ends_its_feed(tmp_path: Path)
         [{"k": b"a", "x": np.zeros((0, 2), np.float32)}],
         {"k": hs.scalar("bytes"), "x": hs.sequence("float32", (2,))},
     ).batch_sequences_with_states("k", ["x"], [], None, {"s": hs.zeros((1,), "float32")}, 2, 1)
-    declaration = empty.declaration()
-    feed = FeedConfig("f", declaration, resolve(declaration.source.paths), 1)
-    config = RunConfig((feed,), str(tmp_path), ())
-    sent: list[Any] = []
-    life = Life(
-        config=config,
-        worker=0,
-        number=0,
-        diary=Diary(DiaryFile(tmp_path / "diary").path),
-        marks={},
-        passed=lambda feed, rows: None,
-        functions=lambda feed, functions: None,
-    )
-    partitions = Partitions(life, sent.append)
-    partitions.open("f", 0)
-    assert [event[1] for event in sent] == [Desk.on_opened]
+    partitions, sent = opened(empty.declaration(), tmp_path)
     partitions.claim("f", Claim(0, Handed(5, 0, 3, 1, bytes(12))))
     feed_of, call, code, text = sent[-1]
     assert (feed_of, call, code) == ("f", Desk.fail, "data") and "has no steps" in text
