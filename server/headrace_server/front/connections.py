@@ -37,6 +37,10 @@ _PATIENCE_S = 0.05
 _BURST = 256
 #: … and how many such rounds come before a session gets its connection.
 _CATCH_UP = 20
+#: Send buffer of a connection within this host.  With the kernel's own size, which grows to 4 MB,
+#: the sender gets so far ahead of the reader that no cache holds the bytes any more.  Between hosts
+#: the kernel's size is needed: such a bound would limit the rate.
+_SEND_BYTES = 256 << 10
 #: SO_LINGER: closing resets the connection, so the kernel keeps nothing of it.
 _RESET = struct.pack("ii", 1, 0)
 
@@ -152,6 +156,8 @@ class Connections:
             if not self.more:
                 break
         self._strangers.belongs(number, session, now)
+        if number >= 0:
+            self._bound_backlog(number)
 
     def left(self, session: int, now: float) -> None:
         """Note that a session has ended."""
@@ -162,6 +168,12 @@ class Connections:
         self._lost += [
             (ENDED, number) for number in self._strangers.spare(now) if self._end(number)
         ]
+
+    def _bound_backlog(self, number: int) -> None:
+        """Bound the send buffer of a connection both of whose ends have the same address."""
+        with contextlib.suppress(OSError), _borrowed(number) as end:
+            if _place(end) in self._places and _is_within_host(end):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
 
     def _end(self, number: int) -> bool:
         """Shut a connection down; ZeroMQ's thread notices and closes it."""
@@ -187,6 +199,12 @@ def _borrowed(number: int) -> Iterator[socket.socket]:
         yield end
     finally:
         end.detach()
+
+
+def _is_within_host(end: socket.socket) -> bool:
+    """Return whether both ends of an Internet socket have the same address."""
+    name, peer = end.getsockname(), end.getpeername()
+    return isinstance(name, tuple) and bool(name[0] == peer[0])
 
 
 def _place(end: socket.socket) -> object:

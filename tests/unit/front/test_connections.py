@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import zmq
 
-from headrace_server.front.connections import ENDED, Connections, Strangers
+from headrace_server.front.connections import _SEND_BYTES, ENDED, Connections, Strangers
 from headrace_server.process.sockets import public_router
 from tests.patience import PATIENCE_S
 
@@ -171,3 +171,39 @@ def test_a_storm_is_read_in_turns(port: Port, monkeypatch: pytest.MonkeyPatch):
     port.connections.hear(0.0)
     assert len(port.connections) <= 5 and port.connections.more
     port.until(lambda: len(port.connections) == 20 and not port.connections.more)
+
+
+def test_the_send_buffer_is_bounded_only_where_a_trainer_has_the_address_of_the_server():
+    port = Port(4, "tcp://0.0.0.0:*")
+    number = int(port.address.rpartition(":")[2])
+    try:
+        sizes = []
+        for host in ("127.0.0.1", "127.0.0.2"):
+            trainer = port.context.socket(zmq.DEALER)
+            trainer.linger = 0
+            port.ends.append(trainer)
+            trainer.connect(f"tcp://127.0.0.2:0;{host}:{number}")  # from 127.0.0.2
+            trainer.send(b"hello")
+            port.until(lambda: bool(port.public.poll(0)))
+            came_by = int(port.public.recv_multipart(copy=False)[-1].get(zmq.SRCFD))
+
+            def size(of: int = came_by) -> int:
+                with socket.socket(fileno=os.dup(of)) as end:
+                    return end.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+
+            before = size()
+            port.connections.belongs(came_by, len(sizes) + 1, time.monotonic())
+            sizes.append((before, size()))
+        (before, other), (_, bounded) = sizes
+        assert other == before and bounded == 2 * _SEND_BYTES  # the kernel doubles it
+    finally:
+        port.close()
+
+
+def test_a_session_whose_connection_is_unknown_changes_no_socket(port: Port):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        before = ours.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        for number in (-1, 9999, ours.fileno()):
+            port.connections.belongs(number, 1, 0.0)
+        assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == before
