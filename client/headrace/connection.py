@@ -41,6 +41,13 @@ _CONNECT_MS = 2000
 #: Messages handed to the session at once, and number of times, before other sessions get a turn.
 _BURST, _BURSTS = 64, 8
 
+#: As plain numbers: an operator of two flags of an enum takes longer than the call of ZeroMQ.
+_EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
+_NOBLOCK, _AND_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
+#: States up to this size are copied to ZeroMQ.  That takes less than to wake the thread of pyzmq
+#: that reports when ZeroMQ does not read memory any more.
+_COPIED_BYTES = 512 << 10
+
 _decoded = FROM_SERVER.decode
 
 
@@ -139,10 +146,10 @@ class Connection:
                 self._hear_channel(channel)
             return
         try:
-            if frames:
-                self._socket.send_multipart([header, *frames], zmq.NOBLOCK, copy=False)
-            else:
-                self._socket.send(header, zmq.NOBLOCK)
+            for part in (header, *frames[:-1]) if frames else ():
+                self._socket.send(part, _AND_MORE)
+            last = frames[-1] if frames else header
+            self._socket.send(last, _NOBLOCK, copy=len(last) <= _COPIED_BYTES)
             self.transport.quiet = False  # ZeroMQ may have received messages meanwhile
         except zmq.Again:  # ZeroMQ has given the connection up: the handshake shows why
             self.session.greet()
@@ -178,8 +185,12 @@ class Connection:
         """Receive some of the messages that wait in the socket; none only where none is left."""
         socket = self._socket
         heard: list[tuple[Any, list[Any]]] = []
-        while len(heard) < _BURST and int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            header, *frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        while len(heard) < _BURST and int(socket.getsockopt(_EVENTS)) & _READABLE:
+            header = frame = socket.recv(_NOBLOCK, copy=False)
+            frames = []
+            while frame.more:
+                frame = socket.recv(_NOBLOCK, copy=False)
+                frames.append(frame)
             try:
                 heard.append((_decoded(header.buffer), frames))
             except ProtocolError as error:

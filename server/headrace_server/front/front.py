@@ -21,20 +21,21 @@ from typing import Any
 import zmq
 
 from headrace_proto import messages
+from headrace_proto.channel import Frame
 from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import HeadraceError
 
-from ..making.slab import map_segment
 from ..process import relay_messages
 from ..process.channel_server import SPARE, ChannelServer
 from ..process.child import LOG_FORMAT, ParentPipe, Pipe, perform
 from ..process.config import RunConfig
-from ..process.descriptors import divide, own, undivide
+from ..process.descriptors import divide, undivide
 from ..process.sockets import CanNotBind, bind_all, public_router, waits
 from .connections import Connections
 from .front_owner import FrontOwner
 from .key_gate import Gate
 from .keyring import KeyRing
+from .public_sender import PublicSender
 from .served_shares import ServedShares
 
 logger = logging.getLogger("headrace.front")
@@ -56,6 +57,8 @@ class Front:
         self._directory = Path(config.directory)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._public = public_router(self._context)
+        self._sender = PublicSender(self._public, self._directory)
+        self._say = self._sender.say
         others = 2 * config.workers + SPARE  # an owner that ends and its next life may overlap
         sessions = config.max_trainers * config.workers  # a trainer has one with each owner
         division = divide(
@@ -83,7 +86,7 @@ class Front:
         self._stopping = False
         self._handlers: dict[type, Callable[..., None]] = {
             relay_messages.Say: self._on_say,
-            relay_messages.SendBlock: self._on_block,
+            relay_messages.SendBlock: self._sender.send_block,
             relay_messages.Left: self._on_left,
             relay_messages.SegmentRetired: lambda owner, retired: owner.segments.pop(
                 retired.segment, None
@@ -107,16 +110,18 @@ class Front:
         by_zeromq = [self._public] if questions is None else [self._public, questions]
         numbers = [int(socket.getsockopt(zmq.FD)) for socket in by_zeromq]
         connections, owners, pipe = self._connections, self._channels, self._pipe
+        monitor = connections.fileno()
         poller = select.epoll()
-        for number in (owners.fileno(), pipe.fileno(), connections.fileno(), *numbers):
+        for number in (owners.fileno(), pipe.fileno(), monitor, *numbers):
             poller.register(number, select.EPOLLIN)
+        more = True  # whether messages of trainers may wait
         while not self._stopping:
-            # ZeroMQ's descriptors signal changes only, so check its sockets each time.
-            at_once = connections.more or bool(owners.unheard)
-            at_once = at_once or (any(map(waits, by_zeromq)) and not self._is_full)
+            # ZeroMQ's descriptors signal changes only, so check a socket after each use.
+            at_once = connections.more or bool(owners.unheard) or (more and not self._is_full)
+            at_once = at_once or (questions is not None and waits(questions))
             ready = {number for number, _ in poller.poll(0.0 if at_once else _TICK_S)}
             self._hear_inside(ready)
-            if connections.more or connections.fileno() in ready:
+            if connections.more or monitor in ready:
                 connections.hear(self._clock())
                 connections.end_surplus(self._clock())
             now = self._clock()
@@ -125,7 +130,7 @@ class Front:
             if now >= self._next_tick:  # it lets new keys in before their greetings come
                 self._next_tick = now + _TICK_S
                 self._tick(now)
-            self._hear_trainers()
+            more = self._hear_trainers()
             for owner in self._owners:
                 if owner.sending:
                     owner.sweep()
@@ -156,27 +161,38 @@ class Front:
 
     # Trainers
 
-    def _hear_trainers(self) -> None:
+    def _hear_trainers(self) -> bool:
+        """Relay messages of trainers; return whether more may wait."""
+        if self._is_full:
+            return True
         for _ in range(_BURST):
-            if self._is_full or not waits(self._public):
-                return
+            if not waits(self._public):
+                return False
             key, connection, frames = self._gate.receive()
             owner = self._owner_of.get(connection)
             if owner is not None:
-                owner.tell(relay_messages.TrainerMessage(connection, key), frames)
-                continue
-            greeting = _greeting_in(frames)
-            hello = greeting if isinstance(greeting, messages.Hello) else None
-            sessions = (len(owner.sessions) for owner in self._owners)
-            served = None if hello is None else self._served.answer(hello, sessions)
-            if served is not None:
-                self._say(connection, messages.FROM_SERVER.encode(served))
-                continue
-            owner = self._greeted(connection, hello)
-            if owner.ready and self._failure is None:
-                owner.pass_greeting(connection, self._gate.last_came_by, key, frames)
+                owner.pass_on(connection, key, frames)
             else:
-                self._answer_greeting(owner, connection, key, frames, greeting)
+                owner = self._hear_stranger(connection, key, frames)
+            if owner is not None and owner.is_full:
+                return True
+        return True
+
+    def _hear_stranger(self, connection: bytes, key: str, frames: list[Frame]) -> FrontOwner | None:
+        """Handle a message by a connection without a session; return the owner that it went to."""
+        greeting = _greeting_in(frames)
+        hello = greeting if isinstance(greeting, messages.Hello) else None
+        sessions = (len(owner.sessions) for owner in self._owners)
+        served = None if hello is None else self._served.answer(hello, sessions)
+        if served is not None:
+            self._say(connection, messages.FROM_SERVER.encode(served))
+            return None
+        owner = self._greeted(connection, hello)
+        if owner.ready and self._failure is None:
+            owner.pass_greeting(connection, self._gate.last_came_by, key, frames)
+        else:
+            self._answer_greeting(owner, connection, key, frames, greeting)
+        return owner
 
     def _greeted(self, connection: bytes, hello: messages.Hello | None) -> FrontOwner:
         """Return the owner for a message that comes by a connection without a session.
@@ -202,7 +218,7 @@ class Front:
         owner: FrontOwner,
         connection: bytes,
         key: str,
-        frames: list[bytes],
+        frames: list[Frame],
         greeting: messages.Hello | HeadraceError | None,
     ) -> None:
         """Answer why there is no Welcome yet, and hold the greeting for the owner."""
@@ -218,13 +234,6 @@ class Front:
         opening = "the workers are opening the feed's source"
         text = "the worker is being started" if owner.name is None else opening
         self._say(connection, messages.FROM_SERVER.encode(messages.Pulse(0, text)))
-
-    def _say(self, connection: bytes, header: bytes) -> bool:
-        try:
-            self._public.send_multipart([connection, header], zmq.NOBLOCK)
-        except zmq.ZMQError:
-            return False
-        return True
 
     # The owners
 
@@ -283,29 +292,6 @@ class Front:
             owner.forget(connection)
             owner.see_back(connection)
 
-    def _on_block(self, owner: FrontOwner, block: relay_messages.SendBlock, header: bytes) -> None:
-        """Send a batch from the memory of its segment."""
-        try:
-            memory = owner.segments.get(block.segment)
-            if memory is None:
-                with own():
-                    memory = map_segment(self._directory / block.segment)
-                owner.segments[block.segment] = memory
-        except OSError as error:
-            logger.warning("a batch is not sent before its lease has ended: %s", error)
-            owner.tell(relay_messages.Sent(block.number))
-            return
-        payload = memory[block.offset : block.offset + block.nbytes]
-        try:
-            tracker = self._public.send_multipart(
-                [block.connection, header, payload.data], zmq.NOBLOCK, copy=False, track=True
-            )
-        except zmq.ZMQError:  # the peer is gone, or does not read
-            owner.tell(relay_messages.Sent(block.number))
-            owner.tell(relay_messages.Unreachable(block.connection))
-            return
-        owner.sending.append((tracker, block.number))
-
     # The supervisor, and time
 
     def _end_life_of(self, worker: int, life: int) -> None:
@@ -348,7 +334,7 @@ class Front:
                 owner.explain(self._directory)
 
 
-def _greeting_in(frames: list[bytes]) -> messages.Hello | HeadraceError | None:
+def _greeting_in(frames: list[Frame]) -> messages.Hello | HeadraceError | None:
     """Return the greeting that a message is, if it is one, or why it can not be read."""
     try:
         hello = messages.FROM_TRAINER.decode(frames[0]) if frames else None

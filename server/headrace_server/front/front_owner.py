@@ -19,7 +19,7 @@ from headrace_proto.messages import FROM_SERVER, Pulse, Unknown
 
 from ..core.bounded_map import BoundedMap
 from ..core.end_of_feed import RETURN_S
-from ..process.channel_server import ChannelServer
+from ..process.channel_server import ChannelServer, Frame
 from ..process.descriptors import own
 from ..process.relay_messages import FROM_FRONT, AllBack, Known, Sent, TrainerMessage
 from ..process.worker_diary import DiaryReader, long_inside
@@ -28,6 +28,8 @@ from ..process.worker_diary import DiaryReader, long_inside
 _MOST_QUEUED = 64 << 20
 #: Maximum number of connections that have greeted and have no session; the oldest is forgotten.
 _MOST_GREETING = 10_000
+#: Maximum number of sent blocks that wait for a trainer's message: a header has room for them.
+_MOST_SENT = 256
 #: Maximum number of connections that are told at once why it does not answer.
 _MOST_EXPLAINED = 256
 
@@ -46,13 +48,14 @@ class FrontOwner:
         self.sessions: dict[bytes, int] = {}  # by connection
         self.segments: dict[str, np.ndarray] = {}
         self.sending: list[tuple[Any, int]] = []  # trackers and numbers of blocks
+        self._sent: list[int] = []  # numbers of blocks, which the owner is to be told
         self._channels = channels
         self._say = say
         self._told: Known | None = None
         # connections: their descriptors
         self._greeting: BoundedMap[bytes, int] = BoundedMap(_MOST_GREETING)
         # greetings, by connection
-        self._held: BoundedMap[bytes, tuple[int, str, list[bytes]]] = BoundedMap(_MOST_GREETING)
+        self._held: BoundedMap[bytes, tuple[int, str, list[Frame]]] = BoundedMap(_MOST_GREETING)
         self._connection_of: dict[int, bytes] = {}  # by session
         self._awaited: set[bytes] = set()  # connections with a session of the life before
         self._give_up_at = 0.0  # when the front waits for these no longer
@@ -71,10 +74,21 @@ class FrontOwner:
         """Whether it is busy and has a long queue."""
         return self.name is not None and self._channels.unsent_memory(self.name) > _MOST_QUEUED
 
-    def tell(self, message: object, frames: Iterable[bytes] = ()) -> None:
+    def tell(self, message: object, frames: Iterable[Frame] = ()) -> None:
         """Send it a message, if it is alive: its next life learns all from trainers."""
         if self.name is not None:
             self._channels.tell(self.name, [FROM_FRONT.encode(message), *frames])
+
+    def pass_on(self, connection: bytes, key: str, frames: Iterable[Frame]) -> None:
+        """Pass on a trainer's message, and with it which blocks are sent."""
+        sent, self._sent = tuple(self._sent), []
+        self.tell(TrainerMessage(connection, key, sent), frames)
+
+    def sent(self, number: int) -> None:
+        """Note that a block is not read any more: the owner learns it with a trainer's message."""
+        self._sent.append(number)
+        if len(self._sent) >= _MOST_SENT:
+            self._tell_sent()
 
     # Lives
 
@@ -98,6 +112,7 @@ class FrontOwner:
         self._greeting.clear()
         self.segments.clear()
         self.sending.clear()
+        self._sent.clear()
         return ended
 
     def open(self, now: float) -> None:
@@ -109,7 +124,8 @@ class FrontOwner:
             self.pass_greeting(connection, came_by, key, frames)
 
     def tick(self, now: float, known: Known) -> None:
-        """Send it changed keys, and give up waiting for trainers that do not come back."""
+        """Tell it of sent blocks and changed keys.  Give up waiting for trainers that stay away."""
+        self._tell_sent()
         if self.ready and now >= self._give_up_at:
             self.see_back(*self._awaited)
         if known != self._told and self.name is not None:
@@ -118,22 +134,25 @@ class FrontOwner:
 
     def sweep(self) -> None:
         """Tell it which blocks are sent."""
-        still = []
-        for tracker, number in self.sending:
-            if tracker.done:
-                self.tell(Sent(number))
-            else:
-                still.append((tracker, number))
-        self.sending = still
+        done = [number for tracker, number in self.sending if tracker.done]
+        if done:
+            self.sending = [block for block in self.sending if block[1] not in done]
+            self._sent += done
+            self._tell_sent()
+
+    def _tell_sent(self) -> None:
+        if self._sent:
+            sent, self._sent = tuple(self._sent), []
+            self.tell(Sent(sent))
 
     # Greetings and sessions
 
-    def pass_greeting(self, connection: bytes, came_by: int, key: str, frames: list[bytes]) -> None:
+    def pass_greeting(self, connection: bytes, came_by: int, key: str, frames: list[Frame]) -> None:
         """Pass on a greeting; ``came_by``: the descriptor of its connection."""
         self._greeting[connection] = came_by
-        self.tell(TrainerMessage(connection, key), frames)
+        self.pass_on(connection, key, frames)
 
-    def hold(self, connection: bytes, came_by: int, key: str, frames: list[bytes]) -> None:
+    def hold(self, connection: bytes, came_by: int, key: str, frames: list[Frame]) -> None:
         """Hold a greeting until it is ready: its one frame, since others would take memory."""
         self._held[connection] = came_by, key, frames[:1]
 

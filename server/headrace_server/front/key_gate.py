@@ -16,8 +16,10 @@ from __future__ import annotations
 import zmq
 from zmq.utils import z85
 
+from headrace_proto.channel import Frame
+
 from ..process.refusals import Refusals
-from ..process.sockets import waits
+from ..process.sockets import NOBLOCK, waits
 from .connections import ENDED, Connections
 from .keyring import KeyRing
 
@@ -61,14 +63,20 @@ class Gate:
             socket.curve_secretkey = self._ring.secret.text.encode()
             socket.zap_domain = _DOMAIN
 
-    def receive(self) -> tuple[str, bytes, list[bytes]]:
-        """Return the next message: the public key that it came by, the connection, the frames."""
+    def receive(self) -> tuple[str, bytes, list[Frame]]:
+        """Return the next message: the public key that it came by, the connection, the frames.
+
+        Payload stays in ZeroMQ's memory.
+        """
         receive = self._socket.recv
-        connection = receive(zmq.NOBLOCK)
-        head = self._last = receive(zmq.NOBLOCK, copy=False)  # a Frame costs more than bytes do
-        frames = [head.bytes]
-        if head.more:
-            frames += self._socket.recv_multipart(zmq.NOBLOCK)
+        connection = receive(NOBLOCK)
+        head = self._last = receive(NOBLOCK, copy=False)  # a Frame costs more than bytes do
+        frames: list[Frame] = [head.bytes]
+        more = head.more
+        while more:
+            payload = receive(NOBLOCK, copy=False)
+            frames.append(payload.buffer)
+            more = payload.more
         key = "" if self._ring is None else str(head.get("User-Id"))
         return key, connection, frames
 

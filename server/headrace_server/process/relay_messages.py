@@ -6,14 +6,23 @@
 Trainers of this host greet by the public address, and then use a channel to the owner: only their
 greetings are relayed.  A batch for another host crosses the relay as a reference; the front maps
 the segment and sends from there.
+
+The three messages of each step have packed layouts, as those of trainers have
+(``headrace_proto/step_messages.py``):
+
+    TrainerMessage   layout op │ bytes of connection, of key │ count of blocks │ …
+    Say              layout op │ bytes of connection │ …
+    SendBlock        layout op │ bytes of connection, of segment │ number offset nbytes │ …
 """
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
-from headrace_proto.checks import Blob, Count, Plain, Text
-from headrace_proto.codec import Registry, message
+from headrace_proto.checks import Blob, Count, Counts, Plain, Text
+from headrace_proto.codec import LAYOUT, Registry, message
+from headrace_proto.errors import ProtocolError
 from headrace_proto.record import record
 
 from ..core.arena import Block
@@ -22,12 +31,13 @@ FROM_FRONT = Registry("front")
 FROM_OWNER = Registry("owner")
 
 
-@message(FROM_FRONT, 1)
+@record
 class TrainerMessage:
     """A trainer's message follows, frame by frame; it came by this connection and public key."""
 
     connection: Blob
     key: Text
+    sent: Counts = ()  # blocks, as in Sent
 
 
 @message(FROM_FRONT, 2)
@@ -39,9 +49,9 @@ class Unreachable:
 
 @message(FROM_FRONT, 3)
 class Sent:
-    """The front reads the bytes of a block no more."""
+    """The front does not read the bytes of these blocks any more."""
 
-    number: Count
+    numbers: Counts
 
 
 @message(FROM_FRONT, 4)
@@ -56,14 +66,14 @@ class AllBack:
     """All trainers of the owner before this one have greeted this one, or have left."""
 
 
-@message(FROM_OWNER, 1)
+@record
 class Say:
     """Frame 1 is for this connection."""
 
     connection: Blob
 
 
-@message(FROM_OWNER, 2)
+@record
 class SendBlock:
     """Frame 1 is for this connection, followed by the bytes of a block; answered by ``Sent``."""
 
@@ -110,3 +120,73 @@ class BlockPlace:
     columns: Any
     crowded: bool
     block: Block | None = None  # the slab's, to be freed
+
+
+# Packed layouts
+
+#: First byte, op, bytes of the connection's name and of the key, count of blocks.
+_TRAINER = struct.Struct("<BBBBH")
+_SAY = struct.Struct("<BBB")
+#: First byte, op, bytes of the connection's name and of the segment's name; number, offset, nbytes.
+_BLOCK = struct.Struct("<BBBBQQQ")
+
+
+def _pack_trainer(of: TrainerMessage) -> bytes | None:
+    connection, key, sent = of.connection, of.key.encode(), of.sent
+    try:
+        head = _TRAINER.pack(LAYOUT, 1, len(connection), len(key), len(sent))
+    except struct.error:  # a long name, or many blocks
+        return None
+    return b"".join((head, connection, key, struct.pack(f"<{len(sent)}Q", *sent)))
+
+
+def _unpack_trainer(data: bytes) -> TrainerMessage:
+    try:
+        _, _, names, keys, count = _TRAINER.unpack_from(data)
+        key_at = _TRAINER.size + names
+        at = key_at + keys
+        sent = struct.unpack(f"<{count}Q", data[at:])
+        return TrainerMessage(data[_TRAINER.size : key_at], data[key_at:at].decode(), sent)
+    except (struct.error, UnicodeDecodeError):
+        raise _unfit("TrainerMessage", data) from None
+
+
+def _pack_say(of: Say) -> bytes | None:
+    size = len(of.connection)
+    return _SAY.pack(LAYOUT, 1, size) + of.connection if size < 256 else None
+
+
+def _unpack_say(data: bytes) -> Say:
+    if len(data) < _SAY.size or len(data) != _SAY.size + data[_SAY.size - 1]:
+        raise _unfit("Say", data)
+    return Say(data[_SAY.size :])
+
+
+def _pack_block(of: SendBlock) -> bytes | None:
+    connection, segment = of.connection, of.segment.encode()
+    sizes = len(connection), len(segment)
+    try:
+        head = _BLOCK.pack(LAYOUT, 2, *sizes, of.number, of.offset, of.nbytes)
+    except struct.error:  # a long name
+        return None
+    return b"".join((head, connection, segment))
+
+
+def _unpack_block(data: bytes) -> SendBlock:
+    try:
+        _, _, names, segments, number, offset, nbytes = _BLOCK.unpack_from(data)
+        at = _BLOCK.size + names
+        if len(data) != at + segments:
+            raise _unfit("SendBlock", data)
+        return SendBlock(data[_BLOCK.size : at], number, data[at:].decode(), offset, nbytes)
+    except (struct.error, UnicodeDecodeError):
+        raise _unfit("SendBlock", data) from None
+
+
+def _unfit(what: str, data: bytes) -> ProtocolError:
+    return ProtocolError(f"a packed {what} does not fit the {len(data)} bytes that came")
+
+
+FROM_FRONT.packed(1, TrainerMessage, _pack_trainer, _unpack_trainer)
+FROM_OWNER.packed(1, Say, _pack_say, _unpack_say)
+FROM_OWNER.packed(2, SendBlock, _pack_block, _unpack_block)

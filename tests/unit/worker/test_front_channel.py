@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import tracemalloc
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from headrace_server.process.relay_messages import FROM_FRONT, TrainerMessage
+from headrace_server.process.relay_messages import FROM_FRONT, BlockPlace, Sent, TrainerMessage
 from headrace_server.worker import front_channel
 from headrace_server.worker.front_channel import FrontChannel
 
@@ -107,3 +109,18 @@ def test_small_messages_fill_the_queues_with_the_memory_that_they_take(
     finally:
         tracemalloc.stop()
     assert most / 2 < held < 2 * most
+
+
+def test_blocks_are_free_once_a_message_of_the_front_says_that_they_are_sent(at: Relay):
+    freed = []
+    place = BlockPlace("slab-0-0-0", 0, (), False)
+    at.end.send = lambda frames: None
+    for number in range(3):
+        batch: Any = SimpleNamespace(body=place, nbytes=64)
+        at.front.send_block(b"a", b"header", batch, partial(freed.append, number))
+    at.end.said.append([FROM_FRONT.encode(TrainerMessage(b"a", "key", (2,))), b"step"])
+    at.front.hear()
+    assert freed == [1] and at.hear() == [(b"a", b"step")]
+    at.end.said.append([FROM_FRONT.encode(Sent((1, 2, 3)))])
+    at.front.hear()
+    assert freed == [1, 0, 2]
