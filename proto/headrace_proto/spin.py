@@ -21,6 +21,9 @@ T = TypeVar("T")
 _LONGEST_S = 500e-6
 #: The budget as a multiple of the recent wait: most answers come within it, though they vary.
 _TIMES = 2.0
+#: Minimum budget where polling pays at all: once in a while an owner does more between two batches,
+#: such as a part of a record of commits, and the wake that follows a sleep costs another 100 µs.
+_LEAST_S = 250e-6
 #: Weight of the last wait in the recent mean, and the most that one late answer counts.
 _WEIGHT, _MOST_S = 0.25, 2 * _LONGEST_S
 #: Weight of the last spin in the mean share of useful ones, and the share below which polling ends:
@@ -48,7 +51,7 @@ class Spin:
     def budget_s(self, now: float) -> float:
         """Return how long the wait that begins may poll."""
         polls = self._allowed and self.recent_s < _LONGEST_S and now >= self._again_at
-        self._budget_s = _TIMES * self.recent_s if polls else 0.0
+        self._budget_s = max(_TIMES * self.recent_s, _LEAST_S) if polls else 0.0
         return self._budget_s
 
     def wait(
