@@ -111,12 +111,13 @@ class StoredExamples:
             places = np.arange(len(slots))
             last = np.empty(len(self._line_in), np.int64)
             last[slots] = places
-            still = ((last[slots] == places) & ~ended).nonzero()[0]
+            still = ((last.take(slots) == places) & ~ended).nonzero()[0]
             if len(still):
-                of_still = [keys[place] for place in still.tolist()]
-                put = Examples(numbers.take(still, 1), of_still, states(slots[still]))
-                closed += self._put(change, put, slots[still], stored[still])
-        closed += self._end(change, numbers[LINE, ended], numbers[CHUNK, ended], stored[ended])
+                of_still, there = [keys[place] for place in still.tolist()], slots.take(still)
+                put = Examples(numbers.take(still, 1), of_still, states(there))
+                closed += self._put(change, put, there, stored.take(still))
+        over = ended.nonzero()[0]
+        closed += self._end(change, numbers.take(over, 1), stored.take(over))
         self._close(change, closed)
         return change
 
@@ -131,10 +132,10 @@ class StoredExamples:
 
     def _are_stored(self, slots: np.ndarray, lines: np.ndarray) -> np.ndarray:
         """Return which of the examples with these lines, in these slots, are in the store."""
-        most = int(slots.max(initial=-1)) + 1
+        most = int(np.maximum.reduce(slots, initial=-1)) + 1
         if most > len(self._line_in):
             self._line_in = np.pad(self._line_in, (0, most), constant_values=-1)
-        stored: np.ndarray = self._line_in[slots] == lines
+        stored: np.ndarray = self._line_in.take(slots) == lines
         return stored
 
     def _put(
@@ -144,7 +145,7 @@ class StoredExamples:
         change.put = put
         put.numbers[SEGMENT] += 1
         self._line_in[slots] = put.lines
-        begun: list[int] = put.numbers[CHUNK, ~stored].tolist()
+        begun: list[int] = put.numbers[CHUNK][~stored].tolist()
         for chunk, rows in Counter(begun).items():
             count = self._stored.get(chunk, 0)
             self._stored[chunk] = count + rows
@@ -167,14 +168,14 @@ class StoredExamples:
     def ended(self, line: int, chunk: int) -> Change:
         """Record that a stored example ended."""
         change = Change()
-        closed = self._end(change, np.array([line]), np.array([chunk]), np.array([True]))
-        self._close(change, closed)
+        numbers = np.zeros((COUNT + 1, 1), np.int64)
+        numbers[LINE], numbers[CHUNK] = line, chunk
+        self._close(change, self._end(change, numbers, np.array([True])))
         return change
 
-    def _end(
-        self, change: Change, lines: np.ndarray, chunks: np.ndarray, stored: np.ndarray
-    ) -> list[int]:
+    def _end(self, change: Change, numbers: np.ndarray, stored: np.ndarray) -> list[int]:
         """End examples; return the chunks of those that are not ``stored``."""
+        lines, chunks = numbers[LINE], numbers[CHUNK]
         change.drop = lines[stored].tolist()
         for chunk, rows in Counter(chunks[stored].tolist()).items():
             self._stored[chunk] -= rows
