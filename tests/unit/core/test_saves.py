@@ -45,6 +45,30 @@ def test_a_commit_is_answered_when_its_worker_has_kept_it_and_not_before():
     assert at.take() == [Answer(1, (send.token,), ())], "it is answered as it was"
 
 
+def test_commits_that_are_stored_together_have_one_answer_for_each_trainer_and_one_for_each_fault():
+    at = At()
+    at.join(1, window=3)
+    at.join(2, window=1)
+    for number in range(4):
+        at.make(number)
+    sends = {send.batch.number: send for send in at.take(Send)}
+    assert len(sends) == 4
+    for send in sends.values():
+        at.d.commit(send.session, (send.token,))
+    at.take()
+    mine = [send for _, send in sorted(sends.items()) if send.session == 1]
+    (other,) = (send for send in sends.values() if send.session == 2)
+    stored = [(send.batch.number, "", "") for send in (mine[0], other, mine[2])]
+    refused = mine[1].batch.number, "data", "it is damaged"
+    at.d.all_stored(0, [*stored[:2], refused, stored[2], (9, "", "")])
+    assert sorted(at.take(Answer), key=str) == [
+        Answer(1, (), (), ((mine[1].token, "data", "it is damaged"),)),
+        Answer(1, (mine[0].token, mine[2].token), ()),
+        Answer(2, (other.token,), ()),
+    ]
+    assert at.d.counts["batches"] == 3 and not at.d.leased
+
+
 def test_the_end_is_sent_when_the_last_commit_is_stored():
     at = At()
     at.join(1, window=2)
