@@ -134,6 +134,10 @@ class PartitionCommits(ABC):
         ``ended``: all batches are made.  ``begun``: number and epoch of the first batches of each.
         """
 
+    def take_placed(self) -> bool:
+        """Return whether an order has taken its place since the last call."""
+        return False
+
     def take_dry(self) -> list[int]:
         """Return the stripes of lanes that ran out of work since the last call."""
         return []

@@ -81,6 +81,7 @@ class PlainCommits(NumberedCommits):
         self._intake = intake
         self._maker = maker
         self._orders = Orders()
+        self._placed = False  # whether an order that waited has taken effect: see take_placed
         self._read_before = 0  # rows of the source read by earlier processes
 
     # Steps
@@ -91,6 +92,7 @@ class PlainCommits(NumberedCommits):
             while (order := self._orders.due(self._rows_read, number)) is not None:
                 self._follow(order)
                 self._store_orders()
+                self._placed = True
             limit = self._orders.limit(self._rows_read, limit)
         return self._machine.next_step(limit)
 
@@ -177,6 +179,10 @@ class PlainCommits(NumberedCommits):
         order = self._orders.given(self._rows_read, self._machine.next_number, kind, value, since)
         self._store_orders()
         return order
+
+    def take_placed(self) -> bool:
+        placed, self._placed = self._placed, False
+        return placed
 
     def _store_orders(self) -> None:
         self._change.meta["orders"] = pack(self._orders.to_plain())

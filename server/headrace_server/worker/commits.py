@@ -67,8 +67,8 @@ class _Gathered:
 class Stores:
     """The open stores, and the commits that earlier processes stored.
 
-    One thread uses them.  Another may call ``let_go`` at any time: from then on the files are left
-    to the next life, which may be of the same process, where no lock of a file keeps two apart.
+    One thread uses them.  Another may call ``let_go`` at any time: then the next life has the
+    files, in the same process, where no lock of a file keeps the two apart.
     """
 
     directory: str
@@ -253,11 +253,9 @@ class Stores:
         try:
             with self._files:
                 store = self._stores.get(name)
-                if store is None:  # let go: no answer says that this is stored
-                    return
-                if store.write(changes):
+                if store is not None and store.write(changes):
                     self._record = name, gathered, None
-                else:
+                elif store is not None:  # else it was let go: no answer says that this is stored
                     store.submit(*changes, tickets=gathered.messages)
         except ServerError as error:
             self.fail(name, error)

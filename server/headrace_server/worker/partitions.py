@@ -154,6 +154,9 @@ class Partitions:
             self._stalls.starve(name, run.commits.starved)
         else:
             self._stalls.starved.discard(name)
+        if run.commits.take_placed():  # before a batch after it goes out
+            self.stores.submit(name, run)
+            self.stores.write()
         for stripe in run.commits.take_dry():
             self._send((feed, Desk.on_dry, stripe))
         if step is Resting and run.machine.at_border:

@@ -15,26 +15,29 @@ from headrace_server.files.manifest import resolve
 from headrace_server.pipeline.declaration import Declaration
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.worker_diary import Diary, DiaryFile
+from headrace_server.reading.intake import Intake
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.partition_opening import Life
 from headrace_server.worker.partitions import Partitions
 from tests.patience import PATIENCE_S
 
 
-def opened(declaration: Declaration, directory: Path) -> tuple[Partitions, list[Any]]:
+def opened(
+    declaration: Declaration, directory: Path, life: int = 0
+) -> tuple[Partitions, list[Any]]:
     """The only partition of a feed, and the events that it sends."""
     feed = FeedConfig("f", declaration, resolve(declaration.source.paths), 1)
     sent: list[Any] = []
-    life = Life(
+    begun = Life(
         config=RunConfig((feed,), str(directory), ()),
         worker=0,
-        number=0,
+        number=life,
         diary=Diary(DiaryFile(directory / "diary").path),
         marks={},
         passed=lambda feed, rows: None,
         functions=lambda feed, functions: None,
     )
-    partitions = Partitions(life, sent.append)
+    partitions = Partitions(begun, sent.append)
     partitions.open("f", 0)
     assert [event[1] for event in sent] == [Desk.on_opened]
     return partitions, sent
@@ -78,3 +81,34 @@ def test_a_read_that_fails_while_a_claim_is_judged_ends_its_feed(tmp_path: Path)
     assert (feed_of, call, code) == ("f", Desk.fail, "data") and "has no steps" in text
     assert partitions.turn() is None
     partitions.end()
+
+
+def test_the_place_of_a_close_that_waits_for_a_claimed_batch_is_stored_before_later_batches_go_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """1. A trainer holds batch 12 of an earlier life, and the feed is closed; 2. batches up to the
+    last go out, and the life ends before any commit; 3. the next one, with larger reads, makes
+    the same ones: a batch that a trainer claims of it has the same rows.
+    """
+    monkeypatch.setattr(Intake, "limit", lambda self, most: 64)
+    examples = [{"i": i} for i in range(1000)]
+    declaration = hs.from_examples(examples).batch(10).declaration()
+    partitions, sent = opened(declaration, tmp_path)
+    partitions.claim("f", Claim(0, Handed(5, 0, 12, 10, b"")))
+    partitions.close("f", cancel=False)
+    first = made(partitions, sent)
+    assert 13 <= len(first) < 100
+    partitions.stores.let_go()
+    monkeypatch.setattr(Intake, "limit", lambda self, most: 640)
+    again, sent = opened(declaration, tmp_path, life=1)
+    assert made(again, sent) == first
+    partitions.end()
+    again.end()
+
+
+def made(partitions: Partitions, sent: list[Any]) -> list[tuple[int, int]]:
+    """Let a partition make all batches that it can; return number and rows of each."""
+    while (name := partitions.turn()) is not None:
+        partitions.work(name)
+    batches = [event[2] for event in sent if event[1] is Desk.on_made]
+    return [(batch.number, batch.filled) for batch in batches]
