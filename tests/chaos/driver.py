@@ -24,6 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.patience import PATIENCE_S
+
 from .faults import Link, Plan, send
 from .feeds import PARTITIONS, cells_wanted, mode_of
 from .happenings import Happenings, Kill
@@ -65,7 +67,7 @@ class Setup:
     durability: str = "power"  # "off": without a state directory, so no server may end
     step_s: float = STEP_S  # the longest of a trainer
     lease_s: float = 1.5
-    patience_s: float = 25.0
+    patience_s: float = PATIENCE_S
     bug: str = ""  # that is planted in the server
     servers: int = 1  # each has a share
     hosts: bool = False  # each server and each trainer is on a host of its own, none is proxied
