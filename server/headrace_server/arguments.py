@@ -43,7 +43,7 @@ def refuse_in_worker(call: str) -> None:
 
 
 def as_tokens(resume: Any, feeds: set[str]) -> dict[str, Token]:
-    """Tokens by feed."""
+    """Return tokens by feed."""
     tokens: dict[str, Token] = {}
     given = resume if isinstance(resume, (list, tuple)) else [] if resume is None else [resume]
     for value in given:

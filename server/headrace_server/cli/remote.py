@@ -254,7 +254,7 @@ def status(options: Namespace) -> int:
 
 
 def _has_failed(status: ServerStatus) -> bool:
-    """Whether a server, one of its feeds or one of all servers has failed."""
+    """Return whether a server, one of its feeds or one of all servers has failed."""
     feeds = status["feeds"].values()
     states = {one["state"] for feed in feeds for one in (feed, *feed["shares"])}
     return status["state"] == "failed" or bool({"failed", "away"} & states)

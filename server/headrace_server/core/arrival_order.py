@@ -75,7 +75,7 @@ class ArrivalOrder(InStep):
         return sum(len(batch) for batch in self._out.values())
 
     def next_draft(self) -> Segments | None:
-        """The next batch, if one is wanted and possible."""
+        """Return the next batch, if one is wanted and possible."""
         if self.members is not None:
             return self._next_member()
         if self._takes:

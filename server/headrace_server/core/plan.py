@@ -99,8 +99,8 @@ def stored_fields(
 ) -> list[Any]:
     """Return the fields of stored plain data, in the order of ``kinds``.
 
-    ValueError names a field that is missing or invalid, or an entry of
-    ``settings`` that had another value when the snapshot was taken.
+    ValueError names a field that is missing or invalid, or an entry of ``settings`` that had
+    another value when the snapshot was taken.
     """
     values = []
     for name, kind in {**dict.fromkeys(settings, _SETTING), **kinds}.items():

@@ -60,7 +60,7 @@ class Segments:
         return len(self.slots)
 
     def of_chunks(self) -> Iterable[int]:
-        """Numbers of the chunks that the rows come from."""
+        """Return the numbers of the chunks from which the rows come."""
         return set(self.chunks.tolist())
 
     def has(self, numbers: np.ndarray, stripe: int, lanes: np.ndarray, starts: np.ndarray) -> bool:

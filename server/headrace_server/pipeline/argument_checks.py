@@ -220,7 +220,7 @@ def _mapping(argument: str, value: Any) -> dict[str, Any]:
 
 
 def checked_paths(argument: str, value: Any) -> tuple[str, ...]:
-    """Paths, patterns and URLs.  Local ones are made absolute: a server may run elsewhere."""
+    """Return paths, patterns and URLs, local ones absolute: a server may run elsewhere."""
     one = isinstance(value, (str, bytes, os.PathLike))
     fault = f"is {kind_of(value)}; it is a path or a list of paths"
     paths = []

@@ -127,7 +127,7 @@ class _Module:
         return TypeError(f"by_source: {self._fn.__qualname__} {why}: {remedy}")
 
     def _add(self, fn: FunctionType) -> None:
-        """A function, and all that it uses."""
+        """Add a function, and all that it uses."""
         of = "" if fn is self._fn else f"calls {fn.__qualname__}, which "
         if fn.__name__ == "<lambda>":
             raise self._refused(f"{of}is a lambda", "write a def")
@@ -175,7 +175,7 @@ class _Module:
         return text, compiled
 
     def _note(self, name: str, value: Any, used: set[str]) -> None:
-        """Something that a function uses under a name."""
+        """Add a value that a function uses under a name."""
         place = getattr(value, "__module__", None)
         if isinstance(value, ModuleType):
             self._import(name, value, used)

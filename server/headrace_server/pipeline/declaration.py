@@ -191,7 +191,7 @@ class Declaration:
         )
 
     def uncounted(self) -> str:
-        """Why the number of examples does not show that of batches; "" where it does."""
+        """Return why the number of examples does not show that of batches; "" where it does."""
         if self.shape.kind != "batch":
             return "how many rows make a batch depends on the data"
         other = next((s.kind for s in self.stages if s.kind not in ("map", "select", "cache")), "")
@@ -214,7 +214,7 @@ class Declaration:
         return int(full + (rest > 0 and options["allow_smaller_final_batch"]))
 
     def fingerprint(self) -> str:
-        """16 hex digits that change with anything that changes the stream of batches."""
+        """Return 16 hex digits that change with anything that changes the stream of batches."""
         return digest(self.to_plain())
 
 
@@ -234,7 +234,7 @@ def digest(plain: Plain) -> str:
 
 
 def jsonable(value: Any) -> Any:
-    """Stands in for byte strings in JSON that is only compared."""
+    """Return a stand-in for a byte string, in JSON that is only compared."""
     if isinstance(value, bytes):
         return {"bytes": hashlib.blake2b(value, digest_size=16).hexdigest()}
     raise TypeError(f"a declaration holds plain data, not {type(value).__name__}")

@@ -69,7 +69,7 @@ def _strings(value: Any) -> np.ndarray:
 
 
 def _strange(values: Sequence[Any]) -> str:
-    """Why values of which not all are strings have no dtype, in words."""
+    """Describe why values of which not all are strings have no dtype."""
     others = [value for value in values if not isinstance(value, _TEXT)]
     value = next((other for other in others if not isinstance(other, Number)), others[0])
     fault = "no number, no string"
@@ -79,7 +79,7 @@ def _strange(values: Sequence[Any]) -> str:
 
 
 def _untyped(value: Any, array: np.ndarray) -> bool:
-    """True for an empty list, which shows no dtype."""
+    """Return whether a value is an empty list, which shows no dtype."""
     return array.size == 0 and isinstance(value, (list, tuple))
 
 
@@ -274,7 +274,7 @@ def fitted_array(value: Any, field: Field) -> np.ndarray:
 
 
 def _unsigned(value: Any, array: np.ndarray) -> np.ndarray:
-    """Numbers that numpy took for floats since no integer type of its own holds them all."""
+    """Return integers as uint64 that numpy took for floats: its default type does not hold them."""
     objects = np.asarray(value, object)
     if isinstance(value, (list, tuple)) and all(type(v) is int for v in objects.reshape(-1)):
         return objects.astype(np.uint64)

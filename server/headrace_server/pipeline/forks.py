@@ -72,7 +72,7 @@ def let_go_in_children(filenos: Callable[[], Iterable[int]]) -> None:
 
 
 def _end(where: str) -> NoReturn:
-    """No exit handler runs, and no buffer is written: they are copies of the parent's."""
+    """End the child.  No exit handler runs, and no buffer is written: both are the parent's."""
     text = (
         f"headrace: process {os.getpid()} was forked in {where:.200} and returned from there; it "
         "is ended, for only the process that forked it goes on.  Code that forks must end its "

@@ -193,7 +193,7 @@ def error_with_place(error: Exception, when: str = "") -> str:
 
 
 def _is_installed(file: str) -> bool:
-    """Whether a file is of a package; the names of files in Cython are relative."""
+    """Return whether a file is of a package; the names of files in Cython are relative."""
     return not _PACKAGES.isdisjoint(file.split(os.sep)) or file.endswith((".pyx", ".pxi"))
 
 

@@ -193,6 +193,6 @@ def check_carried(states: Sequence[Mapping[str, Any]], placement: str) -> None:
 
 
 def by_key(options: Mapping[str, Any]) -> bool:
-    """Whether a shape with these options starts examples from final states of their own keys."""
+    """Return whether examples of such a shape start from final states of their own keys."""
     states = options.get("initial_states", ())
     return any(state.get("carry", {}).get("by") == "final_state" for state in states)

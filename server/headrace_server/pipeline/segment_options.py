@@ -29,7 +29,7 @@ _COLUMNS = ("input_sequences", "input_context", "initial_states")
 
 
 def segmented(given: Mapping[str, Any], known: Mapping[str, Field] | None) -> dict[str, Any]:
-    """The options of a shape of segments, from the checked arguments that declare it."""
+    """Return the options of a shape of segments, from the checked arguments that declare it."""
     options = {name: given[name] for name in given if name not in GEOMETRY}
     options["initial_states"] = checked_states("initial_states", options["initial_states"])
     _check_states(options)
@@ -88,7 +88,7 @@ def _check_keys(options: Mapping[str, Any]) -> None:
 
 
 def _geometry(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the geometry that are not the default."""
+    """Return the options of the geometry that are not the default."""
     unroll, step = given["num_unroll"], given["stride"]
     left, right, seed = given["left"], given["right"], given["phase_seed"]
     if step is not None and step > unroll:
@@ -127,7 +127,7 @@ def _check_number_of_columns(options: Mapping[str, Any]) -> None:
 def checked_columns(
     argument: str, prefix: str, value: Any, *, or_none: bool = False
 ) -> list[str] | dict[str, str]:
-    """Columns by their names in a batch, sorted: a list where every name is its column's."""
+    """Return columns by their names in a batch, sorted; a list where each has its own name."""
     if isinstance(value, Mapping):
         columns = {
             block_name(f"a name in {argument}", prefix, name): checked_name(
@@ -151,7 +151,7 @@ def checked_columns(
 
 
 def columns_by_name(option: list[str] | Mapping[str, str]) -> dict[str, str]:
-    """The column of each name, of an option made by ``checked_columns``."""
+    """Return the column of each name, of an option made by ``checked_columns``."""
     return dict(option) if isinstance(option, Mapping) else {name: name for name in option}
 
 
@@ -159,7 +159,7 @@ def columns_by_name(option: list[str] | Mapping[str, str]) -> dict[str, str]:
 
 
 def fitted(options: Mapping[str, Any], known: Mapping[str, Field]) -> dict[str, Any]:
-    """The options of the shape, completed by the schema of an example.
+    """Return the options of the shape, completed by the schema of an example.
 
     TypeError or ValueError, which names argument and column, where they do not go together.
     """
@@ -220,7 +220,7 @@ def _fit_sequences(options: Mapping[str, Any], known: Mapping[str, Field]) -> No
 
 
 def not_whole(options: Mapping[str, Any]) -> str:
-    """Why segments do not fit a number of steps without padding, in words."""
+    """Describe why segments do not fit a number of steps without padding."""
     unroll, stride = options["num_unroll"], options.get("stride")
     if stride is None:
         return f"no multiple of num_unroll={unroll}"

@@ -1,4 +1,4 @@
-"""Stretches of a buffer, given by their starts and numbers of elements."""
+"""Gathers and joins stretches of buffers, given by their starts and numbers of elements."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@
     StreamReader      stream by stream   refused                   permuted windows of each stream
 
 The same epoch, position and limit give the same chunk, in any process.  The rows of a partition in
-an epoch do not depend on the limits of reads.  Rows that the reader skips make a chunk
-shorter than asked, or empty, and the position skips them.
+an epoch do not depend on the limits of reads.  Rows that the reader skips make a chunk shorter than
+asked, or empty, and the position skips them.
 
 **By number.**  Partition k of P holds positions k*N//P … (k+1)*N//P - 1 of the order.  A position
 is an integer, counted from the start of the share.  Windows are blocks of ``window`` positions

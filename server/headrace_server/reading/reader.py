@@ -5,9 +5,8 @@
     StreamReader    reads forward from a position of a few bytes, one stream (mostly: file) at a
                     time; a partition takes whole streams
 
-The position of a reader does not matter: the same call gives the same chunk, at any
-time, in any process.  A reader may keep files open and remember its position to make the usual next
-call cheap.
+No call depends on the calls before it: the same call gives the same chunk, at any time, in any
+process.  A reader may keep files open and remember its position to make the usual next call cheap.
 """
 
 from __future__ import annotations

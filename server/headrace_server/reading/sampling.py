@@ -127,10 +127,9 @@ class Stratified(Sampler):
         self._noticed = False
 
     def set_target(self, target_probs: list[float], number: int) -> int:
-        """Use other proportions from the next row on, which goes into batch ``number`` or a later
-        one.
+        """Use other proportions from the next row on; rows that wait for their batch stay.
 
-        Rows that were judged before and wait for their batch are not affected.
+        ``number``: of the first batch that the next row can go into.
         """
         if target_probs == self._target.now.tolist():  # asked again, after a worker was replaced
             return number

@@ -1,9 +1,9 @@
 """The origin of the rows of batches, by reference: a recorder gets it beside each batch.
 
-    chunk that was read ─► Source ─┐
-    rows of it in a batch ─────────┴─► Trace ─► recorder        nothing is copied here
+    chunk that was read ─► ChunkTrace ─┐
+    rows of it in a batch ─────────────┴─► Trace ─► recorder        nothing is copied here
 
-A source says how its chunk is read again, so a batch can be made again from its trace alone.
+A ChunkTrace says how its chunk is read again, so a batch can be made again from its Trace alone.
 """
 
 from __future__ import annotations

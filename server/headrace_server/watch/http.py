@@ -256,7 +256,7 @@ class HttpOptions:
 
 
 def _peers(value: Any, share: Share) -> tuple[str, ...]:
-    """The URLs of all servers by share, of a list or a text with commas and ranges."""
+    """Return the URLs of all servers by share, of a list or a text with commas and ranges."""
     if value is None:
         return ()
     parts = [value] if isinstance(value, str) else value

@@ -25,7 +25,7 @@ class BufferBudget:
     """The sessions that have buffers, and bounds of their memory."""
 
     def __init__(self, most_bytes: int) -> None:
-        """``most_bytes``: of all sessions together."""
+        """``most_bytes`` bounds the buffers of all sessions together."""
         self._left = most_bytes
         self._bytes: dict[int, int] = {}  # by session
 

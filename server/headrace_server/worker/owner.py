@@ -269,7 +269,7 @@ class Owner:
             action(*arguments)
 
     def _attend(self) -> None:
-        """The porter: serve trainers while a step takes long."""
+        """Serve trainers while a step takes long, as the porter."""
         try:
             while not self._released:
                 time.sleep(_LOOK_S)

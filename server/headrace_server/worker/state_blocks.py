@@ -68,7 +68,7 @@ class StateBlocks:
         return ""
 
     def fault_of_block(self, rows: int, columns: Any, block: bytes | memoryview) -> str:
-        """As ``fault_of_columns``, and check the bytes: the offsets of strings."""
+        """Return the fault of the columns or of the bytes (the offsets of strings), or ""."""
         right = self._right
         if right[1] is not columns or right[0] != rows or right[2] != len(block):
             fault = self.fault_of_columns(rows, columns, len(block))

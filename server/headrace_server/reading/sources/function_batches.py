@@ -157,7 +157,7 @@ class _Walk:
         return chunk
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
 
 def _shape_fault(given: Any) -> tuple[str, int]:
