@@ -20,7 +20,7 @@ from .framework import Framework
 
 
 def slots_of(delivery: Delivery, schema: Mapping[str, Field]) -> dict[str, Slot]:
-    """Where each column lies; ProtocolError when the message does not fit the schema."""
+    """Return where each column lies; ProtocolError when the message does not fit the schema."""
     columns = delivery.columns
     if not isinstance(columns, list) or len(columns) != len(schema):
         raise ProtocolError(f"a batch does not have the {len(schema)} columns of its feed")
@@ -51,7 +51,7 @@ class KnownSlots:
         self._last: tuple[Any, int, dict[str, Slot]] | None = None
 
     def of(self, delivery: Delivery, schema: Mapping[str, Field]) -> dict[str, Slot]:
-        """As ``slots_of``, for one schema."""
+        """Return the slots of a batch, as ``slots_of`` does; the schema is always the same."""
         last = self._last
         if last is None or last[0] is not delivery.columns or last[1] != delivery.nbytes:
             slots = slots_of(delivery, schema)
@@ -60,7 +60,7 @@ class KnownSlots:
 
 
 def slot_of(name: str, field: Field, column: Any, block_bytes: int) -> Slot:
-    """Where one column lies; ProtocolError when its description does not fit."""
+    """Return where one column lies; ProtocolError when its description does not fit."""
     try:
         offset, nbytes, shape = column
         if not all(type(v) is int for v in (offset, nbytes, *shape)):

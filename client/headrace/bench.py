@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code."""
+    """Run the command; return the exit code."""
     options = _parser().parse_args(arguments)
     try:
         if not options.consume:

@@ -241,10 +241,10 @@ def of_replicas(value: Any) -> tuple[Any, ...] | None:
 
 
 def tokens_of(name: str, batches: Any, feed: Any = None) -> list[int]:
-    """Return the tokens of one or several batches or tokens of this feed.  Errors name the
-    argument.
+    """Return the tokens of one or several batches or tokens of this feed.
 
-    Each feed numbers its tokens by itself, so a batch of another feed may have a token of this one.
+    ``name`` is that of the argument, for errors.  Each feed numbers its tokens by itself, so a
+    batch of another feed may have a token of this one.
     """
     if isinstance(batches, (Batch, SegmentBatch)):
         if batches._feed is not None and batches._feed() is not feed:

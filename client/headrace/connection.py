@@ -220,9 +220,8 @@ class Connection:
 
     def _lose_channel(self) -> None:
         """Greet the server again after the channel has ended."""
-        self._no_channel = (
-            self.transport.silent
-        )  # do not retry a channel by which nothing ever came
+        # A channel by which nothing ever came is not tried again.
+        self._no_channel = self.transport.silent
         self.transport.drop()
         self.session.greet()
         self._tell()

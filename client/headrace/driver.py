@@ -245,9 +245,8 @@ class Driver:
     def _guarded(self, step: Callable[[], None]) -> None:
         """Run a step that uses the connections; sessions fail with the error of a step."""
         with self.lock:
-            if (
-                not self.connections or self._in_use
-            ):  # closed, or in a signal handler amid such a step
+            # Closed, or in a signal handler amid such a step.
+            if not self.connections or self._in_use:
                 return
             changes = self._sleep.changes
             self._in_use = self._used = True

@@ -203,7 +203,7 @@ class Epochs:
         return self._head(session) > 0
 
     def look(self, session: Session) -> None:
-        """Take nothing; EpochEnds as soon as the next batch is there."""
+        """Take nothing; raise EpochEnds as soon as the next batch is there."""
         ahead = self._head(session)
         if ahead > 0:
             self.end()
@@ -211,7 +211,7 @@ class Epochs:
             raise EpochEnds
 
     def none_yet(self, sessions: Sequence[Session]) -> None:
-        """EpochEnds where every owner has announced that no batch of this epoch will come."""
+        """Raise EpochEnds where every owner has announced that no batch of this epoch will come."""
         begun = min((one.epoch for one in sessions if not one.finished), default=0)
         if self.number is not None and begun > self.number:
             self.end()

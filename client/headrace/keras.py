@@ -4,9 +4,9 @@
       ▲                                  token, states, …      │ loss, gradients         │
       └──── save_states(token, states) ◄───────────────────────┴─────────────────────────┘
 
-The graph that trained on a batch saves its new states, with the token that came along
-with its rows: however far TensorFlow fetches ahead, states meet their own sequences.  It saves them
-when the gradients are there.
+The graph that trained on a batch saves its new states, with the token that came along with its
+rows: however far TensorFlow fetches ahead, states meet their own sequences.  It saves them when the
+gradients are there.
 
     x, h = keras.Input((20, 8)), keras.Input((32,))
     steps, after = keras.layers.GRU(32, return_sequences=True, return_state=True)(x, h)
@@ -227,10 +227,9 @@ def _as_declared(value: Any, dtype: Any) -> Any:
 
 
 def _weights(length: Any, steps: int, left: int = 0) -> Any:
-    """Return weights by row and step: 0 for padding; for data so that Keras' mean is that of the
-    data.
+    """Return weights by row and step, by which Keras' mean over all steps is that of the data.
 
-    Context has weight 0; ``left`` steps of it come before the segment's own.
+    Padding and context have weight 0; ``left`` steps of context come before the segment's own.
     """
     data = tf.pad(tf.sequence_mask(length, steps - left, tf.float32), [[0, 0], [left, 0]])
     return data * tf.math.divide_no_nan(tf.cast(tf.size(data), tf.float32), tf.reduce_sum(data))

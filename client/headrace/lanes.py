@@ -202,8 +202,7 @@ class Lanes:
         self._torn.add(partition)
 
     def going(self, batch: SegmentBatch, opening: int) -> Going:
-        """Return how a batch continues its lanes.  ProtocolError where its description is
-        impossible.
+        """Return how a batch continues its lanes; ProtocolError for an impossible description.
 
         BatchGone where it continues a rejected one, until the server begins lanes anew.
         """
@@ -245,7 +244,7 @@ class Lanes:
 
 
 def parts_of(kept: LaneStates, maker: BlockMaker, framework: Framework) -> list[StatesPart]:
-    """Yield the states of the unfinished rows, in messages of bounded size."""
+    """Return the states of the unfinished rows, in messages of bounded size."""
     whole: dict[str, np.ndarray] = {}
     sizes = np.full(len(kept.lanes), sum(state.row_bytes for state in maker.states.values()))
     for name, state in maker.states.items():

@@ -3,8 +3,8 @@
     delivered ──► ready ──► in hand ──► committed, saved ──► answered: forgotten, or refused
                     └──────────┴──────► given back
 
-Each is known by its token.  An error names an unanswered batch by its delivery and
-by its first keys; ``Handed`` describes batches in hand to a restarted server.
+Each is known by its token.  An error names an unanswered batch by its delivery and by its first
+keys; ``Handed`` describes batches in hand to a restarted server.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ taken.
     ByLanes    of segments in lanes: one owner, and another when it has no work left
     …WithinEpochs   the same, of the owners in the least epoch, where batches end with theirs
 
-Other trainers take batches of an owner, too, so its smallest remaining batch is known when
-it delivers one, or reports that it has no room to make it (``following``).
+Other trainers take batches of an owner, too, so its smallest remaining batch is known when it
+delivers one, or reports that it has no room to make it (``following``).
 
 An owner that has reported that it has no batch until trainers act (``idle``) is passed over.  A
 trainer that waited for it, with the head of another owner at hand, might wait for itself.
@@ -194,7 +194,7 @@ class InTurn(Merge):
         self._turn = 0  # the partition that is asked next
 
     def _rotated(self) -> list[Session]:
-        """Owners of the partitions from the one whose turn it is, without those that are over."""
+        """Return the owners from that of the next partition on; none whose partitions are over."""
         owners: dict[int, None] = {}
         left = sum(len(one.passed) < len(one.partitions) for one in self._sessions)
         for ahead in range(self._partitions):

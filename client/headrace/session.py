@@ -297,7 +297,7 @@ class Session(HelloFacts):
     # Outgoing messages
 
     def outgoing(self, now: float) -> list[Any]:
-        """Messages that are due."""
+        """Return the messages that are due."""
         if not self.connected:
             if self.failure is not None or now - self._said_at < _HELLO_S:
                 return []

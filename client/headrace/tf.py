@@ -104,9 +104,8 @@ class TensorFlow(Framework):
     ) -> Any:
         dtype = value.dtype.name
         plain = dtype not in _ODD
-        if (
-            plain and 0 not in (_dims(value) or ()) and "CPU" in value.device
-        ):  # a tenth of the time that TensorFlow takes for small tensors
+        # A tenth of the time that TensorFlow takes for small tensors.
+        if plain and 0 not in (_dims(value) or ()) and "CPU" in value.device:
             kept = np.asarray(memoryview(value))
             shape = (len(kept) if source is None else len(source), *kept.shape[1:])
             size = math.prod(shape) * kept.itemsize

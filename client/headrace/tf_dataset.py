@@ -5,9 +5,9 @@
 
     runs ──► batches one by one ──► elements     of a loop in Python over the dataset itself
 
-A loop in Python over this dataset uses only tensors of TensorFlow: its iterator
-takes each batch from the feed.  It is also an iterator of TensorFlow, so a graph that gets it
-as an argument pulls elements from the graph of the dataset.
+A loop in Python over this dataset uses only tensors of TensorFlow: its iterator takes each batch
+from the feed.  It is also an iterator of TensorFlow, so a graph that gets it as an argument pulls
+elements from the graph of the dataset.
 
 The dataset yields a number for each iterator of TensorFlow, and again where the rest of a group
 went back to the feed (``grouping``).  The counting operation ends the elements of a number when it
@@ -75,7 +75,7 @@ class PulledBatches:
         self._variable.assign(0)
 
     def count(self) -> None:
-        """Return the operation for the graph; it ends a dataset when the counter is stopped."""
+        """Add the operation to the graph; it ends a dataset when the counter is stopped."""
         tf.raw_ops.ResourceCountUpTo(
             resource=self._variable.handle, limit=_STOPPED, T=tf.int64, name="pulled"
         )
@@ -84,8 +84,8 @@ class PulledBatches:
 def dataset(feed: Feed, facts: Sequence[str], tokens: bool = False) -> Any:
     """Return a ``tf.data.Dataset`` of the rest of a feed.
 
-    It gets arrays, not tensors: TensorFlow takes aligned arrays without a copy, but
-    converts tensors to arrays first.
+    It gets arrays, not tensors: TensorFlow takes aligned arrays without a copy, but converts
+    tensors to arrays first.
     """
     form = elements_of(feed, facts, tokens)
     spec, arrays = form.spec, form.arrays

@@ -207,10 +207,9 @@ class Groups:
         self._numbers = itertools.count(1)
 
     def begun(self) -> Iterator[int]:
-        """Begin an iteration; return a number for ``next_group``, negative where batches come
-        singly.
+        """Begin an iteration; yield a number for ``next_group``, negative where batches come alone.
 
-        TensorFlow calls it again where the rest of a group went back, and the graph counts anew,
+        It yields the number again where the rest of a group went back, and the graph counts anew,
         and where groups begin to pay, or pay no more.
         """
         run, number = GroupRun(), next(self._numbers)
@@ -322,7 +321,7 @@ class Groups:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether the columns of two batches have equal shapes: a group has one array of each."""
+    """Return whether columns of two batches have equal shapes: a group has one array of each."""
     if isinstance(one, SegmentBatch):
         known, places = one._places, other._places
         return known is places or [shape for _, _, shape in known] == [s for _, _, s in places]

@@ -7,8 +7,8 @@
 A feed has one owner or several, on one server or several, and a trainer a session with each.
 A thread hands its request to a session and sends it itself, at once or with its next call; a
 thread that needs an answer waits for it, with a deadline whose error names the missing answer.
-Only its timeout ends a wait for a server that is away: before that the client
-greets the server again and again, however long it takes to move or restart it.
+Only its timeout ends a wait for a server that is away: before that the client greets the server
+again and again, however long it takes to move or restart it.
 
 Sessions are shared under the driver's lock.  Released memory is reported without it, since the
 last reader of a batch may go while any lock is held.
@@ -242,8 +242,7 @@ class Link(Owners):
     def save(
         self, token: int, columns: list[Any], block: Any, keys: Callable[[], Sequence[bytes]]
     ) -> bool:
-        """Send the states of a batch soon.  Return False when the trainer does not hold it any
-        more.
+        """Send the states of a batch soon; return False where the trainer holds it no more.
 
         Errors name the batch by the keys that ``keys`` makes.  In a loop of small steps the save is
         sent with the request for the next batch.

@@ -4,9 +4,9 @@
               4 bytes           8 bytes each
 
 The reader gets a message that was written whole, even if its writer died right after; it never gets
-half a message.  ``send`` waits until all is written; ``post`` never waits: it keeps what it
-can not write now, and ``flush`` writes it when the other end reads on.  The caller of ``post`` has
-to bound how much is kept.  Bytes that are no message end their channel.
+half a message.  ``send`` waits until all is written; ``post`` never waits: it keeps what it can not
+write now, and ``flush`` writes it when the other end reads on.  The caller of ``post`` has to bound
+how much is kept.  Bytes that are no message end their channel.
 
 ZeroMQ would pass each message through a thread at either end; on few cores that costs more than
 all other handling of a small message.  Client and server both use channels, so it is in this

@@ -1,8 +1,8 @@
 """Messages to frames and back.
 
-A message is a record; frame 0 is msgpack ``[op, field, field, …]`` in the order of the
-class, further frames are payload.  Fields that a later version added at the end are ignored;
-fields that an earlier one did not know take their default; an unknown op is an error.
+A message is a record; frame 0 is msgpack ``[op, field, field, …]`` in the order of the class,
+further frames are payload.  Fields that a later version added at the end are ignored; fields that
+an earlier one did not know take their default; an unknown op is an error.
 
 Messages of each training step also have a packed layout (``step_messages.py``).  Its first byte
 is ``LAYOUT``, and no msgpack list begins with a byte below 0x80.

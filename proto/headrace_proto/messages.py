@@ -17,8 +17,8 @@
       Snapshot ────────────────────────────►        keep all of the feed's state, as of now
       Retarget, Resize, Drain ─────────────►        other proportions, other sizes; no more input
       Stats ───────────────────────────────►        how much is ready, in flight, committed
-      Take ────────────────────────────────►        segments: one batch of so many rows
       ◄─────────────────────────── Answered         to each of these six, when it is done
+      Take ────────────────────────────────►        segments: one batch of so many rows
       Renew ───────────────────────────────►        every heartbeat: what is held
       ◄─────────────────────────── Pulse            alive, and what the feed waits for
       ◄─────────────────────────── Ended            all is committed, or why it stopped;

@@ -9,5 +9,5 @@ _PROGRAM = secrets.token_bytes(12)
 
 
 def process_name() -> bytes:
-    """Bytes that name this process; a fork has another name."""
+    """Return bytes that name this process; a fork has another name."""
     return _PROGRAM + os.getpid().to_bytes(4, "little")

@@ -212,7 +212,7 @@ def _lines(answer: Any) -> list[str]:
 
 
 def _example(answer: Any, example: Any) -> str:
-    """One line; an example is there once for each epoch that it is on its way in."""
+    """Return one line; an example is there once for each epoch in which it is on its way."""
     head = (
         f"{one_line(answer['key'])}: partition {example['partition']}, "
         f"epoch {example['epoch'] + 1}, segment {example['segment']} of {example['segments']}"

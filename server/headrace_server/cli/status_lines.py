@@ -45,7 +45,7 @@ def _head(status: statuses.ServerStatus) -> str:
     parts = [status["state"], f"up {_span(status['uptime_s'])}", f"headrace {status['version']}"]
     refused = sum(status["access"]["refused"].values())
     if refused:
-        parts.append(f"{count(refused)} refused at the door")
+        parts.append(f"{count(refused)} connections or messages refused")
     return "  ".join([*parts, *status["addresses"]])
 
 

@@ -89,8 +89,10 @@ class MappedFiles:
         spool: str | None = None,
         copies: RemoteCopies | None = None,
     ) -> None:
-        """``copies`` are those of remote files that workers share; without them a copy of its own
-        lies in ``spool`` (None: the system's directory)."""
+        """``copies`` are those of remote files that workers share.
+
+        Without them a copy of its own lies in ``spool`` (None: the system's directory).
+        """
         self.files = tuple(files)
         sizes = np.array([file.size for file in files], np.int64)
         rounded = -(-sizes // mmap.PAGESIZE) * mmap.PAGESIZE

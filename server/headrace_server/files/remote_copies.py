@@ -47,7 +47,7 @@ class RemoteCopies:
             os.close(descriptor)
 
     def _copied(self, file: DataFile, path: Path) -> int:
-        """Make a copy; a descriptor of it."""
+        """Make a copy; return a descriptor of it."""
         part = path.with_suffix(f".{os.getpid()}.part")
         remedy = f"make room there for a copy of {file.path}, or lower remote_cache_bytes"
         with writing(part, file.size, remedy), open(part, "wb") as copy:

@@ -277,7 +277,7 @@ def _peers(value: Any, share: Share) -> tuple[str, ...]:
 
 
 def _address(argument: str, value: Any) -> tuple[str, int]:
-    """Host and port: "127.0.0.1:8080", "[::1]:8080"; port 0 is a free one."""
+    """Return host and port of "127.0.0.1:8080" or "[::1]:8080"; port 0 is a free one."""
     if not isinstance(value, str):
         raise TypeError(f"{argument}={value!r:.80} is not a text like '127.0.0.1:8080'")
     host, colon, port = value.rpartition(":")

@@ -122,7 +122,7 @@ class HttpClient:
 def snapshot_of_all(
     servers: Sequence[Callable[..., dict[str, Any]]], feed: str | None, timeout_s: float
 ) -> dict[str, Any]:
-    """Have every server keep its share of a feed under one name; the token of them all.
+    """Have every server keep its share of a feed under one name; return the token of them all.
 
     ``servers`` take a snapshot each, together within ``timeout_s``.  Where one can not, the
     snapshot of the others stays unused.

@@ -36,7 +36,7 @@ from ..reading.reader import (
 from ..reading.sampling import SAMPLERS
 from ..reading.stages import RowStages
 
-Passed = Callable[[str, list[int]], None]
+ReportPassed = Callable[[str, list[int]], None]
 
 
 class Rehearsal:
@@ -89,7 +89,7 @@ class Guard(OwnProcess):
     diary: Diary
     bad: BadRecords
     marks: Mapping[str, Any]
-    passed: Passed
+    passed: ReportPassed
 
     def __post_init__(self) -> None:
         self._out = {int(row): str(text) for row, text in self.marks.get("out", ())}

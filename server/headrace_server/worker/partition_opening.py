@@ -37,7 +37,7 @@ from ..reading.sources import open_reader
 from ..reading.trace import NO_TRACING, NoTracing, Tracing
 from ..state.function_digests import check_functions
 from .commits import Stores
-from .guard import Guard, Passed
+from .guard import Guard, ReportPassed
 
 logger = logging.getLogger("headrace.data")
 
@@ -54,7 +54,7 @@ class Life:
     number: int
     diary: Diary
     marks: Mapping[str, Any]
-    passed: Passed
+    passed: ReportPassed
     functions: Callable[[str, Any], None]
 
 

@@ -22,7 +22,8 @@ def test_a_feed_is_shown_with_its_verdict_and_the_rates_of_its_flow():
         "trainers ─ 1,199/s ─► done"
     ) in told
     assert "batches: 3 done, 1 ready, 2 leased, 0 saving" in told
-    assert told.startswith("serving  up 1 min  headrace 0.1.0  2 refused at the door  tcp://")
+    refused = "2 connections or messages refused"
+    assert told.startswith(f"serving  up 1 min  headrace 0.1.0  {refused}  tcp://")
 
 
 def test_rates_that_are_not_known_yet_are_dashes():

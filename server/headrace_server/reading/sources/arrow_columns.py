@@ -100,8 +100,10 @@ class _Level:
     def descend(
         self, batch: Batch, index: np.ndarray, count: np.ndarray | None, unsound: Unsound
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return first child and number of children per element, for ``count`` equal elements per
-        row (None: one)."""
+        """Return first child and number of children per element.
+
+        ``count``: the number of equal elements per row (None: one).
+        """
         at = self.shift[batch] + index
         if self.size is not None:
             return at * self.size, np.full(len(index), self.size, np.int64)

@@ -78,10 +78,11 @@ def files_that_serve(
     opened: Callable[[DataFile], tuple[T, Mapping[str, Field]]],
     names_of: Callable[[T], Collection[str]] | None = None,
 ) -> tuple[Schema, list[tuple[DataFile, T, Mapping[str, Field]]]]:
-    """Return the schema (the declared one, or that of the first file) and the files that have its
-    columns, as opened and with their fields.  It reports other files.
+    """Return the schema, and the files that have its columns; report the others.
 
-    ``names_of`` gives the names of all columns, where ``opened`` gives the fields of the wanted.
+    The schema is the declared one, or that of the first file.  Each file comes as it was opened,
+    with its fields.  ``names_of`` gives the names of all columns, where ``opened`` gives the fields
+    of the wanted.
     """
     features, bad = opening.source.features, opening.bad
     schema = None if features is None else schema_of(features)

@@ -59,7 +59,7 @@ def _shared_out(parts: Sequence[Source], files: tuple[DataFile, ...]) -> list[tu
 def _check_alike(one: Mapping[str, Field], other: Mapping[str, Field]) -> None:
     if dict(one) != dict(other):
         raise DataError(
-            f"concat: the sources have other columns: {fields_text(one)}, and "
+            f"concat: the columns of the sources differ: {fields_text(one)}, and "
             f"{fields_text(other)}; declare features= of both alike"
         )
 

@@ -72,9 +72,10 @@ class ExampleParser:
     def parse(
         self, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray
     ) -> tuple[dict[str, Column], Faults]:
-        """Return columns of the records that lie in ``data`` (uint8) at these bytes, and the faults
-        of unusable
-        records by row; their values in the columns are arbitrary."""
+        """Return columns of the records that lie in ``data`` (uint8) at these bytes, and faults.
+
+        Faults are those of unusable records, by row; their values in the columns are arbitrary.
+        """
         fillers = [Filler(want, data, starts.size) for want in self._wants]
         faults: Faults = {}
         rest = np.arange(starts.size)

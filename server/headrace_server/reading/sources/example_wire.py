@@ -66,9 +66,12 @@ def walk(
     listed: Mapping[bytes, int],
     opaque: list[tuple[int, int]] | None = None,
 ) -> list[FoundValues | None]:
-    """Return the found features by slot.  ``wanted``: the slot of each name to look for among the
-    features, ``listed`` among the feature_lists (whose values take precedence).  ``opaque``
-    collects (start, stop) of the values of other features, which are skipped unread."""
+    """Return the found features by slot.
+
+    ``wanted``: the slot of each name to look for among the features, ``listed`` among the
+    feature_lists (whose values take precedence).  ``opaque`` collects (start, stop) of the values
+    of other features, which are skipped unread.
+    """
     found: list[FoundValues | None] = [None] * len(wanted)
     lists: dict[int, FoundValues] = {}
     try:

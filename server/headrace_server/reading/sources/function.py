@@ -62,7 +62,7 @@ def _not_columns(row: Any) -> str:
 
 
 def _sequence_part(name: str, examples: Any, bad: BadRecords) -> RowPart:
-    """Return a sequence of examples."""
+    """Return the part that has a sequence of examples."""
     item = own(operator.getitem)
 
     def get(number: int) -> Row:

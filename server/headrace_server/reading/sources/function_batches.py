@@ -130,7 +130,7 @@ class _Walk:
         return Chunk.join(parts) if parts else self._batches.nothing(), goes_on
 
     def _fill(self) -> bool:
-        """Read the next batch; False at the end."""
+        """Read the next batch; return False at the end."""
         self._bad.progress()
         self._bad.enters(self._batches.name)
         try:

@@ -29,7 +29,7 @@ from .forward_files import Compression, Damaged
 from .parts_reader import PartsReader
 from .record_streams import Streams
 from .tfrecord_frames import CORRUPT, FOOT, HEAD, TRUNCATED, bad_payloads, scan, sound
-from .tfrecord_streams import Position, detect, frames
+from .tfrecord_streams import FramePlace, detect, frames
 
 #: Maximum number of records that one call checks before they are read, and bytes of them between
 #: two looks whether a message has come: 6 µs, and as much again where pages are mapped.
@@ -62,10 +62,10 @@ def open_reader(opening: Opening) -> IndexedReader | StreamReader:
     parser = ExampleParser(features, options.get("record", "auto") != "example")
     if any(compressions):
 
-        def walk(stream: int, place: Position) -> _Walk:
+        def walk(stream: int, place: FramePlace) -> _Walk:
             return _Walk(opening, parser, stream, compressions[stream], place)
 
-        return Streams(fields, len(compressions), walk, Position, _OPEN_STREAMS)
+        return Streams(fields, len(compressions), walk, FramePlace, _OPEN_STREAMS)
     return PartsReader(fields, [_Records(opening, parser)])
 
 
@@ -190,7 +190,7 @@ class _Walk:
         parser: ExampleParser,
         stream: int,
         compression: Compression,
-        place: Position,
+        place: FramePlace,
     ) -> None:
         self.place, self._name = place, opening.files[stream].path
         self._parser, self._bad = parser, opening.bad
@@ -210,9 +210,9 @@ class _Walk:
         if faults and not self._bad.skip and (good := min(faults)):
             # Return the records before the bad one now; the bad one raises when it is next.
             self._left = chain(found[good:], self._left)
-            self.place = Position(at.record + good, at.byte + int(bounds[good]))
+            self.place = FramePlace(at.record + good, at.byte + int(bounds[good]))
             return chunk.take(slice(0, good)), True
-        self.place = Position(at.record + len(found), at.byte + int(bounds[-1]))
+        self.place = FramePlace(at.record + len(found), at.byte + int(bounds[-1]))
         chunk = without(chunk, faults, self._bad)
         if len(found) == limit or self._damage is None:
             return chunk, len(found) == limit

@@ -27,7 +27,7 @@ def detect(file: DataFile) -> Compression:
     return compression_of(file.path)
 
 
-class Position(NamedTuple):
+class FramePlace(NamedTuple):
     """The number of a record, and its byte in the decompressed file."""
 
     record: int = 0
@@ -35,7 +35,7 @@ class Position(NamedTuple):
 
 
 def frames(
-    file: DataFile, compression: Compression, verify: bool, place: Position
+    file: DataFile, compression: Compression, verify: bool, place: FramePlace
 ) -> Generator[bytes]:
     """Yield the frames of a file from a place on.  Damaged where it is damaged or cut off."""
     at = place.byte
