@@ -137,11 +137,11 @@ def connect(
         from .credentials import load_keys
 
         locked = load_keys(keys)
-    ahead = Prefetch(prefetch)
+    prefetched = Prefetch(prefetch)
     session = Session(
         feed or ("" if token is None else token.feed),
         secrets.token_bytes(16),
-        ahead.batches,
+        prefetched.batches,
         -1 if rank is None else rank,
         world_size or 0,
         process_name(),
@@ -154,14 +154,14 @@ def connect(
         group=group or "",
         members=members or 0,
     )
-    link = opened(Link(addresses, session, float(timeout), ahead, locked, directory))
+    link = opened(Link(addresses, session, float(timeout), prefetched, locked, directory))
     welcome = link.session.welcome
-    if welcome is not None and ahead.batches >= welcome.max_credits:
+    if welcome is not None and prefetched.batches >= welcome.max_credits:
         most = welcome.max_credits
         logger.warning(
             "prefetch=%d: the server at %s lets a trainer hold %d batches without a commit "
             "(max_credits), so at most %d come beyond the one in hand",
-            ahead.batches,
+            prefetched.batches,
             addresses,
             most,
             most - 1,

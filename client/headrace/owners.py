@@ -32,7 +32,7 @@ class Owners:
         self,
         address: str,
         session: Session,
-        ahead: Prefetch,
+        prefetch: Prefetch,
         keys: Keys | None,
         directory: RayDirectory | None = None,
     ) -> None:
@@ -53,7 +53,7 @@ class Owners:
         self.sessions = self._driver.sessions  # by the number of the owner, see placement.py
         self.lock = self._driver.lock
         self.clock = self._driver.clock
-        self._ahead = ahead
+        self._prefetch = prefetch
         self._merge: Merge = merge_of([session], session)
         self._owner_of = self._merge.placement.owner_of
         self._driver.regroup = self._regroup
@@ -85,8 +85,8 @@ class Owners:
             self.sessions = sorted(self.sessions, key=lambda s: (s.share, s.owner))
             if self.session.properties.get("sized"):
                 # a batch of the declared size could use up the remaining segments
-                self._ahead.batches = 0
-            self.session.prefetch = self._ahead.batches
+                self._prefetch.batches = 0
+            self.session.prefetch = self._prefetch.batches
             self._merge = merge_of(self.sessions, self.session)
             self._owner_of = self._merge.placement.owner_of
 
@@ -107,7 +107,7 @@ class Owners:
         """Return sessions with the new owners in place of those with the server's earlier ones."""
         sessions = [before[0].beside(owner) for owner in range(owners)]
         for session in sessions:
-            session.owners, session.prefetch = owners, self._ahead.batches
+            session.owners, session.prefetch = owners, self._prefetch.batches
         for session in before:
             session.hand_over(sessions)
         return sessions

@@ -190,11 +190,11 @@ def _choice(properties: dict[str, Any], name: str, choices: tuple[str, ...]) -> 
     return str(value)
 
 
-def _states(told: Any) -> dict[str, State]:
-    if not isinstance(told, list) or len(told) > limits.MAX_COLUMNS:
-        raise ProtocolError(f"a feed of segments has the states {told!r:.80}")
+def _states(described: Any) -> dict[str, State]:
+    if not isinstance(described, list) or len(described) > limits.MAX_COLUMNS:
+        raise ProtocolError(f"a feed of segments has the states {described!r:.80}")
     states: dict[str, State] = {}
-    for entry in told:
+    for entry in described:
         if not isinstance(entry, list) or len(entry) < 3:
             raise ProtocolError(f"a state is {entry!r:.80}, not [name, dtype, [dimension, …]]")
         name, dtype, dims = entry[:3]

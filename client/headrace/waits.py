@@ -56,12 +56,12 @@ class Link(Owners):
         address: str,
         session: Session,
         timeout_s: float,
-        ahead: Prefetch | None = None,
+        prefetch: Prefetch | None = None,
         keys: Keys | None = None,
         directory: RayDirectory | None = None,
     ) -> None:
         """``address``: of a server, or of several with commas between them."""
-        super().__init__(address, session, ahead or Prefetch(session.prefetch), keys, directory)
+        super().__init__(address, session, prefetch or Prefetch(session.prefetch), keys, directory)
         self.left = False  # the trainer closed the feed
         self.looked_at = 0.0  # when a wait of this trainer last checked its condition
         # describes unfinished work of the trainer
@@ -75,11 +75,11 @@ class Link(Owners):
         """Return another link with the same options, which goes on from a snapshot."""
         session = self.session.again(resume)
         session.restart = restart
-        ahead = Prefetch(self._ahead.asked)
-        session.prefetch = ahead.batches
+        prefetch = Prefetch(self._prefetch.asked)
+        session.prefetch = prefetch.batches
         directory = self._directory
         address = self.address if directory is None else directory.find(self._timeout_s)
-        return Link(address, session, self._timeout_s, ahead, self._keys, directory)
+        return Link(address, session, self._timeout_s, prefetch, self._keys, directory)
 
     def open(self) -> Welcome:
         """Wait for the Welcome of every owner of every server; return the first owner's."""
@@ -127,8 +127,8 @@ class Link(Owners):
             if received is None:
                 if none_yet is not None:
                     none_yet(self.sessions)
-                if looks == 1 and self._ahead.waits(self.session.welcome):
-                    self._merge.come_ahead(self._ahead.batches)
+                if looks == 1 and self._prefetch.waits(self.session.welcome):
+                    self._merge.come_ahead(self._prefetch.batches)
                 self._merge.want(self.looked_at - now)  # may ask another owner
                 if looks == 1 and self.session.explicit and self._holds:
                     for session in self.sessions:
@@ -142,9 +142,9 @@ class Link(Owners):
             )
         finally:
             meter.gets(self.looked_at, received is not None)
-        if received is not None and self._ahead.took(received.delivery.nbytes):
+        if received is not None and self._prefetch.took(received.delivery.nbytes):
             with self.lock:
-                self._merge.come_ahead(self._ahead.batches)
+                self._merge.come_ahead(self._prefetch.batches)
         if looks > 1:
             self._merge.waited(self.looked_at - now)
         elif received is not None:  # no message was sent meanwhile
@@ -163,7 +163,7 @@ class Link(Owners):
         """Ask for a next batch of ``rows`` rows.  From now on no batch is prefetched."""
         self._takes += 1
         with self.lock:
-            self._ahead.batches = 0
+            self._prefetch.batches = 0
             for session in self.sessions:
                 session.begin_take(self._takes, rows)
             self._merge.come_ahead(0)
@@ -183,10 +183,10 @@ class Link(Owners):
                 return taken
             while len(taken) < most and (received := self._merge.take(claim)) is not None:
                 taken.append(received)
-                if self._ahead.took(received.delivery.nbytes):
-                    self._merge.come_ahead(self._ahead.batches)
-            if len(taken) < most and self._ahead.waits(self.session.welcome):
-                self._merge.come_ahead(self._ahead.batches)
+                if self._prefetch.took(received.delivery.nbytes):
+                    self._merge.come_ahead(self._prefetch.batches)
+            if len(taken) < most and self._prefetch.waits(self.session.welcome):
+                self._merge.come_ahead(self._prefetch.batches)
         if taken:
             self._driver.say_soon(any(session.much_to_say for session in self.sessions))
         return taken

@@ -16,6 +16,12 @@ PACKAGES = ("client/headrace", "server/headrace_server", "proto/headrace_proto")
 
 #: Words that no name of a variable says: they hold something, and do not say what.
 _EMPTY = frozenset({"told", "about", "about_it", "them", "stuff", "thing"})
+#: Words of things that were renamed: attributes and arguments bear the new ones.
+_OLD = frozenset({"told", "door", "house", "notebook", "ways"})
+#: A function's docstring does not begin so: it says what the function does, or what it returns.
+_NO_VERB = frozenset(
+    {"The", "A", "An", "Whether", "Why", "How", "Where", "When", "One", "This", "It"}
+)
 #: A sentence that begins so has a clause for its actor.
 _NO_ACTOR = re.compile(
     r"(?:\A|[.:;]\s+|\n\n)((?:What|Whatever|Whoever|Whom|Who|Of|That which)\s[^.?]*)"
@@ -85,6 +91,29 @@ def test_no_variable_has_a_name_that_does_not_say_what_it_holds() -> None:
         for path, (tree, _) in _trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in _EMPTY
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_no_attribute_bears_the_old_word_of_a_renamed_thing() -> None:
+    found = [
+        f"{path}:{getattr(node, 'lineno', 0)}: {name}"
+        for path, (tree, _) in _trees().items()
+        for node in ast.walk(tree)
+        for name in (getattr(node, "attr", None), getattr(node, "arg", None))
+        if isinstance(node, (ast.Attribute, ast.arg)) and name and _OLD & {*name.split("_")}
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_the_docstring_of_a_function_begins_with_its_verb() -> None:
+    found = [
+        f"{path}:{node.lineno}: {node.name}"
+        for path, (tree, _) in _trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        and not any("property" in ast.unparse(one) for one in node.decorator_list)
+        and (ast.get_docstring(node) or "").partition(" ")[0] in _NO_VERB
     ]
     assert not found, "\n".join(found)
 

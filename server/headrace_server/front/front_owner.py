@@ -51,7 +51,7 @@ class FrontOwner:
         self._sent: list[int] = []  # numbers of blocks, which the owner is to be told
         self._channels = channels
         self._say = say
-        self._told: Known | None = None
+        self._sent_keys: Known | None = None
         # connections: their descriptors
         self._greeting: BoundedMap[bytes, int] = BoundedMap(_MOST_GREETING)
         # greetings, by connection
@@ -95,13 +95,13 @@ class FrontOwner:
     def begin_life(self, life: int, name: bytes, known: Known) -> None:
         """Begin a life: the process with a connection of this name owns the partitions."""
         self.life, self.name = life, name
-        self._told = known
+        self._sent_keys = known
         self.tell(known)  # before any greeting
         if not self._awaited:
             self.tell(AllBack())
 
     def end_life(self) -> list[int]:
-        """End a life: have all its trainers greet again.  Returns the numbers of its sessions."""
+        """End a life: have all its trainers greet again; return its sessions' numbers."""
         self.name, self.ready = None, False
         for connection, session in self.sessions.items():
             if self._say(connection, FROM_SERVER.encode(Unknown(session))):
@@ -128,8 +128,8 @@ class FrontOwner:
         self._tell_sent()
         if self.ready and now >= self._give_up_at:
             self.see_back(*self._awaited)
-        if known != self._told and self.name is not None:
-            self._told = known
+        if known != self._sent_keys and self.name is not None:
+            self._sent_keys = known
             self.tell(known)
 
     def sweep(self) -> None:

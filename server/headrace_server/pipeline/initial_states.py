@@ -74,7 +74,7 @@ class Carried:
 def final_state(
     name: str, *, default: Any, most: int = 10_000, max_age: int | None = None
 ) -> Carried:
-    """An initial state: the final state ``name`` of the last example of the same key.
+    """Return an initial state: the final state ``name`` of the last example of the same key.
 
     ``default`` is the initial state of a key that has none: ``zeros(shape, dtype)``, a constant or
     a column.  Each partition keeps the final states of the ``most`` keys that ended last, and does
@@ -87,7 +87,7 @@ def final_state(
 def from_pool(
     name: str, probability: float, *, default: Any, size: int = 1000, seed: int = 0
 ) -> Carried:
-    """An initial state: with this probability a final state ``name`` of an example of another key.
+    """Return an initial state: with this probability a final state ``name`` of another key.
 
     It is one of the last ``size`` final states of the partition, each as likely.  Otherwise, and
     while there is none, it is ``default``: ``zeros(shape, dtype)``, a constant or a column.  States

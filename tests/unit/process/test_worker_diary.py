@@ -26,7 +26,7 @@ from headrace_server.process.worker_diary import (
 REPORT_AT = 4096 + 8 * 16_384
 
 
-def test_a_new_notebook_shows_that_its_worker_is_starting(tmp_path: Path):
+def test_a_new_diary_shows_that_its_worker_is_starting(tmp_path: Path):
     entry = DiaryFile(tmp_path / "diary").read()
     assert (entry.doing, entry.feed, entry.rows) == (STARTING, "", ())
     assert entry.describe() == "it was starting"

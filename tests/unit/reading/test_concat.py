@@ -64,7 +64,9 @@ def test_other_columns_are_refused_where_only_the_files_show_them(tmp_path: Path
     np.savez(tmp_path / "a.npz", i=np.arange(3))
     np.savez(tmp_path / "b.npz", i=np.arange(3.0))
     one, two = (hs.read_npz(str(tmp_path / f"{name}.npz")) for name in "ab")
-    with pytest.raises(DataError, match=r"other columns: {i: int64\[\]}, and {i: float64\[\]}"):
+    with pytest.raises(
+        DataError, match=r"the sources differ: {i: int64\[\]}, and {i: float64\[\]}"
+    ):
         opened(one.concat(two))
 
 
