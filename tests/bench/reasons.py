@@ -18,7 +18,10 @@ _DURABLE = (
     "write takes 0.4 to 1 ms once in 24 to 48 steps, and meanwhile the owner does not poll, so it "
     "is woken for each save: by process and function above the table"
 )
-_EARLIER_TCP = "as much work as then: the front passes on by its I/O thread what the router did"
+_EARLIER_TCP = (
+    "as much work as then: the front passes on by its I/O thread what the router did.  That is "
+    "older than the bound of the send buffer, by which W3 made 1.4 and W2 1.06 of the rate"
+)
 
 WHY: dict[tuple[str, str], str] = {
     ("W1: headrace default settings / tf.data service", "rate"): (
@@ -54,13 +57,13 @@ WHY: dict[tuple[str, str], str] = {
         "table.  The ring takes 890 to 930, nearly all of them to copy"
     ),
     ("W2: headrace sequences tcp / earlier headrace sequences tcp", "rate"): (
-        f"{_EARLIER_TCP}.  A batch of 1.7 MB takes 2.4 ms of both cores: 0.8 of the owner, 0.7 of "
-        "the front and 0.9 of the trainer, 0.9 of it in I/O threads of ZeroMQ"
+        f"{_EARLIER_TCP}.  A batch of 1.7 MB takes 1.3 ms of both cores: 0.3 of the owner, 0.4 of "
+        "the front and 0.6 of the trainer, 0.5 of it in I/O threads of ZeroMQ"
     ),
     ("W3: headrace images tcp / raw TCP", "rate"): (
-        "a batch takes 10.7 ms of processor time, where raw TCP takes 8.2: 4.4 of the front, "
-        "nearly all of them in an I/O thread of ZeroMQ, 4.7 of the trainer, for such a thread and "
-        "a copy into aligned memory, and 1.5 of the owner, most of them to copy into the slab"
+        "a batch takes 7.3 ms of processor time: 2.9 of the front, nearly all of them in an I/O "
+        "thread of ZeroMQ, 3.0 of the trainer, for such a thread and a copy into aligned memory, "
+        "and 1.4 of the owner, most of them to copy into the slab"
     ),
     ("W3: headrace images tcp / earlier headrace images tcp", "rate"): _EARLIER_TCP,
     ("W1: headrace shm tf / Grain, 2 workers", "rate"): (
@@ -90,8 +93,8 @@ WHY: dict[tuple[str, str], str] = {
     ("W4: headrace arrival, durable / headrace arrival", "rate"): _DURABLE,
     (f"W4: headrace arrival, durable, two in flight / {_TWO}", "rate"): _DURABLE,
     ("W4: headrace lanes tcp / earlier headrace lanes tcp", "rate"): (
-        "a step takes 1.1 ms of both cores: 0.54 of the owner, 0.1 of it to hear and send by the "
-        "channel to the front, 0.27 of the front, and 0.29 of the trainer without its additions"
+        "a step takes 0.64 ms of both cores.  Four threads of Python and ZeroMQ at the front and "
+        "the trainer share with the owner what two cores have: by thread above the table"
     ),
     ("restart: headrace load", "time"): (
         "memory that the virtual machine gets from its host as it is first touched, 3 s for a GB "
