@@ -38,7 +38,7 @@ class Columns(Mapping[str, Any]):
         return len(self._batch._layout.names(self._group))
 
     def __contains__(self, name: object) -> bool:
-        return f"{self._group}:{name}" in self._batch._layout.index
+        return f"{self._group}:{name}" in self._batch._layout.schema
 
     def __repr__(self) -> str:
         return f"<{self._group} of {self._batch!r}>"

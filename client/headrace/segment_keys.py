@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from struct import unpack, unpack_from
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from headrace_proto.layout import first_strings
+
+if TYPE_CHECKING:
+    from .segment_layout import ColumnPlace
 
 
 def segment_keys(
@@ -29,18 +32,17 @@ def segment_keys(
 
 
 def keys_later(
-    rows: int, block: memoryview, places: Sequence[Any], index: Mapping[str, Any], upto: int
+    rows: int, block: memoryview, places: Mapping[str, ColumnPlace], upto: int
 ) -> Callable[[], list[bytes]]:
     """Return a function that makes the first ``upto`` keys of a batch, even when its block is gone.
 
-    ``index`` has the number of each column, ``places`` its offset and bytes.  ProtocolError where
-    the server sent invalid strings.
+    ProtocolError where the server sent invalid strings.
     """
     upto = min(upto, rows)
-    offset, nbytes, _ = places[index["@key"][0]]
+    offset, nbytes, *_ = places["@key"]
     (end,) = unpack_from("=q", block, offset + 8 * upto)
     end = offset + min(8 * (rows + 1) + max(0, end), nbytes)
-    sequence, count = places[index["@sequence"][0]][0], places[index["@sequence_count"][0]][0]
+    sequence, count = places["@sequence"].offset, places["@sequence_count"].offset
     return partial(
         _first_keys,
         upto,

@@ -1,6 +1,6 @@
 """The columns of every batch of a feed of segments, and where they lie in one batch.
 
-    Welcome: schema, properties ──► SegmentLayout ──► places(delivery): [(offset, nbytes, shape), …]
+    Welcome: schema, properties ──► SegmentLayout ──► places(delivery): {name: ColumnPlace, …}
 
 The schema is checked once.  A batch is then compared with the layout for its number of rows,
 unless its list of columns was compared before: batches that lie alike come with the same list.
@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from math import prod
 from sys import maxsize
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from headrace_proto import limits
 from headrace_proto.dtypes import BYTES, DTYPES, numpy_dtype
@@ -23,8 +25,16 @@ from headrace_proto.schema import Field
 from .batch import rows_open, slot_of
 from .state_values import State
 
-#: Offset, bytes and shape of a column in a block.
-Place = tuple[int, int, tuple[int, ...]]
+
+class ColumnPlace(NamedTuple):
+    """Where a column lies in a block, and what it is."""
+
+    offset: int
+    nbytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    numpy: np.dtype | None  # None for strings
+
 
 GROUPS = ("sequences", "context", "state")
 _FACTS = {
@@ -59,18 +69,14 @@ class SegmentLayout:
         self.states = _states(properties.get("states"))
         if not self.states and (self.kept or not self.lanes):
             raise ProtocolError("a feed of segments has the states []; only lanes can have none")
-        #: By column: its number in the order of the schema, and its dtype, None for strings.
-        self.index = {
-            name: (i, None if f.dtype == BYTES else numpy_dtype(f.dtype))
-            for i, (name, f) in enumerate(schema.items())
-        }
         self._check_columns()
         self._fields = list(schema.items())
         self._expected: dict[int, list[tuple[list[int], tuple[int, ...], int] | None]] = {}
         #: Returns the Saving of the feed; None where it has no states, or the feed is gone.
         self.saving: Any = lambda: None
         self.traced: Any = None  # what traced.py shares between all batches of the feed
-        self._known: dict[int, tuple[Any, int, int, list[Place]]] = {}  # by identity of columns
+        # by identity of columns
+        self._known: dict[int, tuple[Any, int, int, dict[str, ColumnPlace]]] = {}
 
     def names(self, group: str) -> list[str]:
         """Return names of the sequences, of the context, or of the states."""
@@ -111,7 +117,7 @@ class SegmentLayout:
 
     # Batches
 
-    def places(self, delivery: Delivery) -> list[Place]:
+    def places(self, delivery: Delivery) -> dict[str, ColumnPlace]:
         """Return the places of a batch's columns, in the order of the schema."""
         columns, rows, nbytes = delivery.columns, delivery.rows, delivery.nbytes
         known = self._known.get(id(columns))
@@ -126,8 +132,8 @@ class SegmentLayout:
         expected = self._expected.get(rows)
         if expected is None:
             expected = self._expected[rows] = self._expect(rows)
-        places: list[Place] = []
-        for want, column, named in zip(expected, columns, self._fields, strict=True):
+        places: dict[str, ColumnPlace] = {}
+        for want, column, (name, field) in zip(expected, columns, self._fields, strict=True):
             if want is not None and type(column) is list and len(column) == 3:
                 offset, size, shape = column
                 if (
@@ -138,9 +144,9 @@ class SegmentLayout:
                     and not offset % ALIGNMENT
                     and offset + want[2] <= nbytes
                 ):
-                    places.append((offset, want[2], want[1]))
+                    places[name] = _place(offset, size, want[1], field)
                     continue
-            places.append(self._place(*named, column, delivery))
+            places[name] = self._place(name, field, column, delivery)
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         self._known[id(columns)] = columns, rows, nbytes, places
@@ -160,14 +166,19 @@ class SegmentLayout:
                 expected.append((dims, tuple(dims), prod(dims) * item))
         return expected
 
-    def _place(self, name: str, field: Field, column: Any, delivery: Delivery) -> Place:
+    def _place(self, name: str, field: Field, column: Any, delivery: Delivery) -> ColumnPlace:
         slot = slot_of(name, field, column, delivery.nbytes)
         free = name in STARTS or (self.kept and name.startswith("state:"))
         if not free and slot.shape[0] != delivery.rows:
             raise ProtocolError(
                 f"column {name!r} of a batch of {delivery.rows} rows has {slot.shape[0]}"
             )
-        return slot.offset, slot.nbytes, slot.shape
+        return _place(slot.offset, slot.nbytes, slot.shape, field)
+
+
+def _place(offset: int, nbytes: int, shape: tuple[int, ...], field: Field) -> ColumnPlace:
+    known = None if field.dtype == BYTES else numpy_dtype(field.dtype)
+    return ColumnPlace(offset, nbytes, shape, field.dtype, known)
 
 
 def _positive(properties: dict[str, Any], name: str) -> int:

@@ -82,7 +82,7 @@ class SegmentRows:
         return self._context_fact("right_length")
 
     def _context_fact(self, name: str) -> Any:
-        if RESERVED + name not in self._layout.index:  # declared with left=0, or right=0
+        if RESERVED + name not in self._layout.schema:  # declared with left=0, or right=0
             return self.sequence * 0
         return self._column(RESERVED + name)
 

@@ -109,9 +109,9 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
                 return pack("<qq", meta["round"], meta["rank"])
             except (KeyError, StructError):
                 raise ProtocolError(f"a batch of a rank says that it is {dict(meta)}") from None
-        block, places, index = self._block.data, self._places, self._layout.index
-        first, first_bytes, _ = places[index["@insertion_index"][0]]
-        then, then_bytes, _ = places[index["@sequence"][0]]
+        block, places = self._block.data, self._places
+        first, first_bytes, *_ = places["@insertion_index"]
+        then, then_bytes, *_ = places["@sequence"]
         return bytes(block[first : first + first_bytes]) + bytes(block[then : then + then_bytes])
 
     # Columns
@@ -165,8 +165,7 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
         super().commit()
 
     def _changed(self, change: Callable[[Any], Any]) -> Self:
-        index = self._layout.index
-        numbers = [name for name, (_, dtype) in index.items() if dtype is not None]
+        numbers = [name for name, place in self._places.items() if place.numpy is not None]
         values = {name: self._column(name) for name in numbers}
         values.update({name: self._flags(name) for name in FLAGS})
         for name, state in self._layout.states.items():
@@ -195,12 +194,11 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
         original keys) …  Where states stay with the trainer, ``"state:NAME"`` is what new sequences
         of this batch begin with.
         """
-        known = self._layout.index.get(name)
-        if known is None:
-            columns = list(self._layout.index)
+        place = self._places.get(name)
+        if place is None:
+            columns = list(self._places)
             raise KeyError(f"{name!r} is not a column of this batch; it has {columns}")
-        at, dtype = known
-        offset, nbytes, shape = self._places[at]
+        offset, nbytes, shape, _, dtype = place
         if dtype is None:
             return strings_at(self._block, Slot(BYTES, shape, offset, nbytes))
         return np.ndarray(shape, dtype, self._block, offset)
@@ -211,12 +209,12 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
 
     def _named_keys(self, upto: int) -> Callable[[], list[bytes]]:
         """Return a function that makes the first ``upto`` keys, also when this batch is gone."""
-        return keys_later(self.rows, self._block.data, self._places, self._layout.index, upto)
+        return keys_later(self.rows, self._block.data, self._places, upto)
 
     def arrays(self) -> dict[str, Any]:
         """Return the whole batch as numpy arrays, as an element of ``as_dataset``."""
-        known, names = self._layout.index, [RESERVED + name for name in SEGMENT_FACTS[1:]]
-        facts = {name[1:]: self.array(name) for name in names if name in known}
+        names = [RESERVED + name for name in SEGMENT_FACTS[1:]]
+        facts = {name[1:]: self.array(name) for name in names if name in self._layout.schema}
         keys = np.empty(self.rows, object)
         keys[:] = self.keys()
         flags = {name: self._flag_array(name) for name in FLAGS}
@@ -231,13 +229,12 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
     def _column(self, name: str) -> Any:
         value = self._cache.get(name)
         if value is None:
-            at, dtype = self._layout.index[name]
+            offset, _, shape, wire, dtype = self._places[name]
             if dtype is None:
                 value = self._framework.strings(self.array(name))
             else:
-                offset, _, shape = self._places[at]
                 array = np.ndarray(shape, dtype, self._block, offset)
-                value = self._framework.numbers(array, self._layout.schema[name].dtype, True)
+                value = self._framework.numbers(array, wire, True)
             self._cache[name] = value
         return value
 
@@ -276,9 +273,8 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
         if group == "state":
             state = self._layout.states[name]
             return Field(state.dtype, (self.rows, *state.dims))
-        column = f"{group}:{name}"
-        shape = self._places[self._layout.index[column][0]][2]
-        return Field(self._layout.schema[column].dtype, shape)
+        place = self._places[f"{group}:{name}"]
+        return Field(place.dtype, place.shape)
 
     def __repr__(self) -> str:
         groups = []

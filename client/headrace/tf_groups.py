@@ -323,7 +323,7 @@ class Groups:
 def _alike(one: Any, other: Any) -> bool:
     """Return whether columns of two batches have equal shapes: a group has one array of each."""
     if isinstance(one, SegmentBatch):
-        known, places = one._places, other._places
-        return known is places or [shape for _, _, shape in known] == [s for _, _, s in places]
-    mine, others = one._slots, other._slots
+        mine, others = one._places, other._places
+    else:
+        mine, others = one._slots, other._slots
     return mine is others or [s.shape for s in mine.values()] == [s.shape for s in others.values()]

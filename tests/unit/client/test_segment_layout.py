@@ -25,8 +25,8 @@ def layout_of(told):
 def test_a_batch_that_is_as_promised_is_believed(told):
     delivery, _ = delivery_of(told, 1, columns_of(told, rows=3))
     places = layout_of(told).places(delivery)
-    assert [list(p[2]) for p in places] == [shape for _, _, shape in delivery.columns]
-    assert [list(p[:2]) for p in places] == [column[:2] for column in delivery.columns]
+    assert [list(p[2]) for p in places.values()] == [shape for _, _, shape in delivery.columns]
+    assert [list(p[:2]) for p in places.values()] == [column[:2] for column in delivery.columns]
 
 
 def test_a_batch_whose_list_of_columns_is_known_is_not_looked_at_again():

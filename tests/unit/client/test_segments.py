@@ -93,7 +93,7 @@ def keys_in(**given):
     """The block of a batch, and what finds its keys there."""
     delivery, block = delivery_of(TOLD, 1, columns_of(TOLD, **given))
     layout = SegmentLayout(schema_of(TOLD), TOLD)
-    return block, delivery.rows, block.data, layout.places(delivery), layout.index
+    return block, delivery.rows, block.data, layout.places(delivery)
 
 
 def test_first_keys_are_made_after_the_batch_is_gone_too():
@@ -105,9 +105,9 @@ def test_first_keys_are_made_after_the_batch_is_gone_too():
 
 @pytest.mark.parametrize("end", [-1, 2**62])
 def test_first_keys_of_strings_that_lie_are_a_protocol_error_when_they_are_made(end):
-    block, rows, view, places, index = keys_in()
-    block[places[0][0] :][:24].view(np.int64)[:] = 0, 1, end
-    make = keys_later(rows, view, places, index, 2)
+    block, rows, view, places = keys_in()
+    block[places["@key"].offset :][:24].view(np.int64)[:] = 0, 1, end
+    make = keys_later(rows, view, places, 2)
     with pytest.raises(ProtocolError, match="offsets of an array of strings"):
         make()
 
