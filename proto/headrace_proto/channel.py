@@ -32,6 +32,7 @@ from .clock import Deadline
 Frame = bytes | memoryview
 
 _COUNT = struct.Struct("<I")
+_ONE = struct.Struct("<IQ")  # the head of a message of one frame
 _READ_BYTES = 1 << 18
 #: Maximum reads from one channel before the others get their turn.
 _MOST_READS = 16
@@ -128,8 +129,8 @@ class Channel:
             raise ValueError(f"frames: a message has 1 to {_MOST_FRAMES} frames, not {len(frames)}")
         if len(frames) == 1 and type(frames[0]) is bytes:
             size = len(frames[0])
-            pieces: list[Frame] = [struct.pack("<IQ", 1, size) + frames[0]]
-            total = 12 + size
+            pieces: list[Frame] = [_ONE.pack(1, size) + frames[0]]
+            total = _ONE.size + size
         else:
             pieces, lengths = [b""], []
             for frame in frames:
@@ -167,6 +168,8 @@ class Channel:
     def _write(self, pieces: Sequence[Frame]) -> int:
         """Return how many bytes were written; 0 where none can be written now."""
         try:
+            if len(pieces) == 1:
+                return self._socket.send(pieces[0], socket.MSG_DONTWAIT)
             return self._socket.sendmsg(pieces, (), socket.MSG_DONTWAIT)
         except OSError as error:
             if error.errno in _LATER:
@@ -227,6 +230,13 @@ class Channel:
         at, end = 0, len(got)
         while end - at >= _COUNT.size and not self.fault:
             (count,) = _COUNT.unpack_from(got, at)
+            if count == 1 and end - at >= _ONE.size:  # as most messages are
+                _, length = _ONE.unpack_from(got, at)
+                body = at + _ONE.size
+                if length <= min(end - body, self._most_bytes):
+                    at = body + length
+                    messages.append([bytes(got[body:at])])
+                    continue
             body = at + _COUNT.size + 8 * count
             if not 1 <= count <= self._most_frames:
                 most = self._most_frames

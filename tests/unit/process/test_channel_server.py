@@ -268,6 +268,9 @@ class Trickle:
         self.written = bytearray()
         self._chance = random.Random(5)
 
+    def send(self, data: memoryview, *_: Any) -> int:
+        return self.sendmsg([data])
+
     def sendmsg(self, pieces: list[memoryview], *_: Any) -> int:
         if self._chance.random() < 0.3:
             raise OSError(self._chance.choice((errno.EAGAIN, errno.ENOBUFS)), "not now")
