@@ -70,28 +70,27 @@ class Going:
         self._kept = kept
         self._framework = framework
         self.lanes = batch.array("@lane").copy()
-        self._starts = batch.array("@starts").astype(np.int64)
+        starts = batch.array("@starts")
+        self._starts = starts.astype(np.int64)
         self._index: np.ndarray | None = None  # index of each start's initial state, if any has one
         self._source: np.ndarray | None = None
-        if len(self._starts):
-            self._check_starts(batch)
+        if len(starts):
+            self._check_starts(batch, starts.tolist())
         if kept is None or kept.lanes.tobytes() != self.lanes.tobytes():
             self._find_rows(batch)
 
-    def _check_starts(self, batch: SegmentBatch) -> None:
-        starts, rows = self._starts, batch.rows
-        if starts[0] < 0 or starts[-1] >= rows or (starts[1:] <= starts[:-1]).any():
+    def _check_starts(self, batch: SegmentBatch, starts: list[int]) -> None:
+        rows = batch.rows
+        if starts[0] < 0 or starts[-1] >= rows or sorted(set(starts)) != starts:
             raise _refused(batch, f"has @starts that are not ascending rows below {rows}")
-        known = min(len(batch.array("state:" + n)) for n in batch._layout.states)
-        index = batch.array("@state_of")
-        fits = len(index) == len(starts)
-        most = index.max() if fits else known
-        if most >= known or index.min() < -1:
+        known = min([batch._places["state:" + name].shape[0] for name in batch._layout.states])
+        index = batch.array("@state_of").tolist()
+        if len(index) != len(starts) or max(index) >= known or min(index) < -1:
             raise _refused(
                 batch, f"has @state_of that are not {len(starts)} indices below {known}, or -1"
             )
-        if most >= 0:
-            self._index = index
+        if max(index) >= 0:
+            self._index = np.array(index)
 
     def _find_rows(self, batch: SegmentBatch) -> None:
         """Find where the kept state of each row lies; 0 for rows that begin."""
