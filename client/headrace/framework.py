@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace_proto.dtypes import name_of, numpy_dtype
+from headrace_proto.dtypes import BYTES, name_of, numpy_dtype
 
 
 class RaggedRows(NamedTuple):
@@ -48,6 +48,12 @@ class Framework(ABC):
     @abstractmethod
     def state_in(self, value: Any, dtype: str) -> np.ndarray:
         """Return a tensor of this framework as a numpy array, copied only from another device."""
+
+    def on_host(self, value: Any, dtype: str, shape: tuple[int, ...]) -> np.ndarray | None:
+        """Return an own tensor of numbers as an array without a copy; None where a closer look is
+        needed, at another dtype or shape, too.
+        """
+        return None
 
     def kept(self, value: Any) -> Any:
         """Return a tensor with its present value, on its device, for later reads."""
@@ -92,6 +98,11 @@ class NumpyFramework(Framework):
 
     def state_in(self, value: Any, dtype: str) -> np.ndarray:
         return np.asarray(value)
+
+    def on_host(self, value: Any, dtype: str, shape: tuple[int, ...]) -> np.ndarray | None:
+        if type(value) is np.ndarray and value.shape == shape and dtype == name_of(value.dtype):
+            return value if dtype != BYTES else None
+        return None
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
         return np.zeros(shape, numpy_dtype(dtype))

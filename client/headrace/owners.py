@@ -158,4 +158,5 @@ class Owners:
 
     def session_of(self, partition: int) -> Session:
         """Return the session with the owner of a partition."""
-        return self.sessions[self._owner_of(partition)]
+        sessions = self.sessions
+        return sessions[self._owner_of(partition)] if len(sessions) > 1 else sessions[0]

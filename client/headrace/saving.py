@@ -164,10 +164,8 @@ class Saving:
         """Save states of a batch: all of these, or none; in a traced function, the operation."""
         self._link.check_usable()
         saved, lanes = saves.values, self.lanes
-        ready = []
         try:
-            for name, value in values.items():
-                ready.append(self._ready(saved, batch, name, value))
+            ready = [self._ready(saved, batch, name, value) for name, value in values.items()]
         except ValueError:
             if not is_tracing():
                 raise
@@ -231,6 +229,10 @@ class Saving:
         if name in saved:
             raise _saved_before(batch, state)
         own = self._framework
+        if self.lanes is None:
+            array = own.on_host(value, state.dtype, (batch.rows, *state.dims))
+            if array is not None:
+                return state, array
         face, value = presented(state, value, batch.rows, own)
         try:
             return state, self._usable(state, face, value)

@@ -28,6 +28,9 @@ _BITCAST = {"bfloat16": np.uint16}
 #: numpy cannot export these, and TensorFlow's bitcast does not know them: they are copied.
 _COPIED = frozenset(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"))
 _ODD = _COPIED.union(_BITCAST)
+_NO_BUFFER = _ODD.union((BYTES,))
+
+_EagerTensor = tf.__internal__.EagerTensor
 
 _from_dlpack = tf.experimental.dlpack.from_dlpack
 
@@ -89,6 +92,12 @@ class TensorFlow(Framework):
         bits = self.state_in(tf.bitcast(value, tf.dtypes.as_dtype(carrier)), "uint16")
         return bits.view(numpy_dtype(dtype))
 
+    def on_host(self, value: Any, dtype: str, shape: tuple[int, ...]) -> np.ndarray | None:
+        if type(value) is not _EagerTensor or dtype in _NO_BUFFER or 0 in shape:
+            return None
+        array = np.asarray(memoryview(value))
+        return array if array.shape == shape and array.dtype == numpy_dtype(dtype) else None
+
     def kept(self, value: Any) -> Any:
         if isinstance(value, tf.Variable):  # which the next step of training writes to
             value = value.read_value()
@@ -115,7 +124,7 @@ class TensorFlow(Framework):
             else:
                 np.take(kept, source, axis=0, out=merged, mode="clip")
             merged[rows] = initial
-            return self.numbers(merged, dtype)
+            return self.numbers(merged, dtype, aligned=True)
         with tf.device(value.device):
             base = value if source is None else tf.gather(value, source)
             fresh = self.numbers(initial, value.dtype.name)

@@ -202,7 +202,7 @@ class Link(Owners):
     def _over(self) -> bool:
         """Whether the loop of this trainer ends here."""
         holds = self.session.explicit and self._holds
-        return all(session.over(holds) for session in self.sessions)
+        return False not in [session.over(holds) for session in self.sessions]
 
     @property
     def _holds(self) -> bool:
