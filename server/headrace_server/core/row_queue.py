@@ -55,10 +55,8 @@ class RowQueue:
             count -= len(rows)
             parts.append(_part(chunk, rows))
             if lengths is not None:
-                largest = int(lengths.max())
-                longest = max(longest, largest)
-                exact = largest * len(lengths) <= MAX_COUNTER
-                total = (total or 0) + (int(lengths.sum()) if exact else sum(lengths.tolist()))
+                known = lengths.tolist()
+                longest, total = max(longest, *known), (total or 0) + sum(known)
         return parts, longest, total
 
     def drop_last(self, count: int) -> None:

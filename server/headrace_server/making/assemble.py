@@ -31,6 +31,9 @@ _arranged = lru_cache(maxsize=1024)(arrange)
 _MUCH = 512 * 1024
 #: Average bytes from which strings are copied one by one, straight into the block.
 _LONG = 1024
+#: Padding up to this size is copied from zeros, which a cache holds: quicker than to fill it.
+_FEW_ZEROS = 32 * 1024
+_ZEROS = memoryview(bytes(_FEW_ZEROS))
 
 Parts = Sequence[tuple[Chunk, Rows]]
 
@@ -142,14 +145,18 @@ class Assembly:
             return
         row_bytes = slot.nbytes // max(1, slot.shape[0])
         at = slot.offset
-        out = block.data  # cheaper to slice than an array, but not to fill
+        out = block.data  # cheaper to slice than an array
         for column in columns:
             raw = column.payload.data
             sizes = (column.extents[:, 0] * column.item_bytes).tolist()
             for start, size in zip(column.starts.tolist(), sizes, strict=True):
-                out[at : at + size] = raw[start : start + size]
-                block[at + size : at + row_bytes] = 0
+                end = at + size
+                out[at:end] = raw[start : start + size]
                 at += row_bytes
+                if at - end <= _FEW_ZEROS:
+                    out[end:at] = _ZEROS[: at - end]
+                else:
+                    block[end:at] = 0
 
 
 def _light_take(column: Column, rows: Rows) -> Column:

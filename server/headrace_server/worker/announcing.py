@@ -25,7 +25,7 @@ _CROWDED = 0.5
 #: Number of columns above which a description is checked against the limit of a header.
 _MANY_COLUMNS = 64
 #: Number of batches after which partitions note how to go on.
-MOST_UNNOTED = 16
+MOST_UNNOTED = 32
 #: Maximum number of cached lists of columns: most batches of a feed share a few.
 _MOST_KNOWN = 64
 

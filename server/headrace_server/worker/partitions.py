@@ -38,8 +38,9 @@ from .stall_reports import StallReports
 
 logger = logging.getLogger("headrace.worker")
 
-#: Maximum time that a batch waits for others to be announced with it.
-_GATHER_S = 0.001
+#: A batch waits for others, to be announced with them, at most so long and up to so many bytes:
+#: the blocks of a few batches stay in the caches.
+_GATHER_S, _GATHER_BYTES = 0.001, 6 << 20
 
 _Name = tuple[str, int]
 
@@ -119,19 +120,20 @@ class Partitions:
     def work(self, name: _Name) -> None:
         """Make batches in turn, as long as the first of them can wait for the others."""
         began = time.monotonic()
-        until = began + _GATHER_S
+        until, nbytes = began + _GATHER_S, 0
         for count in itertools.count(1):
             run, made = self._running[name], self._step(name)
             going, now = made is not None and self._announce(name, run, made), time.monotonic()
-            took, began = now - began, now
+            took, began = now - began, now  # the next one takes as long
             if len(self._running) > 1:
                 self.turns.worked(name, took, int(going))
-            if not going:
+            if made is None or not going:
                 break
+            nbytes += made.nbytes
             self._stalls.made(name, now)
             if run.rests:
                 self.turns.wait(name)
-            if now + took >= until or count >= run.together:  # the next one takes as long
+            if now + took >= until or nbytes >= _GATHER_BYTES or count >= run.together:
                 break
             following = self.turns.turn()
             if following is None or self._running[following].reads_next:

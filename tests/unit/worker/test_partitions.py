@@ -16,6 +16,7 @@ from headrace_server.pipeline.declaration import Declaration
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.worker_diary import Diary, DiaryFile
 from headrace_server.reading.intake import Intake
+from headrace_server.worker import partitions as working
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.partition_opening import Life
 from headrace_server.worker.partitions import Partitions
@@ -112,3 +113,21 @@ def made(partitions: Partitions, sent: list[Any]) -> list[tuple[int, int]]:
         partitions.work(name)
     batches = [event[2] for event in sent if event[1] is Desk.on_made]
     return [(batch.number, batch.filled) for batch in batches]
+
+
+def test_batches_gather_up_to_a_number_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Of four batches of 8 kB two are as many bytes as may gather."""
+    monkeypatch.setattr(working, "_GATHER_S", PATIENCE_S)
+    monkeypatch.setattr(working, "_GATHER_BYTES", 16 << 10)
+    rows = [{"x": np.full(1024, i, np.float32)} for i in range(8)]
+    pipeline = hs.from_examples(rows, {"x": hs.fixed("float32", (1024,))}).batch(2)
+    partitions, sent = opened(pipeline.declaration(), tmp_path)
+    made = []
+    for _ in range(20):
+        before = len(sent)
+        partitions.work(("f", 0))
+        made.append(sum(event[1] is Desk.on_made for event in sent[before:]))
+        if sum(made) == 4:
+            break
+    assert [count for count in made if count] == [2, 2]
+    partitions.end()
