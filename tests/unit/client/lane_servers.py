@@ -173,7 +173,7 @@ class _Server:
             number, rows, stripe, which = of
             batch = Batch(partition.number, number, rows, which, {"stripe": stripe})
             desk.made(batch)
-        elif kind == "kept":
+        elif kind == "stored":
             desk.stored(partition.number, *of)
         elif kind == "claimed":
             desk.claimed(*of)
