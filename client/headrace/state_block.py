@@ -97,7 +97,7 @@ class Upload:
         """Copy an array, or a flat list of strings; the trainer may change it afterwards."""
         if self._numeric is not None:
             slots, _, block = self._numeric
-            array_at(block, slots[state.name])[...] = value
+            np.copyto(array_at(block, slots[state.name]), value)
         elif state.dtype == BYTES:
             self._values[state.name] = value
         else:
