@@ -42,7 +42,7 @@ _CONNECT_MS = 2000
 _BURST, _BURSTS = 64, 8
 
 #: As plain numbers: an operator of two flags of an enum takes longer than the call of ZeroMQ.
-_EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
+_EVENTS, _READABLE, _MORE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.RCVMORE)
 _NOBLOCK, _AND_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
 #: States up to this size are copied to ZeroMQ.  That takes less than to wake the thread of pyzmq
 #: that reports when ZeroMQ does not read memory any more.
@@ -196,6 +196,11 @@ class Connection:
             except ProtocolError as error:
                 raise self._nonsense(error) from None
         return heard
+
+    def skip_rest(self) -> None:
+        """Drop the rest of a message of the socket whose receipt was interrupted."""
+        while int(self._socket.getsockopt(_MORE)):
+            self._socket.recv(_NOBLOCK)
 
     def _hear_channel(self, channel: Channel) -> None:
         """Receive from a channel, even a broken one: its last message says why it ends."""

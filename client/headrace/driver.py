@@ -257,8 +257,9 @@ class Driver:
             except BaseException:  # Ctrl-C, say
                 if any(one.amid_message for one in self.connections):  # half of it may be sent
                     self.fail(ConnectionLost("the connection was interrupted amid a message"))
-                for session in self.sessions:  # messages that were just received may be lost
-                    session.greet()
+                for one in self.connections:  # messages that were just received may be lost
+                    one.skip_rest()
+                    one.session.greet()
                 raise
             finally:
                 self._in_use = False

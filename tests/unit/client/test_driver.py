@@ -7,6 +7,7 @@ import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import zmq
@@ -366,6 +367,28 @@ def test_an_interruption_amid_a_message_is_a_lost_connection_and_the_wire_is_fre
     other.start()
     other.join(PATIENCE_S)
     assert not other.is_alive()
+
+
+def test_the_rest_of_a_message_whose_receipt_was_interrupted_is_not_the_next_message(
+    alone: Driver, peer: Peer, monkeypatch: pytest.MonkeyPatch
+):
+    """The payload of a batch came by the socket, and its header was lost."""
+    receive, parts = zmq.Socket.recv, list[object]()
+
+    def interrupted(socket: zmq.Socket[bytes], *more: Any, **options: Any) -> object:
+        parts.append(receive(socket, *more, **options) if len(parts) != 1 else None)
+        if len(parts) == 2:
+            raise KeyboardInterrupt
+        return parts[-1]
+
+    peer.say(Pulse(7, "with payload"), b"\x04\0\0\0", b"more of it")
+    monkeypatch.setattr(zmq.Socket, "recv", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        heard(alone, lambda s: bool(parts))
+    monkeypatch.undo()
+    peer.say(Pulse(7, "whole"))
+    heard(alone, lambda s: s.waiting == "whole")
+    assert alone.sessions[0].failure is None
 
 
 def test_where_a_connection_ends_amid_messages_the_others_wait_for_the_greeting(
