@@ -57,6 +57,7 @@ def short(name: str, scale: float, scratch: Path) -> Result:
 #: Methods that only the loop of a worker calls; the bench has no such loop.
 OF_THE_LOOP = {
     "at_rest",
+    "check_ahead",
     "end",
     "prepare",
     "reads_next",

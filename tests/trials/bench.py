@@ -174,7 +174,6 @@ class PlayedPartitions:
         self.stores, self.turns = _Stores(), self
         self._blocks: set[tuple[str, int, int]] = set()
         self._numbers: Counter[tuple[str, int]] = Counter()  # of batches that were made
-        self._by_stripe: Counter[tuple[str, int, int]] = Counter()
         self._untaken: dict[str, Untaken] = {}  # by feed: batches that no trainer has taken
         self._open: dict[str, list[int]] = {}  # by feed: partitions that make batches
 
@@ -208,11 +207,9 @@ class PlayedPartitions:
             self.events.append((feed, Desk.on_flushed, flush.session, flush.request))
 
     def want(self, feed: str, effect: Want) -> None:
-        partition, upto, stripe = effect.partition, effect.upto, effect.stripe
-        if partition in self._open[feed]:
-            for _ in range(min(upto - self._by_stripe[feed, partition, stripe], 64)):
-                self._by_stripe[feed, partition, stripe] += 1
-                self._make(feed, partition, {"stripe": stripe})
+        if effect.partition in self._open[feed]:
+            for _ in range(min(effect.more, 64)):
+                self._make(feed, effect.partition, {"stripe": effect.stripe})
 
     def leave(self, feed: str, effect: object) -> None:
         pass

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 import headrace
+from tests.chaos.feeds import Mode, cells_of
 from tests.chaos.ledger import chained
-from tests.chaos.trainer import cells_of
 
 __all__ = ["state_before"]
 
@@ -42,7 +42,7 @@ def taken(feed: Any, most: int | None) -> list[Any]:
         if batch is None:
             break
         states = hasattr(batch, "save_state")
-        cells = cells_of(batch, states)
+        cells = cells_of(Mode(lambda pipeline: pipeline, states=states), batch)
         before = batch.state("chain").tolist() if states else []
         real = batch.valid if states else [True] * len(cells)  # ranks get rows that only pad
         rows = [row for row in range(len(cells)) if real[row]]
