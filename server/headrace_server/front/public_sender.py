@@ -1,7 +1,7 @@
 """Sends to trainers by the public socket: headers, and batches from the owners' memory.
 
     Say         ─► header
-    SendBlock   ─► header, bytes of a segment: copied to ZeroMQ, or read by its thread until sent
+    SendBlock   ─► header, bytes of a segment, which ZeroMQ's thread reads until they are sent
 
 The owner frees a block once the front does not read it any more (``Sent``).
 """
@@ -20,10 +20,6 @@ from ..process.sockets import AND_MORE, NOBLOCK
 from .front_owner import FrontOwner
 
 logger = logging.getLogger("headrace.front")
-
-#: Blocks up to this size are copied to ZeroMQ.  That takes less than to wake the thread of pyzmq
-#: that reports when ZeroMQ does not read memory any more.
-COPIED_BYTES = 512 << 10
 
 
 class PublicSender:
@@ -55,16 +51,13 @@ class PublicSender:
             owner.sent(block.number)
             return
         payload = memory[block.offset : block.offset + block.nbytes].data
-        copied = block.nbytes <= COPIED_BYTES
         try:
             self._socket.send(block.connection, AND_MORE)
             self._socket.send(header, AND_MORE)
-            tracker = self._socket.send(payload, NOBLOCK, copy=copied, track=not copied)
+            # A copy would be quicker, but trainers that do not read would fill this process.
+            tracker = self._socket.send(payload, NOBLOCK, copy=False, track=True)
         except zmq.ZMQError:  # the peer is gone, or does not read
             owner.sent(block.number)
             owner.tell(Unreachable(block.connection))
             return
-        if copied:
-            owner.sent(block.number)
-        else:
-            owner.sending.append((tracker, block.number))
+        owner.sending.append((tracker, block.number))
