@@ -134,9 +134,9 @@ class Leases:
         """
         if token not in self._held:
             return False
-        self._held.discard(token)
         self._named[token] = self._named[token][0], keys
         self.uploads.save(token, columns, block)
+        self._held.discard(token)  # last: a save that Ctrl-C cuts short can be made again
         return True
 
     def give_back(self, token: int) -> None:

@@ -40,8 +40,8 @@ class Uploads:
 
     def save(self, token: int, columns: list[Any], block: Any) -> None:
         """Add the states of a batch; without a block they stay with the trainer."""
+        self.unsaid.append(token)  # first: Ctrl-C may come between the two
         self._saves[token] = (columns, block)
-        self.unsaid.append(token)
 
     def answered(self, token: int) -> bool:
         """Forget an answered save; return whether an answer was due."""

@@ -5,8 +5,10 @@ network that is cut at any moment.  Every message goes through the codec.
 """
 
 import dataclasses
+import itertools
 import random
 import re
+import sys
 from collections import Counter, deque
 from dataclasses import replace
 
@@ -1176,3 +1178,26 @@ def test_hello_lists_as_many_batches_as_a_header_holds():
     assert len(hello.held) == 40
     told = [place.token for place in hello.batches]
     assert 5 <= len(told) < 40 and 1 not in told
+
+
+def test_a_save_that_is_interrupted_anywhere_is_sent_or_can_be_made_again():
+    for line in range(12):
+        talk, lines = opened(), itertools.count()
+        talk.deliver(delivery(1, 5))
+        assert talk.take() == 5
+
+        def interrupted(frame, event, argument, lines=lines, line=line):
+            if event == "line" and next(lines) == line:
+                raise KeyboardInterrupt
+            return interrupted
+
+        before = sys.gettrace()
+        sys.settrace(interrupted)
+        try:
+            talk.session.save(5, [], None)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        said = [save.token for step in talk.said() for save in step.saves]
+        assert talk.session.holds(5) or said == [5], line
