@@ -120,7 +120,7 @@ class _Front:
         if isinstance(message, (Say, SendBlock)):
             self._sent.append((message.connection, bytes(rest[0])))
         if isinstance(message, SendBlock):
-            self._inbox.append([FROM_FRONT.encode(Sent((message.number,)))])
+            self._inbox.append([FROM_FRONT.encode(Sent(message.number))])
 
 
 class _Channels:

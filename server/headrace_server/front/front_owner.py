@@ -28,8 +28,6 @@ from ..process.worker_diary import DiaryReader, long_inside
 _MOST_QUEUED = 64 << 20
 #: Maximum number of connections that have greeted and have no session; the oldest is forgotten.
 _MOST_GREETING = 10_000
-#: Maximum number of sent blocks that wait for a trainer's message: a header has room for them.
-_MOST_SENT = 256
 #: Maximum number of connections that are told at once why it does not answer.
 _MOST_EXPLAINED = 256
 
@@ -48,7 +46,6 @@ class FrontOwner:
         self.sessions: dict[bytes, int] = {}  # by connection
         self.segments: dict[str, np.ndarray] = {}
         self.sending: list[tuple[Any, int]] = []  # trackers and numbers of blocks
-        self._sent: list[int] = []  # numbers of blocks, which the owner is to be told
         self._channels = channels
         self._say = say
         self._sent_keys: Known | None = None
@@ -80,15 +77,8 @@ class FrontOwner:
             self._channels.tell(self.name, [FROM_FRONT.encode(message), *frames])
 
     def pass_on(self, connection: bytes, key: str, frames: Iterable[Frame]) -> None:
-        """Pass on a trainer's message, and with it which blocks are sent."""
-        sent, self._sent = tuple(self._sent), []
-        self.tell(TrainerMessage(connection, key, sent), frames)
-
-    def sent(self, number: int) -> None:
-        """Note that a block is not read any more: the owner learns it with a trainer's message."""
-        self._sent.append(number)
-        if len(self._sent) >= _MOST_SENT:
-            self._tell_sent()
+        """Pass on a trainer's message."""
+        self.tell(TrainerMessage(connection, key), frames)
 
     # Lives
 
@@ -112,7 +102,6 @@ class FrontOwner:
         self._greeting.clear()
         self.segments.clear()
         self.sending.clear()
-        self._sent.clear()
         return ended
 
     def open(self, now: float) -> None:
@@ -124,8 +113,7 @@ class FrontOwner:
             self.pass_greeting(connection, came_by, key, frames)
 
     def tick(self, now: float, known: Known) -> None:
-        """Tell it of sent blocks and changed keys.  Give up waiting for trainers that stay away."""
-        self._tell_sent()
+        """Send it changed keys, and give up waiting for trainers that do not come back."""
         if self.ready and now >= self._give_up_at:
             self.see_back(*self._awaited)
         if known != self._sent_keys and self.name is not None:
@@ -134,16 +122,13 @@ class FrontOwner:
 
     def sweep(self) -> None:
         """Tell it which blocks are sent."""
-        done = [number for tracker, number in self.sending if tracker.done]
-        if done:
-            self.sending = [block for block in self.sending if block[1] not in done]
-            self._sent += done
-            self._tell_sent()
-
-    def _tell_sent(self) -> None:
-        if self._sent:
-            sent, self._sent = tuple(self._sent), []
-            self.tell(Sent(sent))
+        still = []
+        for tracker, number in self.sending:
+            if tracker.done:
+                self.tell(Sent(number))
+            else:
+                still.append((tracker, number))
+        self.sending = still
 
     # Greetings and sessions
 

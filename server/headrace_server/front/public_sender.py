@@ -15,7 +15,7 @@ import zmq
 
 from ..making.slab import map_segment
 from ..process.descriptors import own
-from ..process.relay_messages import SendBlock, Unreachable
+from ..process.relay_messages import SendBlock, Sent, Unreachable
 from ..process.sockets import AND_MORE, NOBLOCK
 from .front_owner import FrontOwner
 
@@ -48,7 +48,7 @@ class PublicSender:
                 owner.segments[block.segment] = memory
         except OSError as error:
             logger.warning("a batch is not sent before its lease has ended: %s", error)
-            owner.sent(block.number)
+            owner.tell(Sent(block.number))
             return
         payload = memory[block.offset : block.offset + block.nbytes].data
         try:
@@ -57,7 +57,7 @@ class PublicSender:
             # A copy would be quicker, but trainers that do not read would fill this process.
             tracker = self._socket.send(payload, NOBLOCK, copy=False, track=True)
         except zmq.ZMQError:  # the peer is gone, or does not read
-            owner.sent(block.number)
+            owner.tell(Sent(block.number))
             owner.tell(Unreachable(block.connection))
             return
         owner.sending.append((tracker, block.number))

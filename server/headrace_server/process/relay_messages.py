@@ -10,7 +10,7 @@ the segment and sends from there.
 The three messages of each step have packed layouts, as those of trainers have
 (``headrace_proto/step_messages.py``):
 
-    TrainerMessage   layout op │ bytes of connection, of key │ count of blocks │ …
+    TrainerMessage   layout op │ bytes of connection │ …
     Say              layout op │ bytes of connection │ …
     SendBlock        layout op │ bytes of connection, of segment │ number offset nbytes │ …
 """
@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from headrace_proto.checks import Blob, Count, Counts, Plain, Text
+from headrace_proto.checks import Blob, Count, Plain, Text
 from headrace_proto.codec import LAYOUT, Registry, message
 from headrace_proto.errors import ProtocolError
 from headrace_proto.record import record
@@ -37,7 +37,6 @@ class TrainerMessage:
 
     connection: Blob
     key: Text
-    sent: Counts = ()  # blocks, as in Sent
 
 
 @message(FROM_FRONT, 2)
@@ -49,9 +48,9 @@ class Unreachable:
 
 @message(FROM_FRONT, 3)
 class Sent:
-    """The front does not read the bytes of these blocks any more."""
+    """The front does not read the bytes of a block any more."""
 
-    numbers: Counts
+    number: Count
 
 
 @message(FROM_FRONT, 4)
@@ -124,29 +123,25 @@ class BlockPlace:
 
 # Packed layouts
 
-#: First byte, op, bytes of the connection's name and of the key, count of blocks.
-_TRAINER = struct.Struct("<BBBBH")
+#: First byte, op, bytes of the connection's name.
+_TRAINER = struct.Struct("<BBB")
 _SAY = struct.Struct("<BBB")
 #: First byte, op, bytes of the connection's name and of the segment's name; number, offset, nbytes.
 _BLOCK = struct.Struct("<BBBBQQQ")
 
 
 def _pack_trainer(of: TrainerMessage) -> bytes | None:
-    connection, key, sent = of.connection, of.key.encode(), of.sent
-    try:
-        head = _TRAINER.pack(LAYOUT, 1, len(connection), len(key), len(sent))
-    except struct.error:  # a long name, or many blocks
+    connection = of.connection
+    if len(connection) > 255:
         return None
-    return b"".join((head, connection, key, struct.pack(f"<{len(sent)}Q", *sent)))
+    return _TRAINER.pack(LAYOUT, 1, len(connection)) + connection + of.key.encode()
 
 
 def _unpack_trainer(data: bytes) -> TrainerMessage:
     try:
-        _, _, names, keys, count = _TRAINER.unpack_from(data)
-        key_at = _TRAINER.size + names
-        at = key_at + keys
-        sent = struct.unpack(f"<{count}Q", data[at:])
-        return TrainerMessage(data[_TRAINER.size : key_at], data[key_at:at].decode(), sent)
+        _, _, names = _TRAINER.unpack_from(data)
+        at = _TRAINER.size + names
+        return TrainerMessage(data[_TRAINER.size : at], data[at:].decode())
     except (struct.error, UnicodeDecodeError):
         raise _unfit("TrainerMessage", data) from None
 

@@ -7,7 +7,7 @@ front ── TrainerMessage ─► hear() ─► [ one queue for each connection
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace_proto.channel import Channel
@@ -67,7 +67,7 @@ class FrontChannel:
         self._handlers: dict[type, Callable[[Any, list[bytes]], None]] = {
             TrainerMessage: self._on_heard,
             Unreachable: lambda gone, frames: self.unreachable.add(gone.connection),
-            Sent: lambda sent, frames: self._free(sent.numbers),
+            Sent: self._on_sent,
             Known: self._on_known,
             AllBack: self._on_all_back,
         }
@@ -90,7 +90,6 @@ class FrontChannel:
             raise FrontGone("the front has closed its channel")
 
     def _on_heard(self, heard: TrainerMessage, frames: list[bytes]) -> None:
-        self._free(heard.sent)
         queue = self.heard.setdefault(heard.connection, deque())
         queue.append((heard.key, frames))
         self._waiting_bytes += _size(frames)
@@ -99,10 +98,9 @@ class FrontChannel:
             del self.heard[heard.connection]
             self.flooding.append(heard.connection)
 
-    def _free(self, sent: Iterable[int]) -> None:
-        for number in sent:
-            if number in self._sending:
-                self._sending.pop(number)()
+    def _on_sent(self, sent: Sent, frames: list[bytes]) -> None:
+        if sent.number in self._sending:
+            self._sending.pop(sent.number)()
 
     def _on_known(self, known: Known, frames: list[bytes]) -> None:
         self._changed = self._changed or known.names != self._names

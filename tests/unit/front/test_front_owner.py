@@ -159,45 +159,7 @@ def test_an_owner_gets_changed_keys_and_the_blocks_that_were_sent():
     assert w.take_told() == []
     tracker.done = True
     w.owner.sweep()
-    assert w.take_told() == [Sent((7,))] and w.owner.sending == []
+    assert w.take_told() == [Sent(7)] and w.owner.sending == []
     other = Known({"k": "name"})
     w.owner.tick(0.0, other), w.owner.tick(0.0, other)
     assert w.take_told() == [other]
-
-
-def test_blocks_that_are_sent_at_once_are_told_with_the_next_message_or_after_a_moment():
-    w = World()
-    w.begin()
-    w.take_told()
-    w.owner.sent(7), w.owner.sent(8)
-    assert w.take_told() == []
-    w.owner.pass_on(b"a", "key", [b"step"])
-    assert w.take_told() == [TrainerMessage(b"a", "key", (7, 8))] and w.frames == [b"step"]
-    w.owner.pass_on(b"a", "key", [b"step"])
-    assert w.take_told() == [TrainerMessage(b"a", "key")]
-    w.owner.sent(9)
-    w.owner.tick(0.0, KNOWN), w.owner.tick(0.0, KNOWN)
-    assert w.take_told() == [Sent((9,))]
-
-
-def test_sent_blocks_that_nobody_asks_after_are_told_before_they_fill_a_header():
-    w = World()
-    w.begin()
-    w.take_told()
-    for number in range(1000):
-        w.owner.sent(number)
-    w.owner.tick(0.0, KNOWN)
-    told = w.take_told()
-    assert len(told) > 1
-    assert [number for sent in told for number in sent.numbers] == list(range(1000))
-
-
-def test_the_blocks_of_a_life_are_not_told_to_the_next_one():
-    w = World()
-    w.begin()
-    w.owner.sent(7)
-    w.owner.end_life()
-    w.begin(b"1-1")
-    w.take_told()
-    w.owner.pass_on(b"a", "key", [b"step"])
-    assert w.take_told() == [TrainerMessage(b"a", "key")]
