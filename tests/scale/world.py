@@ -335,7 +335,7 @@ class Owner:
             return
         self.world.seen.committed[batch.order] += 1
         self.world.done[batch.partition].add(batch.number)
-        self.dispatcher.stored(batch.partition, batch.number)
+        self.dispatcher.stored(batch.partition, [(batch.number, "", "")])
         self._act()
 
     def _answer(self, session: int) -> None:

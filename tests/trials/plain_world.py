@@ -199,7 +199,7 @@ class PlainWorld:
         if self._to_keep[partition]:
             batch, token = self._to_keep[partition].popleft()
             self._kept.add(token)
-            self._d.stored(partition, batch.number)
+            self._d.stored(partition, [(batch.number, "", "")])
             self._act()
 
     # Runs

@@ -82,12 +82,11 @@ class Dispatcher(EpochBorders):
         self._end_claims(self._claims.partition_ended(number))
         self._changed = True
 
-    def stored(self, partition: int, number: int, code: str = "", text: str = "") -> None:
-        """Answer a commit: its partition has stored it, or reports a fault."""
-        self.all_stored(partition, [(number, code, text)])
+    def stored(self, partition: int, commits: Iterable[tuple[int, str, str]]) -> None:
+        """Answer commits that their partition has stored, or for which it reports a fault.
 
-    def all_stored(self, partition: int, commits: Iterable[tuple[int, str, str]]) -> None:
-        """Answer commits of a partition, each as by ``stored``: one answer for each trainer."""
+        Each is its number, and the code and the text of the fault.  A trainer gets one answer.
+        """
         answered: dict[int, list[int]] = {}  # tokens by session
         for number, code, text in commits:
             if (lease := self._saving.pop((number, partition), None)) is None:

@@ -237,7 +237,7 @@ class Desk:
     def on_stored(self, partition: int, batches: list[tuple[int, str, str]]) -> None:
         """Take the numbers of stored commits, or refused ones by an error's code and text."""
         self.partitions[partition].waits = ""
-        self.dispatcher.all_stored(partition, batches)
+        self.dispatcher.stored(partition, batches)
 
     def on_judged(self, token: int, verdict: str, number: int) -> None:
         self.dispatcher.claimed(token, verdict, number)

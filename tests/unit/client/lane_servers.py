@@ -174,7 +174,7 @@ class _Server:
             batch = Batch(partition.number, number, rows, which, {"stripe": stripe})
             desk.made(batch)
         elif kind == "stored":
-            desk.stored(partition.number, *of)
+            desk.stored(partition.number, [(*of, "", "")[:3]])
         elif kind == "claimed":
             desk.claimed(*of)
         elif kind == "dry":

@@ -142,7 +142,7 @@ class World:
             number, rows, meta = rest
             self.d.made(Batch(partition.number, number, rows, "bytes", meta))
         elif kind == "stored":
-            self.d.stored(partition.number, *rest)
+            self.d.stored(partition.number, [(*rest, "", "")[:3]])
         elif kind == "dry":
             self.d.dry(*rest)
         elif kind == "starved":

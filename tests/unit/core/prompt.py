@@ -18,7 +18,7 @@ class Prompt(Dispatcher):
             super().commit(session, (token,))
             for save in [effect for effect in lifecycle.effects if isinstance(effect, StoreCommit)]:
                 lifecycle.effects.remove(save)
-                self.stored(save.batch.partition, save.batch.number)
+                self.stored(save.batch.partition, [(save.batch.number, "", "")])
         answers = [effect for effect in lifecycle.effects if isinstance(effect, Answer)]
         others = [effect for effect in lifecycle.effects if not isinstance(effect, Answer)]
         committed = tuple(token for answer in answers for token in answer.committed)

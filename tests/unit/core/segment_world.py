@@ -344,7 +344,7 @@ class World:
             self.blocks[batch.order] = batch
             self.d.made(batch)
         elif kind == "stored":
-            self.d.stored(worker.number, *rest)
+            self.d.stored(worker.number, [(*rest, "", "")[:3]])
         elif kind == "starved":
             self.d.starved(worker.number)
         elif kind == "claimed":

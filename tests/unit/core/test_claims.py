@@ -38,7 +38,7 @@ def test_a_batch_of_an_earlier_server_is_committed_under_its_old_token():
     assert at.take(Send) == []
     at.d.commit(1, (OLD + 5,))
     assert at.take() == [StoreCommit(batch, None, OLD + 5), Freed(batch)]
-    at.d.stored(0, 0)
+    at.d.stored(0, [(0, "", "")])
     assert at.take() == [committed(1, 5)]
 
 
@@ -149,7 +149,7 @@ def test_the_last_of_two_holders_has_the_batch(made, order):
     assert [e.token for e in at.take(StoreCommit, Answer) if isinstance(e, StoreCommit)] == [
         OLD + 6
     ]
-    at.d.stored(0, 0)
+    at.d.stored(0, [(0, "", "")])
     at.d.partition_ended(0)
     assert at.take(Answer) == [committed(6, 6)]
     assert at.d.ended and at.d.counts["stale"] == 1
@@ -306,7 +306,7 @@ class Worlds:
             assert number not in self.done[partition], "kept once"
             self.done[partition].add(number)
             self.tokens.add(order.token)
-        self.words.append((partition, "stored", (partition, number)))
+        self.words.append((partition, "stored", (partition, [(number, "", "")])))
 
     def hear(self):
         if self.words:

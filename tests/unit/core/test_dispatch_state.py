@@ -27,7 +27,7 @@ def test_a_batch_is_ready_then_leased_then_returned_then_settled():
     assert dispatcher.standing_of(1) == {"rank": -1, "window": 0, "leases": 2}
     dispatcher.commit(1, (1,))
     assert standing(dispatcher) == (1, 0, 1, 1)
-    dispatcher.stored(0, 0)
+    dispatcher.stored(0, [(0, "", "")])
     dispatcher.leave(1)
     assert standing(dispatcher) == (1, 1, 0, 0) and dispatcher.standing_of(1) == {}
 
@@ -52,7 +52,7 @@ def test_a_commit_that_its_worker_has_not_answered_is_saving():
     dispatcher.commit(1, (1,))
     assert standing(dispatcher) == (0, 0, 0, 1)
     assert dispatcher.standing_of(1)["window"] == 4
-    dispatcher.stored(0, 0)
+    dispatcher.stored(0, [(0, "", "")])
     assert standing(dispatcher) == (0, 0, 0, 0)
 
 

@@ -26,7 +26,7 @@ def test_an_epoch_has_begun_for_trainers_when_all_before_it_is_committed():
     (send,) = effects(d, Send, EpochBegun)
     d.commit(7, (send.token,))
     assert effects(d, EpochBegun) == [], "the commit is being stored"
-    d.stored(0, 0)
+    d.stored(0, [(0, "", "")])
     assert effects(d, EpochBegun) == [EpochBegun(7, 1)]
     d.epoch_begun(0, 2, 2 << 32)
     assert effects(d, EpochBegun) == [EpochBegun(7, 2)], "an epoch without a batch"
@@ -105,6 +105,6 @@ def test_a_batch_that_a_trainer_has_claimed_is_of_the_epoch_of_its_partition(ord
     d.claimed(5, "yes", 0)
     assert (d.first_epoch(True), d.current_epoch) == (1, 1)
     d.save(1, 5, "states")
-    d.stored(0, 0)
+    d.stored(0, [(0, "", "")])
     d.take_effects()
     assert (d.first_epoch(True), d.current_epoch) == (None, 1)

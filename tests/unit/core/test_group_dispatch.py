@@ -184,7 +184,7 @@ class World:
             assert len(self.commits[token]) >= self.size, "all members have committed"
         assert token in self.stored or order not in self.stored.values(), "once"
         self.stored[token] = order
-        self.d.stored(order[1], order[0])
+        self.d.stored(order[1], [(order[0], "", "")])
         return True
 
     def judge(self) -> bool:
@@ -343,7 +343,7 @@ def test_a_member_that_comes_back_gets_what_it_has_not_committed_and_the_others_
     tokens = [e.token for e in d.take_effects() if isinstance(e, Send) and e.session == 1]
     d.commit(1, tuple(tokens[:3]))
     d.commit(2, tuple(tokens[:1]))
-    d.stored(0, 0)
+    d.stored(0, [(0, "", "")])
     answers = [e for e in d.take_effects() if isinstance(e, Answer)]
     assert [e.session for e in answers] == [1, 2]
     d.leave(2)
@@ -365,7 +365,7 @@ def test_a_trainer_beside_a_group_that_is_back_as_another_session_keeps_what_it_
     d.window(2, 9)
     assert sent(d) == [(2, 1, 1)]
     d.commit(2, (send.token,))
-    d.stored(0, 0)
+    d.stored(0, [(0, "", "")])
     assert Answer(2, (send.token,), ()) in d.take_effects()
 
 
@@ -413,7 +413,7 @@ def test_a_claimed_batch_that_all_members_have_committed_is_stored_once_it_is_ju
     d.made(Batch(0, 0, 1))
     d.claimed(5, "yes", 0)
     assert [e.token for e in d.take_effects() if isinstance(e, StoreCommit)] == [5]
-    d.stored(0, 0)
+    d.stored(0, [(0, "", "")])
     answers = [e for e in d.take_effects() if isinstance(e, Answer)]
     assert answers == [Answer(1, (5,), ()), Answer(2, (5,), ())]
 
@@ -441,7 +441,7 @@ def test_states_are_stored_once_all_members_have_saved_theirs():
     store, freed = d.take_effects()
     assert isinstance(store, StoreCommit) and freed == Freed(store.batch)
     assert store.payload == "the same states"
-    d.stored(0, 0)
+    d.stored(0, [(0, "", "")])
     assert [e for e in d.take_effects() if isinstance(e, Answer)] == [
         Answer(1, (token,), ()),
         Answer(2, (token,), ()),

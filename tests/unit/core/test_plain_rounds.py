@@ -90,7 +90,7 @@ def test_an_owner_deals_the_rest_of_a_round_to_the_rank_that_lacks_it():
     ]
     (token,) = [e.token for e in effects if isinstance(e, Send) and e.session == 0]
     one.commit(0, (token,))
-    one.stored(0, 0)
+    one.stored(0, [(0, "", "")])
     rounds = one.rounds_dealt(0)
     assert rounds == DealtRounds(2, 0, 1, [[1, 0, 1]])
 
@@ -145,7 +145,7 @@ def test_a_rank_that_comes_after_its_batch_is_made_again_has_it_still(rank_is_th
         two.window(10 + rank, 2)
     assert sorted(sent(two)) == [(10, (2, 0)), (11, (3, 0))]
     two.commit(11, (77,))
-    two.stored(0, 1)
+    two.stored(0, [(1, "", "")])
     assert [e for e in two.take_effects() if isinstance(e, Answer)] == [Answer(11, (77,), ())]
 
 

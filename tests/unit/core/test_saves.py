@@ -19,12 +19,12 @@ def test_a_trainer_whose_worker_does_not_keep_up_gets_no_more_until_it_does():
         for send in at.take(Send):
             at.d.commit(1, (send.token,))
     assert at.d.leased == 4, "as many as it may hold, twice"
-    at.d.stored(0, 0)
+    at.d.stored(0, [(0, "", "")])
     (send,) = at.take(Send)
     assert send.batch.number == 4
     at.d.commit(1, (send.token,))
     for number in range(1, 20):
-        at.d.stored(0, number)
+        at.d.stored(0, [(number, "", "")])
         for send in at.take(Send):
             at.d.commit(1, (send.token,))
     assert at.d.counts["batches"] == 20 and not at.d.leased
@@ -38,7 +38,7 @@ def test_a_commit_is_answered_when_its_worker_has_kept_it_and_not_before():
     at.d.commit(1, (send.token,))
     assert at.take() == [StoreCommit(batch, None, send.token), Freed(batch)]
     assert at.d.leased == 1 and at.d.counts["batches"] == 0
-    at.d.stored(0, 0)
+    at.d.stored(0, [(0, "", "")])
     assert at.take() == [Answer(1, (send.token,), ())]
     assert at.d.leased == 0 and at.d.counts["batches"] == 1
     at.d.commit(1, (send.token,))
@@ -60,7 +60,7 @@ def test_commits_that_are_stored_together_have_one_answer_for_each_trainer_and_o
     (other,) = (send for send in sends.values() if send.session == 2)
     stored = [(send.batch.number, "", "") for send in (mine[0], other, mine[2])]
     refused = mine[1].batch.number, "data", "it is damaged"
-    at.d.all_stored(0, [*stored[:2], refused, stored[2], (9, "", "")])
+    at.d.stored(0, [*stored[:2], refused, stored[2], (9, "", "")])
     assert sorted(at.take(Answer), key=str) == [
         Answer(1, (), (), ((mine[1].token, "data", "it is damaged"),)),
         Answer(1, (mine[0].token, mine[2].token), ()),
@@ -77,5 +77,5 @@ def test_the_end_is_sent_when_the_last_commit_is_stored():
     at.d.partition_ended(0)
     at.d.commit(1, (send.token,))
     assert at.take(Finish) == [] and not at.d.ended
-    at.d.stored(0, 0)
+    at.d.stored(0, [(0, "", "")])
     assert at.take(Finish) == [Finish(1)] and at.d.ended

@@ -29,7 +29,7 @@ def test_a_claimed_batch_counts_beside_wanted_ones_at_the_desk_and_at_the_partit
     at.d.save(1, OLD, "states")
     (save,) = at.take(StoreCommit)
     assert (save.batch.order, save.batch.rows, save.token) == ((0, 0), 2, OLD)
-    at.d.stored(0, 0)
+    at.d.stored(0, [(0, "", "")])
     assert at.take(Answer) == [Answer(1, (OLD,), ())]
 
 
@@ -86,7 +86,7 @@ def test_a_claim_that_depends_on_states_is_judged_after_they_are_saved_again():
     assert at.take(Claim) == []
     at.d.save(1, OLD, "states")
     assert [e.token for e in at.take(StoreCommit)] == [OLD]
-    at.d.stored(0, 0)
+    at.d.stored(0, [(0, "", "")])
     assert [e.place.token for e in at.take(Claim)] == [OLD + 1]
     at.d.claimed(OLD + 1, "yes", 1)
     at.d.save(1, OLD + 1, "more")

@@ -116,7 +116,7 @@ def test_nothing_is_asked_for_or_handed_out_while_paused_and_saves_still_count()
     assert at.take() == []
     at.d.save(1, token)
     assert at.d.leased == 1, "a save that is not answered keeps the server from stopping"
-    at.d.stored(0, 0)
+    at.d.stored(0, [(0, "", "")])
     assert at.take(Answer) == [Answer(1, (token,), ())] and at.d.leased == 0
 
 
@@ -149,11 +149,11 @@ def test_a_save_is_answered_when_it_is_kept_and_not_before():
     at.d.save(1, token, "states")
     assert at.take() == [StoreCommit(batch, "states", token), Freed(batch)]
     assert at.d.counts["batches"] == 0
-    at.d.stored(0, 0)
+    at.d.stored(0, [(0, "", "")])
     assert at.take() == [Answer(1, (token,), ())]
     assert at.d.counts["batches"] == 1 and at.d.counts["rows"] == 2
-    at.d.stored(0, 0)
-    at.d.stored(0, 7)
+    at.d.stored(0, [(0, "", "")])
+    at.d.stored(0, [(7, "", "")])
     assert at.take() == []
 
 
@@ -164,7 +164,7 @@ def test_a_save_that_comes_again_adds_nothing_and_is_answered_once_it_is_kept():
     at.take()
     at.d.save(1, token, "states")
     assert at.take() == []
-    at.d.stored(0, 0)
+    at.d.stored(0, [(0, "", "")])
     assert at.take(Answer) == [Answer(1, (token,), ())]
     at.d.save(1, token, "other states")
     assert at.take() == [Answer(1, (token,), ())]
@@ -179,7 +179,7 @@ def test_every_session_that_sent_a_save_is_answered():
     at.join(2)
     at.d.save(2, token)
     at.take()
-    at.d.stored(0, 0)
+    at.d.stored(0, [(0, "", "")])
     assert at.take(Answer) == [Answer(1, (token,), ()), Answer(2, (token,), ())]
 
 
@@ -188,7 +188,7 @@ def test_a_save_that_could_not_be_kept_is_answered_so_also_when_it_comes_again()
     (token,) = at.sent((0, 0))
     at.d.save(1, token)
     at.take()
-    at.d.stored(0, 0, "cancelled", "it was drained")
+    at.d.stored(0, [(0, "cancelled", "it was drained")])
     refused = Answer(1, (), (), ((token, "cancelled", "it was drained"),))
     assert at.take() == [refused]
     at.d.save(1, token)
@@ -254,7 +254,7 @@ def test_the_end_comes_after_the_last_states_are_kept_and_their_answer():
     at.d.save(1, token)
     at.d.partition_ended(0)
     assert at.take(Finish) == [] and not at.d.ended
-    at.d.stored(0, 0)
+    at.d.stored(0, [(0, "", "")])
     assert [type(e) for e in at.take()] == [Answer, Finish] and at.d.ended
     at.join(2)
     assert at.take() == [Finish(2)]
@@ -266,7 +266,7 @@ def test_a_batch_that_somebody_reads_is_freed_when_it_is_let_go():
     batch = at.batches[0, 0]
     at.d.pin(batch, "a frame")
     at.d.save(1, token)
-    at.d.stored(0, 0)
+    at.d.stored(0, [(0, "", "")])
     assert at.take(Freed) == []
     at.d.unpin(batch, "a frame")
     assert at.take(Freed) == [Freed(batch)]
@@ -418,7 +418,7 @@ def test_a_save_before_the_trainer_left_is_stored_before_the_leave_and_settled_a
     at.d.leave(1)
     assert [type(e) for e in at.take()] == [StoreCommit, Freed, Leave]
     assert at.d.counts["batches"] == 0
-    at.d.stored(0, 0)
+    at.d.stored(0, [(0, "", "")])
     assert at.take(Freed) == [] and at.d.counts["batches"] == 1
 
 
@@ -643,7 +643,7 @@ def test_a_window_that_crosses_a_passed_opens_no_lanes_elsewhere(prefetch):
     (sent,) = at.take(Send)
     at.d.window(1, sent.seq + prefetch)
     at.d.save(1, sent.token)
-    at.d.stored(0, 0)
+    at.d.stored(0, [(0, "", "")])
     at.act()
     at.d.dry(want.stripe)
     at.act()
@@ -723,7 +723,7 @@ def test_a_trainer_goes_on_in_its_lanes_once_its_save_of_an_earlier_life_is_stor
     at.d.claimed(7, "yes", 0)
     at.d.window(1, 1)
     assert at.take((Want, Idle, Passed)) == []
-    at.d.stored(0, 0)
+    at.d.stored(0, [(0, "", "")])
     assert at.take((Want, Idle, Passed)) == [Want(0, 1, 0)]
 
 

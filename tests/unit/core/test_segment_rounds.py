@@ -98,13 +98,13 @@ def test_empty_rows_do_not_count():
     at.member(0, 2, 1, 0, empty=2)
     at.sent()
     at.d.save(10, at.tokens[10], "states")
-    at.d.stored(0, 0)
+    at.d.stored(0, [(0, "", "")])
     assert at.d.counts["rows"] == 2
     at.member(0, 3, 1, 1)
     at.d.window(10, 2)
     at.sent()
     at.d.save(10, at.tokens[10], "states")
-    at.d.stored(0, 2)
+    at.d.stored(0, [(2, "", "")])
     assert at.d.counts["rows"] == 2 and at.d.counts["batches"] == 2
 
 
@@ -246,7 +246,7 @@ def test_a_claimed_member_stands_once_it_was_made_again_and_is_not_sent_again():
     at.member(0, 0, 2, 1)
     (save,) = at.take(StoreCommit)
     assert (save.batch.round, save.batch.rank, save.token) == (2, 1, 5)
-    at.d.stored(0, 0)
+    at.d.stored(0, [(0, "", "")])
     assert at.take(Answer) == [Answer(11, (5,), ())]
     at.d.window(11, 1)
     at.rank(0)

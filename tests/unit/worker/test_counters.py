@@ -40,7 +40,7 @@ def test_counts_of_the_dispatcher_are_reported_as_of_now():
     dispatcher.made(Batch(0, 0, 4))
     dispatcher.take_effects()
     dispatcher.commit(1, (1,))
-    dispatcher.stored(0, 0)
+    dispatcher.stored(0, [(0, "", "")])
     dispatcher.dropped["incomplete_round"] = 5
     told = counters.totals()
     assert (told["batches"], told["rows"], told["dropped"]) == (1, 4, {"incomplete_round": 5})
