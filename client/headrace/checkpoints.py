@@ -15,9 +15,9 @@ from headrace_proto.token import Token
 
 from .committing import TakenBatches
 from .epochs import EpochLoops
+from .link import Link, opened
 from .saving import Saving
 from .segments import BY_STATES
-from .waits import Link, opened
 
 
 class Checkpoints(EpochLoops):

@@ -20,9 +20,9 @@ from headrace_proto.token import Token
 from .any_order import ASKED_AS
 from .feed import Feed
 from .framework import load
+from .link import Link, opened
 from .prefetch import AUTO, Prefetch
 from .session import Session
-from .waits import Link, opened
 
 if TYPE_CHECKING:
     from .ray import RayDirectory

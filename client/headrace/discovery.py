@@ -22,7 +22,7 @@ from .session import Session
 from .shares import arranged, looked_up, missing_shares, shares_there
 
 if TYPE_CHECKING:
-    from .waits import Link
+    from .link import Link
 
 logger = logging.getLogger("headrace")
 

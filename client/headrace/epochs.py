@@ -19,8 +19,8 @@ from typing import Any
 
 from .feed_progress import batches_of_loop
 from .leases import Received
+from .link import Link
 from .session import Session
-from .waits import Link
 
 #: Takes the next batch from a session, or leaves it there; see ``Link.take``.
 Claim = Callable[[Session], Received | None]

@@ -20,13 +20,13 @@ from .committing import DatasetRun, TakenBatches, tokens_of
 from .epochs import Claim, Epochs, NoneYet
 from .framework import Framework
 from .leases import Received
+from .link import Link
 from .ragged import RaggedBatch, columns_of, facts_of
 from .saving import Saving
 from .segment_layout import SegmentLayout
 from .segments import BY_STATES, SegmentBatch
 from .session import Session
 from .steering import Steering
-from .waits import Link
 
 #: Maximum wait of a trainer that leaves because of an exception.
 _HASTE_S = 5.0
@@ -335,7 +335,7 @@ class Feed(Steering, Checkpoints):
         saving, commits = self._saving, self._commits
         if type(commits) is TakenBatches:  # else TensorFlow's threads may be taking some
             held = [] if saving is None else saving.held
-            for partition, token in self._link.untold({*commits.tokens, *commits.due, *held}):
+            for partition, token in self._link.lost({*commits.tokens, *commits.due, *held}):
                 if saving is None:
                     self._link.give_back(token)
                 else:

@@ -160,11 +160,11 @@ class Leases:
     def held(self) -> int:
         return len(self._held)
 
-    def untold(self, known: Container[int]) -> list[tuple[int, int]]:
+    def lost(self, known: Container[int]) -> list[tuple[int, int]]:
         """Return partition and token of each batch that was taken and is not ``known``."""
         ready = {received.delivery.token for received in self.ready}
-        lost = [token for token in self._held if token not in ready and token not in known]
-        return [(self._named[token][0].partition, token) for token in lost]
+        tokens = [token for token in self._held if token not in ready and token not in known]
+        return [(self._named[token][0].partition, token) for token in tokens]
 
     def holds(self, token: int) -> bool:
         """Return whether a batch of this session is ready, or in the trainer's hands."""

@@ -151,10 +151,10 @@ class Owners:
         """Whether batches come through shared memory."""
         return all(session.memory is not None for session in self.sessions)
 
-    def untold(self, known: Container[int]) -> list[tuple[int, int]]:
+    def lost(self, known: Container[int]) -> list[tuple[int, int]]:
         """Return partition and token of each batch that was taken and is not ``known``."""
         with self.lock:
-            return [one for session in self.sessions for one in session.untold(known)]
+            return [one for session in self.sessions for one in session.lost(known)]
 
     def session_of(self, partition: int) -> Session:
         """Return the session with the owner of a partition."""

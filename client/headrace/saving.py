@@ -36,6 +36,7 @@ from .committing import of_replicas
 from .framework import Framework
 from .lanes import Going, Lanes, parts_of
 from .leases import NAMED_KEYS, Received, named
+from .link import Link
 from .requests import FlushStates
 from .segment_layout import SegmentLayout
 from .segments import SegmentBatch
@@ -43,7 +44,6 @@ from .session import Session
 from .state_block import BlockMaker, Upload
 from .state_values import State, host, presented, strings_in, unknown_state
 from .traceable import is_tracing
-from .waits import Link
 
 _LOST = (
     "its lease was lost with its session, and its rows go to another trainer or come again: these "

@@ -24,9 +24,9 @@ from .batch_memory import only_read
 from .blocks import taken_again
 from .committing import DatasetRun, TakenBatches
 from .leases import Received
+from .link import Link
 from .segments import SegmentBatch
 from .session import Session
-from .waits import Link
 
 if TYPE_CHECKING:
     from .feed import Feed

@@ -10,8 +10,8 @@ from .port_probe import listening
 from .shares import shares_there
 
 if TYPE_CHECKING:
+    from .link import Link
     from .session import Session
-    from .waits import Link
 
 
 def too_late(

@@ -25,9 +25,9 @@ import numpy as np
 
 import headrace
 from headrace import connection
+from headrace.link import Link
 from headrace.requests import FlushStates, Request
 from headrace.session import Session
-from headrace.waits import Link
 from headrace_proto.messages import Deliver, Outcome, Step
 
 from .feeds import Mode, cells_of, mode_of

@@ -13,7 +13,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace.waits import Link
+from headrace.link import Link
 from headrace_server.process.config import RunConfig
 from tests.nursery import warm_run
 from tests.patience import PATIENCE_S

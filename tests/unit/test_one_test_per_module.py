@@ -17,7 +17,7 @@ TESTED_IN = {
     "headrace_proto.limits": "test_codec.py",
     # Parts of the client's machine and of its waits.
     "headrace.leases": "test_session.py",
-    "headrace.wait_errors": "test_waits.py",
+    "headrace.wait_errors": "test_link.py",
     # What the driver uses, and both ends of a channel together.
     "headrace.transports": "test_driver.py",
     "headrace.connection": "test_driver.py",

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from headrace import driver
+from headrace.link import Link
 from headrace.session import Session
-from headrace.waits import Link
 from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import ConnectionLost
 from headrace_proto.messages import Hello, Pulse, ServedShare, Welcome

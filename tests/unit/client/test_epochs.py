@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.epochs import EpochBatches, EpochEnds, EpochLoops, Epochs
-from headrace.waits import Link
+from headrace.link import Link
 
 
 class Trainer(EpochLoops):

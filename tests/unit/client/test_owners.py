@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from headrace.leases import Received
+from headrace.link import Link
 from headrace.requests import DrainInput, SetTargetProbs, TakeSnapshot
 from headrace.session import Session
-from headrace.waits import Link
 from headrace_proto.errors import ConnectionLost, DataError, DeadlineExceeded
 from headrace_proto.messages import (
     Answered,

@@ -15,10 +15,10 @@ import zmq
 
 from headrace import driver
 from headrace.driver import Driver
+from headrace.link import Link, opened
 from headrace.prefetch import AUTO, Prefetch
 from headrace.requests import DrainInput, FlushStates, SetTargetProbs, StatesPart
 from headrace.session import Session
-from headrace.waits import Link, opened
 from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded, FeedClosed, UnknownFeed
 from headrace_proto.messages import (
@@ -280,7 +280,7 @@ def test_the_error_of_the_deadline_says_that_the_server_stopped_and_announced_it
 def test_close_waits_for_less_time_and_counts_unanswered_commits(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("headrace.waits._LEAVE_S", 0.3)
+    monkeypatch.setattr("headrace.link._LEAVE_S", 0.3)
     with linked(peer.address, 600) as link:
         peer.welcome()
         link.open()
