@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 
 from headrace_proto.errors import ServerError
 
+from ..core.partition_turns import PartitionName
 from ..core.rewinding import BEGINNING
 
 #: The note that tells two state directories of a share apart: the file of its terms.
@@ -33,7 +34,6 @@ TERM = "terms.json"
 #: Maximum bytes of a partition's records, and as a multiple of those of its whole state, …
 _LEAST_BYTES, _TIMES = 1 << 18, 4
 
-_Name = tuple[str, int]  # feed and partition
 #: By feed: the number of a loss, and the snapshot that all servers go back to after it.
 Losses = Mapping[str, tuple[int, str]]
 
@@ -50,7 +50,7 @@ class Begun:
     again: bool  # the share has begun before
     lost: bool  # the state of the share is not in its directory
     notes: Mapping[str, str]  # small files of that directory
-    partitions: Mapping[_Name, Sequence[bytes]]  # records of feeds without states
+    partitions: Mapping[PartitionName, Sequence[bytes]]  # records of feeds without states
     owed: Losses  # feeds to take back
 
 
@@ -70,7 +70,7 @@ class _Share:
     number: int = 0
     address: str = ""
     notes: Mapping[str, str] = field(default_factory=dict)
-    partitions: dict[_Name, _Records] = field(default_factory=dict)
+    partitions: dict[PartitionName, _Records] = field(default_factory=dict)
     snapshots: Mapping[str, str] = field(default_factory=dict)
     taken_back: dict[str, int] = field(default_factory=dict)  # by feed: after which loss
     lost: bool = False  # until a server has replaced the state
@@ -159,7 +159,7 @@ class Directory:
         return owed
 
     def keep(
-        self, share: int, number: int, messages: Sequence[tuple[_Name, bool, list[bytes]]]
+        self, share: int, number: int, messages: Sequence[tuple[PartitionName, bool, list[bytes]]]
     ) -> list[bool]:
         """Keep records of partitions: the whole state, or the next of it.
 
@@ -170,7 +170,10 @@ class Directory:
 
     @staticmethod
     def _kept(
-        partitions: dict[_Name, _Records], name: _Name, whole: bool, records: list[bytes]
+        partitions: dict[PartitionName, _Records],
+        name: PartitionName,
+        whole: bool,
+        records: list[bytes],
     ) -> bool:
         nbytes = sum(map(len, records))
         if whole:

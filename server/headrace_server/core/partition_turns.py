@@ -25,7 +25,8 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-_Name = tuple[str, int]
+#: Feed and number of a partition.
+PartitionName = tuple[str, int]
 
 
 class _Partition(Protocol):
@@ -118,7 +119,7 @@ class PartitionTurns:
     ) -> None:
         self._feeds = {name: _Feed() for name in feeds}
         self._work = _WorkDone()
-        self.waiting: dict[_Name, _Partition] = {}  # those that wait for trainers
+        self.waiting: dict[PartitionName, _Partition] = {}  # those that wait for trainers
         several = len(self._feeds) > 1
         self._always = 1 if several else 2
         self._max_ahead = max_ahead
@@ -130,14 +131,14 @@ class PartitionTurns:
         """Bound a feed by its batches that are not taken."""
         self._feeds[feed].untaken = untaken
 
-    def open(self, name: _Name, run: _Partition) -> None:
+    def open(self, name: PartitionName, run: _Partition) -> None:
         """Let a partition take turns."""
         feed = self._feeds[name[0]]
         feed.ready[name[1]], feed.capacity = run, run.capacity
         feed.running += 1
         self._bound(feed)
 
-    def end(self, name: _Name) -> None:
+    def end(self, name: PartitionName) -> None:
         """Let a partition take no more turns."""
         feed = self._feeds[name[0]]
         self.wake(name)
@@ -145,12 +146,12 @@ class PartitionTurns:
         feed.running -= 1
         self._bound(feed)
 
-    def wait(self, name: _Name) -> None:
+    def wait(self, name: PartitionName) -> None:
         """Let a partition wait for trainers."""
         if name not in self.waiting:
             self.waiting[name] = self._feeds[name[0]].ready.pop(name[1])
 
-    def wake(self, name: _Name) -> None:
+    def wake(self, name: PartitionName) -> None:
         """Let a partition take turns again if it waits."""
         if name in self.waiting:
             self._feeds[name[0]].ready[name[1]] = self.waiting.pop(name)
@@ -160,7 +161,7 @@ class PartitionTurns:
         """Whether all partitions wait for trainers."""
         return not any(feed.ready for feed in self._feeds.values())
 
-    def turn(self) -> _Name | None:
+    def turn(self) -> PartitionName | None:
         """Return the partition that makes the next batch, unless enough is made ahead."""
         able = [name for name, feed in self._feeds.items() if feed.ready and not self._rests(feed)]
         while able:
@@ -173,7 +174,7 @@ class PartitionTurns:
     def _order(self, name: str) -> tuple[bool, float, str]:
         return self._feeds[name].untaken.count > 0, self._work.start(name), name
 
-    def worked(self, name: _Name, seconds: float, batches: int) -> None:
+    def worked(self, name: PartitionName, seconds: float, batches: int) -> None:
         """Note that a partition, which had the turn, has worked and made so many batches."""
         self._work.worked(name[0], seconds)
         self._feeds[name[0]].work.worked(name[1], batches)

@@ -16,19 +16,20 @@ from pathlib import Path
 
 import msgpack
 
+from ..core.partition_turns import PartitionName
 from .journal import create, record_bytes
 from .statedir import partition_path
 
 #: The answer to a record where the mirror lacks the records before it.
 WANTED = b"everything"
 
-_Name = tuple[str, int]
-
 
 class Mirror:
     """The mirror of one partition.  One thread uses it."""
 
-    def __init__(self, socket: str, name: _Name, everything: Callable[[], Iterable[bytes]]) -> None:
+    def __init__(
+        self, socket: str, name: PartitionName, everything: Callable[[], Iterable[bytes]]
+    ) -> None:
         """``everything`` returns all records of the state as it is."""
         self._socket = socket
         self._name = name
@@ -78,7 +79,7 @@ class Mirrored:
 
     socket: str
     begun: Callable[[Path], object]
-    partitions: Mapping[_Name, Sequence[bytes]] = field(default_factory=dict)
+    partitions: Mapping[PartitionName, Sequence[bytes]] = field(default_factory=dict)
     taken_back: Mapping[str, str] = field(default_factory=dict)  # lost feeds, to these snapshots
 
     def restore(self, state: Path, feed: str) -> None:

@@ -29,6 +29,7 @@ import msgpack
 from headrace_proto.errors import ServerError
 
 from ..core.dispatch_effects import StoreCommit
+from ..core.partition_turns import PartitionName
 from ..core.stored_state import Change, Saved
 from ..files.durable_file import writing
 from ..making.partition_run import Run
@@ -48,8 +49,6 @@ _GATHER_S, _MOST_GATHERED = 0.008, 24
 #: A synced write takes a disk about as long for many commits as for few: so more gather, by this
 #: factor.
 _TIMES_IF_SYNCED = 2
-
-_Name = tuple[str, int]
 
 
 @dataclass(slots=True)
@@ -74,23 +73,23 @@ class Stores:
     directory: str
     durability: str
     send: Callable[[Event], None]
-    fail: Callable[[_Name, Exception], object]  # takes a partition that can not go on, and why
+    fail: Callable[[PartitionName, Exception], object]  # of a partition, with the error
     term: int = 0  # the term of this start, which its tokens contain
     mirrors: Mapping[str, str] = field(default_factory=dict)  # their sockets, by feed
     window: int = 2 * _MOST_GATHERED  # unanswered commits with which a trainer still gets batches
 
     def __post_init__(self) -> None:
-        self._stores: dict[_Name, Store] = {}
+        self._stores: dict[PartitionName, Store] = {}
         self._files = threading.RLock()  # held while a file is opened, written or closed
         self._left = False  # whether they were let go
         self._locks: list[int] = []  # locks of their files, for as long as this process lives
-        self._used: dict[_Name, list[float]] = {}
-        self._rounds: dict[_Name, list[Any]] = {}
+        self._used: dict[PartitionName, list[float]] = {}
+        self._rounds: dict[PartitionName, list[Any]] = {}
         #: Tokens of stored commits of batches that earlier processes handed out.
-        self._tokens: dict[_Name, set[int]] = {}
+        self._tokens: dict[PartitionName, set[int]] = {}
         #: The record that is written part by part: its changes, None once they are written.
-        self._record: tuple[_Name, _Gathered, list[Change] | None] | None = None
-        self._gathered: dict[_Name, _Gathered] = {}  # since the last write() …
+        self._record: tuple[PartitionName, _Gathered, list[Change] | None] | None = None
+        self._gathered: dict[PartitionName, _Gathered] = {}  # since the last write() …
         self._times = _TIMES_IF_SYNCED if self.durability == "power" else 1
         self._most = min(self._times * _MOST_GATHERED, self.window)
         self._commits = 0  # … commits of them …
@@ -103,7 +102,7 @@ class Stores:
         """Return the file that is readable when ``send_committed`` has messages."""
         return self._wake_fd
 
-    def open(self, name: _Name) -> Saved:
+    def open(self, name: PartitionName) -> Saved:
         """Take over a partition's store; return its content.  ThreadEnded once they are let go."""
         path = partition_path(self.directory, *name)
         with writing(path.parent):
@@ -115,7 +114,7 @@ class Stores:
             self._locks.append(lock)
             return self._open(name, path, lock)
 
-    def _open(self, name: _Name, path: Path, lock: int) -> Saved:
+    def _open(self, name: PartitionName, path: Path, lock: int) -> Saved:
         begun = os.fstat(lock).st_size > 0
         socket = self.mirrors.get(name[0])
         mirror = None if socket is None else partial(Mirror, socket, name)
@@ -129,33 +128,35 @@ class Stores:
             self._used[name] = msgpack.unpackb(saved.meta["used"])
         return saved
 
-    def used(self, name: _Name) -> list[float] | None:
+    def used(self, name: PartitionName) -> list[float] | None:
         """Return the number of commits, times of the first and the last, and rows; None if none."""
         return self._used.get(name)
 
-    def rounds(self, name: _Name) -> list[Any] | None:
+    def rounds(self, name: PartitionName) -> list[Any] | None:
         """Return, once, the rounds that an earlier owner dealt to ranks."""
         return self._rounds.pop(name, None)
 
-    def progress(self, name: _Name) -> list[Any] | None:
+    def progress(self, name: PartitionName) -> list[Any] | None:
         """Return the number of records written by this process, time of the last, and any fault."""
         store = self._stores.get(name)
         if store is None or store.in_memory:
             return None
         return [store.commits, store.committed_at, store.fault[:500]]
 
-    def knows(self, name: _Name, token: int) -> bool:
+    def knows(self, name: PartitionName, token: int) -> bool:
         """Return whether this commit of a batch of an earlier process is stored."""
         return token in self._tokens.get(name, ())
 
-    def lacks(self, name: _Name, token: int) -> bool:
+    def lacks(self, name: PartitionName, token: int) -> bool:
         """Return whether this commit was never stored; the oldest of many commits are forgotten."""
         tokens = self._tokens.get(name, set())
         if token in tokens:
             return False
         return len(tokens) < self._stores[name].tokens or token > max(tokens)
 
-    def submit(self, name: _Name, run: Run, tokens: Sequence[int] = (), rows: int = 0) -> None:
+    def submit(
+        self, name: PartitionName, run: Run, tokens: Sequence[int] = (), rows: int = 0
+    ) -> None:
         """Have the changes of a run stored, with these commits of ``rows`` rows.
 
         The tokens are stored with the last change, and not before.
@@ -168,21 +169,21 @@ class Stores:
         if not tokens:
             self._write_at = 0.0
 
-    def _of(self, name: _Name) -> _Gathered:
+    def _of(self, name: PartitionName) -> _Gathered:
         found = self._gathered.get(name)
         if found is None:
             found = self._gathered[name] = _Gathered()
             self._write_at = min(self._write_at, time.monotonic() + self._times * _GATHER_S)
         return found
 
-    def _count(self, name: _Name, commits: int, rows: int) -> bytes:
+    def _count(self, name: PartitionName, commits: int, rows: int) -> bytes:
         """Count more commits at this time; return the packed totals."""
         now = time.time()
         count, since, _, *before = self._used.get(name, (0, now, now, 0))
         self._used[name] = [count + commits, since, now, sum(before) + rows]
         return bytes(msgpack.packb(self._used[name]))
 
-    def note(self, name: _Name, key: str, value: bytes) -> None:
+    def note(self, name: PartitionName, key: str, value: bytes) -> None:
         """Have a value stored beside the examples of a partition."""
         if name in self._stores:
             self._of(name).notes[key] = value
@@ -260,7 +261,7 @@ class Stores:
         except ServerError as error:
             self.fail(name, error)
 
-    def _changes_of(self, name: _Name, gathered: _Gathered) -> list[Change]:
+    def _changes_of(self, name: PartitionName, gathered: _Gathered) -> list[Change]:
         changes = [] if gathered.run is None else gathered.run.commits.take_changes()
         if gathered.tokens:
             # A commit that waits for an earlier one of its lanes changes nothing yet.
@@ -273,7 +274,7 @@ class Stores:
             changes.append(Change(meta=gathered.notes))
         return changes
 
-    def settled(self, name: _Name) -> bool:
+    def settled(self, name: PartitionName) -> bool:
         """Return whether all changes are written and answered, or the store is not open."""
         store = self._stores.get(name)
         if store is None or name in self._gathered:
@@ -285,14 +286,14 @@ class Stores:
         """Whether a store has still changes to write or to answer."""
         return not all(store.settled for store in self._stores.values())
 
-    def answer(self, name: _Name, message: Event) -> None:
+    def answer(self, name: PartitionName, message: Event) -> None:
         """Send an event once all earlier changes are written."""
         if self.settled(name):
             self.send(message)
         else:
             self._of(name).messages.append(message)
 
-    def answer_commit(self, name: _Name, stored: tuple[int, str, str]) -> None:
+    def answer_commit(self, name: PartitionName, stored: tuple[int, str, str]) -> None:
         """Answer a commit, (number, code, text), once it is written: several by one event."""
         messages = self._of(name).messages
         if messages and messages[-1][1] is Desk.on_stored:
@@ -361,7 +362,7 @@ class Commits:
         self._stores = stores
         self._send = send
 
-    def save(self, name: _Name, run: Run, commit: StoreCommit) -> None:
+    def save(self, name: PartitionName, run: Run, commit: StoreCommit) -> None:
         """Take the commit of a batch, with the states of segments; answer it once it is stored."""
         code, text, batch, token = "", "", commit.batch, commit.token
         if not self._stores.knows(name, token):
@@ -373,7 +374,7 @@ class Commits:
 
     def flush(
         self,
-        name: _Name,
+        name: PartitionName,
         run: Run | None,
         flush: StateFlush,
         states: bytes,
@@ -386,7 +387,7 @@ class Commits:
             flushed = name[0], Desk.on_flushed, flush.session, flush.request
             self._stores.answer(name, flushed)
 
-    def claim(self, name: _Name, run: Run, place: Any) -> None:
+    def claim(self, name: PartitionName, run: Run, place: Any) -> None:
         """Judge the claim of a batch; a place with the number -1 was committed by its trainer."""
         known: int | None = None
         if self._stores.knows(name, place.token):

@@ -24,7 +24,7 @@ from headrace_proto.schema import schema_to_wire
 
 from ..core import dispatch_effects
 from ..core.dispatch_effects import Batch
-from ..core.partition_turns import PartitionTurns
+from ..core.partition_turns import PartitionName, PartitionTurns
 from ..flight.recorder import Recorder
 from ..making.partition_run import Blocked, Busy, Done, Resting, Run
 from ..making.slab import Slab
@@ -41,8 +41,6 @@ logger = logging.getLogger("headrace.worker")
 #: A batch waits for others, to be announced with them, at most so long and up to so many bytes:
 #: the blocks of a few batches stay in the caches.
 _GATHER_S, _GATHER_BYTES = 0.001, 6 << 20
-
-_Name = tuple[str, int]
 
 
 class Partitions:
@@ -71,16 +69,16 @@ class Partitions:
         }
         self._opener = Opener(begun, self._slab, self.stores, self.flight)
         self._guards = self._opener.guards
-        self._running: dict[_Name, Run] = {}
-        self._made: dict[_Name, Run] = {}  # partitions that have ended
-        self._epochs: dict[_Name, int] = {}  # current epochs, where no batch crosses their borders
+        self._running: dict[PartitionName, Run] = {}
+        self._made: dict[PartitionName, Run] = {}  # partitions that have ended
+        self._epochs: dict[PartitionName, int] = {}  # current, where no batch crosses epochs
         self._full = False  # whether the slab has no room for the next batch
-        self.unchecked: set[_Name] = set()  # partitions whose next examples can be checked ahead
+        self.unchecked: set[PartitionName] = set()  # their next examples can be checked ahead
         self.turns = PartitionTurns(
             self._feeds, config.max_ahead, config.max_ahead_bytes, config.slab_bytes
         )
 
-    def turn(self) -> _Name | None:
+    def turn(self) -> PartitionName | None:
         """Return the partition that makes the next batch; None if the worker has to wait."""
         if time.monotonic() >= self.reporter.due:
             self.reporter.look(self._running, self._made)
@@ -113,11 +111,11 @@ class Partitions:
         self._full = False
         return self.reporter.rest(reason, poll, at_most_s)
 
-    def reads_next(self, name: _Name) -> bool:
+    def reads_next(self, name: PartitionName) -> bool:
         """Return whether the next step of a partition reads, and may call user functions."""
         return self._running[name].reads_next
 
-    def work(self, name: _Name) -> None:
+    def work(self, name: PartitionName) -> None:
         """Make batches in turn, as long as the first of them can wait for the others."""
         began = time.monotonic()
         until, nbytes = began + _GATHER_S, 0
@@ -141,7 +139,7 @@ class Partitions:
             name = following
         self._announcer.note(MOST_UNNOTED)
 
-    def _step(self, name: _Name) -> Batch | None:
+    def _step(self, name: PartitionName) -> Batch | None:
         """Take one step of a partition; return the batch that it made."""
         feed, partition = name
         run = self._running[name]
@@ -169,7 +167,7 @@ class Partitions:
         self._report(name, run, step)
         return None
 
-    def _report(self, name: _Name, run: Run, step: object) -> None:
+    def _report(self, name: PartitionName, run: Run, step: object) -> None:
         """Report a step that has made no batch."""
         feed, partition = name
         if step is Busy:
@@ -193,7 +191,7 @@ class Partitions:
             self._full = True  # only trainers can free a block
             self._stalls.full(self._running)
 
-    def _announce(self, name: _Name, run: Run, batch: Batch) -> bool:
+    def _announce(self, name: PartitionName, run: Run, batch: Batch) -> bool:
         """Announce a batch; return False where it fits no message, so its feed fails."""
         try:
             self._announcer.announce(name[0], run, batch)
@@ -276,7 +274,7 @@ class Partitions:
             run.commits.deal(effect.world, effect.run, effect.stripe)
             self.stores.submit(name, run)
 
-    def store_rounds(self, name: _Name) -> None:
+    def store_rounds(self, name: PartitionName) -> None:
         """Have the rounds of a partition stored.  It may be at work meanwhile."""
         if run := self._known(name):
             self.stores.submit(name, run)
@@ -294,11 +292,11 @@ class Partitions:
             with self._failing(name), self._guards[feed].step(effect.partition):
                 self.commits.claim(name, run, effect.place)
 
-    def _known(self, name: _Name) -> Run | None:
+    def _known(self, name: PartitionName) -> Run | None:
         """Return the run of a partition, at work or at its end; None where its feed has failed."""
         return self._running.get(name) or self._made.get(name)
 
-    def _called(self, name: _Name) -> Run | None:
+    def _called(self, name: PartitionName) -> Run | None:
         """Return the run for a call, which may now have work to do; None if it has ended."""
         self.turns.wake(name)
         return self._running.get(name)
@@ -376,14 +374,14 @@ class Partitions:
         self.stores.copy(feed, directory, then)
 
     @contextmanager
-    def _failing(self, name: _Name) -> Iterator[None]:
+    def _failing(self, name: PartitionName) -> Iterator[None]:
         """Let a feed fail by an error."""
         try:
             yield
         except Exception as error:
             self._fail(name, error)
 
-    def _fail(self, name: _Name, error: Exception) -> None:
+    def _fail(self, name: PartitionName, error: Exception) -> None:
         """Report that a feed can not go on; the traceback of an unforeseen error is logged."""
         if isinstance(error, MemoryError):
             raise error  # the next life repeats the step, and the diary has the rows
@@ -395,6 +393,6 @@ class Partitions:
         self.abandon(name[0])
 
 
-def _of(feed: str, runs: Mapping[_Name, Run]) -> list[tuple[_Name, Run]]:
+def _of(feed: str, runs: Mapping[PartitionName, Run]) -> list[tuple[PartitionName, Run]]:
     """Return the runs of one feed, with their names."""
     return [(name, run) for name, run in runs.items() if name[0] == feed]

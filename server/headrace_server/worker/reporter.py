@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from operator import add
 from typing import Any
 
+from ..core.partition_turns import PartitionName
 from ..making.partition_run import Run
 from ..process.counts import added
 from ..process.worker_diary import RESTS
@@ -25,8 +26,6 @@ _EVERY_S = 0.25
 #: Inverse of the fraction of a worker's time that reports may take.
 _PART = 100
 _PROGRESS = ("epoch", "position", "share")
-
-_Name = tuple[str, int]
 
 
 @dataclass(slots=True)
@@ -75,7 +74,7 @@ class Reporter:
         totals: memoryview[float],
         feeds: Iterable[str],
         slab: Any,
-        store_of: Callable[[_Name], list[Any] | None],
+        store_of: Callable[[PartitionName], list[Any] | None],
     ) -> None:
         """``totals`` are those in the diary."""
         self._totals, self._before = totals, totals.tolist()
@@ -87,7 +86,7 @@ class Reporter:
         self._rests = dict.fromkeys(RESTS, 0.0)
         self._write((), self._begun)
 
-    def look(self, *runs: Mapping[_Name, Run]) -> None:
+    def look(self, *runs: Mapping[PartitionName, Run]) -> None:
         """Make a report if one is due."""
         now = time.monotonic()
         if now >= self.due:
@@ -102,7 +101,7 @@ class Reporter:
         self._rests[what_for] += time.monotonic() - begun
         return heard
 
-    def _write(self, runs: tuple[Mapping[_Name, Run], ...], now: float) -> None:
+    def _write(self, runs: tuple[Mapping[PartitionName, Run], ...], now: float) -> None:
         feeds = {name: FeedReport() for name in self._names}
         for running in runs:
             for (feed, partition), run in running.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from ..core.partition_turns import PartitionName
 from ..making.partition_run import Run
 from .desk import Desk
 from .events import EventSink
@@ -16,24 +17,22 @@ from .events import EventSink
 #: Seconds without a batch after which a partition reports what it lacks, and between two reports.
 _SILENT_S = 1.0
 
-_Name = tuple[str, int]
-
 
 class StallReports:
     """The reports of one worker."""
 
     def __init__(self, send: EventSink) -> None:
         self._send = send
-        self._reported: dict[_Name, float] = {}  # time of a partition's last batch or report
+        self._reported: dict[PartitionName, float] = {}  # time of the last batch or report
         self._full: set[str] = set()  # feeds that were told that the slab is full
-        self.starved: set[_Name] = set()  # partitions that wait for states
+        self.starved: set[PartitionName] = set()  # partitions that wait for states
 
-    def made(self, name: _Name, now: float) -> None:
+    def made(self, name: PartitionName, now: float) -> None:
         """Note that a partition has made a batch."""
         self._reported[name] = now
         self._full.discard(name[0])
 
-    def wait(self, name: _Name, run: Run, text: str = "") -> None:
+    def wait(self, name: PartitionName, run: Run, text: str = "") -> None:
         """Report what a partition lacks, in its words or by ``text``, after a second of silence."""
         now = time.monotonic()
         if now - self._reported.setdefault(name, now) < _SILENT_S:
@@ -45,14 +44,14 @@ class StallReports:
         if text:
             self._send((name[0], Desk.on_waiting, name[1], text[:1000], batch))
 
-    def full(self, running: Mapping[_Name, Run]) -> None:
+    def full(self, running: Mapping[PartitionName, Run]) -> None:
         """Report once to each feed that the slab is full until trainers commit."""
         for name, run in running.items():
             if run.made_ahead and name[0] not in self._full:
                 self._full.add(name[0])
                 self._send((name[0], Desk.on_starved, name[1]))
 
-    def starve(self, name: _Name, starved: bool) -> None:
+    def starve(self, name: PartitionName, starved: bool) -> None:
         """Note that a partition rests, and whether it waits for states."""
         if starved and name not in self.starved:
             self.starved.add(name)
