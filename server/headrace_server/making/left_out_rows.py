@@ -53,9 +53,9 @@ ALL_ROWS: Final = LeftOut()
 class EndedLines:
     """Left-out examples of segments, and the changes that record them."""
 
-    def __init__(self, rows: LeftOut, lines: StoredExamples) -> None:
+    def __init__(self, rows: LeftOut, stored: StoredExamples) -> None:
         self._rows = rows
-        self._lines = lines
+        self._stored = stored
 
     def of_a_chunk(
         self, read: Read, ordinals: np.ndarray, known: np.ndarray | None
@@ -68,7 +68,7 @@ class EndedLines:
             known = np.zeros(len(ordinals), np.int8)
         rows = np.flatnonzero(out & (known == 0))
         known[rows] = BEGUN
-        return known, [self._lines.passed_over(read.chunk, row) for row in rows.tolist()]
+        return known, [self._stored.passed_over(read.chunk, row) for row in rows.tolist()]
 
     def of_begun(
         self, begun: Examples, ordinals_of: Callable[[int], np.ndarray]
@@ -81,6 +81,6 @@ class EndedLines:
         for chunk in np.unique(chunks).tolist() if self._rows else ():
             here = np.flatnonzero(chunks == chunk)
             ordinals = ordinals_of(chunk)[begun.numbers[ROW, here]]
-            out[here] = self._rows.mask(ordinals, self._lines.reread(chunk)[0].epoch)
+            out[here] = self._rows.mask(ordinals, self._stored.reread(chunk)[0].epoch)
         ended = zip(begun.lines[out].tolist(), chunks[out].tolist(), strict=True)
-        return np.flatnonzero(~out), [self._lines.ended(line, chunk) for line, chunk in ended]
+        return np.flatnonzero(~out), [self._stored.ended(line, chunk) for line, chunk in ended]

@@ -45,7 +45,7 @@ class SegmentCommits(PartitionCommits):
         intake: Intake,
         partition: Partition,
         maker: SegmentMaker,
-        lines: StoredExamples,
+        stored: StoredExamples,
         left_out: LeftOut = ALL_ROWS,
     ) -> None:
         self._intake = intake
@@ -53,8 +53,8 @@ class SegmentCommits(PartitionCommits):
         self._maker = maker
         self._cutting = maker.cutting
         self._machine = self._cutting.machine
-        self._lines = lines
-        self._ended = EndedLines(left_out, lines)
+        self._stored = stored
+        self._ended = EndedLines(left_out, stored)
         self._out: dict[int, Segments] = {}  # by number
         self._after: dict[int, tuple[int, Segments]] = {}  # by stripe: the last saved batch
         self._moved = False  # whether rows got other places in these since that was stored
@@ -82,7 +82,7 @@ class SegmentCommits(PartitionCommits):
             "dropped": dict(self._intake.dropped),
         }
         self._settle()
-        line, known = self._lines.read(read, len(chunk), before, cursor)
+        line, known = self._stored.read(read, len(chunk), before, cursor)
         known, ended = self._ended.of_a_chunk(read, chunk.ordinals, known)
         self._add_ended(ended)
         facts["line"], facts["known"] = line, known
@@ -108,7 +108,7 @@ class SegmentCommits(PartitionCommits):
         self._settle()
         for chunk, row in self._machine.take_refused():
             self._maker.refuse(chunk, row)
-            self._changes.append(self._lines.refused(chunk, row))
+            self._changes.append(self._stored.refused(chunk, row))
         self._intake.count_dropped()
         self._intake.check_bad()
 
@@ -207,7 +207,7 @@ class SegmentCommits(PartitionCommits):
                     self._settle()
                     self._maker.states.put(batch.slots[kept], states)
                     keys = self._machine.keys_of(batch.slots[kept])
-                    change = self._lines.flushed(batch, kept, keys, state_columns(states))
+                    change = self._stored.flushed(batch, kept, keys, state_columns(states))
                     self._changes.append(change)
 
     def deal(self, world: int, run: int, stripe: int) -> None:
@@ -283,7 +283,7 @@ class SegmentCommits(PartitionCommits):
         only after the next chunk was read.
         """
         if self._saved:
-            self._changes.append(self._lines.saved(self._saved, self._maker.states.stored))
+            self._changes.append(self._stored.saved(self._saved, self._maker.states.stored))
             self._saved.clear()
         if self._moved and self._machine.members is None and not self._cutting.at_trainer:
             self.note_places()
@@ -306,7 +306,7 @@ class SegmentCommits(PartitionCommits):
     def _go_on(self, saved: Saved) -> None:
         saved.examples, changes = self._maker.states.restore(saved.examples)
         self._changes += changes
-        cursor, examples = self._lines.resume(saved), saved.examples
+        cursor, examples = self._stored.resume(saved), saved.examples
         place = cursor["input"]
         self._partition.resume_reading(place, max([cursor["chunk"], *saved.chunks]) + 1)
         self._intake.stages.restore(cursor["stages"])
@@ -317,7 +317,7 @@ class SegmentCommits(PartitionCommits):
         if ended:
             examples = examples.take(still)
         slots = self._machine.resume(examples)
-        self._lines.in_slots(slots, examples.lines)
+        self._stored.in_slots(slots, examples.lines)
         states = stored_states(self._cutting.states, examples)
         self._maker.states.resume(slots, states, self._machine.slots)
 
@@ -333,7 +333,7 @@ class SegmentCommits(PartitionCommits):
 
     def epoch_due(self, ended: bool, begun: Iterable[tuple[int, int]]) -> int | None:
         self._settle()
-        epoch = self._lines.epoch
+        epoch = self._stored.epoch
         return epoch if ended or epoch is not None else self._partition.epoch
 
     def take_dry(self) -> list[int]:

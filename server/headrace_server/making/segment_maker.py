@@ -48,7 +48,7 @@ class SegmentMaker:
         self,
         intake: Intake,
         cutting: Cutting,
-        lines: StoredExamples,
+        stored: StoredExamples,
         slab: Slab,
         tracing: NoTracing = NO_TRACING,
     ) -> None:
@@ -65,7 +65,7 @@ class SegmentMaker:
         kind = HandedStates if cutting.at_trainer else StateTable
         self.states: StateTable = (FinalStateTable if cutting.carried else kind)(cutting.states)
         self._intake = intake
-        self._lines = lines
+        self._stored = stored
         self._tracing = tracing
         self._preparing = Preparing(slab, self)
         self._epoch = 0
@@ -88,7 +88,7 @@ class SegmentMaker:
 
     def read_again(self, chunk: int) -> np.ndarray:
         """Hold a chunk that an earlier process read; return the numbers of its rows."""
-        read, before = self._lines.reread(chunk)
+        read, before = self._stored.reread(chunk)
         now = self._intake.stages.state()
         dropped = dict(self._intake.dropped)
         self._intake.stages.restore(before)
